@@ -5,6 +5,7 @@ is linked in. libgcc_s stays shared: two unwinders in one process abort where an
 both. """
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,20 +15,36 @@ ROOT = Path(__file__).resolve().parents[1]
 GLIBC = (2, 28)
 
 
+def ninja(build, *arguments):
+    tool = ROOT / ".venv" / "bin" / "ninja"
+    return subprocess.run(
+        [tool if tool.exists() else "ninja", "-C", build, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def objects(build):
-    """The library's objects in a build folder."""
-    archive = build / "src" / "libfastnorm_internal.a"
-    listed = subprocess.run(
-        ["ar", "t", archive], capture_output=True, text=True, check=True
-    ).stdout.split()
-    # A thin archive has paths from its own folder or from the build's.
-    found = [
-        next((f / name for f in (archive.parent, build) if (f / name).exists()), None)
-        for name in listed
-    ]
-    if not found or None in found:
-        raise SystemExit(f"{archive} names objects that do not exist; required: a complete build")
-    return found
+    """The objects that a build folder links its shared library from, and the CUDA runtime's
+    archive."""
+    target = next(
+        (
+            line.split(":")[0]
+            for line in ninja(build, "-t", "targets", "all").splitlines()
+            if re.fullmatch(r"src/libfastnorm\.so\.[\d.]+: \w+", line)
+        ),
+        None,
+    )
+    if target is None:
+        raise SystemExit(f"{build} does not build libfastnorm.so; required: a build folder of it")
+    listed = ninja(build, "-t", "query", target).split("outputs:")[0]
+    found = [build / name for name in re.findall(r"^ +(\S+\.o)$", listed, re.M)]
+    missing = [str(path) for path in found if not path.exists()]
+    if not found or missing:
+        raise SystemExit(f"{build} lacks {missing[:3]}; required: a complete build")
+    runtime = re.search(r"\S+/libcudart_static\.a", (build / "build.ninja").read_text())
+    return found, [Path(runtime[0])] if runtime else []
 
 
 def compiler_file(compiler, name):
@@ -40,11 +57,12 @@ def compiler_file(compiler, name):
     return path.resolve()
 
 
-def relink(build, out, python, cache, compiler="g++"):
+def relink(build, out, python, cache):
     """python: one with the package ziglang. Ends the program where the result needs a newer
     glibc."""
-    parts = objects(build)
+    parts, runtime = objects(build)
     machine = elf.machine(parts[0])
+    compiler = "g++" if machine == os.uname().machine else f"{machine}-linux-gnu-g++"
     out.parent.mkdir(parents=True, exist_ok=True)
     command = [
         python,
@@ -58,6 +76,7 @@ def relink(build, out, python, cache, compiler="g++"):
         "-o",
         out,
         *parts,
+        *runtime,
         f"-Wl,--version-script,{ROOT / 'src' / 'fastnorm.map'}",
         "-Wl,-z,nodelete",
         "-Wl,-soname,libfastnorm.so.0",
@@ -65,6 +84,7 @@ def relink(build, out, python, cache, compiler="g++"):
         compiler_file(compiler, "libgcc_s.so.1"),
         "-lm",
         "-lpthread",
+        *(["-ldl", "-lrt"] if runtime else []),
     ]
     result = subprocess.run(
         [str(c) for c in command],

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A user's view: programs in C and C++, and the example of the README. They compile and run with what
-pkg-config says and nothing else, and with what CMake finds in a copy of the installation."""
+"""A user's view: programs in C and C++, and the example of the README. They compile and run with
+pkg-config's flags alone, and with what CMake finds in a copy of the installation."""
 
 import argparse
 import os

@@ -36,8 +36,9 @@
  *  rows besides. Neither depends on other parts, strides, in-place use, other outputs, the
  *  instruction set, threads or the run. There are no atomic additions.
  *
- *  **Devices.** CPU: all. CUDA: parts without ROPE and ACROSS_HEADS that have NORM, with the
- *  kernels of fastnorm_norm_backward; anything else is FASTNORM_ERROR_UNSUPPORTED there.
+ *  **Devices.** CPU and CUDA: all. On CUDA all parts are one launch, with one before it for what
+ *  a token's heads share, and one behind it for dweight and dbias. At most 2147483647 rows
+ *  (token, head) a part there.
  */
 #ifndef FASTNORM_NORM_HEADS_BACKWARD_H_
 #define FASTNORM_NORM_HEADS_BACKWARD_H_
@@ -105,7 +106,8 @@ typedef struct fastnorm_norm_heads_backward_part {
 /** Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is touched.
  *
  *  The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward does,
- *  and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+ *  and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed. CUDA: where
+ *  fastnorm_norm_backward's kernels run, statistics that are computed again are there, too.
  *  @param context the device
  *  @param args    as for the call
  *  @param parts   [count] pointers, as for the call

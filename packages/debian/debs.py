@@ -170,8 +170,8 @@ def build(tree, name, fields, version, architecture, stamp, out):
 
 
 def assemble(library, program, work):
-    """An installation below work/root of a library and a program that are built; returns its
-    /usr."""
+    """An installation below work/root of a library and a program that are built; returns its /usr.
+    program may be None."""
     folder = f"lib/{elf.machine(library)}-linux-gnu"
     configured, prefix = work / "configured", work / "root" / "usr"
     for made in (configured, prefix):
@@ -197,7 +197,8 @@ def assemble(library, program, work):
     name = f"libfastnorm.so.{project_version()}"
     put(prefix / folder / name, library.read_bytes())
     (prefix / folder / "libfastnorm.so.0").symlink_to(name)
-    put(prefix / "bin" / "fastnorm", program.read_bytes(), 0o755)
+    if program:
+        put(prefix / "bin" / "fastnorm", program.read_bytes(), 0o755)
     put(
         prefix / folder / "pkgconfig" / "fastnorm.pc",
         (configured / "meson-private" / "fastnorm.pc").read_bytes(),
@@ -218,7 +219,8 @@ def make(prefix, work, out, stamp=None):
     library = found[0]
     architecture = ARCHITECTURES[elf.machine(library)]
     folder = library.parent.relative_to(prefix)
-    trees = {name: work / name for name in TEXTS}
+    with_tools = (prefix / "bin" / "fastnorm").exists()
+    trees = {name: work / name for name in TEXTS if with_tools or name != "fastnorm-tools"}
     for name, tree in trees.items():
         shutil.rmtree(tree, ignore_errors=True)
         add_papers(tree, name, version, stamp)
@@ -234,7 +236,7 @@ def make(prefix, work, out, stamp=None):
     names = sorted(set(re.findall(r" T (fastnorm_\w+)(?:@@FASTNORM_0)?$", symbols, re.M)))
     put(
         control / "symbols",
-        "libfastnorm.so.0 libfastnorm0\n"
+        "libfastnorm.so.0 libfastnorm0\n* Build-Depends-Package: libfastnorm-dev\n"
         + f" FASTNORM_0@FASTNORM_0 {version}\n"
         + "".join(f" {n}@FASTNORM_0 {version}\n" for n in names),
     )
@@ -251,24 +253,25 @@ def make(prefix, work, out, stamp=None):
     ]:
         put(development / path.relative_to(library.parent), path.read_bytes())
 
-    tools = trees["fastnorm-tools"] / "usr"
-    stripped(prefix / "bin" / "fastnorm", tools / "bin" / "fastnorm", 0o755)
-    page = (HERE / "fastnorm.1").read_text().replace("@VERSION@", version)
-    page = page.replace("@DATE@", datetime.fromtimestamp(stamp, timezone.utc).strftime("%Y-%m-%d"))
-    put(tools / "share" / "man" / "man1" / "fastnorm.1.gz", zipped(page))
-
     same = f"libfastnorm0 (= {version})"
-    program = needs(work, tools / "bin" / "fastnorm", library.parent)
     fields = {
         "libfastnorm0": {
             "Depends": needs(work, shared / library.name, library.parent),
             "Multi-Arch": "same",
         },
         "libfastnorm-dev": {"Depends": same, "Multi-Arch": "same"},
-        "fastnorm-tools": {"Depends": ", ".join(filter(None, (same, program)))},
     }
+    if with_tools:
+        tools = trees["fastnorm-tools"] / "usr"
+        stripped(prefix / "bin" / "fastnorm", tools / "bin" / "fastnorm", 0o755)
+        day = datetime.fromtimestamp(stamp, timezone.utc).strftime("%Y-%m-%d")
+        page = (HERE / "fastnorm.1").read_text().replace("@VERSION@", version)
+        man = tools / "share" / "man" / "man1" / "fastnorm.1.gz"
+        put(man, zipped(page.replace("@DATE@", day)))
+        program = needs(work, tools / "bin" / "fastnorm", library.parent)
+        fields["fastnorm-tools"] = {"Depends": ", ".join(filter(None, (same, program)))}
     return [
-        build(trees[name], name, fields[name], version, architecture, stamp, out) for name in TEXTS
+        build(trees[name], name, fields[name], version, architecture, stamp, out) for name in trees
     ]
 
 

@@ -13,6 +13,10 @@ inline auto run_backward(fastnorm_context* context, void* workspace, size_t work
   return [=](const NormBackwardBatch& batch, Error& error) {
     const uint64_t needed = batch.workspace_bytes;
     FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream}, needed, error));
+    if (batch.together.launches != 0) {
+      return context->device->run_norm_heads_backward(heads_gradients(batch), batch.together,
+                                                      workspace, stream, error);
+    }
     for (const NormBackwardCall& call : batch.planned())
       FASTNORM_TRY(context->device->check_norm_backward_values(call.desc, error));
     for (const NormBackwardCall& call : batch.planned()) {
@@ -27,6 +31,10 @@ inline auto run_backward(fastnorm_context* context, void* workspace, size_t work
 
 inline auto prepare_backward(fastnorm_context* context) {
   return [=](const NormBackwardBatch& batch, Error& error) {
+    if (batch.together.launches != 0) {
+      return context->device->prepare_norm_heads_backward(heads_gradients(batch), batch.together,
+                                                          error);
+    }
     for (const NormBackwardCall& call : batch.planned())
       FASTNORM_TRY(context->device->prepare_norm_backward(call.desc, call.plan, error));
     return FASTNORM_OK;

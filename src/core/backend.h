@@ -12,6 +12,7 @@
 #include "core/norm_backward_desc.h"
 #include "core/norm_backward_plan.h"
 #include "core/norm_desc.h"
+#include "core/norm_heads_backward_plan.h"
 #include "core/norm_heads_desc.h"
 #include "core/norm_heads_plan.h"
 #include "core/norm_plan.h"
@@ -94,6 +95,19 @@ class Device {
     return no_norm_heads(error);
   }
 
+  // The norm_heads_backward kernels that run on this device, as norm_table(); and calls of them
+  // that launch something and were planned for this device.
+  virtual std::span<const NormHeadsBackwardEntry> norm_heads_backward_table() const { return {}; }
+  virtual fastnorm_status prepare_norm_heads_backward(const HeadsGradients&,
+                                                      const NormHeadsBackwardPlan&, Error& error) {
+    return no_norm_heads_backward(error);
+  }
+  virtual fastnorm_status run_norm_heads_backward(const HeadsGradients&,
+                                                  const NormHeadsBackwardPlan&, void* /*workspace*/,
+                                                  void* /*stream*/, Error& error) {
+    return no_norm_heads_backward(error);
+  }
+
   // Whether peers of this device can be created.
   virtual fastnorm_status check_peers(Error& error) const {
     return error.set(
@@ -119,6 +133,10 @@ class Device {
   static fastnorm_status no_norm_heads(Error& error) {
     return error.set(FASTNORM_ERROR_UNSUPPORTED,
                      "this build has no norm_heads for the device; nearest: the CPU");
+  }
+  static fastnorm_status no_norm_heads_backward(Error& error) {
+    return error.set(FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no norm_heads_backward for the device; nearest: the CPU");
   }
   static fastnorm_status no_mla_decode(Error& error) {
     return error.set(FASTNORM_ERROR_UNSUPPORTED,

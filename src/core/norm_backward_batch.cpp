@@ -28,6 +28,7 @@ fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
     NormBackwardCall& call = batch->call.at[batch->count];
     call.desc = parts.at[i];
     call.plan = {};
+    call.first = parts.count == 2 && i == 0;
     FASTNORM_TRY(plan_part(device, call.desc, &call.plan, error));
     call.workspace_offset = batch->workspace_bytes;
     batch->workspace_bytes +=
@@ -71,6 +72,42 @@ fastnorm_status plan_norm_backward_many(const Device& device,
   return check_norm_backward_many({wholes, static_cast<size_t>(count)}, "args", error);
 }
 
+HeadsGradients heads_gradients(const NormBackwardBatch& batch) {
+  HeadsGradients gradients;
+  for (const NormBackwardCall& call : batch.planned()) {
+    gradients.first[gradients.count] = call.first;
+    gradients.at[gradients.count++] = &call.desc;
+  }
+  return gradients;
+}
+
+namespace {
+
+// All parts on kernels of the family, where one holds their rows or norm_backward's cannot do them.
+fastnorm_status plan_together(const Device& device, const NormHeadsBackwardDesc& desc,
+                              NormBackwardBatch* batch, Error& error) {
+  const std::span<const NormHeadsBackwardEntry> table = device.norm_heads_backward_table();
+  if (table.empty()) return FASTNORM_OK;
+  bool needed = false;
+  for (int32_t i = 0; i < desc.count; ++i) {
+    const NormBackwardParts parts = norm_backward_parts(desc.wholes[i]);
+    for (int32_t k = 0; k < parts.count; ++k)
+      batch->call.at[batch->count++] = {parts.at[k], {}, 0, parts.count == 2 && k == 0};
+    needed = needed || desc.wholes[i].of_heads.needs_own_kernels();
+  }
+  NormHeadsBackwardPlan plan;
+  FASTNORM_TRY(
+      plan_norm_heads_gradients(heads_gradients(*batch), device.facts, table, &plan, error));
+  if (needed || (plan.launches != 0 && plan.entry->variant.is_held())) {
+    batch->together = plan;
+    batch->workspace_bytes = plan.workspace_bytes;
+  }
+  if (batch->together.launches == 0) batch->count = 0;
+  return FASTNORM_OK;
+}
+
+}  // namespace
+
 fastnorm_status plan_norm_heads_backward(const Device& device, const fastnorm_norm_heads_args* args,
                                          const fastnorm_norm_heads_backward_part* const* parts,
                                          int32_t count, NormBackwardBatch* batch, Error& error) {
@@ -78,6 +115,10 @@ fastnorm_status plan_norm_heads_backward(const Device& device, const fastnorm_no
   NormHeadsBackwardDesc desc;
   FASTNORM_TRY(check_norm_heads_backward(args, parts, count, {facts.device_type, facts.device_id},
                                          &desc, error));
+  if (facts.device_type == FASTNORM_DEVICE_CUDA) {
+    FASTNORM_TRY(plan_together(device, desc, batch, error));
+    if (batch->together.launches != 0) return FASTNORM_OK;
+  }
   for (int32_t i = 0; i < count; ++i) {
     error.prefix = kHeadsPrefix[i];
     FASTNORM_TRY(add_checked(device, desc.wholes[i], batch, error));
@@ -91,6 +132,20 @@ fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& 
   fastnorm_info info = {};
   info.kernel = info.kind = info.choice = info.variant = "";
   info.workspace_bytes = batch.workspace_bytes;
+  if (const NormHeadsBackwardPlan& plan = batch.together; plan.launches != 0) {
+    const NormHeadsBackwardVariant& v = plan.entry->variant;
+    info.kernel = plan.kernel;
+    info.launches = plan.launches;
+    info.blocks = plan.blocks;
+    info.bytes_read = plan.bytes_read;
+    info.bytes_written = plan.bytes_written;
+    info.threads_per_row = v.is_held() ? v.threads : 32;
+    info.vectors_per_thread = v.vectors;
+    info.rows_per_block = v.is_held() ? v.rows : kGeneralHeadsWarps;
+    info.blocks_per_row = 1;
+    info.vector_bytes = 16;
+    return info;
+  }
   for (const NormBackwardCall& call : batch.planned()) {
     if (info.launches == 0) info.kernel = call.plan.kernel;
     info.launches += call.plan.launches;

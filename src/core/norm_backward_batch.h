@@ -9,6 +9,7 @@
 #include "core/norm_backward_check.h"
 #include "core/norm_batch.h"
 #include "core/norm_heads_backward_check.h"
+#include "core/norm_heads_backward_plan.h"
 #include "core/norm_key.h"
 
 namespace fastnorm {
@@ -18,6 +19,7 @@ struct NormBackwardCall {
   NormBackwardDesc desc;
   NormBackwardPlan plan;
   uint64_t workspace_offset;
+  bool first;  // of two parts of one, before the other may replace dy
 };
 
 struct NormBackwardBatch {
@@ -31,7 +33,13 @@ struct NormBackwardBatch {
   Room<NormBackwardCall, kMostParts> call;
   int32_t count = 0;
   uint64_t workspace_bytes = 0;
+  // Of norm_heads_backward on a CUDA device: what runs all parts together. Without launches each
+  // part has a plan of its own.
+  NormHeadsBackwardPlan together;
 };
+
+// The parts of a call that run together.
+HeadsGradients heads_gradients(const NormBackwardBatch& batch);
 
 fastnorm_status plan_norm_backward_one(const Device& device,
                                        const fastnorm_norm_backward_args* args,

@@ -125,7 +125,8 @@ class NormBackwardCheck {
     }
     d_.rows = static_cast<int64_t>(rows);
     fill_rows(t, dtype, 1, &d_.x);
-    if (d_.of_heads.needs_own_kernels()) number_heads();
+    const bool together = device_.device_type == FASTNORM_DEVICE_CUDA && d_.of_heads.heads != 0;
+    if (together || d_.of_heads.needs_own_kernels()) number_heads();
     return FASTNORM_OK;
   }
 

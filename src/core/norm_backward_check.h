@@ -20,7 +20,7 @@ fastnorm_status check_norm_backward(const fastnorm_norm_backward_args* args, Che
                                     NormBackwardDesc* whole, Error& error);
 
 // The same for a part of norm_heads_backward, whose tensors are [tokens, heads, d]. Where it needs
-// own kernels, tokens and heads stay dimensions of their own.
+// own kernels, and on CUDA, tokens and heads stay dimensions of their own.
 fastnorm_status check_norm_backward_heads(const fastnorm_norm_backward_args& args,
                                           const NormBackwardHeads& heads, CheckedDevice device,
                                           NormBackwardDesc* whole, Error& error);

@@ -55,8 +55,8 @@ FASTNORM_INLINE void store_bits(char* p, __m256i v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
 }
 
-// AVX2 has no masked access to 16-bit elements. They go through 32 bytes on the stack. Not inlined: a
-// row has few of them, and each copy would add code to every kernel.
+// AVX2 has no masked access to 16-bit elements. They go through 32 bytes on the stack. Not inlined:
+// a row has few of them, and each copy would add code to every kernel.
 __attribute__((noinline)) __m256i load_some_words(const char* p, int count) {
   alignas(32) char buffer[32] = {};
   __builtin_memcpy(buffer, p, static_cast<unsigned>(count) * 2);

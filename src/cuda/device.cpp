@@ -14,22 +14,27 @@ namespace {
 std::span<const KernelTable> kernel_tables() {
   static const KernelTable tables[] = {
 #ifdef FASTNORM_HAS_SM80
-      {&kSm80, kernel_parts<80>(), all_norm_backward_kernels<80>(), all_norm_heads_kernels<80>(), all_norm_stages_kernels<80>()},
+      {&kSm80, kernel_parts<80>(), all_norm_backward_kernels<80>(), all_norm_heads_kernels<80>(),
+       all_norm_heads_backward_kernels<80>(), all_norm_stages_kernels<80>()},
 #endif
 #ifdef FASTNORM_HAS_SM90
-      {&kSm90, kernel_parts<90>(), all_norm_backward_kernels<90>(), all_norm_heads_kernels<90>(), all_norm_stages_kernels<90>()},
+      {&kSm90, kernel_parts<90>(), all_norm_backward_kernels<90>(), all_norm_heads_kernels<90>(),
+       all_norm_heads_backward_kernels<90>(), all_norm_stages_kernels<90>()},
 #endif
 #ifdef FASTNORM_HAS_SM100
       {&kSm100, kernel_parts<100>(), all_norm_backward_kernels<100>(),
-       all_norm_heads_kernels<100>(), all_norm_stages_kernels<100>()},
+       all_norm_heads_kernels<100>(), all_norm_heads_backward_kernels<100>(),
+       all_norm_stages_kernels<100>()},
 #endif
 #ifdef FASTNORM_HAS_SM120
       {&kSm120, kernel_parts<120>(), all_norm_backward_kernels<120>(),
-       all_norm_heads_kernels<120>(), all_norm_stages_kernels<120>()},
+       all_norm_heads_kernels<120>(), all_norm_heads_backward_kernels<120>(),
+       all_norm_stages_kernels<120>()},
 #endif
 #ifdef FASTNORM_HAS_PTX
       {&kPtx, kernel_parts<kPtxNumber>(), all_norm_backward_kernels<kPtxNumber>(),
-       all_norm_heads_kernels<kPtxNumber>(), all_norm_stages_kernels<kPtxNumber>()},
+       all_norm_heads_kernels<kPtxNumber>(), all_norm_heads_backward_kernels<kPtxNumber>(),
+       all_norm_stages_kernels<kPtxNumber>()},
 #endif
   };
   return tables;
@@ -226,12 +231,32 @@ std::span<const char* const> norm_heads_kernels_of(const ArchSpec& arch) {
   return names.of[arch.holds_rows ? 1 : 0];
 }
 
+// Names of an architecture's norm_heads_backward kernels, without the family's.
+std::span<const char* const> norm_heads_backward_kernels_of(const ArchSpec& arch) {
+  static const struct Names {
+    Names() {
+      for (const ArchSpec* a : kArchs) {
+        std::vector<const char*>& names = of[a->holds_rows ? 1 : 0];
+        if (!names.empty()) continue;
+        for (const NormHeadsBackwardEntry& entry : norm_heads_backward_table(*a))
+          names.push_back(std::strchr(entry.name, ' ') + 1);
+      }
+    }
+    std::vector<const char*> of[2];
+  } names;
+  return names.of[arch.holds_rows ? 1 : 0];
+}
+
 std::span<const KernelSet> kernel_sets() {
   static const struct Sets {
     Sets() {
       for (const KernelTable& table : kernel_tables())
-        set[count++] = {table.arch->name, norm_table(*table.arch), mla_decode_kernels(*table.arch),
-                        norm_backward_kernels_of(*table.arch), norm_heads_kernels_of(*table.arch), {},
+        set[count++] = {table.arch->name,
+                        norm_table(*table.arch),
+                        mla_decode_kernels(*table.arch),
+                        norm_backward_kernels_of(*table.arch),
+                        norm_heads_kernels_of(*table.arch),
+                        norm_heads_backward_kernels_of(*table.arch),
                         norm_stages_entries(*table.arch)};
     }
     KernelSet set[std::size(kArchs)];

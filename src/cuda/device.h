@@ -15,6 +15,8 @@
 #include "cuda/norm_backward/table.h"
 #include "cuda/norm_heads/kernels.h"
 #include "cuda/norm_heads/table.h"
+#include "cuda/norm_heads_backward/kernels.h"
+#include "cuda/norm_heads_backward/table.h"
 #include "cuda/norm_stages/kernels.h"
 #include "cuda/norm_stages/table.h"
 
@@ -37,6 +39,7 @@ struct KernelTable {
   KernelParts parts;
   NormBackwardKernels backward;
   NormHeadsKernels heads;
+  NormHeadsBackwardKernels heads_backward;
   NormStagesKernels stages;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
@@ -64,7 +67,9 @@ class CudaDevice final : public Device {
         primary_(primary),
         allowed_large_(std::make_unique<std::atomic<bool>[]>(cuda::norm_table(*facts.arch).size())),
         allowed_backward_(
-            std::make_unique<std::atomic<bool>[]>(cuda::norm_backward_table(*facts.arch).size())) {}
+            std::make_unique<std::atomic<bool>[]>(cuda::norm_backward_table(*facts.arch).size())),
+        allowed_heads_backward_(std::make_unique<std::atomic<bool>[]>(
+            cuda::norm_heads_backward_table(*facts.arch).size())) {}
 
   std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
   const char* variant_text(const NormEntry& entry) const override {
@@ -84,6 +89,13 @@ class CudaDevice final : public Device {
                                      Error& error) override;
   fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void* stream,
                                  Error& error) override;
+  std::span<const NormHeadsBackwardEntry> norm_heads_backward_table() const override;
+  fastnorm_status prepare_norm_heads_backward(const HeadsGradients& call,
+                                              const NormHeadsBackwardPlan& plan,
+                                              Error& error) override;
+  fastnorm_status run_norm_heads_backward(const HeadsGradients& call,
+                                          const NormHeadsBackwardPlan& plan, void* workspace,
+                                          void* stream, Error& error) override;
 #ifdef FASTNORM_HAS_SM90
   fastnorm_status prepare_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
                                      Error& error) override;
@@ -99,6 +111,7 @@ class CudaDevice final : public Device {
   // them. Once per kernel: the runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
   fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
+  fastnorm_status allow_heads_backward(const HeadsBackwardStep& step, Error& error);
   fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
   // On the current device.
   fastnorm_status prepare_stages(const NormCall& call, Error& error);
@@ -110,7 +123,7 @@ class CudaDevice final : public Device {
   const Driver driver_;
   void* const primary_;                                       // the device's primary CUDA context
   const std::unique_ptr<std::atomic<bool>[]> allowed_large_;  // per kernel: already allowed
-  const std::unique_ptr<std::atomic<bool>[]> allowed_backward_;
+  const std::unique_ptr<std::atomic<bool>[]> allowed_backward_, allowed_heads_backward_;
   std::atomic<bool> mla_decode_loaded_[2][2] = {};  // by f16 and profile: whether the kernels are
 };
 

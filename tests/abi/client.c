@@ -1,6 +1,7 @@
-/* A client of one version of the headers (CLIENT_HEADER) on a library of another: what a struct of the
- * client's does not have is zero to a newer library, and of what an older library does not know it reads
- * nothing but zeros and writes nothing. CLIENT_GROWN: the headers are newer than the library. */
+/* A client of one version of the headers (CLIENT_HEADER) with a library of another version. To a
+ * newer library, fields that the client's structs lack are zero. An older library reads only zeros
+ * from fields that it does not know, and writes nothing there. CLIENT_GROWN: the headers are newer
+ * than the library. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ static int check(int ok, const char* what, int line) {
 }
 #define CHECK(condition) check((condition) ? 1 : 0, #condition, __LINE__)
 
-/* Bytes that are no part of a struct: all 0xa5, before and after a call. */
+/* Bytes outside a struct: all 0xa5, before and after a call. */
 static int untouched(const void* from, const void* end) {
   const unsigned char* byte = (const unsigned char*)from;
   for (; byte != (const unsigned char*)end; ++byte) {
@@ -26,7 +27,8 @@ static int untouched(const void* from, const void* end) {
   return 1;
 }
 
-/* Where this client's struct ends for the library: its own end, or that of what the library knows. */
+/* Where this client's struct ends for the library: at its own end, or at the last field that the
+ * library knows. */
 #ifdef CLIENT_GROWN
 #define KNOWN_END(held) ((held).part.grown)
 #else
@@ -42,7 +44,7 @@ static int untouched(const void* from, const void* end) {
 #define EMPTY(held)                                        \
   (HOLD(held), memset(&(held).part, 0, sizeof(held).part), \
    (held).part.struct_size = sizeof(held).part)
-/* The struct_size is the client's still, and nothing behind the end was written. */
+/* The struct_size is unchanged, and nothing past the struct's end was written. */
 #define CHECK_HELD(held)                                \
   (CHECK((held).part.struct_size == sizeof(held).part), \
    CHECK(untouched(KNOWN_END(held), &(held) + 1)))
@@ -133,7 +135,8 @@ static void norms(fastnorm_context* context) {
   CHECK(untouched(args.guard, &args + 1));
 }
 
-/* A struct that is too short for any version, and one with a part that the library does not know. */
+/* A struct that is too short for any version, and one with fields that the library does not
+ * know. */
 static void refusals(fastnorm_context* context) {
 #ifdef CLIENT_GROWN
   const fastnorm_norm_args* list[1];
@@ -157,7 +160,7 @@ static void refusals(fastnorm_context* context) {
   CHECK(unwritten());
 }
 
-/* Families that came after the first version. */
+/* Families of later versions. */
 #ifndef CLIENT_FIRST
 static void mla_decodes(fastnorm_context* context) {
   enum { kLatent = 512, kRope = 64 };
@@ -201,7 +204,7 @@ static void mla_decodes(fastnorm_context* context) {
   CHECK(fastnorm_mla_decode(context, &mla.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
 }
 
-/* Gradients of one row of an RMSNorm whose rstd is given: dy - x * mean(dy * x). */
+/* Gradients of one row of an RMSNorm with a stored rstd: dy - x * mean(dy * x). */
 static void backwards(fastnorm_context* context) {
   static float dy[kN] = {1, 0, 0, 0}, dx[kN], rstd[1] = {1};
   HELD(fastnorm_norm_backward_args) backward;

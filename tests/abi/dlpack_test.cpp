@@ -1,5 +1,5 @@
-// fastnorm_tensor is DLPack's DLTensor, byte for byte, and our numbers are DLPack's: against the real
-// header, at compile time. At run time a DLTensor goes in by a cast.
+// fastnorm_tensor is DLPack's DLTensor, byte for byte, with the same numbers. Compared with the
+// real header at compile time. At run time a DLTensor is passed by a cast.
 #include <dlpack/dlpack.h>
 
 #include <cstddef>
@@ -78,7 +78,7 @@ void check(const char* name, bool ok) {
   std::printf("FAIL %s: %s\n", name, fastnorm_last_error());
 }
 
-// y = x / sqrt(mean(x^2)) of {3, 4, 0, 0, ..} by tensors that are DLTensors.
+// Computes y = x / sqrt(mean(x^2)) of {3, 4, 0, 0, ..} with DLTensors.
 void call_with_dltensor() {
   float x[8] = {3, 4}, y[8] = {};
   int64_t shape[] = {1, 8};

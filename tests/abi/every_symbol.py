@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a C program that takes the address of every function the headers declare, calls what needs
-no device, and compares the three places that name the version: Meson, header and library."""
+"""Writes a C program that takes the address of every function in the headers and calls those that
+need no device. It compares the version of Meson, of the headers and of the library."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,6 @@
-// Exceptions stop at the C ABI: the library's core and API over a backend that throws, at every place
-// where a backend is called, and over an allocator that fails at every single allocation.
+// Exceptions do not cross the C ABI. The library's core and API run on a backend that throws
+// wherever a backend is called. They also run with an allocator that fails at each allocation, one
+// after the other.
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ bool may_allocate() {
 
 }  // namespace
 
-// Inlined, GCC takes malloc in one and delete in another for a mismatch.
+// If they are inlined, GCC reports that malloc and delete do not match.
 #define NOT_INLINED __attribute__((noinline))
 
 NOT_INLINED void* operator new(size_t bytes) {
@@ -101,7 +102,7 @@ constexpr std::array<NormEntry, kEntries> make_table() {
       table[i++] = make_entry(key, Tile{});
     }
   }
-  // What the tuning file names.
+  // The entry that the tuning file names.
   table[i] = make_entry({.dtype = Dtype::kBF16}, Tile{4, 2, 1});
   std::sort(table.begin(), table.end(),
             [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
@@ -199,7 +200,7 @@ void check(const std::string& name, bool ok) {
   if (!ok) std::printf("FAIL %s: %s\n", name.c_str(), fastnorm_last_error());
 }
 
-// One row of 16 floats; the C ABI's structs for it, with their memory.
+// One row of 16 floats: the structs of the C ABI and their memory.
 struct Call {
   float x[16] = {}, y[16] = {};
   int64_t shape[2] = {1, 16};
@@ -274,7 +275,7 @@ fastnorm_status call_create(fastnorm_context*, Call&) {
   return status;
 }
 
-// The second of two equal calls writes what the first writes: count 1 keeps `many` legal.
+// The second of two equal calls overwrites the results of the first. Count 1 keeps `many` legal.
 const Site kSites[] = {
     {"device_count", Where::kCount,
      [](fastnorm_context*, Call&) {
@@ -337,7 +338,7 @@ void test_throwing_backend() {
   Call call;
   for (const Site& site : kSites) {
     fault_where = Where::kNowhere;
-    if (site.call != call_create) {  // which expects a failure
+    if (site.call != call_create) {  // that call expects a failure
       check(std::string(site.name) + " without a fault", site.call(context, call) == FASTNORM_OK);
     }
     for (const What what : {What::kRuntimeError, What::kBadAlloc, What::kInt}) {
@@ -361,7 +362,7 @@ void test_throwing_backend() {
   fastnorm_context_destroy(context);
 }
 
-// Calls have the table from their context and ask no backend for it.
+// Calls take the table from their context and do not ask the backend for it.
 void test_no_table_in_calls() {
   fastnorm_context* context = nullptr;
   check("context", fastnorm_context_create(kCpu, nullptr, &context) == FASTNORM_OK);
@@ -376,7 +377,7 @@ void test_no_table_in_calls() {
   fastnorm_context_destroy(context);
 }
 
-// It has no status to give.
+// It returns no status.
 void test_kernel_count() {
   check("kernel_count", fastnorm_kernel_count() == 2 * fastnorm::kEntries);
   fault_where = Where::kSets;
@@ -392,7 +393,7 @@ void test_kernel_count() {
   check("kernel_count: 0", count == 0);
 }
 
-// Fails the first allocation, then the second, .. until creating a context succeeds.
+// Fails the first allocation, then the second, .. until a context can be created.
 void test_allocation_failures(fastnorm_device device, const fastnorm_context_options* options) {
   constexpr int kMost = 1000;
   int n = 0;
@@ -421,7 +422,7 @@ void test_allocation_failures(fastnorm_device device, const fastnorm_context_opt
   check("creating a context allocates, and comes to an end", n > 0 && n < kMost);
 }
 
-// The same for one with a tuning file, which has rules to keep.
+// The same for a context with a tuning file, whose rules need memory.
 void test_tuned_context() {
   char path[] = "/tmp/fastnorm_tuning_XXXXXX";
   std::FILE* file = fdopen(mkstemp(path), "w");
@@ -457,7 +458,7 @@ void test_calls_without_allocating() {
   fastnorm_context_destroy(context);
 }
 
-// Decoding a profile and writing a trace allocate, and say so where they cannot.
+// Decoding a profile and writing a trace allocate memory. They report a failure.
 void test_profile_without_memory() {
   using namespace fastnorm;
   alignas(8) unsigned char buffer[sizeof(ProfileHeader) + sizeof(ProfileWriter) + 8] = {};

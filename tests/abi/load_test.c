@@ -1,5 +1,5 @@
-/* Loads the library as a plug-in host would: dlopen, from many threads, again and again; on a machine
- * without a driver CUDA is politely absent and the CPU works; nothing is ever printed.
+/* Loads the library as a host of plug-ins does: dlopen, from many threads, repeatedly. Without a
+ * driver, CUDA is reported as absent and the CPU works. Nothing is printed.
  *
  *   load_test LIBRARY */
 #include <dlfcn.h>
@@ -38,8 +38,8 @@ static void* sym(void* library, const char* name) {
   return address;
 }
 
-/* The functions this program uses, by the types of the headers. Assigning through void** is how POSIX
- * turns an object pointer of dlsym into a function pointer. */
+/* The functions that this program uses, with the types of the headers. POSIX turns an object
+ * pointer of dlsym into a function pointer by assigning through void**. */
 struct api {
   int32_t (*version)(void);
   fastnorm_status (*device_count)(int32_t, int32_t*);
@@ -59,7 +59,7 @@ static void load_api(void* library, struct api* api) {
   *(void**)&api->last_error = sym(library, "fastnorm_last_error");
 }
 
-/* One norm of a row of ones on the CPU; 1 if every result is 1. */
+/* One norm of a row of ones on the CPU. Returns 1 if every result is 1. */
 static int cpu_norm_works(const struct api* api) {
   const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0};
   const int64_t shape[1] = {kColumns};
@@ -150,7 +150,7 @@ static void test_many_loads(void) {
   check("8 threads x 50 dlopen and dlclose", bad == 0, "a load failed");
 }
 
-/* A pool's threads are gone when its context is: the code that they ran may be unloaded. */
+/* A pool's threads end with its context, so the code that they ran may be unloaded. */
 static void test_loads_with_threads(void) {
   static float x[kPoolRows * kPoolColumns], y[kPoolRows * kPoolColumns];
   const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0};

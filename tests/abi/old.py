@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The public headers of each version, in one file without comments, for clients of that version on the library
-of today: old/VERSION/fastnorm.h.
+"""The public headers of each version in one file without comments, old/VERSION/fastnorm.h. Clients
+of that version are tested with this library.
 
-  old.py --include DIR --version V           as a test: the file of this version is what the headers are
-  old.py --include DIR --version V --update  writes it; those of released versions stay as they are
-  old.py --include DIR --grow FILE           headers of a version to come: every struct that can grow has
+  old.py --include DIR --version V           tests that this version's file equals the headers
+  old.py --include DIR --version V --update  writes it; files of released versions never change
+  old.py --include DIR --grow FILE           headers of a future version: every growable struct has
 """
 
 import argparse

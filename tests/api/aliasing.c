@@ -1,4 +1,5 @@
-/* Tensors that share memory: what may, gives the same bits; what may not, is refused and changes nothing. */
+/* Tensors that share memory. Allowed sharing gives the same bits. Other sharing is refused and
+ * changes nothing. */
 #include "api/api_test.h"
 
 enum { kRows = 3, kN = 40, kCount = kRows * kN };
@@ -26,7 +27,7 @@ static void in_place(fastnorm_context* context) {
   CHECK(memcmp(r, sum, sizeof r) == 0);
 }
 
-/* y over the memory of `over`, `shift` elements on. */
+/* y overlaps `over`, `shift` elements further. */
 static void overlap(fastnorm_context* context, int shift, fastnorm_status wanted) {
   float memory[3 * kCount], before[3 * kCount];
   tensor_of tx, ty;
@@ -56,8 +57,8 @@ static void columns(fastnorm_context* context) {
   CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
 }
 
-/* y over the residual, residual_out over x, and both: what a graph allocator does that hands out buffers anew. The rows are long
- * enough for stores past the caches. */
+/* y over the residual, residual_out over x, and both: graph allocators reuse buffers like this. The
+ * rows are long enough for streaming stores. */
 static void crossed(fastnorm_context* context) {
   enum { kLong = 3000, kLongCount = kRows * kLong };
   static float x[kLongCount], r[kLongCount], y[kLongCount], sum[kLongCount], a[kLongCount],
@@ -85,7 +86,7 @@ static void crossed(fastnorm_context* context) {
   }
 }
 
-/* An input is overwritten by one output at most, and an output is no other's. */
+/* One output at most may overwrite an input, and no two outputs may overlap. */
 static void wrong_pairs(fastnorm_context* context) {
   float x[kCount], r[kCount], y[kCount];
   tensor_of tx, tr, ty;

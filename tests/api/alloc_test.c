@@ -1,19 +1,19 @@
-/* A call allocates nothing, and where memory cannot be had the library says so. This program has its own malloc, in front of the C
- * library's, that counts and can fail. */
+/* A call allocates nothing, and a failed allocation is reported. This program replaces the C
+ * library's malloc by one that counts and can fail. */
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "api/api_test.h"
 
-/* glibc's own, behind the public names. */
+/* glibc's own functions, behind the public names. */
 extern void* __libc_malloc(size_t bytes);
 extern void* __libc_calloc(size_t count, size_t bytes);
 extern void* __libc_realloc(void* memory, size_t bytes);
 extern void* __libc_memalign(size_t alignment, size_t bytes);
 extern void __libc_free(void* memory);
 
-/* Of the thread that tests; others pass. */
+/* In the thread that tests; other threads are not counted. */
 static __thread int watched;
 static volatile long calls;
 static volatile long left = -1; /* allocations that still succeed; -1 = all */
@@ -52,7 +52,7 @@ void free(void* memory) {
 
 static int passed, failed;
 
-/* Counts outside of watched calls, for printf allocates. */
+/* Counts outside of watched calls, because printf allocates. */
 static void expect(int ok, const char* what) {
   ok ? ++passed : ++failed;
   if (!ok) printf("FAIL %s (%ld calls; last error: %s)\n", what, calls, fastnorm_last_error());
@@ -63,7 +63,7 @@ static float x[kRows * kN], y[kRows * kN], y2[kRows * kN], residual[kRows * kN];
 static float columns[kN], statistics[kRows], one = 1;
 static unsigned char codes[kRows * kN], scales[kRows * kN / 16], swizzled[128 * kN / 16];
 
-/* One view after another, of the arguments of one call. */
+/* The views for the arguments of one call. */
 typedef struct views {
   tensor_of of[12];
   int count;
@@ -110,7 +110,7 @@ static fastnorm_norm_args rows_of(views* v, int32_t device_type, float* to) {
   return args;
 }
 
-/* What a call may be. */
+/* Kinds of calls. */
 static void plain(views* v, fastnorm_norm_args* args) {
   (void)v;
   (void)args;
@@ -160,7 +160,8 @@ static const struct {
               {"blocks", blocks},       {"nvfp4", nvfp4},
               {"heads", query_heads}};
 
-/* Calls on `context`: to prepare them may allocate, the calls must not. A pool's threads are started by its first call. */
+/* Calls on `context`. Preparing a call may allocate, the call may not. The first call of a pool
+ * starts its threads. */
 static void hot_path(fastnorm_context* context, int32_t device_type, int pool, const char* what) {
   size_t k;
   for (k = 0; k < sizeof kCalls / sizeof *kCalls; ++k) {
@@ -202,7 +203,7 @@ static void hot_path(fastnorm_context* context, int32_t device_type, int pool, c
   }
 }
 
-/* MLA decode of two requests, lists and new tokens of any number. */
+/* MLA decode of two requests. Lists and new tokens have any number. */
 static void mla_hot_path(fastnorm_context* context, int32_t device_type, int pool,
                          const char* what) {
   enum { kTokens = 3, kMlaHeads = 6, kPages = 4, kPage = 16 };
@@ -232,7 +233,7 @@ static void mla_hot_path(fastnorm_context* context, int32_t device_type, int poo
     t[i].ndim = i < 5 ? 3 : 1;
     t[i].dtype = fastnorm_dtype_of(i < 5 ? dtype : FASTNORM_DTYPE_I32);
     t[i].shape = i < 5 ? shapes[i] : &lengths[i - 5];
-    /* The arrays need not be aligned as a GPU wants it. */
+    /* Lists need not be aligned as a GPU requires. */
     if (gpu && i < 5) t[i].data = (void*)((uintptr_t)(i + 1) << 30);
   }
   memset(&args, 0, sizeof args);
@@ -263,7 +264,7 @@ static void mla_hot_path(fastnorm_context* context, int32_t device_type, int poo
   expect(calls == 0, what);
 }
 
-/* Norm and cache of heads of many tokens. */
+/* Norm and cache of the heads of many tokens. */
 static void heads_hot_path(fastnorm_context* context, int pool, const char* what) {
   enum { kHeadTokens = 300, kHeadColumns = 128 };
   static float x[kHeadTokens * kHeadColumns], cache[kHeadTokens * kHeadColumns];
@@ -315,7 +316,7 @@ static void heads_hot_path(fastnorm_context* context, int pool, const char* what
   expect(calls == 0, what);
 }
 
-/* Gradients of heads of many tokens, with a statistic of all heads and a shared weight. */
+/* Gradients of the heads of many tokens, with a statistic of all heads and a shared weight. */
 static void heads_backward_hot_path(fastnorm_context* context, int pool, const char* what) {
   enum { kHeadTokens = 300, kHeadColumns = 128, kRoom = 1 << 17 };
   static float x[kHeadTokens * kHeadColumns], dy[kHeadTokens * kHeadColumns], weight[64],
@@ -397,7 +398,7 @@ static void hot_paths(void) {
   fastnorm_context_destroy(context);
 }
 
-/* Fails the first allocation, then the second, .. until a context comes of it. */
+/* Fails the first allocation, then the second, .. until a context is created. */
 static void out_of_memory(void) {
   const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0};
   fastnorm_context_options options;

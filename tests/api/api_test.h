@@ -1,4 +1,4 @@
-/* What the files of the API test share: counting, tensors on one line, and the list of tests. */
+/* What the files of the API test share: counts, tensors on one line, and the list of tests. */
 #ifndef FASTNORM_TESTS_API_TEST_H_
 #define FASTNORM_TESTS_API_TEST_H_
 
@@ -10,11 +10,11 @@
 extern "C" {
 #endif
 
-/* Counts `ok`; prints where and why if it is 0. Returns ok. Thread-safe. */
+/* Counts `ok`. If it is 0, prints where and why. Returns ok. Thread-safe. */
 int check(int ok, const char* expression, const char* file, int line);
 #define CHECK(condition) check((condition) ? 1 : 0, #condition, __FILE__, __LINE__)
 
-/* Compares a status with the one that is required. */
+/* Compares a status with the required one. */
 int check_status(fastnorm_status found, fastnorm_status wanted, const char* expression,
                  const char* file, int line);
 #define CHECK_STATUS(expression, wanted) \
@@ -42,7 +42,7 @@ const fastnorm_tensor* make_rows(tensor_of* out, void* data, fastnorm_dtype_id d
                                  int64_t n);
 const fastnorm_tensor* make_vector(tensor_of* out, void* data, fastnorm_dtype_id dtype, int64_t n);
 
-/* Arguments with nothing but their size. */
+/* Arguments with only their struct_size. */
 fastnorm_norm_args empty_args(void);
 fastnorm_info empty_info(void);
 fastnorm_context_options empty_options(void);
@@ -50,7 +50,7 @@ fastnorm_context_options empty_options(void);
 /* A CPU context; ends the program if there is none. */
 fastnorm_context* cpu_context(const fastnorm_context_options* options);
 
-/* A context with a tuning file of these rules. dry_run_capability: 0 = no dry run. */
+/* Creates a context with a tuning file of these rules. dry_run_capability: 0 = no dry run. */
 fastnorm_status create_tuned(fastnorm_device device, int32_t dry_run_capability, const char* arch,
                              const char* rules, fastnorm_context** context);
 
@@ -77,7 +77,7 @@ void test_norm_heads_backward(void);
 void test_peer(void);
 void test_cuda(void);
 
-/* A caller's loop that throws a C++ exception. */
+/* A parallel_for that throws a C++ exception. */
 void throwing_loop(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task);
 
 #ifdef __cplusplus

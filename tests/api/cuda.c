@@ -14,7 +14,7 @@ static fastnorm_context* context;
 static float *host_x, *host_y, *cpu_y;
 static void *device_x, *device_y;
 
-/* Of the driver; found at run time like everything of it. */
+/* A function of the driver, found at run time. */
 static int (*get_current)(void** current);
 static int (*set_current)(void* current);
 
@@ -39,7 +39,7 @@ static fastnorm_norm_args simple_args(tensor_of* tx, tensor_of* ty) {
   return args;
 }
 
-/* y as the GPU has it now is close to the CPU's, which sums in another order. */
+/* The GPU's y is close to the CPU's, which adds in another order. */
 static void expect_result(void) {
   float worst = 0;
   int i;
@@ -106,7 +106,7 @@ static void graph(void) {
   done(devmem_stream_destroy(gpu, stream));
 }
 
-/* A thread's current context is what it was, whatever it was. */
+/* A call does not change the thread's current context. */
 static void current_context(void) {
   tensor_of tx, ty;
   const fastnorm_norm_args args = simple_args(&tx, &ty);
@@ -121,7 +121,7 @@ static void current_context(void) {
   expect_result();
 }
 
-/* Every kernel that a tuning file may name for a call gives the bits of the one that is planned without. */
+/* Every kernel that a tuning file may name for a call gives the bits of the planned kernel. */
 static void tuned(void) {
   tensor_of tx, ty;
   const fastnorm_norm_args args = simple_args(&tx, &ty);
@@ -165,7 +165,7 @@ static void tuned(void) {
   free(expected);
 }
 
-/* With a second GPU: calls go to the context's device while another one is current. */
+/* With a second GPU: calls run on the context's device while another one is current. */
 static void two_devices(void) {
   tensor_of tx, ty;
   const fastnorm_norm_args args = simple_args(&tx, &ty);
@@ -228,7 +228,8 @@ static void many(void) {
   expect_result();
 }
 
-/* Query and key heads of a fused buffer, with weights of their own, in one launch: as in two. */
+/* Query and key heads of a fused buffer, each with a weight, in one launch. Compared with two
+ * launches. */
 static void heads_in_one_launch(void) {
   enum { kTokens = 33, kHeads = 12, kQuery = 8, kKey = 2, kSize = 128 };
   enum { kAll = kTokens * kHeads * kSize };
@@ -276,8 +277,8 @@ static void heads_in_one_launch(void) {
   done(devmem_free(gpu, weights));
 }
 
-/* A chain in which each kernel reads what the one before it wrote. Their sum grows with every step, so a step that starts on old
- * numbers shows in it. */
+/* A chain in which each kernel reads what the previous one wrote. Each step increases the sum, so a
+ * step that reads old numbers changes the result. */
 static void chain(void* sum, void* stream, uint32_t flags) {
   tensor_of tx, ty, tr;
   fastnorm_norm_args there = simple_args(&tx, &ty), back;
@@ -293,7 +294,7 @@ static void chain(void* sum, void* stream, uint32_t flags) {
   }
 }
 
-/* With no flag, started early or not, captured or not. */
+/* With and without flags, early start and graph capture. */
 static void dependent_launches(void) {
   const uint32_t flags[] = {
       0, FASTNORM_NORM_PDL_WAIT, FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER,
@@ -329,7 +330,7 @@ static void dependent_launches(void) {
   free(result);
 }
 
-/* 2^31 elements and more: first, last and one row between must be right. */
+/* 2^31 elements and more: the first row, the last and one between must be right. */
 static void large(void) {
   const int64_t n = 1024, rows = ((int64_t)1 << 21) + 5;
   const size_t bytes = (size_t)(rows * n) * 2;

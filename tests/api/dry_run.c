@@ -1,4 +1,4 @@
-/* Dry runs: planning for any GPU without one, on addresses that do not exist. */
+/* Dry runs: planning for any GPU without one, with addresses that do not exist. */
 #include "api/api_test.h"
 
 static fastnorm_status create(int32_t device_type, int32_t capability, fastnorm_context** context) {
@@ -47,7 +47,7 @@ static void plans(int32_t capability) {
   fastnorm_context_destroy(context);
 }
 
-/* Calls that share a kernel of short rows are one launch; others are not. */
+/* Calls that share a kernel for short rows are one launch. Other calls are not. */
 static void launches(int32_t capability) {
   fastnorm_context* context = NULL;
   tensor_of tx[3], ty[3];
@@ -81,8 +81,9 @@ static void launches(int32_t capability) {
   fastnorm_context_destroy(context);
 }
 
-/* Query heads and a single key head, whose dimension is no index of a row. By the tuning file their
- * tiles differ alone; in one call they are one launch, on the tile of the more rows. */
+/* Query heads and a single key head, whose dimension is no index of a row. With the tuning file
+ * only their tiles differ. In one call they are one launch, on the tile of the call with more
+ * rows. */
 static void one_key_head(int32_t capability, const char* arch) {
   static const char kFewRows[] =
       "KIND(b16, plain, rms, own_dtype, y, aligned, full, rows)\n"
@@ -132,7 +133,7 @@ static void refusals(void) {
   CHECK_STATUS(create(FASTNORM_DEVICE_CPU, 90, &context), FASTNORM_ERROR_ARGUMENT);
 }
 
-/* Checks are those of a real context. */
+/* A dry run makes the checks of a real context. */
 static void checks(void) {
   fastnorm_context* context = NULL;
   tensor_of tx;

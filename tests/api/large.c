@@ -1,5 +1,5 @@
-/* More than 2^31 elements. The memory is address space only: far rows of a sparse mapping, or one small file mapped again and
- * again, so that gigabytes of tensor are megabytes of machine. */
+/* More than 2^31 elements. The memory is mostly address space: far rows of a sparse mapping, or one
+ * small file that is mapped repeatedly. A tensor of gigabytes takes megabytes of memory. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -15,7 +15,7 @@ static double seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Three rows, 2^30 elements apart and more: their offsets do not fit in 32 bits. */
+/* Three rows at distances of 2^30 elements and more. Their offsets do not fit in 32 bits. */
 static void far_rows(fastnorm_context* context) {
   const int64_t n = 1000, stride = ((int64_t)1 << 30) + 13;
   const size_t bytes = (size_t)(2 * stride + n) * 2;
@@ -39,7 +39,7 @@ static void far_rows(fastnorm_context* context) {
   }
   CHECK(wrong == 0);
   CHECK(memory[n] == 0 && memory[stride - 1] == 0 && memory[2 * stride - 1] == 0);
-  /* Backwards: negative strides as far. */
+  /* Backwards: negative strides of the same size. */
   t.tensor.data = memory + 2 * stride;
   t.strides[0] = -stride;
   for (r = 0; r < 3; ++r) memory[r * stride] = kFour;
@@ -49,7 +49,8 @@ static void far_rows(fastnorm_context* context) {
   munmap(memory, bytes);
 }
 
-/* `bytes` of address space in which each window of 2 MiB is the same memory; NULL if that cannot be had. */
+/* `bytes` of address space in which every window of 2 MiB is the same memory; NULL if that
+ * fails. */
 static uint16_t* repeated_memory(size_t bytes) {
   const size_t window = (size_t)2 << 20;
   char name[] = "/dev/shm/fastnorm-api-XXXXXX";
@@ -77,7 +78,7 @@ static uint16_t* repeated_memory(size_t bytes) {
   return (uint16_t*)memory;
 }
 
-/* Seconds that 2^31 elements would take, from 2^20. */
+/* Seconds for 2^31 elements, predicted from 2^20. */
 static double predicted_seconds(fastnorm_context* context, uint16_t* x, uint16_t* y) {
   tensor_of tx, ty;
   fastnorm_norm_args args = empty_args();
@@ -90,7 +91,7 @@ static double predicted_seconds(fastnorm_context* context, uint16_t* x, uint16_t
   return (seconds() - start) * 4096;
 }
 
-/* 2^31 and some elements in rows, then in one row. */
+/* A few more than 2^31 elements, in many rows and in one row. */
 static void dense(fastnorm_context* context, uint16_t* x, uint16_t* y) {
   const int64_t n = 1024, rows = ((int64_t)1 << 21) + 3, all = ((int64_t)1 << 31) + 17;
   tensor_of tx, ty, tr;

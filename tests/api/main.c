@@ -1,4 +1,4 @@
-/* The C ABI as a C program sees it: the shared library, the public headers, nothing else. */
+/* The C ABI as a C program uses it: only the shared library and the public headers. */
 #include <pthread.h>
 #include <stdlib.h>
 

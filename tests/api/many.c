@@ -83,7 +83,7 @@ static void refused_parts(fastnorm_context* context) {
   CHECK_TEXT("args[1] is NULL");
   CHECK_STATUS(fastnorm_norm_many(NULL, list, 1, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
   CHECK(memcmp(buffer, before, sizeof before) == 0);
-  /* A part cannot read what another writes, even where that comes first. */
+  /* A part must not read what another part writes, not even a part that comes first. */
   list[1] = &query.args;
   CHECK_STATUS(fastnorm_norm_many(context, list, 2, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
   CHECK(memcmp(buffer, before, sizeof before) == 0);

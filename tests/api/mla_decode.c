@@ -1,5 +1,5 @@
-/* MLA decode through the C ABI: results that can be worked out by hand, what a query says, threads, dry runs, refusals, profiles, and a
- * captured graph whose lengths change. */
+/* MLA decode through the C ABI: results computed by hand, queries, threads, dry runs, refusals and
+ * profiles. Also a captured graph with lengths that change. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 enum { kLatent = 512, kRope = 64, kPages = 12, kPage = 16, kTokens = 6, kHeads = 5 };
 
-/* Memory of a call and its tensors. */
+/* The memory of a call and its tensors. */
 typedef struct mla_call {
   float q_nope[kTokens * kHeads * kLatent], q_pe[kTokens * kHeads * kRope];
   float ckv[kPages * kPage * kLatent], kpe[kPages * kPage * kRope];
@@ -20,7 +20,7 @@ typedef struct mla_call {
 
 static mla_call mla;
 
-/* Three requests of two tokens, block table. */
+/* Three requests of two tokens, with a block table. */
 static void reset(void) {
   const int64_t q[3] = {kTokens, kHeads, kLatent}, pe[3] = {kTokens, kHeads, kRope};
   const int64_t ckv[3] = {kPages, kPage, kLatent}, kpe[3] = {kPages, kPage, kRope};
@@ -62,7 +62,7 @@ static int unwritten(void) {
   return 1;
 }
 
-/* One cached token: its values. Queries of zeros: the mean. */
+/* One cached token gives its values. Queries of zeros give the mean. */
 static void by_hand(fastnorm_context* context) {
   double mean = 0;
   int i;
@@ -78,7 +78,8 @@ static void by_hand(fastnorm_context* context) {
   mla.args.lse_base = FASTNORM_LSE_BASE_2;
   CHECK_OK(fastnorm_mla_decode(context, &mla.args, NULL, 0, NULL));
   CHECK(fabsf(mla.lse[0] - log2f(50)) < 1e-5f);
-  /* Causal: the first of two tokens does not see the last cached one; of the request with one cached token it sees nothing. */
+  /* Causal: the first of two tokens does not see the last cached one. It sees nothing of a request
+   * with one cached token. */
   mla.args.lse_base = FASTNORM_LSE_NATURAL;
   mla.args.causal = 1;
   CHECK_OK(fastnorm_mla_decode(context, &mla.args, NULL, 0, NULL));
@@ -89,7 +90,7 @@ static void by_hand(fastnorm_context* context) {
   CHECK(i == kLatent);
 }
 
-/* The same requests as lists, with a request without new tokens before them. */
+/* The same requests as lists, after a request without new tokens. */
 static void lists(fastnorm_context* context) {
   const int64_t total[1] = {9};
   static float o[kTokens * kHeads * kLatent];
@@ -153,7 +154,7 @@ static void nothing(fastnorm_context* context) {
   CHECK(unwritten());
 }
 
-/* What is refused is refused by all three functions, and nothing is written. */
+/* All three functions refuse the call, and nothing is written. */
 static void refused(fastnorm_context* context, fastnorm_status status, const char* text) {
   fastnorm_info info = empty_info();
   CHECK_STATUS(fastnorm_mla_decode_query(context, &mla.args, &info), status);
@@ -189,7 +190,7 @@ static void refusals(fastnorm_context* context) {
   reset();
   mla.args.profile_events = 10;
   refused(context, FASTNORM_ERROR_UNSUPPORTED, "on the CPU");
-  /* Values in memory are looked at when the call runs, and before anything is written. */
+  /* Values in memory are checked when the call runs, before anything is written. */
   reset();
   mla.kv_len[2] = 65;
   CHECK_OK(fastnorm_mla_decode_query(context, &mla.args, &info));
@@ -250,7 +251,7 @@ static void threads(fastnorm_context* serial) {
   fastnorm_context_destroy(context);
 }
 
-/* Planning for a GPU without one: nothing is read. */
+/* Planning for a GPU without one reads no tensor. */
 static void dry_runs(void) {
   static const int32_t kOthers[] = {80, 89, 100, 120};
   fastnorm_device cuda = {FASTNORM_DEVICE_CUDA, 0};
@@ -444,7 +445,7 @@ static void set_lengths(devmem* gpu, gpu_call* c, int32_t a, int32_t b, int32_t 
   done(devmem_fill(gpu, c->device[kO], 0xff, c->bytes[kO], NULL));
 }
 
-/* What the GPU has is close to what the CPU computes. */
+/* The GPU's result is close to the CPU's. */
 static void expect_like_cpu(devmem* gpu, gpu_call* c, fastnorm_context* cpu) {
   uint16_t* found = (uint16_t*)malloc(c->bytes[kO]);
   float* lse = (float*)malloc(c->bytes[kLse]);
@@ -470,7 +471,7 @@ static void expect_like_cpu(devmem* gpu, gpu_call* c, fastnorm_context* cpu) {
   free(lse);
 }
 
-/* A graph is captured once; lengths change between its replays. */
+/* A graph is captured once. Lengths change between its replays. */
 static void graph(devmem* gpu, gpu_call* c, fastnorm_context* context, fastnorm_context* cpu,
                   void* workspace, size_t bytes) {
   void *stream = NULL, *captured = NULL;
@@ -491,7 +492,7 @@ static void graph(devmem* gpu, gpu_call* c, fastnorm_context* context, fastnorm_
   done(devmem_stream_destroy(gpu, stream));
 }
 
-/* Spans of a real profile begin and end in turn, in time. */
+/* Spans of a real profile alternate between begin and end, in order of time. */
 static void profile(devmem* gpu, gpu_call* c, fastnorm_context* context, void* workspace,
                     size_t workspace_bytes) {
   fastnorm_info info = empty_info();

@@ -1,4 +1,4 @@
-/* Results that can be worked out by hand, what a query says, and calls without rows. */
+/* Results computed by hand, queries, and calls without rows. */
 #include <math.h>
 
 #include "api/api_test.h"
@@ -39,7 +39,7 @@ static void layer_norm(fastnorm_context* context) {
   CHECK(y[0] == 0 && y[1] == 2 && y[2] == -1 && y[3] == 5);
 }
 
-/* LayerNorm of rows of one value: y is the bias, whatever the value and the length. */
+/* LayerNorm of rows of one value: y is the bias, for every value and length. */
 static void constant_rows(fastnorm_context* context) {
   enum { kMost = 40000 };
   static const float values[] = {101325.0f,  1e-20f,   -3.3e-7f, 0.1f,     1.0f / 3,
@@ -126,7 +126,7 @@ static void sixteen_bits(fastnorm_context* context) {
   CHECK(y[0] == one_f16 && y[8] == one_f16 && y[9] == 0xabcd);
 }
 
-/* Columns of a wider buffer, addressed by byte_offset; the gaps stay as they are. */
+/* Columns of a wider buffer, addressed by byte_offset. The gaps do not change. */
 static void strided(fastnorm_context* context) {
   float buffer[3 * 10];
   const int64_t shape[2] = {3, 4};

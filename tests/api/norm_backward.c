@@ -1,5 +1,5 @@
-/* Gradients of norms through the C ABI: results that can be worked out by hand, the forward's
- * statistics, accumulation, no rows, several calls in one, threads, refusals, and more than 2^31
+/* Gradients of norms through the C ABI: results computed by hand, the forward's statistics,
+ * accumulation, no rows, several calls in one, threads and refusals. Also more than 2^31
  * elements. */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 enum { kRows = 600, kColumns = 300, kElements = kRows * kColumns };
 
-/* Memory of a LayerNorm's call and its tensors. */
+/* The memory of a LayerNorm's call and its tensors. */
 typedef struct backward_call {
   float dy[kElements], x[kElements], dx[kElements];
   float weight[kColumns], mean[kRows], rstd[kRows], dweight[kColumns], dbias[kColumns];
@@ -40,7 +40,7 @@ static void reset(backward_call* c) {
   a->dx = make_rows(&c->t[3], c->dx, FASTNORM_DTYPE_F32, kRows, kColumns);
   a->dweight = make_vector(&c->t[4], c->dweight, FASTNORM_DTYPE_F32, kColumns);
   a->dbias = make_vector(&c->t[5], c->dbias, FASTNORM_DTYPE_F32, kColumns);
-  /* Not given at first. */
+  /* Absent at first. */
   make_vector(&c->t[6], c->mean, FASTNORM_DTYPE_F32, kRows);
   make_vector(&c->t[7], c->rstd, FASTNORM_DTYPE_F32, kRows);
 }
@@ -99,7 +99,7 @@ static void query(fastnorm_context* context) {
   CHECK_STATUS(fastnorm_norm_backward_query(context, &one.args, &info), FASTNORM_ERROR_ARGUMENT);
 }
 
-/* Formulas in double, of some rows and columns. */
+/* Formulas in double, for some rows and columns. */
 static void by_formula(fastnorm_context* context) {
   static double xhat[kElements];
   int r, i;
@@ -134,8 +134,8 @@ static void by_formula(fastnorm_context* context) {
   }
 }
 
-/* The forward's mean and rstd give the bits of those that are computed again; so does each
- * output alone, and in place. */
+/* The forward's mean and rstd give the same bits as computing them again. So does each output
+ * alone, and in place. */
 static void statistics_and_subsets(fastnorm_context* context) {
   static float y[kElements];
   tensor_of ty;
@@ -164,7 +164,7 @@ static void statistics_and_subsets(fastnorm_context* context) {
   CHECK(is_unwritten(other.dweight, kColumns));
 }
 
-/* Old values are added last, once, and not read without the flag. */
+/* Old values are added once, as the last step. Without the flag they are not read. */
 static void accumulation(fastnorm_context* context) {
   int i, wrong = 0;
   reset(&one);
@@ -280,7 +280,7 @@ static void threads(fastnorm_context* serial) {
   fastnorm_context_destroy(context);
 }
 
-/* What is refused is refused by all three functions, and nothing is written. */
+/* All three functions refuse the call, and nothing is written. */
 static void refused(fastnorm_context* context, fastnorm_status status, const char* text) {
   fastnorm_info info = empty_info();
   CHECK_STATUS(fastnorm_norm_backward_query(context, &one.args, &info), status);
@@ -332,8 +332,8 @@ static double seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* dbias of so many rows of ones, which are one row of memory: the number of rows, exactly.
- * Returns how long it took. */
+/* dbias of `rows` rows of ones is exactly the number of rows. All rows share one row of memory.
+ * Returns the time in seconds. */
 static double count_rows(fastnorm_context* context, int64_t rows) {
   enum { kWide = 1024 };
   static float dy[kWide], dbias[kWide];
@@ -357,7 +357,7 @@ static double count_rows(fastnorm_context* context, int64_t rows) {
   return start;
 }
 
-/* Rows whose places do not fit in 32 bits. */
+/* Rows whose offsets do not fit in 32 bits. */
 static void far_rows(fastnorm_context* context) {
   const int64_t stride = ((int64_t)1 << 30) + 13, n = 100;
   const size_t bytes = (size_t)(2 * stride + n) * sizeof(float);

@@ -1,5 +1,5 @@
-/* norm_heads through the C ABI: results that can be worked out by hand, a layer's query, key and value heads, what a query says, threads,
- * dry runs and refusals. */
+/* norm_heads through the C ABI: results computed by hand, a layer's query, key and value heads,
+ * queries, threads, dry runs and refusals. */
 #include <math.h>
 
 #include "api/api_test.h"
@@ -7,7 +7,7 @@
 enum { kTokens = 4, kQuery = 4, kKey = 2, kColumns = 64, kHeads = kQuery + 2 * kKey };
 enum { kPages = 3, kPage = 3, kPositions = 9 };
 
-/* Memory of a call and its tensors: query, key and value heads of one buffer. */
+/* The memory of a call and its tensors: query, key and value heads of one buffer. */
 typedef struct heads_call {
   float qkv[kTokens * kHeads * kColumns], weight[kColumns];
   float cos[kPositions * kColumns / 2], sin[kPositions * kColumns / 2];
@@ -24,7 +24,7 @@ typedef struct heads_call {
 
 static heads_call heads;
 
-/* Heads of the buffer from number `first` on. */
+/* The buffer's heads from number `first` on. */
 static const fastnorm_tensor* view(tensor_of* out, int first, int count) {
   const int64_t shape[3] = {kTokens, count, kColumns};
   make_tensor(out, heads.qkv + first * kColumns, FASTNORM_DTYPE_F32, 3, shape);
@@ -106,7 +106,7 @@ static void by_hand(fastnorm_context* context) {
   CHECK(i == kColumns);
 }
 
-/* The key in the cache is the key in the buffer, and slots that no token has are as they were. */
+/* The key in the cache equals the key in the buffer. Slots without a token do not change. */
 static void caches(fastnorm_context* context) {
   int slot, token, i;
   reset();
@@ -131,7 +131,7 @@ static void caches(fastnorm_context* context) {
   }
 }
 
-/* Codes of quotients differ from those of products; both by hand. */
+/* Codes of quotients differ from those of products; both computed by hand. */
 static void quotients(fastnorm_context* context) {
   const float scale = 0.0123f;
   int division, i, different = 0;
@@ -156,7 +156,7 @@ static void quotients(fastnorm_context* context) {
   CHECK(different > 0);
 }
 
-/* The query as MXFP4, clamped by a value in memory. All of a row that is clamped has one code. */
+/* The query as MXFP4, clamped by a value in memory. All clamped values of a row have one code. */
 static void clamped_codes(fastnorm_context* context) {
   static uint8_t codes[kTokens * kQuery * kColumns / 2], scales[kTokens * kQuery * kColumns / 32];
   const int64_t pairs[3] = {kTokens, kQuery, kColumns / 2};
@@ -226,7 +226,7 @@ static void nothing(fastnorm_context* context) {
   CHECK(isnan(heads.key_cache[7 * kKey * kColumns]));
 }
 
-/* What is refused is refused by all three functions, and nothing is written. */
+/* All three functions refuse the call, and nothing is written. */
 static void refused(fastnorm_context* context, fastnorm_status status, const char* text) {
   fastnorm_info info = empty_info();
   int i;
@@ -282,7 +282,7 @@ static void one_by_one(void* user, int64_t n, int64_t grain, fastnorm_range_fn f
   for (i = n; i-- > 0;) fn(task, i, i + 1);
 }
 
-/* So many tokens that threads share them. */
+/* Enough tokens for several threads. */
 static void threads(fastnorm_context* serial) {
   enum { kMany = 600, kRow = 128 };
   static float x[kMany * kRow], y[kMany * kRow], z[kMany * kRow];

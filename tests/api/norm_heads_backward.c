@@ -1,5 +1,5 @@
-/* norm_heads_backward through the C ABI: results that can be worked out by hand, a layer's query, key and value heads, what a query says,
- * threads, dry runs and refusals. */
+/* norm_heads_backward through the C ABI: results computed by hand, a layer's query, key and value
+ * heads, queries, threads, dry runs and refusals. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +8,8 @@
 enum { kTokens = 4, kQuery = 4, kKey = 2, kColumns = 64, kHeads = kQuery + 2 * kKey };
 enum { kPositions = 9, kRoom = 1 << 16 };
 
-/* Memory of a call and its tensors: the gradients of query, key and value heads go to one buffer. */
+/* The memory of a call and its tensors. The gradients of query, key and value heads go to one
+ * buffer. */
 typedef struct backward_call {
   float dy[kTokens * kHeads * kColumns], x[kTokens * kHeads * kColumns];
   float dqkv[kTokens * kHeads * kColumns], weight[kColumns], dweight[2][kColumns], dbias[kColumns];
@@ -23,7 +24,7 @@ typedef struct backward_call {
 static backward_call call;
 static void* room; /* of kRoom bytes, 256-byte aligned */
 
-/* Heads of a buffer from number `first` on. */
+/* A buffer's heads from number `first` on. */
 static const fastnorm_tensor* view(tensor_of* out, float* buffer, int first, int count) {
   const int64_t shape[3] = {kTokens, count, kColumns};
   make_tensor(out, buffer + first * kColumns, FASTNORM_DTYPE_F32, 3, shape);
@@ -76,8 +77,8 @@ static fastnorm_status run(fastnorm_context* context) {
   return fastnorm_norm_heads_backward(context, &call.args, call.parts, 3, room, kRoom, NULL);
 }
 
-/* A quarter turn back: (0, 1) becomes (1, 0). The value's gradient is copied. The key's row is 1, -1,
- * .. and so is xhat: a gradient along it vanishes. */
+/* A quarter turn back: (0, 1) becomes (1, 0). The value's gradient is copied. The key's row is 1,
+ * -1, .. and so is xhat. A gradient along it vanishes. */
 static void by_hand(fastnorm_context* context) {
   const int key = kQuery * kColumns;
   int i, row;
@@ -111,7 +112,7 @@ static void by_hand(fastnorm_context* context) {
                kKey * kColumns * sizeof(float)) == 0);
 }
 
-/* The gradients of three calls of one part each. */
+/* Equal to the gradients of three calls of one part each. */
 static void parts_are_calls(fastnorm_context* context) {
   static backward_call together;
   fastnorm_norm_heads_args none;
@@ -165,7 +166,7 @@ static void nothing(fastnorm_context* context) {
   CHECK_OK(fastnorm_norm_heads_backward(context, &none, NULL, 0, NULL, 0, NULL));
   CHECK_OK(fastnorm_norm_heads_backward_query(context, &none, NULL, 0, &info));
   CHECK(info.launches == 0 && info.workspace_bytes == 0 && info.kernel[0] == '\0');
-  /* No tokens: sums of nothing, but for those that are added to. */
+  /* Without tokens the sums are 0, or the old values. */
   reset();
   for (i = 0; i < 9; ++i) call.t[i].shape[0] = 0;
   call.t[14].shape[0] = 0;
@@ -177,7 +178,7 @@ static void nothing(fastnorm_context* context) {
   CHECK(i == kColumns);
 }
 
-/* What is refused is refused by all three functions, and nothing is written. */
+/* All three functions refuse the call, and nothing is written. */
 static void refused(fastnorm_context* context, fastnorm_status status, const char* text) {
   fastnorm_info info = empty_info();
   size_t i;
@@ -237,7 +238,7 @@ static void skips_the_last(void* user, int64_t n, int64_t grain, fastnorm_range_
   fn(task, 0, n - 1);
 }
 
-/* So many rows that threads share them, with a statistic of all heads. */
+/* Enough rows for several threads, with a statistic of all heads. */
 static void threads(fastnorm_context* serial) {
   enum { kMany = 1200, kRow = 128 };
   static float dy[kMany * kRow], x[kMany * kRow], dx[2][kMany * kRow], w[64], dw[2][64];

@@ -1,5 +1,5 @@
-/* Norm with stages through the C ABI: results that can be worked out by hand, groups as rows, statistics of two devices, codes over
- * groups, in place, what a query says, and refusals. */
+/* Norm with stages through the C ABI: results computed by hand, groups as rows, statistics of two
+ * devices, quantised groups, in place, queries and refusals. */
 #include <math.h>
 
 #include "api/api_test.h"
@@ -14,7 +14,7 @@ static void reset(void) {
   fill_random(weight, kN, 13);
 }
 
-/* sigmoid(0) is 1/2, silu(0) is 0; both are exact for gates of large magnitude. */
+/* sigmoid(0) is 1/2 and silu(0) is 0. Both are exact for gates of large magnitude. */
 static void by_hand(fastnorm_context* context) {
   float row[4] = {3, 4, 0, 0}, g[4] = {0, 200, -200, -INFINITY}, y[4]; /* rstd is 1 / 2.5 */
   const float rstd = 1 / 2.5f;
@@ -38,7 +38,7 @@ static void by_hand(fastnorm_context* context) {
   CHECK(y[2] == 0.5f && y[0] > 0.5f && y[0] < 1);
 }
 
-/* The gate before the norm is that of a row which was gated ahead. */
+/* The gate before the norm gives the result of a row that was gated before the call. */
 static void before(fastnorm_context* context) {
   float gated[kRows * kN], wanted[kRows * kN], y[kRows * kN];
   tensor_of tx, tg, ty;
@@ -58,7 +58,7 @@ static void before(fastnorm_context* context) {
   CHECK(memcmp(y, wanted, sizeof y) == 0);
 }
 
-/* Groups are rows of a view, but for the scales: those are of the whole row. */
+/* Groups are the rows of a view, except for the scales, which cover the whole row. */
 static void groups(fastnorm_context* context) {
   float y[kRows * kN], wanted[kRows * kN], rstd[kRows * kGroups], wanted_rstd[kRows * kGroups];
   uint8_t codes[kRows * kN];
@@ -95,7 +95,7 @@ static void groups(fastnorm_context* context) {
   CHECK(memcmp(y + kGroup, wanted + kGroup, kGroup * 4) != 0);
 }
 
-/* Two halves of each row give their sums; their statistic goes into a second call. */
+/* Two halves of each row give their sums. A second call takes the statistic of both. */
 static void split(fastnorm_context* context) {
   enum { kHalf = kN / 2 };
   float sums[2][kRows], rstd[kRows], y[kRows * kN], wanted[kRows * kN];
@@ -132,7 +132,7 @@ static void split(fastnorm_context* context) {
   CHECK(worst < 1e-6);
 }
 
-/* y over the gate, and over x, are what they are elsewhere. */
+/* y over the gate, and over x, has the same values as elsewhere. */
 static void in_place(fastnorm_context* context) {
   float y[kRows * kN];
   tensor_of tx, tg, ty;
@@ -164,7 +164,8 @@ static void random_brains(uint16_t* to, size_t count, uint32_t seed) {
   }
 }
 
-/* Post-norm, addition and pre-norm are two calls, to the bit; with alpha and sum_scale they are not. */
+/* Post-norm, addition and pre-norm equal two calls, bit for bit. With alpha and sum_scale they do
+ * not. */
 static void sandwich(fastnorm_context* context) {
   static uint16_t in[kRows * kN], residual[kRows * kN], w1[kN], w2[kN], branch[kRows * kN];
   static uint16_t sum[2][kRows * kN], y[2][kRows * kN];
@@ -221,7 +222,7 @@ static void sandwich(fastnorm_context* context) {
   }
 }
 
-/* 3 * 2 + 1, then by 1 / 2. */
+/* 3 * 2 + 1, then times 1 / 2. */
 static void scaled_sum(fastnorm_context* context) {
   float in[2] = {3, 5}, residual[2] = {1, -10}, sum[2], y[2], half = 0.5f;
   tensor_of tx, tr, ts, ty, th;
@@ -283,12 +284,16 @@ static void on_a_gpu(void) {
   args.gate = make_rows(&tg, (void*)(uintptr_t)0x300000000000u, FASTNORM_DTYPE_BF16, 4, 64);
   tx.tensor.device_type = ty.tensor.device_type = tg.tensor.device_type = FASTNORM_DEVICE_CUDA;
   CHECK_OK(fastnorm_norm_query(context, &args, &info));
-  CHECK(strcmp(info.kernel, "bf16 stages 32xstream") == 0 && info.launches == 1);
-  CHECK(info.blocks == 1 && info.rows_per_block == 4 && info.workspace_bytes == 0);
+  CHECK(strcmp(info.kernel, "bf16 gated 8x1") == 0 && info.launches == 1);
+  CHECK(info.blocks == 1 && info.rows_per_block == 16 && info.workspace_bytes == 0);
   CHECK(info.bytes_read == 2 * 4 * 64 * 2 && info.bytes_written == 4 * 64 * 2);
-  CHECK(strncmp(info.variant, "V(kGeneral, ", 12) == 0 && info.choice[0] == '\0');
+  CHECK(strncmp(info.variant, "V(kGated, ", 10) == 0 && info.choice[0] == '\0');
   CHECK_OK(fastnorm_norm_prepare(context, &args));
   CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  args.activation = FASTNORM_ACTIVATION_SILU;
+  CHECK_OK(fastnorm_norm_query(context, &args, &info));
+  CHECK(strcmp(info.kernel, "bf16 stages 32xstream") == 0 && info.rows_per_block == 4);
+  args.activation = FASTNORM_ACTIVATION_IDENTITY;
   args.gate = NULL;
   CHECK_OK(fastnorm_norm_query(context, &args, &info));
   fastnorm_context_destroy(context);

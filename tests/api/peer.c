@@ -1,4 +1,5 @@
-/* Peers through the C ABI: three ranks as threads, sums that can be worked out by hand, a rank that is missing, and what is refused. */
+/* Peers through the C ABI: three ranks as threads, sums computed by hand, a rank that is missing,
+ * and refusals. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Quantised outputs that can be worked out by hand. x is 1 (or -1), so the root mean square is 1 and
- * each result is the weight of its row and column: the tests choose the values to be quantised. */
+/* Quantised outputs computed by hand. x is 1 (or -1), so the root mean square is 1, and each result
+ * is the weight of its row and column. The tests choose the values to be quantised. */
 #include <math.h>
 
 #include "api/api_test.h"
@@ -19,10 +19,11 @@ typedef struct quant_call {
   fastnorm_norm_args args;
 } quant_call;
 
-/* Rows whose results are z [rows, n]. n must be 2, 3 or 5 times a power of two, for n * (1 / n) = 1. */
+/* Rows whose results are z [rows, n]. n must be 2, 3 or 5 times a power of two, so that n * (1 / n)
+ * = 1. */
 static void make_call(quant_call* c, float* z, int64_t rows, int64_t n) {
   int64_t i;
-  /* A weight of -0 would lose its sign in weight + weight_offset, so x gives it to the product. */
+  /* A weight of -0 would lose its sign in weight + weight_offset. So x supplies the sign. */
   for (i = 0; i < rows * n; ++i) x_values[i] = z[i] == 0 && signbit(z[i]) ? -1.0f : 1.0f;
   memset(codes, kFill, sizeof codes);
   memset(&scales, kFill, sizeof scales);
@@ -50,7 +51,7 @@ static void with_amax(quant_call* c, float* amax) {
   c->args.amax = make_vector(&c->amax, amax, FASTNORM_DTYPE_F32, 1);
 }
 
-/* Runs the call; the first `count` codes must be these, and the byte after them untouched. */
+/* Runs the call. The first `count` codes must be these, and the byte after them must not change. */
 static void gives(fastnorm_context* context, const quant_call* c, const uint8_t* expected,
                   size_t count, const char* what) {
   size_t i;
@@ -64,7 +65,7 @@ static void gives(fastnorm_context* context, const quant_call* c, const uint8_t*
 }
 #define GIVES(context, call, expected) gives(context, call, expected, sizeof(expected), #expected)
 
-/* --- a given scale --- */
+/* --- static scale --- */
 
 static void tensor_e4m3(fastnorm_context* context) {
   float z[16] = {0,       -0.0f,    2,         1,
@@ -108,7 +109,7 @@ static void tensor_i8(fastnorm_context* context) {
   GIVES(context, &c, i8);
 }
 
-/* --- a scale a row --- */
+/* --- one scale for each row --- */
 
 /* Six rows: largest magnitude 448, 896 and 449; zeros; a NaN; an Inf. */
 static void six_rows(float* z) {
@@ -147,7 +148,7 @@ static void rows_e4m3(fastnorm_context* context) {
   CHECK(scales.f32[0] == 0.5f && scales.f32[1] == 0.5f && scales.f32[2] == 0.5f);
   CHECK(isnan(scales.f32[4]) && scales.f32[5] == 0.5f);
 
-  /* The same from memory, read by each call; what is not above 0 is off. */
+  /* The same from memory, which each call reads. A value that is not above 0 switches it off. */
   for (i = 0; i < 5; ++i) {
     const float limits[5] = {224, 0, -224, NAN, -0.0f};
     limit = limits[i];
@@ -170,7 +171,7 @@ static void rows_e4m3(fastnorm_context* context) {
   CHECK(scales.f32[0] == 0x1p-7f && scales.f32[1] == 0x1p-7f);
 }
 
-/* The code of e4m3 that is nearest to v, even among two. */
+/* The e4m3 code nearest to v; of two, the even one. */
 static uint8_t nearest_e4m3(float v) {
   uint8_t best = 0;
   int code;
@@ -185,7 +186,7 @@ static uint8_t nearest_e4m3(float v) {
   return (uint8_t)(best | (signbit(v) ? 0x80 : 0));
 }
 
-/* Codes of z / scale; some of z * (1 / scale) are others. */
+/* Codes of z / scale. Some codes of z * (1 / scale) differ. */
 static void divided(fastnorm_context* context) {
   enum { kRows = 512, kN = 64 };
   static float z[kRows * kN];
@@ -269,7 +270,7 @@ static void rows_pow2(fastnorm_context* context) {
   CHECK(scales.f32[3] == 0x1p-42f && isnan(scales.f32[4]) && scales.f32[5] == 0x1p127f);
 }
 
-/* --- a scale a block --- */
+/* --- one scale for each block --- */
 
 /* Two rows of 96, blocks of 64 and 32 columns: largest magnitudes 448 and 896, 224 and 1792. */
 static void make_blocks(quant_call* c) {
@@ -281,7 +282,7 @@ static void make_blocks(quant_call* c) {
   c->args.quant_block_size = 64;
 }
 
-/* Every even code is 448, every odd one -112. */
+/* Every even code is 448, and every odd one -112. */
 static void check_block_codes(void) {
   int i, wrong = 0;
   for (i = 0; i < 2 * 96; ++i) wrong += codes[i] != (i % 2 == 0 ? 0x7e : 0xee);
@@ -388,7 +389,7 @@ static void mxfp4(fastnorm_context* context) {
   }
 }
 
-/* Tiles of 128 rows x 4 scales: the scale at each byte, and zeros where there is none. */
+/* Tiles of 128 rows x 4 scales: each byte is a scale, or zero if there is none. */
 static void swizzled(fastnorm_context* context) {
   enum { kRows = 130, kScales = 5, kBytes = 2 * 2 * 512 };
   quant_call c;
@@ -457,7 +458,8 @@ static void nvfp4(fastnorm_context* context) {
   GIVES(context, &c, fp4); /* the scales halve, the products with them stay */
   CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
   CHECK(global == 2);
-  /* Of a negative one the codes take the sign, but those of NaN and by a scale of 0. */
+  /* With a negative global scale the codes have the opposite sign, except for NaN and a scale of
+   * 0. */
   global = -2;
   for (i = 0; i < 7 * 8; ++i)
     negative[i] = fp4[i] ^ (i / 8 == 2 || i / 8 == 3 || i / 8 == 5 ? 0 : 0x88);
@@ -637,7 +639,7 @@ static void query(fastnorm_context* context) {
   CHECK(codes[0] == kFill && scales.bytes[0] == kFill);
 }
 
-/* A wrong call writes nothing; a GPU that is not there plans the right one. */
+/* A wrong call writes nothing. A dry run plans the correct call without a GPU. */
 static void refused(fastnorm_context* context) {
   const fastnorm_device device = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context_options options = empty_options();

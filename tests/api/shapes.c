@@ -1,12 +1,14 @@
-/* Shapes that callers have: weight and bias that broadcast against x, x of up to 8 dimensions, strides that say nothing; and rows
- * beyond what single precision can square. Each result is compared with that of a call for one row. */
+/* Shapes of callers: weight and bias that broadcast against x, x of up to 8 dimensions, strides
+ * without a meaning. Also rows whose squares leave single precision. Each result is compared with
+ * calls for single rows. */
 #include <math.h>
 
 #include "api/api_test.h"
 
 enum { kN = 24, kMostRows = 48 };
 
-/* Row `row` of x's leading dimensions (the last the fastest) in a tensor whose leading extents are those or 1. */
+/* The row of a tensor for row `row` of x's leading dimensions (the last the fastest). The tensor's
+ * leading extents are those of x, or 1. */
 static int64_t row_of(const fastnorm_tensor* x, const fastnorm_tensor* t, int64_t row) {
   int64_t number = 0, step = 1;
   int32_t d;
@@ -20,7 +22,7 @@ static int64_t row_of(const fastnorm_tensor* x, const fastnorm_tensor* t, int64_
   return number;
 }
 
-/* Runs a LayerNorm of x's shape with these shapes of weight and bias; then each row by itself. */
+/* Runs a LayerNorm of x's shape with these shapes of weight and bias, then each row alone. */
 static void compare(fastnorm_context* context, int32_t rank, const int64_t* shape,
                     int32_t weight_rank, const int64_t* weight_shape, int32_t bias_rank,
                     const int64_t* bias_shape) {
@@ -56,7 +58,7 @@ static void compare(fastnorm_context* context, int32_t rank, const int64_t* shap
   }
 }
 
-/* Every way in which a weight and a bias can broadcast against x of rank 4, and of more. */
+/* Every way in which weight and bias can broadcast against x of rank 4 and more. */
 static void broadcast(fastnorm_context* context) {
   const int64_t four[4] = {2, 3, 4, kN}, eight[8] = {2, 1, 3, 2, 1, 2, 1, kN};
   int32_t rank;
@@ -84,7 +86,7 @@ static void broadcast(fastnorm_context* context) {
   }
 }
 
-/* Dimensions that do not join: three at the most. */
+/* Leading dimensions that do not join: at most three. */
 static void folding(fastnorm_context* context) {
   static float x[4096], y[48 * kN], flat[48 * kN];
   const int64_t shape[6] = {2, 2, 2, 3, 2, kN};
@@ -154,7 +156,7 @@ static void quantised(fastnorm_context* context) {
   CHECK(memcmp(rstd, flat_rstd, sizeof rstd) == 0 && memcmp(scale, flat_scale, sizeof scale) == 0);
 }
 
-/* The stride of a dimension with one index is never looked at. */
+/* The stride of a dimension with one index is never read. */
 static void one_index(fastnorm_context* context) {
   float x[4 * 16], y[4 * 16], wanted[4 * 16];
   const int64_t shape[3] = {4, 1, 16}, row[3] = {1, 1, 16};
@@ -175,7 +177,7 @@ static void one_index(fastnorm_context* context) {
   CHECK(memcmp(y, wanted, sizeof y) == 0);
 }
 
-/* Squares beyond single precision: rstd is 0 or Inf, and nothing is rescaled. */
+/* Squares beyond single precision: rstd is 0 or Inf. Nothing is rescaled. */
 static void beyond_range(fastnorm_context* context) {
   float x[512], y[512], rstd[1];
   tensor_of tx, ty, tr;

@@ -1,9 +1,9 @@
-/* Every status code, produced once, and the texts that come with them. */
+/* Every status code, produced once, with its text. */
 #include <pthread.h>
 
 #include "api/api_test.h"
 
-/* One row of 4 floats, valid until something is spoilt. */
+/* One row of 4 floats, valid until something is changed. */
 typedef struct call {
   float x[4], y[4];
   tensor_of tx, ty;
@@ -68,8 +68,8 @@ static void every_code(fastnorm_context* context) {
   fails(context, &c, FASTNORM_ERROR_DEVICE, "x is on device CUDA:0");
   CHECK(fastnorm_last_device_error() == 0); /* not the CUDA runtime's */
 
-  /* An exception out of a callback breaks its contract; it must stop at the ABI all the same.
-   * FASTNORM_ERROR_OUT_OF_MEMORY is alloc_test's. */
+  /* An exception from a callback breaks its contract. It must not cross the ABI. alloc_test tests
+   * FASTNORM_ERROR_OUT_OF_MEMORY. */
   options.parallel_for = throwing_loop;
   throwing = cpu_context(&options);
   make_call(&c);
@@ -91,7 +91,7 @@ static void names(void) {
   CHECK(strcmp(fastnorm_status_name((fastnorm_status)1000), "unknown status") == 0);
 }
 
-/* --- the text is the thread's own --- */
+/* --- each thread has its own text --- */
 
 static void* other_thread(void* context) {
   call c;

@@ -1,4 +1,4 @@
-/* Structs that grow: longer ones of newer callers, shorter ones of older ones. */
+/* Structs that grow: longer ones of newer callers, and shorter ones of older callers. */
 #include "api/api_test.h"
 
 typedef struct longer_args {
@@ -68,7 +68,7 @@ static void information(fastnorm_context* context) {
   CHECK(longer.info.struct_size == sizeof longer);
   CHECK(longer.info.launches == 1);
   CHECK(longer.tail[0] == 0xa5 && longer.tail[15] == 0xa5); /* not ours to write */
-  /* One of version 0.1, which ended before profile_bytes; less is too little. */
+  /* A struct of version 0.1 ends before profile_bytes. A shorter one is refused. */
   longer.info.profile_bytes = 7;
   longer.info.struct_size = offsetof(fastnorm_info, profile_bytes);
   CHECK_OK(fastnorm_norm_query(context, &args, &longer.info));

@@ -1,4 +1,5 @@
-/* Threads: many callers on one context, the own pool, and the caller's loop in every shape that its contract allows. */
+/* Threads: many callers on one context, the library's pool, and the caller's loop in every form
+ * that its contract allows. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -48,7 +49,7 @@ static void own_threads(int32_t count) {
   fastnorm_context_destroy(context);
 }
 
-/* --- loops of callers --- */
+/* --- loops of the caller --- */
 
 static void whole(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task) {
   (void)grain;

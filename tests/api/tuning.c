@@ -1,4 +1,5 @@
-/* Tuning files as a context's option: what is refused, and which kernel calls get. Dry runs, so no GPU is needed. */
+/* Tuning files as an option of a context: what is refused, and which kernels calls run on. Dry
+ * runs, so no GPU is needed. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -65,7 +66,7 @@ static void refusals(void) {
   CHECK_TEXT("line 5 is \"ROWS(4096, 4096, 1, 1, 96, kFit, 1, full)\"; required: a kernel");
 }
 
-/* The kernel for RMSNorm of rows of bf16. */
+/* The kernel for RMSNorm of bf16 rows. */
 static const char* kernel_for(fastnorm_context* context, int64_t rows, int64_t n) {
   const uintptr_t address = 0x100000000000u;
   tensor_of tx, ty;

@@ -11,6 +11,7 @@
 namespace fastnorm::check {
 namespace {
 
+using support::GradientCallKind;
 using support::RandomHeadsBackwardCall;
 
 fastnorm_status plan(RandomHeadsBackwardCall& call, const Device& device, NormBackwardBatch* batch,
@@ -41,7 +42,12 @@ std::string run(RandomHeadsBackwardCall& call, Target& target) {
       return std::string("refused: ") + error.text;
     if (batch->workspace_bytes != room) return "devices need other workspaces";
     placed.upload();
+    if (batch->together.launches != 0 &&
+        device->run_norm_heads_backward(heads_gradients(*batch), batch->together,
+                                        placed.workspace(), nullptr, error) != FASTNORM_OK)
+      return std::string("failed: ") + error.text;
     for (const NormBackwardCall& part : batch->planned()) {
+      if (batch->together.launches != 0) break;
       std::byte* const own = placed.workspace() + part.workspace_offset;
       if (device->run_norm_backward(part.desc, part.plan, own, nullptr, error) != FASTNORM_OK)
         return std::string("failed: ") + error.text;
@@ -53,11 +59,11 @@ std::string run(RandomHeadsBackwardCall& call, Target& target) {
 }
 
 // The comparison must be able to fail: some of these calls differ if sums have another order.
-bool tells_orders(Target& target, bool plain) {
+bool tells_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
   for (uint64_t seed = 0; seed < 100; ++seed) {
-    RandomHeadsBackwardCall call(seed, wrong, plain);
+    RandomHeadsBackwardCall call(seed, wrong);
     if (!run(call, target).empty()) return true;
   }
   return false;
@@ -68,11 +74,10 @@ bool tells_orders(Target& target, bool plain) {
 void check_norm_heads_backward(Target& target, const Options& options, Counts* counts) {
   constexpr const char* kFamily = "norm_heads_backward";
   if (!options.wants(kFamily) && options.filter.find(kFamily) == std::string::npos) return;
-  const bool plain = target.cuda;  // what its kernels support
   int64_t cases = 0;
-  const auto check = [&](uint64_t count, bool many) {
+  const auto check = [&](uint64_t count, GradientCallKind kind) {
     for (uint64_t seed = 0; seed < count; seed += static_cast<uint64_t>(options.every)) {
-      RandomHeadsBackwardCall call(seed, target.order, plain, many);
+      RandomHeadsBackwardCall call(seed, target.order, kind);
       if (!options.wants(call.text())) continue;
       const std::string finding = run(call, target);
       ++cases;
@@ -81,10 +86,13 @@ void check_norm_heads_backward(Target& target, const Options& options, Counts* c
         std::printf("FAIL %s %s: %s\n", target.name.c_str(), call.text().c_str(), finding.c_str());
     }
   };
-  check(options.reduced ? 150 : 1500, false);
-  check(options.reduced ? 4 : 60, true);
+  check(options.reduced ? 150 : 1500, GradientCallKind::kAny);
+  check(options.reduced ? 4 : 60, GradientCallKind::kMany);
+  check(options.reduced ? 20 : 150, GradientCallKind::kPlain);
+  check(options.reduced ? 40 : 400, GradientCallKind::kAligned);
+  check(options.reduced ? 1 : 6, GradientCallKind::kAlignedMany);
   if (cases == 0) return;
-  const bool tells = tells_orders(target, plain);
+  const bool tells = tells_orders(target);
   tells ? ++counts->passed : ++counts->failed;
   if (!tells)
     std::printf("FAIL %s %s: a wrong order does not show\n", target.name.c_str(), kFamily);

@@ -27,6 +27,9 @@ def test_kernels(cases):
         "void mla::mla_decode_kernel<(Dtype)2, true>(MlaDecodeMaps, MlaDecodeParams)": "mla_decode",
         "mla::mla_decode_plan_kernel(MlaDecodeParams)": "mla_decode",
         "void norm_backward_kernel<1ul>(NormBackwardParams)": "norm_backward",
+        "void held_norm_heads_backward_kernel<90, 1u>(P)": "norm_heads_backward",
+        "void fold_norm_heads_backward_kernel<90, 1u>(P)": "norm_heads_backward",
+        "void held_heads_kernel<90, 1u>(HeldHeadsParams)": "norm_heads",
         "void something<1>()": "other",
     }
     cases.equal("families", {name: budget.family_of(name) for name in names}, names)
@@ -37,6 +40,8 @@ def test_kernels(cases):
             ("norm", "sm_90"): 2,
             ("mla_decode", "sm_90"): 2,
             ("norm_backward", "sm_90"): 1,
+            ("norm_heads_backward", "sm_90"): 2,
+            ("norm_heads", "sm_90"): 1,
             ("other", "sm_90"): 1,
             ("norm", "sm_80"): 1,
         },

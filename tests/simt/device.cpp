@@ -11,6 +11,9 @@
 #include "cuda/norm_heads/kernels.h"
 #include "cuda/norm_heads/launch_params.h"
 #include "cuda/norm_heads/table.h"
+#include "cuda/norm_heads_backward/kernels.h"
+#include "cuda/norm_heads_backward/launch_params.h"
+#include "cuda/norm_heads_backward/table.h"
 #include "cuda/norm_stages/kernels.h"
 #include "cuda/norm_stages/launch_params.h"
 #include "simt/spec.h"
@@ -99,6 +102,21 @@ class SimtDevice final : public Device {
   fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
                                  Error& error) override {
     const std::string complaint = simt::run_norm_heads(desc, plan, order_);
+    if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
+    return FASTNORM_OK;
+  }
+
+  std::span<const NormHeadsBackwardEntry> norm_heads_backward_table() const override {
+    return fastnorm::cuda::norm_heads_backward_table(*facts.arch);
+  }
+  fastnorm_status prepare_norm_heads_backward(const HeadsGradients&, const NormHeadsBackwardPlan&,
+                                              Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_heads_backward(const HeadsGradients& call,
+                                          const NormHeadsBackwardPlan& plan, void* workspace, void*,
+                                          Error& error) override {
+    const std::string complaint = simt::run_norm_heads_backward(call, plan, workspace, order_);
     if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
     return FASTNORM_OK;
   }
@@ -195,6 +213,42 @@ std::string run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
     complaint = launch(grid, [&] { kernel.general(params); });
   }
   return complaint.empty() ? "" : std::string(plan.kernel) + ": " + complaint;
+}
+
+std::string run_norm_heads_backward(const HeadsGradients& call, const NormHeadsBackwardPlan& plan,
+                                    void* workspace, Order order) {
+  using namespace fastnorm::cuda;
+  static const NormHeadsBackwardKernels kernels = all_norm_heads_backward_kernels<kSimt>();
+  const std::span<const NormHeadsBackwardEntry> table =
+      norm_heads_backward_table(fastnorm::cuda::kSimt);
+  for (int32_t i = 0; i < plan.launches; ++i) {
+    const HeadsBackwardStep& step = plan.steps[i];
+    const NormHeadsBackwardEntry& entry = table[static_cast<size_t>(step.index)];
+    const NormHeadsBackwardKernel kernel = kernels.at(step.index);
+    const simt::Grid grid = {step.blocks,
+                             1,
+                             static_cast<unsigned>(entry.variant.block_threads()),
+                             1,
+                             static_cast<unsigned>(step.shared_bytes),
+                             order,
+                             step.early,
+                             {}};
+    std::string complaint;
+    if (entry.variant.is_held()) {
+      const HeldHeadsBackwardParams params =
+          make_held_heads_backward_params(call, plan, step, workspace);
+      complaint = launch(grid, [&] { kernel.held(params); });
+    } else if (entry.variant.form == HeadsBackwardForm::kFold) {
+      const HeadsFoldParams params = make_heads_fold_params(call, plan, step, workspace);
+      complaint = launch(grid, [&] { kernel.fold(params); });
+    } else {
+      const NormHeadsBackwardParams params =
+          make_heads_backward_params(call, plan, step, workspace);
+      complaint = launch(grid, [&] { kernel.general(params); });
+    }
+    if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
+  }
+  return "";
 }
 
 std::string run_norm_stages(const NormDesc& desc, const NormPlan& plan, Order order) {

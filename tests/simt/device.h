@@ -19,6 +19,10 @@ std::string run_norm_backward(const fastnorm::NormBackwardDesc& desc,
 std::string run_norm_heads(const fastnorm::NormHeadsDesc& desc, const fastnorm::NormHeadsPlan& plan,
                            Order order);
 
+// Runs a norm_heads_backward call likewise.
+std::string run_norm_heads_backward(const fastnorm::HeadsGradients& call,
+                                    const fastnorm::NormHeadsBackwardPlan& plan, void* workspace,
+                                    Order order);
 // Runs a norm call with stages likewise.
 std::string run_norm_stages(const fastnorm::NormDesc& desc, const fastnorm::NormPlan& plan,
                             Order order);

@@ -37,16 +37,25 @@ const fastnorm_norm_heads_backward_part* BackwardCallPart::get() {
   return &args;
 }
 
-RandomHeadsBackwardCall::RandomHeadsBackwardCall(uint64_t seed, ref::Order order, bool plain,
-                                                 bool many)
-    : random_(seed + 0x5eed), seed_(seed), order_(order), many_(many) {
+RandomHeadsBackwardCall::RandomHeadsBackwardCall(uint64_t seed, ref::Order order,
+                                                 GradientCallKind kind)
+    : random_(seed + 0x5eed), seed_(seed), order_(order), kind_(kind) {
   type_ = ref::kTypes[random_.below(3)];
-  tokens_ = many ? 300 + random_.below(300) : random_.below(9);
+  tokens_ = many() ? 300 + random_.below(300) : random_.below(9);
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130};
   rope_dim_ = random_.of(dims);
   table_heads_ = random_.one_in(4) ? 1 + random_.below(3) : 0;
-  const int64_t count = random_.one_in(16) ? 8 : 1 + random_.below(4);
-  for (int64_t i = 0; i < count; ++i) make_part(plain);
+  if (aligned()) {
+    const int64_t whole[] = {0, 16, 32, 64, 128}, widths[] = {64, 128, 256, 512};
+    if (type_ == Type::kF32) type_ = Type::kBF16;
+    tokens_ = kind == GradientCallKind::kAligned ? random_.below(40) : 1100;
+    rope_dim_ = random_.of(whole);
+    width_ = random_.of(widths);
+  }
+  const int64_t count = kind == GradientCallKind::kAlignedMany ? 2
+                        : random_.one_in(16)                   ? 8
+                                                               : 1 + random_.below(4);
+  for (int64_t i = 0; i < count; ++i) make_part();
   args_.struct_size = sizeof args_;
   const bool rope =
       std::any_of(parts_.begin(), parts_.end(), [](const auto& p) { return p.ropes(); });
@@ -55,7 +64,8 @@ RandomHeadsBackwardCall::RandomHeadsBackwardCall(uint64_t seed, ref::Order order
   tables_.tokens = tokens_;
   tables_.rope_dim = rope_dim_;
   tables_.heads = table_heads_;
-  tables_.many = many;
+  tables_.many = many() || aligned();
+  tables_.aligned = aligned();
   tables_.make(random_, &args_);
 }
 
@@ -66,26 +76,38 @@ void RandomHeadsBackwardCall::fill(CallTensor& t, size_t at, int64_t n, ref::Pat
   t.set(at, type, row.data(), n);
 }
 
-void RandomHeadsBackwardCall::make_part(bool plain) {
-  BackwardCallPart p;
+int64_t RandomHeadsBackwardCall::columns_of_part() {
   const int64_t columns[] = {1, 2, 8, 17, 32, 48, 64, 96, 128, 130, 192, 256, 512, 576, 1100, 2056};
   const int64_t few[] = {8, 17, 64, 128, 130, 256};
-  p.n = many_ ? random_.of(few) : random_.of(columns);
+  if (aligned()) return random_.one_in(2) ? width_ : width_ - 8 * random_.below(width_ / 16);
+  return many() ? random_.of(few) : random_.of(columns);
+}
+
+// [tokens, heads, n].
+OwnedTensor RandomHeadsBackwardCall::make_rows(const BackwardCallPart& p, Type type) {
+  const std::vector<int64_t> shape = {tokens_, p.heads, p.n};
+  if (aligned()) return make_tensor(shape, id_of(type), 8 * gap(3));
+  return make_tensor(shape, id_of(type), gap(3), shift());
+}
+
+void RandomHeadsBackwardCall::make_part() {
+  BackwardCallPart p;
+  p.n = columns_of_part();
   p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(4);
+  if (kind_ == GradientCallKind::kAlignedMany && table_heads_ == 0) p.heads = 4;
   p.norm.dtype = p.norm.x_dtype = type_;
   make_dy(p);
-  if (plain || !random_.one_in(4)) make_norm(p, plain);
-  if (!plain && rope_dim_ <= p.n && random_.one_in(2)) make_rope(p);
-  if (p.dx_place == DxPlace::kOwn)
-    p.dx = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type_), gap(3), shift());
+  if (plain() || !random_.one_in(4)) make_norm(p);
+  if (!plain() && rope_dim_ <= p.n && random_.one_in(2)) make_rope(p);
+  if (p.dx_place == DxPlace::kOwn) p.dx = make_rows(p, type_);
   parts_.push_back(std::move(p));
 }
 
 void RandomHeadsBackwardCall::make_dy(BackwardCallPart& p) {
-  p.dy_f32 = random_.one_in(3);
-  p.dy_is_scalar = random_.one_in(8);
+  p.dy_f32 = random_.one_in(3) && !aligned();
+  p.dy_is_scalar = random_.one_in(8) && !aligned();
   const Type type = type_or_f32(type_, p.dy_f32);
-  p.dy = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type), gap(3), shift());
+  p.dy = make_rows(p, type);
   if (p.dy_is_scalar) p.dy->strides[2] = 0;
   for (int64_t t = 0; t < tokens_; ++t) {
     for (int64_t h = 0; h < p.heads; ++h)
@@ -94,17 +116,17 @@ void RandomHeadsBackwardCall::make_dy(BackwardCallPart& p) {
   if (!p.dy_is_scalar && type == type_ && random_.one_in(3)) p.dx_place = DxPlace::kDy;
 }
 
-void RandomHeadsBackwardCall::make_norm(BackwardCallPart& p, bool plain) {
+void RandomHeadsBackwardCall::make_norm(BackwardCallPart& p) {
   ref::NormBackwardOptions& o = p.norm;
   p.args.flags |= FASTNORM_NORM_HEADS_NORM;
-  if (!plain && random_.one_in(3)) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  if (!plain() && random_.one_in(3)) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
   o.kind = random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
   o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
   o.eps = 1e-5f;
   p.args.kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
   p.args.rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
   p.args.eps = o.eps;
-  p.x = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type_), gap(3), shift());
+  p.x = make_rows(p, type_);
   for (int64_t t = 0; t < tokens_; ++t) {
     for (int64_t h = 0; h < p.heads; ++h)
       fill(*p.x, p.x->place({t, h}), p.n, ref::Pattern::kNormal, type_);
@@ -115,7 +137,9 @@ void RandomHeadsBackwardCall::make_norm(BackwardCallPart& p, bool plain) {
     p.weight = make_columns(rows, p.n, type_or_f32(type_, p.weight_f32), ref::Pattern::kWeights);
     if (random_.one_in(3)) p.args.weight_offset = o.weight_offset = 1;
   }
-  if (random_.one_in(2)) give_statistics(p);
+  const bool needs_statistics =
+      aligned() && (o.kind == ref::Kind::kLayer || o.rounding == ref::Rounding::kEveryStep);
+  if (random_.one_in(2) || needs_statistics) give_statistics(p);
   make_sums(p);
   if (p.dx_place == DxPlace::kOwn && random_.one_in(4)) p.dx_place = DxPlace::kX;
   if ((p.dweight != nullptr || p.dbias != nullptr) && random_.one_in(5))
@@ -173,6 +197,7 @@ void RandomHeadsBackwardCall::make_rope(BackwardCallPart& p) {
   if (random_.one_in(4)) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;  // changes nothing
   const bool last = random_.one_in(2);
   p.turn.offset = last ? p.n - rope_dim_ : random_.below(p.n - rope_dim_ + 1);
+  if (aligned()) p.turn.offset = p.turn.offset / 8 * 8;
   p.args.rope_offset = last ? -1 : static_cast<int32_t>(p.turn.offset);
 }
 

@@ -37,10 +37,18 @@ struct BackwardCallPart {
   const fastnorm_norm_heads_backward_part* get();
 };
 
+enum class GradientCallKind {
+  kAny,          // every option, any address
+  kPlain,        // parts that norm_backward's kernels can do
+  kMany,         // every option, several hundred tokens
+  kAligned,      // what kernels that hold rows in registers can serve
+  kAlignedMany,  // such, with more rows than the lanes of the row order
+};
+
 class RandomHeadsBackwardCall {
  public:
-  // `plain`: parts that have the kernels of norm_backward alone. `many`: several hundred tokens.
-  RandomHeadsBackwardCall(uint64_t seed, ref::Order order, bool plain = false, bool many = false);
+  RandomHeadsBackwardCall(uint64_t seed, ref::Order order,
+                          GradientCallKind kind = GradientCallKind::kAny);
 
   // Works out what should be there afterwards. Before the call.
   void expect_results();
@@ -56,12 +64,17 @@ class RandomHeadsBackwardCall {
   std::string text() const;
 
  private:
+  bool plain() const { return kind_ == GradientCallKind::kPlain; }
+  bool many() const { return kind_ == GradientCallKind::kMany; }
+  bool aligned() const { return kind_ >= GradientCallKind::kAligned; }
   int64_t gap(int64_t most) { return random_.below(most); }
   int64_t shift() { return random_.one_in(4) ? random_.below(8) : 0; }
+  OwnedTensor make_rows(const BackwardCallPart& p, ref::Type type);
   void fill(CallTensor& t, size_t at, int64_t n, ref::Pattern pattern, ref::Type type);
-  void make_part(bool plain);
+  void make_part();
+  int64_t columns_of_part();
   void make_dy(BackwardCallPart& p);
-  void make_norm(BackwardCallPart& p, bool plain);
+  void make_norm(BackwardCallPart& p);
   void make_sums(BackwardCallPart& p);
   void give_statistics(BackwardCallPart& p);
   void make_rope(BackwardCallPart& p);
@@ -84,9 +97,10 @@ class RandomHeadsBackwardCall {
   ref::Random random_;
   const uint64_t seed_;
   const ref::Order order_;
-  const bool many_;
+  const GradientCallKind kind_;
   ref::Type type_ = ref::Type::kF32;
   int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0;
+  int64_t width_ = 0;  // aligned(): the power of two that columns round up to
   std::vector<BackwardCallPart> parts_;
   std::vector<const fastnorm_norm_heads_backward_part*> pointers_;
   fastnorm_norm_heads_args args_ = {};

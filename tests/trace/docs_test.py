@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A page of docs about one family: its C program compiles without warnings and prints what the page says; its files are there.
-docs_test.py --family NAME --library FILE [--cc CC]"""
+"""Tests a page of docs about one family. Its C program compiles without warnings and prints what
+the page says. Its files exist. Usage: docs_test.py --family NAME --library FILE [--cc CC]"""
 
 import argparse
 import re

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Traces of profiles: fastnorm_profile_write_trace on a profile that is made here, the schema of what it writes, and
-the picture that tools/trace_picture.py draws. trace_test.py --library FILE [--trace FILE]...
+"""Traces of profiles: fastnorm_profile_write_trace on a profile that the test makes, and the schema
+of its output. Also the picture that tools/trace_picture.py draws.
 
---trace names traces of real profiles, such as `fastnorm mla_decode --profile` writes: the same checks for them.
+Usage: trace_test.py --library FILE [--trace FILE]...
+
+--trace names traces of real profiles, as `fastnorm mla_decode --profile` writes them. They get the
+same checks.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-// Every requirement of the public headers, broken once: status, and a text that names the argument, its value and what is required.
+// Every requirement of the public headers, broken once. Checks the status, and that the text names
+// the argument, its value and what is required.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -791,7 +792,7 @@ std::vector<RequestTensor*> tensors_of(Request& r) {
   return all;
 }
 
-// Writes strides out: `any` where a dimension has one index, compact ones elsewhere.
+// Sets explicit strides: `any` for a dimension with one index, compact ones otherwise.
 void write_strides(RequestTensor* t, int64_t any) {
   if (t->strides.empty()) {
     t->strides.resize(t->shape.size());
@@ -878,7 +879,7 @@ TEST(CheckNorm, StridesOfNoElementsSayNothing) {
   }
 }
 
-// --- columns that broadcast, and x of more dimensions than a description has ---
+// --- weight and bias that broadcast, and x with more dimensions than a description has ---
 
 struct WeightCase {
   std::vector<int64_t> shape;
@@ -914,7 +915,7 @@ TEST(CheckNorm, WeightAndBiasBroadcast) {
     ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
     EXPECT_EQ(outer_of(desc), c.outer);
     EXPECT_EQ(weight_strides_of(desc), c.strides);
-    // The same behind dimensions of one index.
+    // The same with additional dimensions of one index.
     for (auto* t : {&r.x, &r.y}) (*t)->shape = {2, 1, 3, 1, 1, 4, 1, 16};
     r.weight->shape.insert(r.weight->shape.end() - 1, 1);
     if (c.shape.size() > 2) r.weight->shape.insert(r.weight->shape.end() - 3, 2, 1);
@@ -946,8 +947,8 @@ Request on_gpu(Request r) {
   return r;
 }
 
-// Most kernels of a GPU know rows of columns along the innermost dimension alone: rows are taken in another order. Columns
-// that vary along several dimensions keep it.
+// Most kernels of a GPU support rows of weight and bias along the innermost dimension only. Rows
+// are then taken in another order. A weight that varies along several dimensions keeps the order.
 TEST(CheckNorm, WeightAndBiasOfAGpu) {
   NormDesc desc;
   Error error;
@@ -1048,7 +1049,7 @@ TEST(CheckNorm, RanksToEightFold) {
   EXPECT_EQ(desc.rows, 0);
 }
 
-// Every requirement is one of x of many dimensions, too.
+// Every requirement also holds for x with more dimensions.
 TEST(CheckNorm, RankFiveIsCheckedAlike) {
   const auto widen = [](Request& r) {
     for (RequestTensor* t : tensors_of(r)) {
@@ -1061,7 +1062,7 @@ TEST(CheckNorm, RankFiveIsCheckedAlike) {
   for (const BadCall& bad : kBadCalls) {
     Request r = full_request();
     bad.spoil(r);
-    // Those whose only fault is a rank that fits x of rank 5.
+    // Calls whose only fault is a rank that is right for x of rank 5.
     const std::string name = bad.name;
     if (name == "x rank 5 alone" || name == "weight of more dimensions" || !r.x) continue;
     widen(r);
@@ -1098,7 +1099,7 @@ constexpr fastnorm_quant_scheme kNone = FASTNORM_QUANT_NONE, kTensor = FASTNORM_
 constexpr int64_t kQuantN =
     272;  // 5 blocks of 64, 9 of 32, 17 of 16; the last of 64 and of 32 short
 
-// A LAYER call with every tensor that the scheme has.
+// A LAYER call with every tensor of the scheme.
 Request quant_request(fastnorm_quant_scheme scheme) {
   Request r =
       simple_request({kRows, kHeads, kQuantN}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
@@ -1135,7 +1136,7 @@ void give_clamp_scale(Request& r) {
   r.clamp_scale->device_type = r.x->device_type;
 }
 
-// Another row shape for all that has one.
+// Changes the shape of all tensors that have rows.
 void set_shape(Request& r, std::vector<int64_t> shape) {
   r.mean.reset();
   r.rstd.reset();
@@ -1255,7 +1256,7 @@ const BadQuantCall
                   {"clamp", "nan", "finite"},
                   [](Request& r) { r.args.clamp = kNan; }}},
 
-                // numbers that the scheme has no use for
+                // numbers that the scheme does not use
                 {kNone,
                  {"block of none",
                   FASTNORM_ERROR_ARGUMENT,
@@ -1516,7 +1517,7 @@ const BadQuantCall
                   {"amax_floor", "is 1", "quant_scheme is FASTNORM_QUANT_NVFP4 (5)"},
                   [](Request& r) { r.args.amax_floor = 1; }}},
 
-                // tensors that miss or that nothing uses
+                // tensors that are missing, or that nothing uses
                 {kNone,
                  {"quantized of none",
                   FASTNORM_ERROR_ARGUMENT,
@@ -2150,7 +2151,7 @@ TEST(CheckQuant, EachRequirement) {
   }
 }
 
-// What a scheme writes may share memory with nothing, y with x and residual_out with residual apart.
+// What a scheme writes may not share memory, except y with x and residual_out with residual.
 TEST(CheckQuant, NoOverlap) {
   using Field = std::optional<RequestTensor> Request::*;
   struct Named {
@@ -2188,7 +2189,7 @@ TEST(CheckQuant, NoOverlap) {
           for (const uint64_t offset :
                {0, 4}) {  // the first and, but for single values, a later byte
             Request r = good;
-            // The larger one moves below, so that it covers the other's first byte.
+            // The larger one moves down, so that it covers the other's first byte.
             const bool single = other.field == &Request::amax ||
                                 other.field == &Request::global_scale ||
                                 other.field == &Request::clamp_scale ||
@@ -2214,7 +2215,7 @@ TEST(CheckQuant, NoOverlap) {
   EXPECT_GT(refused, 300);
 }
 
-// The last byte of what a call writes counts, and the one behind it is free.
+// The last byte that a call writes counts. The byte after it is free.
 TEST(CheckQuant, EndsOfOutputs) {
   struct Case {
     fastnorm_quant_scheme scheme;
@@ -2515,7 +2516,7 @@ TEST(CheckQuant, WhatIsAllowed) {
   }
 }
 
-// More rows than the size of swizzled scales can be computed for: refused, without an overflow on the way.
+// So many rows that the size of swizzled scales would overflow: refused without an overflow.
 TEST(CheckQuant, SwizzledSizeOfVeryManyRows) {
   Request r = simple_request({INT64_MAX, 1}, FASTNORM_DTYPE_F32);
   r.x->strides = {0, 1};

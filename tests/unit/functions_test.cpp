@@ -18,13 +18,14 @@ double exact_sigmoid(double z) {
 }
 double exact_silu(double z) { return z * exact_sigmoid(z); }
 
-// The distance in units in the last place of an f32 near `exact`; subnormal numbers have the least unit.
+// The distance from `exact` in units in the last place of f32. Subnormal numbers have the least
+// unit.
 double distance(float value, double exact) {
   const double unit = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
   return std::fabs(value - exact) / unit;
 }
 
-// The greatest distance over finite arguments whose value an f32 holds.
+// The greatest distance over finite arguments whose value is an f32.
 double greatest_distance(float (*function)(float), double (*exact)(double)) {
   double most = 0;
   for (const float x : test::function_arguments(4093)) {
@@ -51,7 +52,7 @@ TEST(Functions, AreNearTheExactValues) {
   EXPECT_LE(sigmoid, 2.1);
   EXPECT_LE(silu, 2.9);
   EXPECT_LE(tangent, 1.4);
-  // Rounding once would be 0.5: the greatest distance is really looked for.
+  // One rounding alone would be 0.5. This shows that the search finds large distances.
   EXPECT_GE(std::min({exponential, sigmoid, silu, tangent}), 0.6);
 }
 
@@ -67,7 +68,7 @@ TEST(Functions, SpecialValues) {
   EXPECT_EQ(ref::silu(0x1.fffffep127f), 0x1.fffffep127f);
   EXPECT_EQ(ref::hyperbolic_tangent(kInf), 1.0f);
   EXPECT_EQ(ref::hyperbolic_tangent(-kInf), -1.0f);
-  // From -110 down silu is -0: no product of Inf and 0.
+  // At and below -110 silu is -0. There is no product of Inf and 0.
   for (const float z : {-kInf, -0x1.fffffep127f, -1000.0f, -110.0f, -0.0f}) {
     EXPECT_EQ(ref::silu(z), 0.0f) << z;
     EXPECT_TRUE(std::signbit(ref::silu(z))) << z;

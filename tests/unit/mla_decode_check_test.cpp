@@ -1,4 +1,5 @@
-// Every requirement of fastnorm/mla_decode.h, broken once: status, and a text that names the argument, its value and what is required.
+// Every requirement of fastnorm/mla_decode.h, broken once. Checks the status, and that the text
+// names the argument, its value and what is required.
 #include "core/mla_decode_check.h"
 
 #include <gtest/gtest.h>
@@ -613,7 +614,7 @@ TEST(MlaDecodeCheck, FusedTensorsAndInterleavedOutputs) {
     r.q_pe->address = r.q_nope->address;
     r.q_pe->byte_offset = 1024;
     r.q_nope->strides = r.q_pe->strides = {4 * 576, 576, 1};
-    // o in the columns of a buffer whose others are the queries.
+    // o uses columns of the queries' buffer.
     r.o->address = r.q_nope->address + 576 * 2;
     r.o->strides = r.q_nope->strides = r.q_pe->strides = {4 * 1088, 1088, 1};
     MlaDecodeDesc d;

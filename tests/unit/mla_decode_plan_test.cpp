@@ -1,4 +1,4 @@
-// Plans of MLA decode, and the work that the planner's host twin deals out.
+// Plans of MLA decode, and the work that the planner's twin on the host distributes.
 #include "core/mla_decode_plan.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(MlaDecodePlan, GridAndWorkspaceOfAutomaticMode) {
     EXPECT_EQ(p.plan.may_split, c.parts > 1);
     EXPECT_EQ(p.plan.launches, c.parts > 1 ? 3 : 2);
     EXPECT_EQ(p.plan.max_pieces, c.parts > 1 ? 2 * c.parts : 0);
-    // No more than two pieces of each row that a multiprocessor holds, and the plan.
+    // At most two pieces of each row that an SM holds, and the plan.
     EXPECT_LE(p.plan.workspace_bytes, 2u * 132 * 64 * 513 * 4 + 16384);
     EXPECT_STREQ(p.plan.kernel, "bf16");
   }
@@ -246,7 +246,7 @@ std::vector<Item> items_of(const MlaDecodePart& part, int32_t number,
   return items;
 }
 
-// All that must hold of dealt work; `what` names the case.
+// All invariants of distributed work. `what` names the case.
 void check_invariants(const std::vector<MlaDecodeLength>& lengths, int32_t parts,
                       int32_t split_tiles, const std::string& what) {
   SCOPED_TRACE(what);
@@ -258,7 +258,7 @@ void check_invariants(const std::vector<MlaDecodeLength>& lengths, int32_t parts
     for (const Item& i : items_of(d.parts[static_cast<size_t>(w)], w, tiles, split_tiles))
       items.push_back(i);
   }
-  // Every tile of every request, once and in order; requests without tiles as one empty item.
+  // Every tile of every request occurs once, in order. A request without tiles is one empty item.
   size_t next = 0;
   std::vector<int32_t> pieces(lengths.size());
   for (size_t b = 0; b < lengths.size(); ++b) {
@@ -319,7 +319,7 @@ void check_invariants(const std::vector<MlaDecodeLength>& lengths, int32_t parts
               is_empty ? 0 : lengths[static_cast<size_t>(part.first_request)].kv_len);
   }
 
-  // Balance. A part's cost: its tiles, and for each item the cost of a request.
+  // Balance. The cost of a part is its tiles, plus the cost of a request for each item.
   int64_t total = 0;
   for (size_t b = 0; b < lengths.size(); ++b) {
     const int32_t n = split_tiles == 0 ? 1 : mla_fixed_pieces(tiles[b], split_tiles);
@@ -334,7 +334,8 @@ void check_invariants(const std::vector<MlaDecodeLength>& lengths, int32_t parts
   }
   for (int32_t w = 0; w < parts; ++w) {
     if (split_tiles == 0) {
-      // A share, the rest of a request that is snapped to, the cost of a piece that is cut off, and what it is worth not to merge.
+      // A share, plus the rest of a request that stays with it. Plus the cost of a cut piece, and
+      // the cost of a merge that is saved.
       EXPECT_LE(cost[static_cast<size_t>(w)], step + 2 * kMlaRequestCost + kMlaMergeCost)
           << "part " << w;
       EXPECT_LE(split_pieces[static_cast<size_t>(w)], 2) << "part " << w;
@@ -399,7 +400,7 @@ TEST(MlaDecodeWork, NegativeLengthsAreEmpty) {
   EXPECT_EQ(mla_tiles({65, 1}), 2);
 }
 
-// Few and large pieces: what a cut of equal lengths would leave as crumbs goes along with the part before.
+// Few large pieces: a rest that equal lengths would leave stays with the part before it.
 TEST(MlaDecodeWork, RestsOfRequestsGoAlong) {
   const std::vector<MlaDecodeLength> lengths(32, {64 * 64, 1});
   const Dealt d = deal(lengths, 66, 0);
@@ -407,7 +408,7 @@ TEST(MlaDecodeWork, RestsOfRequestsGoAlong) {
   EXPECT_EQ(d.header.pieces, 64);
 }
 
-// With a fixed split a request's pieces depend on itself alone.
+// With a fixed split, a request's pieces depend only on that request.
 TEST(MlaDecodeWork, FixedPiecesDoNotDependOnTheBatch) {
   ref::Random random(7);
   for (int i = 0; i < 200; ++i) {

@@ -1,8 +1,9 @@
-// A model of the barriers in src/cuda/mla_decode/{producer,consumer}.cuh: its three warpgroups as lists of steps, and all orders in which these
-// steps, and the arrival of loads, can happen. No order may end in a deadlock, read what is not there, or write what is being read.
+// A model of the barriers in src/cuda/mla_decode/{producer,consumer}.cuh. Its three warpgroups are
+// lists of steps. The test tries all orders of steps and of arriving loads. No order may deadlock,
+// read what is not there, or write what is being read.
 //
-// A step here stands for the code that the kernel has at the same place: who changes one changes the other. Sub-tiles are joined to halves of
-// a tile, and a warpgroup's warps are one.
+// A step stands for the code at the same place of the kernel. Change both together. Sub-tiles are
+// combined to halves of a tile, and the warps of a warpgroup to one.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -158,7 +159,7 @@ Program producer(const Case& c, const std::string& left_out) {
         w.wait("producer waits for even left", kFreeEvenL, free_even);
         load(kEvenL, tile, kFullEvenL);
         if (first) {
-          // An item of one tile is done once its even tile is there: a wait behind that could miss a phase.
+          // An item of one tile ends when its even tile is there. A later wait could miss a phase.
           if (!has_odd) w.wait("producer waits for the stage", kFreeStage, free_stage);
           w.wait("producer waits for even right", kFreeEvenR, free_even);
           load(kEvenR, tile, kFullEvenR);
@@ -351,7 +352,7 @@ Program odd_consumer(const Case& c, const std::string& left_out) {
   return w.take();
 }
 
-// Everything that a next step depends on. Compared and hashed by its bytes.
+// Everything on which the next step depends. Compared and hashed by its bytes.
 struct State {
   std::array<int16_t, 3> pc;
   std::array<uint8_t, 3> inside;  // generation + 1 of the named barrier at which a warpgroup waits
@@ -371,7 +372,7 @@ class Model {
   explicit Model(const Case& c, const std::string& left_out = "")
       : programs_{producer(c, left_out), even_consumer(c, left_out), odd_consumer(c, left_out)} {}
 
-  // "" or what goes wrong in some order. Looks at all orders.
+  // Tries all orders. Returns "", or what goes wrong in one of them.
   std::string run() {
     State first;
     std::memset(static_cast<void*>(&first), 0, sizeof first);
@@ -467,7 +468,7 @@ class Model {
         arrive(object, s);
         break;
       case Do::kExpect:
-        // The loads that follow belong to it: their bytes are expected from here on.
+        // The loads that follow belong to it. Their bytes are expected from here on.
         s->loads[object] = object == kFullQ ? 2 : 1;
         ++s->arrived[object];
         break;
@@ -553,8 +554,8 @@ TEST(MlaDecodeProtocol, NoOrderGoesWrong) {
   EXPECT_GT(states, 10000u) << "orders were looked at";
 }
 
-// Each barrier is needed: without it some order goes wrong. But for one: the sums are read before the stage is released, and nobody writes
-// them again before that.
+// Each barrier is needed: without it some order fails. There is one exception. The sums are read
+// before the stage is released, and nobody writes them again before that.
 TEST(MlaDecodeProtocol, EveryBarrierIsNeeded) {
   std::set<std::string> labels;
   for (const Program& p :

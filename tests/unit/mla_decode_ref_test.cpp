@@ -1,4 +1,4 @@
-// The reference of MLA decode against results that can be worked out by hand.
+// The reference of MLA decode against results computed by hand.
 #include "ref/mla_decode_ref.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(MlaDecodeRef, ThreeTokens) {
   EXPECT_NEAR(two.o[7], 2.0 - 4.0, 1e-6);
 }
 
-// Large scores neither overflow nor lose the small ones' place.
+// Large scores do not overflow, and small ones do not lose their digits.
 TEST(MlaDecodeRef, LargeScores) {
   std::vector<float> q(kMlaWidth, 0.0f), latents(2 * kMlaWidth, 0.0f);
   q[0] = 1000;

@@ -1,4 +1,4 @@
-// A fastnorm_mla_decode_args with the memory of its tensors' arrays, easy to change in one place.
+// A fastnorm_mla_decode_args with the arrays of its tensors, in one place and easy to change.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct MlaRequest {
   }
 };
 
-// A block table, each request with s_q new tokens; lse is stored.
+// A block table. Each request has s_q new tokens; lse is stored.
 inline MlaRequest mla_request(int64_t batch, int64_t s_q, int64_t heads, int64_t pages,
                               int64_t page, int64_t max_pages) {
   MlaRequest r;
@@ -71,7 +71,8 @@ inline MlaRequest mla_request(int64_t batch, int64_t s_q, int64_t heads, int64_t
   return r;
 }
 
-// Turns the block table into lists of `total` pages, and new tokens into a list of at most max_s_q a request.
+// Turns the block table into lists of `total` pages. New tokens become a list with at most max_s_q
+// for each request.
 inline void make_lists(MlaRequest* r, int64_t total, int32_t max_s_q) {
   const int64_t batch = r->kv_len->shape[0];
   r->page_table->shape = {total};

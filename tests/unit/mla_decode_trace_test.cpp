@@ -176,18 +176,21 @@ TEST(MlaDecodeProfile, Trace) {
   Error error;
   ASSERT_EQ(Profile::open(r.data(), r.bytes(), &profile, error), FASTNORM_OK) << error.text;
   const std::string json = profile.chrome_json();
-  for (
-      const char* text :
-      {R"({"ph":"M","name":"process_name","pid":0,"args":{"name":"block 0, SM 7"}})",
-       R"({"ph":"M","name":"thread_name","pid":1,"tid":2,"args":{"name":"load"}})",
-       R"({"ph":"B","name":"work","pid":0,"tid":0,"ts":0.000,"args":{"cycle":0,"value":3}})",
-       R"({"ph":"b","cat":"tensor","id":"0.0.3","name":"qk","pid":0,"tid":0,"ts":0.050,"args":{"cycle":100,"value":3}})",
-       R"({"ph":"e","cat":"tensor","id":"0.1.7","name":"pv","pid":0,"tid":1,"ts":0.800,"args":{"cycle":1600,"value":4}})",
-       R"({"ph":"i","s":"t","name":"load kv","pid":1,"tid":2,"ts":0.510,"args":{"cycle":10,"value":4194303}})",
-       // Products from 100 to 1600 of a block's 2000 cycles; the other block, of one writer with events, has none in its 1000.
-       R"("tensor share":0.5000)",
-       // 200 cycles of three writers' 2000 + 2000 + 1000.
-       R"("wait kv share":0.0400)", R"("events":9,"dropped":0)"}) {
+  for (const char* text :
+       {R"({"ph":"M","name":"process_name","pid":0,"args":{"name":"block 0, SM 7"}})",
+        R"({"ph":"M","name":"thread_name","pid":1,"tid":2,"args":{"name":"load"}})",
+        R"({"ph":"B","name":"work","pid":0,"tid":0,"ts":0.000,"args":{"cycle":0,"value":3}})",
+        R"({"ph":"b","cat":"tensor","id":"0.0.3","name":"qk","pid":0,"tid":0,"ts":0.050,)"
+        R"("args":{"cycle":100,"value":3}})",
+        R"({"ph":"e","cat":"tensor","id":"0.1.7","name":"pv","pid":0,"tid":1,"ts":0.800,)"
+        R"("args":{"cycle":1600,"value":4}})",
+        R"({"ph":"i","s":"t","name":"load kv","pid":1,"tid":2,"ts":0.510,)"
+        R"("args":{"cycle":10,"value":4194303}})",
+        // Products take cycles 100 to 1600 of a block's 2000. The other block, with one writer that
+        // has events, has none in its 1000.
+        R"("tensor share":0.5000)",
+        // 200 cycles of three writers' 2000 + 2000 + 1000.
+        R"("wait kv share":0.0400)", R"("events":9,"dropped":0)"}) {
     EXPECT_NE(json.find(text), std::string::npos) << text << "\n" << json;
   }
   // A thread without events has no track.

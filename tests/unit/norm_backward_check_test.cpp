@@ -1,5 +1,5 @@
-// Every requirement of fastnorm/norm_backward.h, broken once: status, and a text that names the
-// argument, its value and what is required; and what good calls become.
+// Every requirement of fastnorm/norm_backward.h, broken once. Checks the status, and that the text
+// names the argument, its value and what is required. Also the descriptions of valid calls.
 #include "core/norm_backward_check.h"
 
 #include <gtest/gtest.h>

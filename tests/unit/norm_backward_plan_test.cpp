@@ -22,7 +22,7 @@ DeviceFacts facts_of(const ArchSpec& arch) {
   return facts;
 }
 
-// An aligned call; nothing is at its addresses.
+// An aligned call. Its addresses are not real.
 NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) {
   NormBackwardDesc d;
   d.rows = d.shared_rows = d.outer[0] = rows;
@@ -65,7 +65,8 @@ TEST(NormBackwardPlan, NamesAreUniqueAndWordsHoldAllNumbers) {
   }
 }
 
-// A thread block has 1024 threads and 227 KB at the most, warps are whole, and 15 barriers are named.
+// A thread block has at most 1024 threads and 227 KB. Warps are complete, and 15 barriers have
+// names.
 TEST(NormBackwardPlan, KernelsFitAThreadBlock) {
   for (const NormBackwardEntry& entry : cuda::norm_backward_table(cuda::kSm90)) {
     const NormBackwardVariant& v = entry.variant;
@@ -80,7 +81,8 @@ TEST(NormBackwardPlan, KernelsFitAThreadBlock) {
   }
 }
 
-// Every held kernel is chosen for some call, and every line finds its kernel: a call of its kind gets the form that the list is for.
+// Some call selects every held kernel, and every line finds its kernel. A call of a list's kind
+// gets the list's form.
 TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
   const ArchSpec& arch = cuda::kSm90;
   const auto table = cuda::norm_backward_table(arch);
@@ -107,7 +109,7 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
             n = n / 16 * 16;
             NormBackwardDesc d = call_of(v, rows, n);
             if (list.job == BackwardJob::kAlone) d.dweight = {};
-            // What the list of few rows takes first.
+            // Those that the list for few rows takes first.
             if (list.job == BackwardJob::kMany) d.in_place = true;
             NormBackwardPlan plan;
             Error error;
@@ -130,7 +132,7 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
   }
 }
 
-// Without kernels that hold rows a call takes the general form, on every architecture.
+// Without kernels that hold rows, a call takes the general form, on every architecture.
 TEST(NormBackwardPlan, EveryArchitectureHasTheGeneralForm) {
   for (const ArchSpec* arch : cuda::kArchs) {
     for (int number = 0; number < 6; ++number) {

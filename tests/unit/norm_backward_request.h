@@ -1,5 +1,4 @@
-// A fastnorm_norm_backward_args with the memory of its tensors' arrays, easy to change in one
-// place.
+// A fastnorm_norm_backward_args with the arrays of its tensors, in one place and easy to change.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +51,7 @@ inline RequestTensor backward_tensor(int number, std::vector<int64_t> shape,
   return t;
 }
 
-// All tensors but dresidual, of one dtype, with statistics.
+// All tensors except dresidual, with one dtype and statistics.
 inline BackwardRequest backward_request(std::vector<int64_t> shape, fastnorm_dtype_id dtype,
                                         fastnorm_norm_kind kind = FASTNORM_NORM_LAYER) {
   BackwardRequest r;

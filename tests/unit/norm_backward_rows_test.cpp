@@ -1,4 +1,4 @@
-// The row order of dweight and dbias: by hand, and against the model.
+// The row order of dweight and dbias: computed by hand, and against the model.
 #include "core/norm_backward_rows.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(NormBackwardRows, PhiAddsTheUpperHalf) {
   EXPECT_EQ(strided[1], -7.0f);
 }
 
-// Sums of a column by the order's own functions equal the model's.
+// Sums of a column by the library's row order equal the model's.
 TEST(NormBackwardRows, ModelTakesTheSameOrder) {
   for (const int64_t n : {3, 64, 300, 1024, 5000}) {
     for (const int64_t rows : {1, 2, 63, 64, 65, 1000}) {
@@ -116,7 +116,7 @@ TEST(NormBackwardModel, ByHand) {
   EXPECT_EQ(dbias[1], 6);
 }
 
-// The gradient of sum(dy * y) by differences, in double: the formulas are those of the forward.
+// The gradient of sum(dy * y) by differences in double: the formulas match the forward.
 TEST(NormBackwardRef, EqualsDifferencesOfTheForward) {
   constexpr int kN = 5;
   const float dy[kN] = {0.5f, -1, 2, 0.25f, 1}, x[kN] = {1, -2, 0.5f, 3, -1},

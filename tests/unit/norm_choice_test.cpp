@@ -1,5 +1,5 @@
-// The lists of choices and the list of kernels agree. That lists have no gaps and no overlaps is checked where they are
-// compiled.
+// The lists of choices and the list of kernels agree. The compiler checks that the lists have no
+// gaps and no overlaps.
 #include "core/norm_choice.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct Listed {
   const NormChoices* choices;
 };
 
-// Every list that calls on an architecture may go by.
+// Every list that calls on an architecture can use.
 std::vector<Listed> all_lists() {
   std::vector<Listed> lists;
   for (const ArchSpec* arch : cuda::kArchs) {
@@ -65,7 +65,7 @@ std::string text_of(const Listed& list, const NormKind& kind, const NormChoice& 
   return std::string(list.arch->name) + " " + list.choices->text(kind) + " " + line.text;
 }
 
-// Each line names kernels that hold its rows, in both dtypes of 16 bits.
+// Each line names kernels that support its rows, in both 16-bit dtypes.
 TEST(NormChoices, EveryLineHasItsKernels) {
   size_t lines = 0;
   for (const Listed& list : all_lists()) {
@@ -95,7 +95,7 @@ TEST(NormChoices, EveryLineHasItsKernels) {
   EXPECT_GT(lines, 1000u);
 }
 
-// A kernel that no line names would be compiled for nothing.
+// A kernel that no line names would be compiled without a use.
 TEST(NormChoices, EveryKernelIsNamedByALine) {
   for (const ArchSpec* arch : cuda::kArchs) {
     const auto table = cuda::norm_table(*arch);
@@ -121,7 +121,7 @@ TEST(NormChoices, EveryKernelIsNamedByALine) {
   }
 }
 
-// The same call, the same line, wherever a list is searched: against a scan of all its lines.
+// Every search gives the line that a scan of all lines gives.
 TEST(NormChoices, TheSearchFindsWhatAScanFinds) {
   NormKind kind;
   for (const uint8_t ask : {NormKind::kLean, NormKind::kFull}) {

@@ -1,4 +1,5 @@
-// Every requirement of fastnorm/norm_heads.h, broken once: status, and a text that names the argument, its value and what is required.
+// Every requirement of fastnorm/norm_heads.h, broken once. Checks the status, and that the text
+// names the argument, its value and what is required.
 #include "core/norm_heads_check.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +46,7 @@ void make_codes(HeadsRequest& r) {
   p.cache_scale = tensor({5, 16, 2, 2}, FASTNORM_DTYPE_F32, 40);
 }
 
-// The query quantised as MXFP4, too.
+// The query also quantised as MXFP4.
 void make_quantized(HeadsRequest& r) {
   Part& p = r.parts[0];
   p.args.quant_scheme = FASTNORM_QUANT_MXFP4;
@@ -108,7 +109,7 @@ const BadCall kBadCalls[] = {
      FASTNORM_ERROR_ARGUMENT,
      {"parts[0].y, quantized, cache", "an output"},
      [](HeadsRequest& r) { r.parts[0].y.reset(); }},
-    // what only a norm has a use for
+    // fields that only a norm uses
     {"eps without norm",
      FASTNORM_ERROR_ARGUMENT,
      {"parts[2].eps is 1", "without FASTNORM_NORM_HEADS_NORM"},
@@ -214,7 +215,7 @@ const BadCall kBadCalls[] = {
        make_layer(r);
        r.parts[0].sumsq = rows(40);
      }},
-    // x and columns
+    // the shapes of x and the weight
     {"x NULL",
      FASTNORM_ERROR_ARGUMENT,
      {"parts[1].x is NULL", "[tokens, heads, d]"},
@@ -716,7 +717,7 @@ TEST(NormHeadsCheck, QuantisedHeads) {
   EXPECT_EQ(q.scheme, FASTNORM_QUANT_MXFP4);
   EXPECT_EQ(q.block, 32);
   EXPECT_TRUE(q.clamp_scale != nullptr && q.pow2 && !q.divides);
-  // Of a part with both kinds of codes the division is of those that have one.
+  // If a part has both kinds of codes, the division applies to those that support it.
   make_codes(r);
   r.parts[0].clamp_scale.reset();
   r.parts[0].args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
@@ -749,7 +750,7 @@ TEST(NormHeadsCheck, LayoutsOfCaches) {
   HeadsRequest r = heads_request();
   NormHeadsDesc d;
   Error error;
-  // [pages, 2, page_size, heads, d]: key and value in turn.
+  // [pages, 2, page_size, heads, d]: keys and values alternate.
   r.parts[2].cache->address = r.parts[1].cache->address;
   r.parts[2].cache->byte_offset = 16 * 2 * 128 * 2;
   r.parts[1].cache->strides = r.parts[2].cache->strides = {2 * 16 * 256, 256, 128, 1};

@@ -63,7 +63,7 @@ TEST(NormHeadsPlan, GeneralForm) {
   }
 }
 
-// Forms and tiles that sm_90 takes.
+// The forms and tiles on sm_90.
 TEST(NormHeadsPlan, HeldForms) {
   const auto kernel = [](auto change) {
     HeadsRequest r = test::heads_request();
@@ -87,7 +87,7 @@ TEST(NormHeadsPlan, HeldForms) {
               r.cos->shape[1] = r.sin->shape[1] = 128;
             }),
             "norm_heads bf16 apart 16x2");
-  // Rope of a part of the row: partners are in other lanes.
+  // Rope of a part of the row: the two elements of a pair are in different lanes.
   EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 256); }), "norm_heads bf16 any 16x2");
   EXPECT_EQ(kernel([](HeadsRequest& r) {
               for (int i = 0; i < 2; ++i)
@@ -103,7 +103,7 @@ TEST(NormHeadsPlan, HeldForms) {
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.kind = FASTNORM_NORM_LAYER; }),
             "norm_heads bf16 any 8x2");
   EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 136); }), "norm_heads bf16 any 8x3");
-  // Blocks of a cache's columns are those of neighbouring lanes: 8 lanes have 64.
+  // Blocks of a cache's columns belong to neighbouring lanes: 8 lanes have 64.
   for (const int32_t block : {64, 128}) {
     EXPECT_EQ(kernel([&](HeadsRequest& r) {
                 auto& p = r.parts[1];
@@ -117,7 +117,7 @@ TEST(NormHeadsPlan, HeldForms) {
               }),
               block == 64 ? "norm_heads bf16 any 8x2" : "norm_heads bf16 any 16x2");
   }
-  // The weight first: pairs of columns that are apart take the kernels of the usual order.
+  // The weight first: pairs with a distance use the kernels of the usual order.
   for (const uint32_t interleaved : {0u, uint32_t{FASTNORM_NORM_HEADS_ROPE_INTERLEAVED}}) {
     EXPECT_EQ(kernel([&](HeadsRequest& r) {
                 for (int i = 0; i < 2; ++i) {
@@ -127,7 +127,7 @@ TEST(NormHeadsPlan, HeldForms) {
               }),
               interleaved == 0 ? "norm_heads bf16 apart 8x2" : "norm_heads bf16 any 8x2");
   }
-  // Codes of quotients, and y of f32 beside 16 bits.
+  // Codes of quotients, and an f32 y of 16-bit x.
   EXPECT_EQ(kernel([](HeadsRequest& r) {
               auto& p = r.parts[2];
               p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
@@ -145,7 +145,7 @@ TEST(NormHeadsPlan, HeldForms) {
               r.parts[0].y->dtype = FASTNORM_DTYPE_F32;
             }),
             "norm_heads bf16 general");
-  // Rows that are no whole vectors, or lie between them, and statistics of all heads.
+  // Rows whose length or address is no multiple of a vector, and statistics of all heads.
   EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 132); }), "norm_heads bf16 general");
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].cache->byte_offset = 8; }),
             "norm_heads bf16 general");
@@ -154,7 +154,7 @@ TEST(NormHeadsPlan, HeldForms) {
       "norm_heads bf16 general");
 }
 
-// Groups of lanes have one head each until there is work for some rounds.
+// A group of lanes has one head until there is work for several rounds.
 TEST(NormHeadsPlan, HeadsOfAGroup) {
   const auto plan = [](int64_t tokens) {
     HeadsRequest r = test::heads_request();
@@ -175,7 +175,7 @@ TEST(NormHeadsPlan, HeadsOfAGroup) {
   EXPECT_EQ(many.blocks, 3 * 6250u);
 }
 
-// Each kernel can run some call: of its dtype, form and longest row.
+// Each kernel supports some call, with its dtype, form and longest row.
 TEST(NormHeadsPlan, EveryKernelHasCalls) {
   const auto table = cuda::norm_heads_table(cuda::kSm90);
   for (size_t i = 0; i < table.size(); ++i) {

@@ -1,4 +1,4 @@
-// A norm_heads call with the memory of its tensors' arrays, easy to change in one place.
+// A norm_heads call with the arrays of its tensors, in one place and easy to change.
 #pragma once
 
 #include <cstdint>
@@ -71,8 +71,8 @@ struct HeadsRequest {
   }
 };
 
-// Query, key and value heads of a fused QKV buffer: 7 tokens of 8, 2 and 2 heads of 128 columns; norm and rope in place, key and
-// value to caches of 5 pages of 16 tokens.
+// Query, key and value heads of a fused QKV buffer: 7 tokens of 8, 2 and 2 heads of 128 columns.
+// Norm and rope are in place. Key and value go to caches of 5 pages of 16 tokens.
 inline HeadsRequest heads_request() {
   HeadsRequest r;
   r.args.struct_size = sizeof r.args;

@@ -50,7 +50,7 @@ NormPlan plan_of(const NormDesc& desc, const DeviceFacts& facts) {
   return plan;
 }
 
-// Whether a call may be planned on the kernel of this name.
+// Whether a call can be planned on the kernel with this name.
 fastnorm_status plan_on(const std::string& name, const Request& request, const ArchSpec& arch) {
   const std::span<const NormEntry> table = cuda::norm_table(arch);
   const auto entry =
@@ -145,7 +145,7 @@ TEST(NormKey, GeneralWhereItMust) {
   EXPECT_EQ(access(r), Access::kVector) << "statistics are single values";
 }
 
-// General kernels take each tensor in a dtype of its own, on every architecture and the CPU.
+// General kernels support a different dtype for each tensor, on every architecture and the CPU.
 TEST(NormKey, MixedDtypesAreGeneral) {
   constexpr fastnorm_dtype_id kIds[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16,
                                         FASTNORM_DTYPE_BF16};
@@ -207,7 +207,7 @@ TEST(NormKey, WeightsOfSeveralDimensionsAreGeneral) {
   EXPECT_EQ(p.weight_upper.stride[1], 256);
 }
 
-// A GPU has kernels for columns of x's dtype, and for f32 beside 16-bit rows.
+// A GPU has kernels for weight and bias of x's dtype, and of f32 with 16-bit rows.
 TEST(NormKey, WeightAndBiasChooseTheKernel) {
   const auto key = [](fastnorm_norm_kind kind, auto change) {
     Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16, true, kind);
@@ -243,7 +243,7 @@ TEST(NormKey, WeightAndBiasChooseTheKernel) {
   EXPECT_EQ(norm_key(describe(r), gpu()).affine, Affine::kAny) << "more";
 }
 
-// Rows longer than any kernel's registers hold are read again instead.
+// Rows that do not fit in the registers of any kernel are read again.
 TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
   const auto entry = [](int64_t n, const DeviceFacts& facts, fastnorm_dtype_id dtype,
                         bool add = false) {
@@ -276,7 +276,7 @@ TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
       << "a CPU has no such limit";
 }
 
-// A device that cannot schedule a cluster runs what a block holds.
+// A device that cannot schedule a cluster runs kernels of one block.
 TEST(NormKey, ADeviceWithoutTheClusterStreams) {
   const NormDesc row = describe(simple_request({2, 8193 * 8}, FASTNORM_DTYPE_BF16));
   EXPECT_TRUE(plan_of(row, gpu()).entry->tile.is_cluster());
@@ -285,7 +285,8 @@ TEST(NormKey, ADeviceWithoutTheClusterStreams) {
     EXPECT_EQ(norm_key(row, gpu(cuda::kSm90, clusters)).access, Access::kAny) << clusters;
 }
 
-// Unaligned rows of one dtype; quantised ones and those beside f32 weights go to any address.
+// Unaligned rows of one dtype. Quantised rows, and those with f32 weights, use the kernels for any
+// address.
 TEST(NormKey, UnalignedRows) {
   for (const int64_t n : {7, 511, 4101, 16383}) {
     Request r = simple_request({64, n}, FASTNORM_DTYPE_BF16);
@@ -302,8 +303,8 @@ TEST(NormKey, UnalignedRows) {
   }
 }
 
-// Full kernels hold rows of any length up to their tile, lean ones those that their last vector
-// reaches.
+// Full kernels support rows of any length up to their tile. Lean ones support rows that their last
+// vector reaches.
 TEST(VectorsHeld, OfFullAndOfLeanKernels) {
   int full = 0, lean = 0;
   for (const NormEntry& e : cuda::norm_table(cuda::kSm90)) {
@@ -322,7 +323,8 @@ TEST(VectorsHeld, OfFullAndOfLeanKernels) {
   EXPECT_GT(lean, 300);
 }
 
-// Query and key heads of a model get the same tile, which one launch for both needs, whatever their number.
+// Query and key heads of a model get the same tile, for every number of heads. One launch for both
+// needs that.
 TEST(NormTile, HeadsOfOneTensorAgree) {
   for (const int64_t d : {64, 80, 96, 112, 128, 256, 512}) {
     for (const int64_t tokens : {1, 64, 1023, 1024, 4096, 100000}) {
@@ -338,7 +340,7 @@ TEST(NormTile, HeadsOfOneTensorAgree) {
   }
 }
 
-// A kernel serves what it has columns for.
+// A kernel supports the weight and bias that it has code for.
 TEST(PlanForEntry, KernelsServeTheirWeights) {
   const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
   const auto serves = [&](Affine affine, Access access, Tile tile, fastnorm_dtype_id weight) {
@@ -416,7 +418,7 @@ TEST(Arch, OfEachCapability) {
 }
 
 TEST(Arch, PtxIsPlannedAsSm120) {
-  // Names are compared by address, which a literal has in each unit.
+  // Names are compared by address, and each unit has its own literals.
   ArchSpec expected = cuda::kPtx, found = cuda::kSm120;
   expected.name = found.name = nullptr;
   found.capability = expected.capability;
@@ -447,7 +449,7 @@ TEST(Tables, SortedAndUnique) {
 
 // --- plans ---
 
-// Anything a caller may ask for.
+// Everything that a caller can ask for, at random.
 Request random_request(Random& random) {
   constexpr fastnorm_dtype_id kDtypeIds[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16,
                                              FASTNORM_DTYPE_BF16};
@@ -485,7 +487,7 @@ void expect_sound(const NormDesc& d, const DeviceFacts& facts, const NormPlan& p
       (static_cast<uint64_t>(d.rows) + static_cast<uint64_t>(plan.rows_per_block) - 1) /
       static_cast<uint64_t>(plan.rows_per_block);
   EXPECT_EQ(plan.blocks, row_blocks * static_cast<uint64_t>(tile.blocks)) << what;
-  // The kernel must hold the row: the same plan, asked for by name, is accepted.
+  // The kernel must support the row: its own plan is accepted under its name.
   NormPlan forced;
   Error error;
   EXPECT_EQ(make_plan_for_entry(d, facts, table, plan.index, &forced, error), FASTNORM_OK)
@@ -503,7 +505,7 @@ TEST(Plan, EveryDescriptionHasAKernelThatHoldsIt) {
         const DeviceFacts facts = gpu(*arch, std::min(clusters, arch->max_cluster_blocks));
         ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan_of(d, facts)));
       }
-      // Slices of a GPU, and larger ones.
+      // Slices of a GPU, and larger GPUs.
       const DeviceFacts other = gpu(*arch, arch->max_cluster_blocks,
                                     random.of({1, 14, 46, 66, 108, 114, 148, 192, 1000}));
       ASSERT_NO_FATAL_FAILURE(expect_sound(d, other, plan_of(d, other)));
@@ -530,7 +532,7 @@ TEST(Plan, EveryRowLengthHasATile) {
   }
 }
 
-// The same of rows that are quantised.
+// The same for quantised rows.
 TEST(Plan, EveryQuantisedRowHasATile) {
   constexpr fastnorm_quant_scheme kSchemes[] = {FASTNORM_QUANT_PER_TENSOR, FASTNORM_QUANT_PER_ROW,
                                                 FASTNORM_QUANT_PER_BLOCK,  FASTNORM_QUANT_MXFP8,
@@ -539,7 +541,7 @@ TEST(Plan, EveryQuantisedRowHasATile) {
     const int64_t v = dtype == FASTNORM_DTYPE_F32 ? 4 : 8;
     for (int64_t vectors = 1; vectors <= 40000; vectors += vectors < 4200 ? 1 : 997) {
       for (const int64_t rows : {1, 17, 65, 129, 100000}) {
-        const bool odd = vectors % 13 == 0;  // no whole vectors
+        const bool odd = vectors % 13 == 0;  // length is no multiple of a vector
         Request r = simple_request({rows, vectors * v - (odd ? 2 : 0)}, dtype, vectors % 2 == 0,
                                    vectors % 3 == 0 ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
         if (r.x->shape.back() == 0) continue;
@@ -557,7 +559,7 @@ TEST(Plan, EveryQuantisedRowHasATile) {
   }
 }
 
-// What a lean kernel may leave out, and what it may not.
+// What a lean kernel leaves out, and what it supports.
 TEST(Plan, LeanKernels) {
   const auto beside = [](const Request& r) {
     return plan_of(describe(r), gpu()).entry->key.beside;
@@ -648,7 +650,7 @@ TEST(Plan, LeanKernelsThatQuantise) {
   }
 }
 
-// A kernel may be asked for by name where it does all that a call wants.
+// A kernel may be requested by name if it supports all that a call asks for.
 TEST(PlanForEntry, LeanKernels) {
   const std::string lean = "bf16 plain rms once store vector bare 16x1",
                     full = "bf16 plain rms once store vector 8x2",
@@ -674,7 +676,7 @@ TEST(PlanForEntry, LeanKernels) {
       << "too long";
 }
 
-// Two blocks that keep weight and bias in shared memory fit a multiprocessor.
+// Two blocks that keep weight and bias in shared memory fit on one SM.
 TEST(Plan, SharedWeights) {
   constexpr int kMultiprocessorBytes = 227 << 10, kOwn = 9 << 10;  // a kernel's folds, at most
   int seen = 0;
@@ -690,7 +692,7 @@ TEST(Plan, SharedWeights) {
   EXPECT_GT(seen, 10);
 }
 
-// Rows that are read past L1.
+// Rows with streaming loads.
 TEST(Plan, StreamedLoads) {
   const auto streams = [](int64_t rows, int64_t n, bool add, bool codes = false) {
     Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, add);
@@ -812,7 +814,7 @@ TEST(NormKey, QuantisedRowsHaveAKernelOfTheirOwn) {
   EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kQuant) << "amax alone";
 }
 
-// What a GPU's kernels for whole vectors cannot quantise goes to those for any address.
+// Aligned rows that the GPU's aligned kernels cannot quantise use those for any address.
 TEST(NormKey, QuantisedRowsOnAGpu) {
   const auto access = [](fastnorm_quant_scheme scheme, auto change) {
     Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
@@ -929,9 +931,9 @@ TEST(Divisor, EqualsDivision) {
   }
 }
 
-// --- what is fetched ahead ---
+// --- what is prefetched ---
 
-// For rows of 8192 bytes; the weight, and LAYER's bias, are read as well.
+// For rows of 8192 bytes. The weight, and LAYER's bias, are read too.
 uint32_t prefetched(int64_t rows, bool add, fastnorm_norm_kind kind,
                     const ArchSpec& arch = cuda::kSm90) {
   return plan_of(describe(simple_request({rows, 4096}, FASTNORM_DTYPE_BF16, add, kind)), gpu(arch))

@@ -1,4 +1,4 @@
-// A fastnorm_norm_args with the memory of its tensors' arrays, easy to change in one place.
+// A fastnorm_norm_args with the arrays of its tensors, in one place and easy to change.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct RequestTensor {
   }
 };
 
-// Addresses that are far apart; nothing is ever read there.
+// Addresses that are far apart. Nothing is ever read there.
 constexpr uintptr_t address_of(int tensor) {
   return uintptr_t{0x100000000000} + (static_cast<uintptr_t>(tensor) << 50);
 }
@@ -65,7 +65,8 @@ struct Request {
   }
 };
 
-// rows x n of one dtype: x, weight and y; with `add` residual and residual_out, for LAYER bias.
+// rows x n with one dtype: x, weight and y. With `add` also residual and residual_out, for LAYER
+// also bias.
 inline Request simple_request(std::vector<int64_t> shape, fastnorm_dtype_id dtype, bool add = false,
                               fastnorm_norm_kind kind = FASTNORM_NORM_RMS) {
   Request r;
@@ -90,7 +91,8 @@ inline Request simple_request(std::vector<int64_t> shape, fastnorm_dtype_id dtyp
   return r;
 }
 
-// The same with rstd stored, which bare kernels do not: such calls go by the ladders, not by what was measured of bare ones.
+// The same with rstd stored, which lean kernels do not support. Such calls use the lists for full
+// kernels.
 inline Request with_statistics(Request r) {
   std::vector<int64_t> rows = r.x->shape;
   rows.pop_back();
@@ -98,8 +100,8 @@ inline Request with_statistics(Request r) {
   return r;
 }
 
-// Gives the call quantised outputs of a scheme, from x's shape: PER_BLOCK in blocks of 64, NVFP4 and MXFP4 as f4 codes, NVFP4 with a global scale,
-// all others as e4m3; and an amax.
+// Quantises the call's output by a scheme. Shapes follow x: PER_BLOCK with blocks of 64, NVFP4 and
+// MXFP4 with f4 codes, NVFP4 with a global scale. All others have e4m3. Also an amax.
 inline void add_quant(Request* r, fastnorm_quant_scheme scheme) {
   const auto tensor = [&](int number, std::vector<int64_t> extents, fastnorm_dtype_id dtype) {
     RequestTensor t;

@@ -1,4 +1,4 @@
-// Query and key heads in one launch, whatever their numbers, sizes and layouts.
+// Query and key heads in one launch, for all numbers, sizes and layouts.
 #include <gtest/gtest.h>
 
 #include "core/backend.h"
@@ -38,7 +38,8 @@ void expect_same(const NormPlan& a, const NormPlan& b) {
   EXPECT_EQ(a.bytes_written, b.bytes_written);
 }
 
-// Grids that two calls take, planned as a fastnorm_norm_many plans them. `like` is set to whether the second is planned like the first.
+// Grids for two calls, planned as fastnorm_norm_many plans them. `like` tells whether the second is
+// planned like the first.
 int32_t grids(Planned a, Planned b, const DeviceFacts& facts, bool* like = nullptr) {
   NormPlan plan;
   Error error;
@@ -55,7 +56,7 @@ int32_t grids(Planned a, Planned b, const DeviceFacts& facts, bool* like = nullp
   const NormCall calls[] = {{&a.desc, &a.plan}, {&b.desc, &b.plan}};
   const int32_t count = cuda::count_grids(calls).launches;
   EXPECT_EQ(together, count == 1);
-  // What each is to do stays the same.
+  // The work of each stays the same.
   for (const NormCall& call : calls) {
     EXPECT_EQ(call.plan->blocks * static_cast<uint64_t>(call.plan->rows_per_block) >=
                   static_cast<uint64_t>(call.desc->rows),
@@ -68,7 +69,7 @@ int32_t grids(Planned a, Planned b, const DeviceFacts& facts, bool* like = nullp
   return count;
 }
 
-// Heads of a fused buffer of `all` heads, or of a buffer of their own.
+// Heads of a fused buffer of `all` heads, or of a separate buffer.
 Request heads(int64_t tokens, int64_t count, int64_t d, fastnorm_dtype_id dtype, int64_t all,
               uintptr_t address) {
   Request r = simple_request({tokens, count, d}, dtype);
@@ -92,7 +93,8 @@ TEST(NormTogether, QueryAndKeyHeadsAreOneGrid) {
               bool like = false;
               EXPECT_EQ(grids(q, k, facts, &like), 1)
                   << arch->name << " " << tokens << " x " << keys << " x " << d << fused;
-              // One token's heads have one index, as one key's; longer rows have tiles of more than a warp, alone.
+              // One token's heads have one index, and so does one key head. Longer rows have tiles
+              // of more than a warp and run alone.
               if (fused && tokens > 1 && d <= 256) {
                 EXPECT_EQ(like, keys > 1) << arch->name << " " << tokens << " x " << d;
               }
@@ -106,7 +108,8 @@ TEST(NormTogether, QueryAndKeyHeadsAreOneGrid) {
   }
 }
 
-// Heads that both ask for nothing beside have a bare kernel, and one grid with others, too.
+// Heads of two calls that ask for nothing else run on a lean kernel. They share one grid, also with
+// other heads.
 TEST(NormTogether, BareHeads) {
   const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 8);
   const auto together = [&](const Request& q, const Request& k) {
@@ -129,7 +132,7 @@ TEST(NormTogether, BareHeads) {
   EXPECT_EQ(together(k, q), "bf16 plain rms once store vector 8x2");
 }
 
-// The second call is planned like the first where a kernel cannot tell them apart but by rows.
+// The second call is planned like the first if a kernel can tell them apart only by their rows.
 TEST(NormTogether, LikeTheFirst) {
   const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 8);
   const auto dtype = FASTNORM_DTYPE_BF16;
@@ -162,11 +165,11 @@ TEST(NormTogether, LikeTheFirst) {
   EXPECT_FALSE(changed([](Request& r) { r.weight->dtype = FASTNORM_DTYPE_F32; }));
   EXPECT_FALSE(changed([](Request& r) { r.weight->shape = {8, 128}; })) << "a weight a head";
   EXPECT_FALSE(changed([](Request& r) { add_quant(&r, FASTNORM_QUANT_PER_ROW); }));
-  // What is alike in both is no obstacle.
+  // Equal properties do not prevent that.
   Request layer_q = heads(64, 64, 128, dtype, 80, address_of(0)), layer_k = k;
   layer_q.args.kind = layer_k.args.kind = FASTNORM_NORM_LAYER;
   EXPECT_TRUE(like(planned(layer_q, facts), layer_k)) << "general kernels: no bias";
-  // Rows that no grid takes two calls of.
+  // Rows for which no grid takes two calls.
   EXPECT_FALSE(like(planned(heads(64, 64, 2048, dtype, 0, address_of(0)), facts),
                     heads(64, 8, 2048, dtype, 0, address_of(3))));
 }
@@ -213,7 +216,7 @@ TEST(NormTogether, OthersKeepTheirKernels) {
   EXPECT_EQ(grids(q, planned(other, facts), facts), 2);
 }
 
-// A grid of heads covers each head of each token once, and few that do not exist.
+// A grid of heads covers each head of each token once, and few heads that do not exist.
 TEST(NormTogether, GridsOfHeads) {
   NormDesc q, k;
   q.outer_rank = k.outer_rank = 2;
@@ -243,7 +246,7 @@ TEST(NormTogether, GridsOfHeads) {
     }
   }
   EXPECT_GT(grids, 8000);
-  // What y does not hold, and calls that do not lie beside each other.
+  // Grids that are too large for y, and calls that are not neighbours.
   EXPECT_EQ(grid_of(65535, 8, 8, 8).y, 65535u);
   EXPECT_EQ(grid_of(65536, 8, 8, 8).y, 0u);
   EXPECT_EQ(grid_of(65535, 1 << 20, 0, 8).y, 0u) << "more blocks than a grid has";
@@ -257,7 +260,7 @@ TEST(NormTogether, GridsOfHeads) {
   EXPECT_FALSE(cuda::find_heads_grid(q, &k, 8, &grid));
 }
 
-// Rows of other lengths have the same kernel where it holds both.
+// Rows of different lengths share a kernel that supports both.
 TEST(NormTogether, LengthsThatOneKernelHolds) {
   const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 8);
   const auto grids_of = [&](int64_t d, int64_t other) {
@@ -270,7 +273,7 @@ TEST(NormTogether, LengthsThatOneKernelHolds) {
 
 }  // namespace
 
-// Every block of both calls comes up once, and the second's are spread evenly.
+// Every block of both calls occurs once, and the second's are spread evenly.
 TEST(NormTogether, BlocksOfAPair) {
   for (const auto& [first, second] : {std::pair<uint32_t, uint32_t>{1, 1},
                                       {8, 1},

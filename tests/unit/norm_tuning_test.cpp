@@ -1,4 +1,4 @@
-// Tuning files: what they may say, and what planning makes of it.
+// Tuning files: what they may contain, and how planning uses it.
 #include "core/norm_tuning.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ std::string kernel_for(Request request, const NormTuning* tuning) {
   return plan.entry->name;
 }
 
-// The same of RMSNorm.
+// The same for RMSNorm.
 std::string kernel_for(std::vector<int64_t> shape, const NormTuning* tuning,
                        fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16) {
   return kernel_for(simple_request(std::move(shape), dtype), tuning);
@@ -78,10 +78,10 @@ TEST(NormTuning, SaysWhatIsWrongAndWhere) {
   expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 96, kFit, 1, lean)\n", "line 5");
   expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 16, kFit, 1, lean)\n",
                  "required: a kernel that sm_90 has for rows of 512 vectors");
-  // A lean kernel reads what its last vectors but one hold, whether the row has it or not.
+  // A lean kernel reads all vectors except the last, whether the row has them or not.
   expect_refused(kHead + kRms + "ROWS(2048, 2048, 1, 1, 128, 4, 1, cached)\n",
                  "required: a kernel that sm_90 has for rows of 256 vectors");
-  // The first length has a kernel, a later one has none.
+  // The first length has a kernel, and a later one has none.
   expect_refused(kHead + kRms + "ROWS(4096, 262144, 1, 1, 128, kFit, 1, cached)\n", "line 5");
 }
 
@@ -152,7 +152,7 @@ TEST(NormTuning, ScalesOfRowsAndOfBlocks) {
             kernel_for(codes(FASTNORM_QUANT_PER_ROW), nullptr));
 }
 
-// A device that cannot schedule a line's cluster goes by the library's choice.
+// A device that cannot schedule a line's cluster uses the library's choice.
 TEST(NormTuning, ClustersThatTheDeviceCannotSchedule) {
   const std::string line = kRms + "ROWS(8192, 8192, 1, kAll, 512, 4, 8, full)\n";
   EXPECT_EQ(tuning_of(line).size(), 1u);

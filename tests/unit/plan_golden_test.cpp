@@ -1,4 +1,5 @@
-// Recorded plans: what is launched for many shapes on every architecture. A change of a ladder shows here as a diff.
+// Recorded plans: what is launched for many shapes on every architecture. A change of a list shows
+// here as a diff.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,14 +19,16 @@ constexpr int64_t kColumns[] = {7,     64,    128,   576,    1024,   2048,  3072
                                 4096,  5120,  7168,  8192,   12288,  14336, 16384,
                                 24576, 32768, 65536, 262144, 1048576};
 
-// The plans that have ladders of their own (f32 weights, codes), and f16's, on fewer shapes: with few rows and many, below and above where
-// later rows are prefetched, and of no whole vectors.
+// Plans with lists of their own (f32 weights, quantised) and those of f16, on fewer shapes. Few
+// rows and many, below and above the limit for prefetching later rows, and lengths that are no
+// multiple of a vector.
 constexpr int64_t kShapes[][2] = {{1, 4096},    {1, 16384},    {64, 8192},   {64, 32768},
                                   {128, 8192},  {512, 4096},   {512, 5120},  {4096, 128},
                                   {4096, 1024}, {4096, 4096},  {4096, 4100}, {4096, 5120},
                                   {4096, 8192}, {4096, 12288}, {4096, 32768}};
 
-// "vector 256x4 grid 4096": access, tile and blocks of the grid; codes have their sink before it.
+// "vector 256x4 grid 4096": access, tile and blocks of the grid. Quantised calls have their sink
+// before it.
 std::string plan_text(const NormDesc& d, const ArchSpec& arch) {
   NormPlan plan;
   Error error;
@@ -41,7 +44,8 @@ std::string plan_text(const NormDesc& d, const ArchSpec& arch) {
   return text.str();
 }
 
-// The plans of all architectures, those that agree together. PTX has sm_120f's: Arch.PtxIsPlannedAsTheShortList.
+// The plans of all architectures; equal ones share a line. PTX has those of sm_120f:
+// Arch.PtxIsPlannedAsTheShortList.
 std::string line_of(const NormDesc& d) {
   std::vector<std::pair<std::string, std::string>> plans;  // plan, architectures
   for (const ArchSpec* arch : cuda::kArchs) {
@@ -61,7 +65,7 @@ std::string line_of(const NormDesc& d) {
   return line;
 }
 
-// Codes and their scales, and nothing else.
+// Codes and their scales only.
 template <fastnorm_quant_scheme kScheme>
 void to_codes(Request* r) {
   add_quant(r, kScheme);

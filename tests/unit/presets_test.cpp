@@ -1,4 +1,5 @@
-// The table of presets against the arithmetic of the peers it names: given the same statistics, the same bits.
+// The table of presets against the arithmetic of the implementations that it names: with the same
+// statistics, the same bits.
 #include "ref/presets.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,8 @@ const Preset& preset(const char* peer) {
   return presets()[0];
 }
 
-// y of one element as a peer writes it, from x, residual, weight (values of T) and rstd.
+// y of one element as an implementation computes it, from x, residual, weight (values of T) and
+// rstd.
 using Peer = std::function<float(Type, float x, float residual, float w, float rstd)>;
 
 float r(Type t, float v) { return round_to(t, v); }
@@ -42,7 +44,8 @@ const struct {
      [](Type t, float x, float res, float w, float rstd) { return r(t, (x + res) * rstd * w); }},
     {"FlashInfer gemma_*", [](Type t, float x, float res, float w,
                               float rstd) { return r(t, (x + res) * rstd * (1 + w)); }},
-    // The residual addition is an operation of its own in T; the normalised value returns to T before the weight.
+    // The residual addition is a separate operation in T. The normalised value is rounded to T
+    // before the weight.
     {"HF Llama, Mistral, Qwen2/3, T5",
      [](Type t, float x, float res, float w, float rstd) {
        const float hidden = r(t, x + res);
@@ -80,7 +83,7 @@ TEST(Presets, TailsHaveThePeersBits) {
       fill_row(Pattern::kWeights, type, 3, weight.data(), kN);
       NormOptions o{type, Kind::kRms, p.rounding, p.residual_rounding, type, 1e-6f, 0};
       o.weight_offset = std::strcmp(p.weight_offset, "1") == 0 ? 1.0f : 0.0f;
-      // Statistics in T where the peer keeps them there.
+      // Statistics in T if the implementation keeps them in T.
       const float rstd = p.rounding == Rounding::kEveryStep ? r(type, 0.7071f) : 0.7071234f;
       norm_tail(o, {kN, x.data(), residual.data(), weight.data(), nullptr}, 0, rstd, z.data());
       int different = 0;
@@ -120,7 +123,7 @@ TEST(Presets, SettingsMakeADifference) {
   EXPECT_EQ(results.size(), 9u) << "two settings of the axes cannot be told apart";
 }
 
-// The order of the products moves few 16-bit results, so this takes many.
+// The order of the products changes few 16-bit results, so this takes many rows.
 TEST(Presets, TheOrderOfProductsMakesADifference) {
   constexpr int64_t kN = 400000;
   std::vector<float> x(kN), weight(kN), z(kN), first(kN);
@@ -142,7 +145,7 @@ TEST(Presets, TheOrderOfProductsMakesADifference) {
   EXPECT_LT(half, kN / 1000) << "a unit in the last place of f32 moves few f16 results";
 }
 
-// vLLM's dynamic fp8, written out: the row in T, its scale, and a division.
+// vLLM's dynamic fp8: the row in T, its scale, and a division.
 TEST(Presets, VllmDynamicFp8HasItsCodes) {
   constexpr int64_t kN = 64, kRows = 2048;
   constexpr float kMost = 448.0f, kLeastScale = 1.0f / (448.0f * 512.0f);

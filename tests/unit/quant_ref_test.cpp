@@ -1,5 +1,5 @@
-// The specification of quantised outputs tests itself: every code of every format, the scale rules with their special values,
-// layouts, and the single-precision model against its bounds.
+// The specification of quantised outputs tests itself: every code of every format, the scale rules
+// with special values, and layouts. Also the single-precision model against its bounds.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ constexpr int greatest_code(Format f) {
 constexpr int sign_of(Format f) { return f == Format::kE2M1 ? 8 : 0x80; }
 constexpr int nan_code(Format f) { return f == Format::kI8 ? 0 : f == Format::kE2M1 ? 7 : 0x7f; }
 
-// What a code's magnitude means, in other ways than the specification's.
+// The magnitude of a code, computed differently from the specification.
 double meaning(Format format, int code) {
   constexpr double kE2M1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   if (format == Format::kE2M1) return kE2M1[code];
@@ -68,7 +68,7 @@ TEST(QuantCodes, EveryCode) {
   }
 }
 
-// Between neighbours a and a + 1: below the middle to a, above it to a + 1, at it to the even one.
+// Between neighbours a and a + 1: below the middle a, above it a + 1, at it the even one.
 TEST(QuantCodes, NearestEvenBetweenAllNeighbours) {
   for (const Format format : kFloats) {
     const int sign = sign_of(format);
@@ -82,7 +82,7 @@ TEST(QuantCodes, NearestEvenBetweenAllNeighbours) {
       ASSERT_EQ(encode(format, -middle), even | sign) << name_of(format) << " " << a;
       ASSERT_EQ(encode(format, std::nextafter(-middle, 0.0f)), a | sign) << name_of(format);
       ASSERT_EQ(encode(format, std::nextafter(-middle, -kInf)), (a + 1) | sign);
-      // Bounds are taken in double: nothing may round twice.
+      // The middle is exact in double: nothing may round twice.
       ASSERT_EQ(encode(format, std::nextafter(static_cast<double>(middle), 0.0)), a);
       ASSERT_EQ(encode(format, std::nextafter(static_cast<double>(middle), 1e9)), a + 1);
     }
@@ -103,7 +103,7 @@ TEST(QuantCodes, TiesOfE2M1) {
     EXPECT_EQ(decode(Format::kE2M1, encode(Format::kE2M1, tie)), to);
 }
 
-// All exponents: no other code is nearer.
+// For all exponents, no other code is nearer.
 TEST(QuantCodes, NoOtherCodeIsNearer) {
   Random random(31);
   for (const Format format : kFloats) {
@@ -167,7 +167,8 @@ TEST(QuantCodes, Order) {
 
 // --- scales that are powers of two ---
 
-// For one exponent every significand, where roundings and boundaries lie; the definition for all others.
+// Every significand of one exponent, where roundings and limits are. The definition covers all
+// others.
 TEST(QuantScales, ExponentOfEverySignificand) {
   for (const Format format : {Format::kE4M3, Format::kE5M2, Format::kE2M1}) {
     const float q = qmax(format), inverse = 1.0f / q;
@@ -176,7 +177,8 @@ TEST(QuantScales, ExponentOfEverySignificand) {
       const float a = std::bit_cast<float>(0x3f800000u | fraction);
       const int e = scale_exponent(format, a);
       logarithm += e != static_cast<int>(std::ceil(std::log2(static_cast<double>(a) / q)));
-      // The exponent of the rounded product with 1 / QMAX, plus one unless it is a power of two: Transformer Engine.
+      // As in Transformer Engine: the exponent of the rounded product with 1 / QMAX, plus one
+      // unless it is a power of two.
       const uint32_t p = bits(a * inverse);
       product += e != static_cast<int>(p >> 23) - 127 + ((p & 0x7fffffu) != 0 ? 1 : 0);
     }
@@ -258,7 +260,7 @@ Quantiser pow2(Scheme scheme, Format format, bool e8m0) {
   return q;
 }
 
-// Every scheme with every format that it allows.
+// Every scheme with every format that it supports.
 std::vector<Quantiser> all_quantisers() {
   std::vector<Quantiser> all;
   for (const Format format : {Format::kE4M3, Format::kE5M2, Format::kI8}) {
@@ -323,7 +325,7 @@ TEST(QuantModel, PerRowAndBlocks) {
   }
   EXPECT_EQ(make(Scheme::kPerRow, Format::kI8)({127, -127, 2.5f, 3.5f}).codes,
             (std::vector<uint8_t>{127, 129, 2, 4}));
-  // 130 columns: two whole blocks of 64 and one of 2; one of 128 and one of 2.
+  // 130 columns: two blocks of 64 and one of 2; or one of 128 and one of 2.
   std::vector<float> z(130, 1.0f);
   z[63] = 2, z[64] = -4, z[129] = 0.5f, z[128] = 0.25f;
   Quantiser q = make(Scheme::kPerBlock, Format::kI8);
@@ -375,16 +377,17 @@ TEST(QuantModel, Nvfp4) {
   QuantResult twice = q(z);
   EXPECT_EQ(twice.scale, (std::vector<float>{0.5f, 0.25f}));
   EXPECT_EQ(twice.codes, r.codes);
-  // Beyond 448 the scale saturates and then the codes.
+  // Beyond 448 the scale saturates, then the codes.
   q.global_scale = 1;
   r = q({448 * 6, 448 * 3, 448 * 12, -448 * 60});
   EXPECT_EQ(r.scale_bytes, std::vector<uint8_t>{0x7e});
   EXPECT_EQ(r.codes, (std::vector<uint8_t>{7, 5, 7, 0xf}));
-  // The scale is rounded to nearest: here down, and the greatest element saturates.
+  // The scale is rounded to nearest. Here that is down, and the greatest element saturates.
   r = q({6 * 1.0624f, 2});
   EXPECT_EQ(r.scale_bytes, std::vector<uint8_t>{0x38});
   EXPECT_EQ(r.codes, (std::vector<uint8_t>{7, 4}));
-  // c is (1 / G) * (1 / 6) with three roundings: amax / (6 * G) would be another scale somewhere.
+  // c is (1 / G) * (1 / 6) with three roundings. amax / (6 * G) would give another scale for some
+  // values.
   int differ = 0;
   Random random(33);
   for (int trial = 0; trial < 2000; ++trial) {
@@ -400,7 +403,7 @@ TEST(QuantModel, Nvfp4) {
   EXPECT_GT(differ, 0);
 }
 
-// z is multiplied by 1 / (sf * G), two roundings; on ties it shows which.
+// z is multiplied by 1 / (sf * G), with two roundings. Ties show which product is used.
 TEST(QuantModel, Mxfp4) {
   std::vector<float> z(96, 0.0f);
   z[0] = 6, z[1] = 3.5f, z[2] = -0.25f, z[3] = -0.0f;  // E 0
@@ -462,13 +465,13 @@ TEST(QuantModel, Nvfp4AtTheEndsOfTheRange) {
   r = q({0x1.82p-8f, -0x1.82p-8f});
   EXPECT_EQ(r.scale_bytes[0], 1);
   EXPECT_EQ(r.codes, (std::vector<uint8_t>{5, 0xd})) << "3.02";
-  // 1 / (sf * G) overflows: FLT_MAX takes its place.
+  // 1 / (sf * G) overflows and becomes FLT_MAX.
   q.global_scale = 0x1p-120f;
   r = q({0x1.8p-127f, -0x1p-128f});
   EXPECT_EQ(r.scale[0], 0x1p-9f);
   EXPECT_EQ(r.codes, (std::vector<uint8_t>{5, 0xa}))
       << "3 and -1 by 2^128; by 2^129 it would be 6 and -2";
-  // No NaN from 0 * Inf.
+  // 0 * Inf does not give a NaN.
   q.global_scale = 0x1p-140f;
   EXPECT_EQ(std::isnan(q({1, 2}).scale[0]), false);
 }
@@ -509,7 +512,7 @@ TEST(QuantModel, ZeroScopes) {
   }
 }
 
-// Damage in one scope: all its codes and its scale say so, the next scope is as it was.
+// A NaN in one scope: all its codes and its scale become NaN. The next scope does not change.
 TEST(QuantModel, NanScopes) {
   for (const Quantiser& q : all_quantisers()) {
     std::vector<float> z(300);
@@ -583,7 +586,7 @@ TEST(QuantModel, AmaxFloor) {
     EXPECT_TRUE(std::isnan(scale(1e-4f, kNan))) << "a floor does not hide NaN";
     EXPECT_EQ(q({1e-5f, 0}).amax, 1e-5f) << "the output is what was seen, not the floor";
   }
-  // Not those schemes whose scales go down to zero.
+  // Except for schemes whose scales reach zero.
   for (const Scheme s : {Scheme::kMxfp8, Scheme::kNvfp4, Scheme::kMxfp4}) {
     Quantiser q = make(s);
     q.options.amax_floor = 1;
@@ -620,12 +623,12 @@ TEST(QuantModel, FromRounded) {
   QuantResult r = q({257, 1});
   EXPECT_EQ(r.scale[0], 256.0f / 127);
   EXPECT_EQ(r.amax, 256.0f);
-  // Rounding comes before the clamp, whose value need not be one of T.
+  // Rounding comes before the clamp. The clamp's value need not be a value of T.
   q.options.clamp = 258.5f;
   EXPECT_EQ(q({259, 1}).amax, 258.5f);
   q.options.clamp = 256.5f;
   EXPECT_EQ(q({257, 1}).amax, 256.0f);
-  // Codes, not only scales: 2.5 + 2^-10 is 2.5 in bf16, a tie.
+  // Codes, not only scales: 2.5 + 2^-10 is 2.5 in bf16, which is a tie.
   q = make(Scheme::kPerTensor, Format::kI8);
   q.dtype = Type::kBF16;
   EXPECT_EQ(q({2.5f + 0x1p-10f}).codes[0], 3);
@@ -750,7 +753,7 @@ Quantiser vary(Quantiser q, Random& random) {
   return q;
 }
 
-// Rows as norm computes them, and ranges of z as norm's reference gives them.
+// Rows from norm's model, and ranges of z from norm's reference.
 TEST(QuantBounds, ModelStaysInsideForNormsOfRows) {
   Random random(35);
   for (const Quantiser& base : all_quantisers()) {
@@ -779,7 +782,7 @@ TEST(QuantBounds, ModelStaysInsideForNormsOfRows) {
   }
 }
 
-// z anywhere in its range, ends too; all rounding types. Few codes may be left open.
+// z anywhere in its range, including the ends, with all rounding types. Few codes may remain open.
 TEST(QuantBounds, ModelStaysInsideForAnyZ) {
   constexpr double kRelative = 0x1p-24 * 20;
   Random random(36);
@@ -806,7 +809,7 @@ TEST(QuantBounds, ModelStaysInsideForAnyZ) {
   }
 }
 
-// One row's bounds, for z known to a part in 2^20.
+// The bounds of one row, with z known to a part in 2^20.
 QuantBounds bounds_of(const Quantiser& q, const std::vector<float>& z, float scale) {
   std::vector<Range> ranges;
   for (const float v : z)
@@ -859,7 +862,7 @@ TEST(QuantBounds, LeaveOpenWhatLiesOnABoundary) {
   b = bounds_of(q, {6 * 1.0625f, 1}, 1);
   EXPECT_EQ(b.scale[0].low, 1.0);
   EXPECT_EQ(b.scale[0].high, 1.125);
-  // The library's own three roundings, where z is almost or entirely certain but no number of f32.
+  // The library's own three roundings, for z that is almost or entirely certain but is no f32.
   q = make(Scheme::kPerTensor, Format::kI8);
   const Range near[] = {{0.25 * (1 + 1e-7), 0.25 * (1 + 1.001e-7)},
                         {0.25 * (1 + 4e-7), 0.25 * (1 + 4.001e-7)},
@@ -871,12 +874,12 @@ TEST(QuantBounds, LeaveOpenWhatLiesOnABoundary) {
   EXPECT_EQ(b.codes[1].low, 3);
   EXPECT_EQ(b.codes[2].low, 2);
   EXPECT_EQ(b.codes[2].high, 3);
-  // A negative scale turns the range round.
+  // A negative scale reverses the range.
   const Range wide = {1, 3};
   quant_bounds(q.options, &wide, 1, Type::kF32, 1, &minus, &b);
   EXPECT_EQ(b.codes[0].low, -3);
   EXPECT_EQ(b.codes[0].high, -1);
-  // A range that contains zero holds both zeros.
+  // A range that contains zero contains both zeros.
   const Range across[] = {{-1e-9, 1e-9}, {0, 0}, {-0.0, -0.0}, {-1e-9, -1e-10}};
   const float one = 1;
   q = make(Scheme::kPerTensor);
@@ -889,7 +892,8 @@ TEST(QuantBounds, LeaveOpenWhatLiesOnABoundary) {
   EXPECT_FALSE(b.codes[3].holds(Format::kE4M3, 0)) << "-0 is kept";
 }
 
-// What is known has one scale and one code: floored, clamped, or rounded one way.
+// A known value has one scale and one code: by the floor, a clamp, or a rounding that can go one
+// way only.
 TEST(QuantBounds, AreExactWhereZIsKnown) {
   for (const Format format : {Format::kE4M3, Format::kI8}) {
     Quantiser q = make(Scheme::kPerRow, format);
@@ -914,7 +918,7 @@ TEST(QuantBounds, AreExactWhereZIsKnown) {
     EXPECT_EQ(b.scale[0].low, rounded / qmax(format));
     EXPECT_EQ(b.scale[0].low, b.scale[0].high);
   }
-  // A tie that is certain goes to the even code only.
+  // A certain tie has only the even code.
   Quantiser q = make(Scheme::kPerTensor, Format::kI8);
   q.dtype = Type::kBF16;
   q.options.source = QuantSource::kRounded;

@@ -1,5 +1,5 @@
-// The specification tests itself: conversions, orders of summation, special values, and the single-precision model against the
-// reference in double.
+// The specification tests itself: conversions, orders of summation, special values. Also the
+// single-precision model against the reference in double.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ uint32_t bits(float v) { return std::bit_cast<uint32_t>(v); }
 
 // --- conversions ---
 
-// What 16 bits mean, by the formula of the format.
+// The value of 16 bits, by the formula of the format.
 double meaning(Type type, uint32_t b) {
   const int fraction_bits = type == Type::kF16 ? 10 : 7, bias = type == Type::kF16 ? 15 : 127;
   const int exponent = static_cast<int>(b >> fraction_bits & (type == Type::kF16 ? 31 : 255));
@@ -49,12 +49,12 @@ TEST(Conversions, Every16BitValue) {
   }
 }
 
-// Between neighbours a and b of T: below the middle to a, above it to b, at it to the even one.
+// Between neighbours a and b of T: below the middle a, above it b, at it the even one.
 TEST(Conversions, NearestEvenBetweenAllNeighbours) {
   for (const Type type : {Type::kF16, Type::kBF16}) {
     const uint32_t inf = type == Type::kF16 ? 0x7c00 : 0x7f80;
     for (uint32_t a = 0; a < inf; ++a) {
-      // Past the greatest value the next one would be a power of two, which stands for Inf.
+      // The next value after the greatest one would be a power of two, which stands for Inf.
       const double low = decode(type, a);
       const double high = a + 1 < inf ? meaning(type, a + 1) : 2 * low - meaning(type, a - 1);
       const double middle = (low + high) / 2;
@@ -96,7 +96,7 @@ TEST(Conversions, RowsAtAnyAddress) {
   }
 }
 
-// --- orders, on sums where it shows which numbers meet first ---
+// --- orders, with sums that show which numbers meet first ---
 
 float sum(Order order, Type type, std::vector<float> values) {
   std::vector<float> partial;
@@ -325,7 +325,8 @@ TEST(Model, RowsOfOneValueAreExact) {
 }
 
 TEST(Model, TheMeanIsCorrected) {
-  // An outlier in front, and large means: its rounding, and the errors of a sum of small numbers.
+  // An outlier at the front, and large means: its rounding, and the errors of a sum of small
+  // numbers.
   for (const Order order : {Order::kGpu, Order::kCpu}) {
     for (int power = 0; power <= 12; ++power) {
       std::vector<float> x(1000);
@@ -344,17 +345,17 @@ TEST(Model, TheMeanIsCorrected) {
 
 TEST(Model, LayerRowsThatOverflow) {
   for (const Order order : {Order::kGpu, Order::kCpu}) {
-    // a - a0 overflows; its sum does.
+    // a - a0 overflows, and so does its sum.
     EXPECT_TRUE(std::isnan(layer({3e38f, -3e38f}, 1)(order).z[0]));
     std::vector<float> x(256, 3e38f);
     x[0] = 0;
     EXPECT_TRUE(std::isnan(layer(x, 1)(order).z[0]));
-    // The squares alone.
+    // Only the squares overflow.
     const NormResult r = layer({1e20f, -1e20f, 1e20f, -1e20f}, 1)(order);
     EXPECT_EQ(r.mean, 0.0f);
     EXPECT_EQ(r.rstd, 0.0f);
     EXPECT_EQ(r.z[0], 0.0f);
-    // No sum of a row of one value does.
+    // A row of one value has no sum that overflows.
     EXPECT_EQ(layer(std::vector<float>(256, 3e38f), 1)(order).z[255], 0.0f);
   }
 }
@@ -430,7 +431,7 @@ TEST(Model, StaysWithinTheBoundsOfTheReference) {
               std::string(name_of(type)) + (kind == Kind::kRms ? " rms" : " layer") + " rounding " +
               std::to_string(rounding) + " order " + std::to_string(static_cast<int>(order));
           EXPECT_EQ(tally.outside, 0) << what;
-          // Bounds that hold nothing, or everything, would prove nothing.
+          // Bounds that contain nothing, or everything, prove nothing.
           EXPECT_GT(tally.bounded, tally.rows / 3) << what;
           if (type == Type::kBF16 && kind == Kind::kRms) {
             EXPECT_LT(tally.open, tally.elements / 10)
@@ -443,7 +444,7 @@ TEST(Model, StaysWithinTheBoundsOfTheReference) {
 }
 
 TEST(Reference, NoticesAWrongStatistic) {
-  // E[x^2] - E[x]^2 on a row with mean / sigma 2^10 loses what the bounds do not forgive.
+  // E[x^2] - E[x]^2, on a row with mean / sigma 2^10, loses more than the bounds allow.
   std::vector<float> x(4096);
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = 1024.0f + (i % 2 == 0 ? 1.0f : -1.0f) + 0x1p-13f * static_cast<float>(i % 7);
@@ -464,7 +465,7 @@ TEST(Reference, LongestPath) {
   EXPECT_EQ(longest_path(Order::kGpu, Type::kF32, 1), 3);
 }
 
-// A wrong fold must be visible in rstd, or comparing bits would prove little.
+// A wrong fold must change rstd. Otherwise the comparison of bits would prove little.
 TEST(Sensitivity, WrongFoldsShow) {
   constexpr int kRows = 1000;
   for (const int64_t n : {64, 576, 1024}) {

@@ -1,4 +1,4 @@
-// Folding of leading dimensions and the tests of overlap, against plain enumeration.
+// Folding of leading dimensions and the tests for overlap, against plain enumeration.
 #include "core/row_map.h"
 
 #include <gtest/gtest.h>
@@ -119,7 +119,8 @@ RowTensor random_tensor(Random& random, const Shape& s, int64_t row_bytes) {
   return t;
 }
 
-// Saying "disjoint" of what overlaps would let a kernel destroy its input; the opposite only refuses a call.
+// If "disjoint" were wrong, a kernel could destroy its input. The opposite error only refuses a
+// call.
 TEST(Footprint, DisjointMeansThatNoByteIsShared) {
   Random random(2);
   int disjoint_found = 0, shared_found = 0, refused = 0, turns_found = 0;
@@ -167,7 +168,8 @@ TEST(Footprint, DisjointMeansThatNoByteIsShared) {
   EXPECT_LT(refused, 8000) << "too many harmless pairs are refused";
 }
 
-// Lengths and distances of tensors of up to 2^62 bytes fit in 64 bits with their sign; longer ones have no range.
+// Lengths and distances of tensors of up to 2^62 bytes fit in 64 bits with their sign. Longer
+// tensors have no range.
 TEST(Footprint, SpansOfUpTo2To62Bytes) {
   constexpr int64_t kMost = int64_t{1} << 62;
   const int64_t two[kMaxOuter] = {2, 2, 1};
@@ -185,7 +187,7 @@ TEST(Footprint, SpansOfUpTo2To62Bytes) {
   EXPECT_FALSE(range_of(INT64_MAX - 16, INT64_MIN + 1, &range));
 }
 
-// Views at both sides of the address whose sign changes, and of the longest spans.
+// Views on both sides of the address where the sign changes, and with the longest spans.
 TEST(Footprint, DisjointAtAnyAddress) {
   constexpr int64_t kFar = (int64_t{1} << 62) - 64;
   const int64_t two[kMaxOuter] = {2, 1, 1};
@@ -206,7 +208,7 @@ TEST(Footprint, DisjointAtAnyAddress) {
   }
 }
 
-// Rows of several pieces, as scales in columns have them.
+// Rows of several pieces, like column-major scales.
 TEST(Footprint, PiecesOfRows) {
   Random random(3);
   int apart = 0;
@@ -256,7 +258,8 @@ Footprint footprint_of(uintptr_t data, std::array<int64_t, 3> strides, Shape s, 
   return f;
 }
 
-// Views of one buffer that lie some strides apart, with rows at 0 and 100 behind each multiple of 1000.
+// Views of one buffer at distances of some strides. Rows are at 0 and 100 after each multiple of
+// 1000.
 TEST(Footprint, ViewsAWholeStrideApart) {
   const Shape s{{2, 3, 1}, 2};
   const Footprint a = footprint_of(0x10000, {100, 1000, 0}, s, 50);

@@ -49,14 +49,14 @@ TEST(Reciprocal, IsTheQuotient) {
   for (int shift = 20; shift < 62; ++shift) {
     for (int64_t near = -70; near <= 70; ++near) {
       expect_quotient((int64_t{1} << shift) + near);
-      // About the middle between two neighbours of f32, which ties decide.
+      // Near the middle between two neighbouring f32 values, which ties decide.
       expect_quotient((int64_t{1} << shift) +
                       (int64_t{1} << (shift - 24 > 0 ? shift - 24 : 0)) * near);
     }
   }
 }
 
-// What a GPU is given does not depend on the calling thread's rounding mode.
+// The parameters of a GPU kernel do not depend on the calling thread's rounding mode.
 TEST(Reciprocal, ParametersInAnyRoundingMode) {
   Request r = simple_request({4, 4099}, FASTNORM_DTYPE_BF16);
   r.args.quant_scheme = FASTNORM_QUANT_PER_ROW;

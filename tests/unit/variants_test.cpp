@@ -1,4 +1,5 @@
-// The list of kernels as data: every line makes kernels, no kernel is there twice, and policies fit each other.
+// The list of kernels as data: every line makes kernels, no kernel occurs twice, and policies are
+// compatible.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -9,6 +9,8 @@
 #include "cuda/norm_backward/table.h"
 #include "cuda/norm_heads/launch_params.h"
 #include "cuda/norm_heads/table.h"
+#include "cuda/norm_heads_backward/launch_params.h"
+#include "cuda/norm_heads_backward/table.h"
 #include "cuda/norm_stages/launch_params.h"
 #include "cuda/norm_stages/table.h"
 
@@ -127,6 +129,36 @@ class DryDevice final : public Device {
     } else {
       const NormHeadsParams params = make_norm_heads_params(desc, plan);
       asm volatile("" ::"m"(params));
+    }
+    return FASTNORM_OK;
+  }
+
+  std::span<const NormHeadsBackwardEntry> norm_heads_backward_table() const override {
+    return cuda::norm_heads_backward_table(*facts.arch);
+  }
+  fastnorm_status prepare_norm_heads_backward(const HeadsGradients&, const NormHeadsBackwardPlan&,
+                                              Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_heads_backward(const HeadsGradients& call,
+                                          const NormHeadsBackwardPlan& plan, void* workspace, void*,
+                                          Error&) override {
+    const std::span<const NormHeadsBackwardEntry> table = norm_heads_backward_table();
+    for (int32_t i = 0; i < plan.launches; ++i) {
+      const HeadsBackwardStep& step = plan.steps[i];
+      const NormHeadsBackwardVariant& v = table[static_cast<size_t>(step.index)].variant;
+      if (v.is_held()) {
+        const HeldHeadsBackwardParams params =
+            make_held_heads_backward_params(call, plan, step, workspace);
+        asm volatile("" ::"m"(params));
+      } else if (v.form == HeadsBackwardForm::kFold) {
+        const HeadsFoldParams params = make_heads_fold_params(call, plan, step, workspace);
+        asm volatile("" ::"m"(params));
+      } else {
+        const NormHeadsBackwardParams params =
+            make_heads_backward_params(call, plan, step, workspace);
+        asm volatile("" ::"m"(params));
+      }
     }
     return FASTNORM_OK;
   }

@@ -99,14 +99,14 @@ __device__ __forceinline__ void load_weights(uint4 (&weight)[S::kVectors],
                                              const HeldPartParams& part, const HeldPlace<S>& place,
                                              uint32_t head) {
   using T = typename S::T;
-  const bool given = held_weight_type(part.bits) == OperandType::kElement;
+  const bool present = held_weight_type(part.bits) == OperandType::kElement;
   const char* const row =
       held_weight(part.weight, part.weight_stride, head, part.heads) + place.lane * kVectorBytes;
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
     weight[v] = make_uint4(T::kOneWord, T::kOneWord, T::kOneWord, T::kOneWord);
     ptx::ld_global_v4_if(weight[v], row + v * (S::kLanes * kVectorBytes),
-                         given && place.vector(v) < part.vectors);
+                         present && place.vector(v) < part.vectors);
   }
 }
 
@@ -176,6 +176,15 @@ struct HeldRows {
   __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token) {
 #pragma unroll
     for (int a = 0; a < kMaxRopeAxes; ++a) row[a] = a < s.axes ? table_row(s, a, token) : 0;
+  }
+  // With one axis the row is known.
+  __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token, int64_t known) {
+    if (s.axes == 1) {
+      row[0] = known, row[1] = row[2] = row[3] = 0;
+    } else {
+#pragma unroll
+      for (int a = 0; a < kMaxRopeAxes; ++a) row[a] = a < s.axes ? table_row(s, a, token) : 0;
+    }
   }
   int64_t row[kMaxRopeAxes];
 };

@@ -45,18 +45,9 @@ bool is_aligned(const RopeTable& t) {
 }
 
 HeadsShared shared_of(const NormHeadsDesc& d) {
-  HeadsShared s = {};
-  s.tokens = static_cast<uint32_t>(d.tokens);
+  HeadsShared s = make_heads_shared(d, d.tokens);
   s.slot_count = static_cast<uint32_t>(d.slot_count);
-  s.half = static_cast<int32_t>(d.rope_dim / 2);
-  s.axes = d.axes;
-  for (int a = 0; a < kMaxRopeAxes; ++a) s.section_end[a] = static_cast<int32_t>(d.section_end[a]);
-  s.mrope_interleaved = d.mrope_interleaved;
-  s.table_f32 = d.table_dtype == Dtype::kF32;
-  s.table_repeats = d.table_repeats;
-  s.table_aligned = is_aligned(d.cos) && is_aligned(d.sin);
-  s.cos = table_of(d.cos), s.sin = table_of(d.sin);
-  s.positions = numbers_of(d.positions), s.slots = numbers_of(d.slots);
+  s.slots = numbers_of(d.slots);
   return s;
 }
 
@@ -191,6 +182,21 @@ void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, uint32_t g
 }
 
 }  // namespace
+
+HeadsShared make_heads_shared(const RopeTables& d, int64_t tokens) {
+  HeadsShared s = {};
+  s.tokens = static_cast<uint32_t>(tokens);
+  s.half = static_cast<int32_t>(d.rope_dim / 2);
+  s.axes = d.axes;
+  for (int a = 0; a < kMaxRopeAxes; ++a) s.section_end[a] = static_cast<int32_t>(d.section_end[a]);
+  s.mrope_interleaved = d.mrope_interleaved;
+  s.table_f32 = d.table_dtype == Dtype::kF32;
+  s.table_repeats = d.table_repeats;
+  s.table_aligned = is_aligned(d.cos) && is_aligned(d.sin);
+  s.cos = table_of(d.cos), s.sin = table_of(d.sin);
+  s.positions = numbers_of(d.positions);
+  return s;
+}
 
 HeldHeadsParams make_held_heads_params(const NormHeadsDesc& d, const NormHeadsPlan& plan) {
   HeldHeadsParams p = {};

@@ -6,6 +6,9 @@
 
 namespace fastnorm::cuda {
 
+// What turns the heads of so many tokens; no slots.
+HeadsShared make_heads_shared(const RopeTables& tables, int64_t tokens);
+
 // Of a plan on a general kernel.
 NormHeadsParams make_norm_heads_params(const NormHeadsDesc& desc, const NormHeadsPlan& plan);
 

@@ -274,7 +274,8 @@ TEST(CallersLoop, ALoopThatRepeatsAsManyRowsAsItDropsIsAnError) {
       << error.text;
 }
 
-// The same, where the sum of the row numbers comes out right, and that of their squares' differences.
+// The same for a loop that keeps the sum of the row numbers, and of the differences of their
+// squares.
 TEST(CallersLoop, ALoopThatRunsTheMiddleTwiceIsAnError) {
   Data data;
   LoopDevice host([](int64_t n, int64_t, auto& run) {
@@ -319,7 +320,8 @@ TEST(CallersLoop, NestedContexts) {
 #if defined(__x86_64__)
 uint64_t fp_mode() { return _mm_getcsr(); }
 void set_fp_mode(uint64_t mode) { _mm_setcsr(static_cast<uint32_t>(mode)); }
-// Flush to zero, subnormals are zeros, round up, an exception flag set; and the same with traps on.
+// Flush to zero, subnormals are zeros, round up, an exception flag set. Then the same with traps
+// on.
 constexpr uint64_t kOddModes[] = {0x1f80 | 0x8040 | 0x4000 | 0x01, 0x1f80 | 0x2000,
                                   0x0000 | 0x6000};
 constexpr uint64_t kFlags = 0x3f;
@@ -337,7 +339,7 @@ constexpr uint64_t kFlags = 0;
 
 TEST(FpMode, BitsDoNotDependOnItAndItIsRestored) {
   Data data;
-  // Tiny rows too: flushed, they would be zero.
+  // Tiny rows too: if they were flushed, they would be zero.
   for (int64_t i = 0; i < kColumns; ++i) data.x[static_cast<size_t>(5 * kColumns + i)] *= 0x1p-135f;
   data.desc.eps = 0;
   fastnorm_context_options pool_options = default_options();

@@ -1,6 +1,8 @@
-// Conversions of every level: all 16-bit values to f32, and f32 to 16 bits at every exponent, about every value and halfway case.
+// Conversions of every instruction set: all 16-bit values to f32, and f32 to 16 bits. The latter at
+// every exponent, near every value and halfway case.
 //
-// They are reached through the general kernels for x + residual: -0 + r is r for every r, so residual_out is r converted.
+// The general kernels for x + residual convert: -0 + r is r for every r, so residual_out is r in
+// the other dtype.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -74,7 +76,7 @@ TEST(Conversion, EveryValueToF32) {
   }
 }
 
-// All upper halves of an f32, and lower halves at and beside the halfway points of both types.
+// All upper halves of an f32, with lower halves at and near the halfway points of both dtypes.
 std::vector<float> interesting_floats() {
   std::vector<float> values;
   for (uint32_t high = 0; high < 65536; ++high) {
@@ -87,7 +89,7 @@ std::vector<float> interesting_floats() {
   return values;
 }
 
-// Subnormal f16 have their halfway points at any bit: each of them, and its neighbours.
+// Subnormal f16 values have halfway points at any bit. Tests each of them and its neighbours.
 void add_subnormal_halves(std::vector<float>* values) {
   for (uint32_t i = 0; i <= 1024; ++i) {
     const float half = std::ldexp(static_cast<float>(2 * i + 1), -25);

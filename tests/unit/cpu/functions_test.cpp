@@ -1,4 +1,4 @@
-// exp, sigmoid, silu and tanh of every level: the bits of the specification.
+// exp, sigmoid, silu and tanh of every instruction set have the bits of the specification.
 #include "ref/functions.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 namespace fastnorm::cpu {
 namespace {
 
-// Registers as the manuals number their bits.
+// Bits of registers as the manuals number them.
 constexpr uint32_t kAvx = 1u << 28, kFma = 1u << 12, kF16c = 1u << 29;
 constexpr uint32_t kAvx2 = 1u << 5, kF = 1u << 16, kDq = 1u << 17, kBw = 1u << 30, kVl = 1u << 31;
 constexpr uint32_t kBf16 = 1u << 5;

@@ -1,5 +1,5 @@
-// Bits of every kernel are the same on every level, whole and in parts of rows, streamed or not. The scalar level itself is held to the
-// model by the check program.
+// Every kernel gives the same bits in every instruction set, for whole ranges and parts of them,
+// with and without streaming stores. The check program compares the scalar kernels with the model.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kRows = 3;
 constexpr size_t kGuard = 64;
 
-// Memory for one tensor, filled with bits of its dtype at random, some of them special.
+// Memory for one tensor, filled with random values of its dtype; some are special.
 struct Buffer {
   std::vector<std::byte> bytes;
   std::byte* at(size_t offset) { return bytes.data() + offset; }
@@ -26,7 +26,7 @@ struct Random {
   std::mt19937_64 engine;
   uint64_t below(uint64_t n) { return engine() % n; }
 
-  // Mostly near 1; some tiny, zero, Inf or NaN where `special`.
+  // Usually near 1. With `special`, some are tiny, zero, Inf or NaN.
   uint32_t value(Dtype dtype, bool special) {
     const auto noise = static_cast<uint32_t>(engine());
     const uint32_t sign = noise >> 31;
@@ -35,7 +35,8 @@ struct Random {
                                    0x7f800000, 0x7fc12345, 0x00812345};
       constexpr uint32_t kF16[] = {0x0000, 0x0001, 0x0200, 0x7c00, 0x7e11, 0x0411};
       constexpr uint32_t kBF16[] = {0x0000, 0x0001, 0x0040, 0x7f80, 0x7fc1, 0x0081};
-      const uint64_t which = below(below(8) == 0 ? 6 : 3);  // Inf and NaN seldom: they fill a row
+      const uint64_t which =
+          below(below(8) == 0 ? 6 : 3);  // Inf and NaN are rare: they affect a whole row
       if (dtype == Dtype::kF32) return kF32[which] | sign << 31;
       return (dtype == Dtype::kF16 ? kF16 : kBF16)[which] | sign << 15;
     }
@@ -56,7 +57,7 @@ struct Random {
   }
 };
 
-// One call on buffers of its own.
+// One call with its own buffers.
 struct Trial {
   NormDesc desc;
   NormPlan plan;
@@ -83,7 +84,8 @@ RowTensor rows_of(Buffer& b, size_t offset, int64_t stride_elements, Dtype dtype
 
 Dtype either(Random& random, Dtype dtype) { return random.below(3) == 0 ? Dtype::kF32 : dtype; }
 
-// A call that the kernel serves, at random: alignment, dtypes and roundings are free for the general kernels.
+// A random call that the kernel supports. For the general kernels, alignment, dtypes and roundings
+// vary.
 Trial make_trial(Random& random, int32_t index, int64_t n) {
   const NormKey key = cpu::kNormTable[static_cast<size_t>(index)].key;
   const bool any = key.affine == Affine::kAny, special = random.below(3) == 0;
@@ -149,7 +151,7 @@ bool is_nan(Dtype dtype, uint32_t bits) {
   return (bits & 0x7fff) > (dtype == Dtype::kF16 ? 0x7c00u : 0x7f80u);
 }
 
-// Equal, but for the bits of a NaN; guards included.
+// Equal, guards included. The bits of a NaN are free.
 testing::AssertionResult same(Dtype dtype, std::span<const std::byte> a,
                               std::span<const std::byte> b) {
   if (a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0) {
@@ -168,7 +170,7 @@ testing::AssertionResult same(Dtype dtype, std::span<const std::byte> a,
   return testing::AssertionSuccess();
 }
 
-// The buffer from where its dtype's elements are aligned.
+// The buffer from the first aligned element on.
 std::span<const std::byte> from(const Buffer& b, const RowTensor& t) {
   if (!t) return {};
   const auto begin =
@@ -186,7 +188,7 @@ void expect_same_on_all_levels(Random& random, const std::vector<Level>& levels,
     trial.run(levels[i], random.below(2) == 0);
     const std::string where = std::string(cpu::kNormTable[static_cast<size_t>(index)].name) +
                               " on " + levels[i].name + ", n " + std::to_string(n);
-    // The kept copies lie elsewhere, so only the offsets count.
+    // The kept copies have other addresses, so only the offsets count.
     const auto part = [](const Buffer& kept, const Buffer& b, const RowTensor& t) {
       return std::span(kept.bytes).subspan(kept.bytes.size() - from(b, t).size());
     };
@@ -227,7 +229,8 @@ TEST(Kernels, SameBitsOnEveryLevel) {
   }
 }
 
-// Else a kernel that is missing from the second unit would be that of the first, as right and slower.
+// Otherwise a kernel missing from the second unit would be the first unit's, with right results but
+// slower.
 TEST(Kernels, EveryUnitHasWhatItIsFor) {
   for (const cpu::IsaKernels& isa : cpu::built_isas()) {
     for (size_t i = 0; i < cpu::kNormKernels; ++i) {
@@ -239,7 +242,7 @@ TEST(Kernels, EveryUnitHasWhatItIsFor) {
   }
 }
 
-// Rows of 16 bits past the caches, y on 64-byte boundaries.
+// 16-bit rows larger than the caches, with y on 64-byte boundaries.
 struct AheadTrial {
   NormDesc desc;
   NormPlan plan;
@@ -328,7 +331,7 @@ TEST(Kernels, RowsAreReadAheadWhereThatPays) {
                      [](AheadTrial* t) { t->desc.y.stride_bytes[0] += 32; }));
 }
 
-// A row's result is the same in whatever range of rows it is.
+// A row's result does not depend on its range of rows.
 TEST(Kernels, SameBitsInAnyRange) {
   Random random{std::mt19937_64(7)};
   for (const Level& level : runnable_levels()) {

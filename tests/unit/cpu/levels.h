@@ -1,4 +1,5 @@
-// The kernels of this build that the machine can run: each level, and AVX-512 with and without its instructions for bf16.
+// The kernels of this build that the machine can run: each instruction set, and AVX-512 with and
+// without its bf16 instructions.
 #pragma once
 
 #include <string>

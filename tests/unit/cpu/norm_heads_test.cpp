@@ -1,5 +1,5 @@
-// norm_heads on the CPU, through the C ABI: random calls against the model byte for byte, gaps between rows and pages included; and what
-// the header promises of pairs of calls.
+// norm_heads on the CPU, through the C ABI: random calls against the model, byte for byte, gaps
+// between rows and pages included. Also relations between calls that the header states.
 #include "fastnorm/norm_heads.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ struct Context {
   fastnorm_context* context = nullptr;
 };
 
-// Calls use() with each instruction set of this machine in force.
+// Calls use() with each instruction set of this machine.
 template <class Use>
 void for_each_isa(Use use) {
   for (const cpu::IsaKernels& isa : cpu::built_isas()) {
@@ -79,7 +79,7 @@ TEST(NormHeads, RandomCallsEqualTheModel) {
   });
 }
 
-// A call of one part, easy to change. Tokens are at positions 0, 1, ..
+// A call of one part. Tokens are at positions 0, 1, ..
 struct OneCall {
   OneCall(Type t, int64_t count, int64_t head_count, int64_t columns, uint64_t seed = 1)
       : type(t), tokens(count) {
@@ -118,7 +118,7 @@ struct OneCall {
     }
   }
 
-  // Statistics of the part's rows, with a last 2 where `pairs`.
+  // A statistic of the part's rows, with a last 2 for `pairs`.
   Owned statistic(bool pairs = false) const {
     std::vector<int64_t> shape = {tokens};
     if (!part.across()) shape.push_back(part.heads);
@@ -187,7 +187,7 @@ TEST(NormHeads, ARopeOfANormIsTwoCalls) {
   });
 }
 
-// Of a value of T.
+// The unit in the last place of a value of T.
 double ulp(Type type, double value) {
   const int digits = type == Type::kF32 ? 23 : type == Type::kF16 ? 10 : 7;
   const int least = type == Type::kF16 ? -14 : -126;
@@ -289,7 +289,7 @@ TEST(NormHeads, StatisticsThatAreGivenAreAsGoodAsComputed) {
   }
 }
 
-// The statistic of all heads from sums of two halves of them, as two devices would have.
+// The statistic of all heads from the sums of two halves, as on two devices.
 TEST(NormHeads, SumsOfSquaresMakeAStatisticOfAllHeads) {
   const Context context;
   for (const fastnorm_norm_kind kind : kKinds) {
@@ -377,7 +377,7 @@ TEST(NormHeads, BadNumbersAreFoundBeforeAnythingIsWritten) {
   EXPECT_EQ(call.run(context.context), FASTNORM_OK) << fastnorm_last_error();
 }
 
-// Tokens more than 2^31 elements apart, in memory of which few pages are used.
+// Tokens more than 2^31 elements apart, in memory with few used pages.
 TEST(NormHeads, TokensFarApart) {
   constexpr int64_t kApart = (int64_t{1} << 31) + 8;
   constexpr size_t kBytes = static_cast<size_t>(kApart + 64) * 2;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Looks into the library's objects: only the units of an instruction set use its registers, and those units define no function that the
-# linker may keep for others ("weak" or "unique"). Usage: objects.sh libfastnorm_internal.a
+# Checks the library's objects. Only the units of an instruction set use its registers. These units
+# define no "weak" or "unique" function, which the linker could keep for others.
+# Usage: objects.sh libfastnorm_internal.a
 set -euo pipefail
 archive=$1
 passed=0
@@ -28,10 +29,11 @@ seen_wide=""
 while read -r object width; do
   objects=$((objects + 1))
   case $object in
-    *_avx512*) check "$object" "$([ "$width" = zmm ] || echo "no zmm register: is this the right object?")" ;;
-    *_avx2*) check "$object" "$([ "$width" = ymm ] || echo "uses $width registers, required ymm")" ;;
-    *) check "$object" "$([ "$width" = none ] || echo "uses $width registers outside the units with their own flags")" ;;
+    *_avx512*) wanted=zmm ;;
+    *_avx2*) wanted=ymm ;;
+    *) wanted=none ;; # outside the units with their own flags
   esac
+  check "$object" "$([ "$width" = $wanted ] || echo "uses $width registers, required $wanted")"
   case $object in
     *_avx*) seen_wide="$seen_wide $object" ;;
   esac
@@ -42,7 +44,9 @@ check "wide objects" "$([ "$(wc -w <<<"$seen_wide")" -ge 13 ] || echo "only$seen
 # nm prints a line with the name of each member, then its symbols.
 shared=$(nm --defined-only "$archive" | awk '
   /:$/ { object = $0 }
-  object ~ /(norm|norm_backward|norm_heads|mla_decode)_(scalar|avx)/ && $2 ~ /^[WVu]$/ { print object, $3 }')
+  object ~ /(norm|norm_backward|norm_heads|mla_decode)_(scalar|avx)/ && $2 ~ /^[WVu]$/ {
+    print object, $3
+  }')
 check "functions shared between units" "$(head -n 3 <<<"$shared")"
 
 echo "$passed passed, $failed failed, 0 skipped"

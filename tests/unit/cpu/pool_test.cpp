@@ -1,4 +1,4 @@
-// The pool: every range once, in parallel, nested, shared, forked.
+// The pool: every range runs once, in parallel, nested, shared, and after a fork.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Counts how often each element was worked on.
+// Counts how often each element was processed.
 struct Counts {
   explicit Counts(int64_t n) : count(static_cast<size_t>(n)) {}
 
@@ -57,7 +57,7 @@ TEST(Pool, ManySmallJobs) {
   EXPECT_TRUE(counts.all_are(kJobs));
 }
 
-// A range that ends only when another thread has come, so the job cannot be done by one.
+// A range that ends only after another thread has come, so that one thread cannot do the job.
 struct Meeting {
   static void run(void* task, int64_t, int64_t) {
     auto& meeting = *static_cast<Meeting*>(task);
@@ -147,7 +147,7 @@ int exit_code_of_child(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// In the child the pool's threads do not exist: jobs and the pool's end must not wait for them.
+// The pool's threads do not exist in the child. Neither jobs nor the pool's end may wait for them.
 TEST(Pool, AForkedChildRunsAlone) {
   FASTNORM_SKIP_EMULATED;
   auto pool = std::make_unique<Pool>(3);
@@ -157,7 +157,7 @@ TEST(Pool, AForkedChildRunsAlone) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(20);  // a hang ends as a signal
+    alarm(20);  // turns a hang into a signal
     Counts counts(64);
     for (int i = 0; i < 10; ++i) pool->run(counts.job(1));
     pool.reset();
@@ -168,13 +168,14 @@ TEST(Pool, AForkedChildRunsAlone) {
   EXPECT_TRUE(before.all_are(2)) << "the parent goes on";
 }
 
-// Forked while the pool is at work for another thread.
+// Forked while the pool works for another thread.
 TEST(Pool, AChildOfABusyPoolRunsAlone) {
   FASTNORM_SKIP_EMULATED;
   Pool pool(2);
   std::atomic<bool> stop{false};
   Counts work(256);
-  // Its threads exist from the first job on; a child forked before would start its own, which ThreadSanitizer does not allow.
+  // Its threads start with the first job. A child forked before would start its own, which
+  // ThreadSanitizer does not allow.
   pool.run(work.job(1));
   std::thread busy([&] {
     while (!stop.load()) pool.run(work.job(1));

@@ -1,5 +1,5 @@
-// What src/cuda uses of the CUDA driver's types, for pretend_runtime.cpp: names and values are NVIDIA's. Found ahead of the toolkit's
-// header.
+// The types of the CUDA driver that src/cuda uses, for pretend_runtime.cpp. Names and values are
+// NVIDIA's. The include path finds this header before the toolkit's.
 #pragma once
 
 #include <cstdint>

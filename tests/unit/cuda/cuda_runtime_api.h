@@ -1,5 +1,5 @@
-// What src/cuda uses of the CUDA runtime, for pretend_runtime.cpp: names and values are NVIDIA's. Found ahead of the toolkit's header,
-// which these tests do without.
+// The parts of the CUDA runtime that src/cuda uses, for pretend_runtime.cpp. Names and values are
+// NVIDIA's. The include path finds this header before the toolkit's, which these tests do not need.
 #pragma once
 
 #include <cstddef>

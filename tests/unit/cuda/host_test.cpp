@@ -1,4 +1,5 @@
-// The library's host code for GPUs, from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes notes.
+// The library's host code for GPUs, from the C ABI to its calls of the CUDA runtime. The runtime
+// here only records them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 #include "ref/data.h"
 #include "unit/cuda/pretend_runtime.h"
 
-// ThreadSanitizer has an operator new of its own.
+// ThreadSanitizer has its own operator new.
 #if defined(__SANITIZE_THREAD__)
 #define FASTNORM_COUNTS_ALLOCATIONS 0
 #elif defined(__has_feature)
@@ -30,7 +31,8 @@ thread_local int64_t allocations;
 
 }  // namespace
 
-// Counts what a thread allocates; the arrays' forms end up here. Not inlined: compilers would see malloc() and free() and miss new.
+// Counts a thread's allocations; the array forms call it. Not inlined: compilers would see malloc()
+// and free() without new.
 __attribute__((noinline)) void* operator new(size_t bytes) {
   ++allocations;
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
@@ -46,7 +48,7 @@ namespace {
 constexpr uintptr_t kMemory = uintptr_t{1} << 40;  // nothing is there
 void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
 
-// A call on GPU tensors, which its tensors must outlive.
+// A call on GPU tensors. It refers to its tensors.
 struct Call {
   explicit Call(std::vector<int64_t> extents, fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16,
                 int number = 0, int device = 0)
@@ -94,7 +96,7 @@ fastnorm_status create(fastnorm_context** context, int device = 0) {
   return fastnorm_context_create({FASTNORM_DEVICE_CUDA, device}, nullptr, context);
 }
 
-// Each test begins on a machine with one H200 and a thread that has nothing current.
+// Each test starts on a machine with one H200 and a thread without a current context.
 class CudaHost : public testing::Test {
  protected:
   void SetUp() override {
@@ -109,7 +111,7 @@ class CudaHost : public testing::Test {
     ASSERT_EQ(create(&context, device), FASTNORM_OK) << fastnorm_last_error();
     notes.loaded.clear();
   }
-  // Runs a call that is to be one launch.
+  // Runs a call that must be one launch.
   const Recorded& run(const Call& call) {
     recorded.clear();
     EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_OK)
@@ -188,7 +190,7 @@ TEST_F(CudaHost, GpusWithoutKernels) {
   EXPECT_EQ(info.multiprocessors, 132);
 }
 
-// Whatever fails while a context is made, nothing is left behind.
+// Whatever fails while a context is created, nothing remains.
 TEST_F(CudaHost, FailuresOfTheRuntimeWhileAContextIsMade) {
   notes.context = other_context(0);
   for (const char* function :
@@ -219,7 +221,7 @@ TEST_F(CudaHost, ClustersThatASliceOfAGpuCanSchedule) {
   }
 }
 
-// Lists are by rows and lengths: the number of multiprocessors decides nothing.
+// Lists depend on rows and lengths. The number of SMs decides nothing.
 TEST_F(CudaHost, PlansTheSameForAnyNumberOfMultiprocessors) {
   int32_t threads = 0;
   for (const int multiprocessors : {132, 114, 148}) {
@@ -286,7 +288,8 @@ TEST_F(CudaHost, NoRowsAreNoLaunch) {
   EXPECT_TRUE(notes.loaded.empty());
 }
 
-// Heads of queries and keys are one grid, the keys' blocks behind the queries' of a token; what stands between others is launched in order.
+// Heads of queries and keys are one grid: the keys' blocks of a token follow those of its queries.
+// Calls between others are launched in order.
 TEST_F(CudaHost, CallsOfAList) {
   make();
   const Call q({4096, 64, 128}), k({4096, 8, 128}, FASTNORM_DTYPE_BF16, 1),
@@ -297,10 +300,10 @@ TEST_F(CudaHost, CallsOfAList) {
   ASSERT_EQ(recorded.size(), 2u);
   const Recorded& pair = recorded[0];
   const fastnorm_info info = q.info(context);
-  // Without a weight they run on a general kernel, blocks evenly among each other.
+  // Without a weight they run on a general kernel, with interleaved blocks.
   EXPECT_EQ(pair.launch.kernel, pair_kernel_address(index_of(info.kernel), cuda::GridForm::kPair));
   EXPECT_EQ(pair.pair.call[0].second_share, (1ull << 32) / 9 + 1) << "8 of queries, 1 of keys";
-  // The keys on the queries' kernel.
+  // The keys use the kernel of the queries.
   EXPECT_EQ(pair.launch.grid.x,
             info.blocks + 4096u * 8 / static_cast<unsigned>(info.rows_per_block));
   EXPECT_EQ(pair.launch.grid.y, 1u);
@@ -308,7 +311,7 @@ TEST_F(CudaHost, CallsOfAList) {
   EXPECT_EQ(pair.pair.call[1].x.data, k.tensor.data);
   EXPECT_EQ(pair.pair.call[1].rows, 4096u * 8);
   EXPECT_EQ(recorded[1].launch.kernel, kernel_address(index_of(other.info(context).kernel)));
-  // Loading them ahead of time loads what will run.
+  // Preparing the calls loads the kernels that will run.
   ASSERT_EQ(fastnorm_norm_many_prepare(context, list, 3), FASTNORM_OK);
   for (const Recorded& r : recorded) {
     EXPECT_NE(std::find(notes.loaded.begin(), notes.loaded.end(), r.launch.kernel),
@@ -316,8 +319,8 @@ TEST_F(CudaHost, CallsOfAList) {
   }
 }
 
-// Bare kernels of short rows know whether those have one index or two: heads have a grid of tokens by blocks of heads, one call's as two
-// calls'.
+// Lean kernels for short rows know whether rows have one index or two. Heads have a grid of tokens
+// by blocks of heads, for one call as for two.
 TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   make();
   const int64_t columns = 128, strides[3] = {80 * 128, 128, 1};
@@ -374,7 +377,7 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   EXPECT_STREQ(rows_info.kernel, "bf16 plain rms once store vector bare-cs 16x1");
   EXPECT_EQ(run(rows).launch.kernel, kernel_address(index_of(rows_info.kernel)));
 
-  // Two of one index in one grid are rows of which the second index is 0.
+  // Two calls with one index, in one grid, are rows whose second index is 0.
   recorded.clear();
   const fastnorm_norm_args* const list[] = {&rows.args, &two_rows.args};
   ASSERT_EQ(fastnorm_norm_many(context, list, 2, nullptr, 0, kStream), FASTNORM_OK)
@@ -388,7 +391,8 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   }
 }
 
-// Unaligned rows lie in shared memory: a launch asks for as much as its tile holds, and is allowed more than 48 KB once.
+// Unaligned rows are in shared memory. A launch asks for what its tile holds, and is allowed more
+// than 48 KB once.
 TEST_F(CudaHost, UnalignedRowsAskForSharedMemory) {
   make();
   const auto wanted = [&](const Call& call) {
@@ -415,7 +419,8 @@ TEST_F(CudaHost, UnalignedRowsAskForSharedMemory) {
   }
 }
 
-// No block asks for more than every GPU that the library has kernels for can give: sm_120's 99 KB, of which a kernel's own is up to 2.
+// No block needs more shared memory than every supported GPU has. The least is 99 KB on sm_120, of
+// which a kernel's own memory takes up to 2.
 TEST(LaunchShared, FitsEveryArchitecture) {
   constexpr int kOwn = 9 << 10;  // a kernel's folds, at most
   for (const ArchSpec* arch : cuda::kArchs) {
@@ -439,7 +444,7 @@ TEST_F(CudaHost, CallsRunOnTheirDeviceAndLeaveCurrentWhatWas) {
     EXPECT_EQ(fastnorm_norm_prepare(context, &call.args), FASTNORM_OK);
     EXPECT_EQ(notes.context, before);
   }
-  // Also where the launch fails.
+  // Also if the launch fails.
   notes.context = primary_context(0);
   machine.failures["cudaLaunchKernelExC"] = cudaErrorInvalidValue;
   EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
@@ -482,7 +487,7 @@ TEST_F(CudaHost, FailedLaunchesAreToldAndLost) {
   run(call);
 }
 
-// Work before has made a fault, which the runtime tells to whoever comes next.
+// Earlier work caused a fault, which the runtime reports to the next caller.
 TEST_F(CudaHost, FaultsOfEarlierWorkAreToldAsSuch) {
   make();
   const Call call({64, 4096});
@@ -503,7 +508,7 @@ TEST_F(CudaHost, FaultsOfEarlierWorkAreToldAsSuch) {
   }
 }
 
-// Of a list, what comes before the launch that fails has been launched, and nothing after it.
+// In a list, calls before the failing launch were launched, and none after it.
 TEST_F(CudaHost, AListEndsAtTheLaunchThatFails) {
   make();
   const Call a({1, 4096}), b({1, 4096}, FASTNORM_DTYPE_F16, 1),
@@ -517,7 +522,7 @@ TEST_F(CudaHost, AListEndsAtTheLaunchThatFails) {
   EXPECT_EQ(notes.launches, 2);
 }
 
-// --- what calls cost ---
+// --- the cost of calls ---
 
 TEST_F(CudaHost, CallsAllocateNothing) {
 #if !FASTNORM_COUNTS_ALLOCATIONS
@@ -540,7 +545,7 @@ TEST_F(CudaHost, CallsAllocateNothing) {
 #endif
 }
 
-// One context from many threads, each with streams and a current context of its own.
+// One context used by many threads. Each thread has its own streams and current context.
 TEST_F(CudaHost, ThreadsShareAContext) {
   machine.gpus = 2;
   make();
@@ -565,7 +570,7 @@ TEST_F(CudaHost, ThreadsShareAContext) {
       for (int i = 0; i < kCalls; ++i) {
         wrong += fastnorm_norm(context, &long_row.args, nullptr, 0, stream) != FASTNORM_OK;
         wrong += fastnorm_norm(context, &rows.args, nullptr, 0, stream) != FASTNORM_OK;
-        // Errors are a thread's own.
+        // Errors belong to a thread.
         wrong +=
             fastnorm_norm(context, &misplaced.args, nullptr, 0, stream) != FASTNORM_ERROR_DEVICE;
         wrong += std::string(fastnorm_last_error()).find("CUDA:1") == std::string::npos;

@@ -1,4 +1,4 @@
-// MLA decode from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes notes.
+// MLA decode from the C ABI to its calls of the CUDA runtime, which only records them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ constexpr uintptr_t kMemory = uintptr_t{1} << 40;  // nothing is there
 void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
 void* const kWorkspace = reinterpret_cast<void*>(uintptr_t{1} << 38);
 
-// Three requests with a block table of six pages each.
+// Three requests, with a block table of six pages each.
 struct MlaCall {
   explicit MlaCall(int64_t s_q = 1, int64_t heads = 128, int64_t page = 64,
                    fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16)

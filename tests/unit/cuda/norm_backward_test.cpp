@@ -1,4 +1,4 @@
-// The backward pass from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes notes.
+// The backward pass from the C ABI to its calls of the CUDA runtime, which only records them.
 #include "fastnorm/norm_backward.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ constexpr uintptr_t kMemory = uintptr_t{1} << 40;  // nothing is there
 void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
 char* const kWorkspace = reinterpret_cast<char*>(uintptr_t{1} << 38);
 
-// Rows of bf16 with a weight; all outputs of an RMSNorm in f32 master gradients.
+// bf16 rows with a weight. All outputs of an RMSNorm, with f32 gradients of the weight.
 struct BackwardCall {
   BackwardCall(int64_t rows, int64_t n) : shape{rows, n} {
     const struct {

@@ -1,5 +1,4 @@
-// norm_heads from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes
-// notes.
+// norm_heads from the C ABI to its calls of the CUDA runtime, which only records them.
 #include "fastnorm/norm_heads.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +14,8 @@ namespace {
 
 void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
 
-// 32 query and 4 key heads of 128 in a fused buffer of bf16; norm and rope in place, keys to a
-// cache.
+// 32 query and 4 key heads of 128 in a fused bf16 buffer. Norm and rope are in place, and keys go
+// to a cache.
 struct HeadsCall {
   explicit HeadsCall(int64_t tokens)
       : query{tokens, 32, 128}, key{tokens, 4, 128}, strides{40 * 128, 128, 1}, list{tokens} {
@@ -111,7 +110,7 @@ class CudaNormHeads : public testing::Test {
   fastnorm_context* context = nullptr;
 };
 
-// A statistic of all heads is the general form's.
+// A statistic of all heads takes the general form.
 TEST_F(CudaNormHeads, GeneralForm) {
   HeadsCall call(1000);
   for (fastnorm_norm_heads_part& p : call.part) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;

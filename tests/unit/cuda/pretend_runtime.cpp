@@ -14,6 +14,8 @@
 #include "cuda/norm_backward/table.h"
 #include "cuda/norm_heads/kernels.h"
 #include "cuda/norm_heads/table.h"
+#include "cuda/norm_heads_backward/kernels.h"
+#include "cuda/norm_heads_backward/table.h"
 #include "cuda/norm_stages/kernels.h"
 #include "cuda/norm_stages/table.h"
 
@@ -151,6 +153,45 @@ std::span<const cuda::NormHeadsKernel> heads_part() {
   return kernels;
 }
 
+// The kernels of norm_heads_backward: likewise.
+char heads_backward_bytes[cuda::kHeadsBackwardWords<true>.size()];
+
+bool is_heads_backward(const void* kernel) {
+  return kernel >= heads_backward_bytes && kernel < std::end(heads_backward_bytes);
+}
+HeadsBackwardForm heads_backward_form(const void* kernel) {
+  return heads_backward_variant_of(cuda::kHeadsBackwardWords<true>[static_cast<size_t>(
+                                       static_cast<const char*>(kernel) - heads_backward_bytes)])
+      .form;
+}
+
+template <Dtype kDtype>
+std::span<const cuda::NormHeadsBackwardKernel> heads_backward_part() {
+  static const std::vector<cuda::NormHeadsBackwardKernel> kernels = [] {
+    std::vector<cuda::NormHeadsBackwardKernel> part;
+    const auto table = cuda::norm_heads_backward_table(cuda::kSm90);
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].variant.dtype != kDtype) continue;
+      char* const address = &heads_backward_bytes[i];
+      cuda::NormHeadsBackwardKernel kernel = {nullptr, nullptr, nullptr};
+      switch (table[i].variant.form) {
+        case HeadsBackwardForm::kGeneral:
+          kernel.general = reinterpret_cast<void (*)(cuda::NormHeadsBackwardParams)>(address);
+          break;
+        case HeadsBackwardForm::kHeld:
+          kernel.held = reinterpret_cast<void (*)(cuda::HeldHeadsBackwardParams)>(address);
+          break;
+        case HeadsBackwardForm::kFold:
+          kernel.fold = reinterpret_cast<void (*)(cuda::HeadsFoldParams)>(address);
+          break;
+      }
+      part.push_back(kernel);
+    }
+    return part;
+  }();
+  return kernels;
+}
+
 // The kernels of calls with stages: likewise.
 char stages_bytes[cuda::kStagesEntries<true>.size()];
 
@@ -273,6 +314,21 @@ FASTNORM_PRETEND_HEADS(kF32)
 FASTNORM_PRETEND_HEADS(kF16)
 FASTNORM_PRETEND_HEADS(kBF16)
 #undef FASTNORM_PRETEND_HEADS
+
+#define FASTNORM_PRETEND_HEADS_BACKWARD(dtype)                                               \
+  template <>                                                                                \
+  std::span<const NormHeadsBackwardKernel> norm_heads_backward_kernels<90, Dtype::dtype>() { \
+    return test::heads_backward_part<Dtype::dtype>();                                        \
+  }                                                                                          \
+  template <>                                                                                \
+  std::span<const NormHeadsBackwardKernel>                                                   \
+  norm_heads_backward_kernels<kPtxNumber, Dtype::dtype>() {                                  \
+    return {};                                                                               \
+  }
+FASTNORM_PRETEND_HEADS_BACKWARD(kF32)
+FASTNORM_PRETEND_HEADS_BACKWARD(kF16)
+FASTNORM_PRETEND_HEADS_BACKWARD(kBF16)
+#undef FASTNORM_PRETEND_HEADS_BACKWARD
 
 #define FASTNORM_PRETEND_STAGES(dtype)                                                \
   template <>                                                                         \
@@ -412,11 +468,13 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
                                                             : size_t{48} << 10;
   if (config->dynamicSmemBytes > most) return notes.last_error = cudaErrorInvalidValue;
   ++notes.launches;
-  Launch launch = {
-      kernel,         config->gridDim, config->blockDim, 0,       -1,
-      config->stream, notes.context,   nullptr,          nullptr, config->dynamicSmemBytes,
-      nullptr,        nullptr,         nullptr,          nullptr, nullptr,
-      nullptr};
+  Launch launch = {};
+  launch.kernel = kernel;
+  launch.grid = config->gridDim, launch.block = config->blockDim;
+  launch.early = -1;
+  launch.stream = config->stream;
+  launch.context = notes.context;
+  launch.shared_bytes = config->dynamicSmemBytes;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;
@@ -434,6 +492,21 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
       launch.held_heads_params = static_cast<const fastnorm::cuda::HeldHeadsParams*>(arguments[0]);
     } else {
       launch.heads_params = static_cast<const fastnorm::cuda::NormHeadsParams*>(arguments[0]);
+    }
+  } else if (is_heads_backward(kernel)) {
+    using namespace fastnorm;
+    switch (heads_backward_form(kernel)) {
+      case HeadsBackwardForm::kGeneral:
+        launch.heads_backward_params =
+            static_cast<const cuda::NormHeadsBackwardParams*>(arguments[0]);
+        break;
+      case HeadsBackwardForm::kHeld:
+        launch.held_heads_backward_params =
+            static_cast<const cuda::HeldHeadsBackwardParams*>(arguments[0]);
+        break;
+      case HeadsBackwardForm::kFold:
+        launch.heads_fold_params = static_cast<const cuda::HeadsFoldParams*>(arguments[0]);
+        break;
     }
   } else if (is_stages(kernel)) {
     if (is_held_stages(kernel)) {

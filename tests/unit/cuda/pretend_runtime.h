@@ -1,4 +1,5 @@
-// A CUDA runtime and driver that only take notes, with GPUs as a test wants them, so that the library's host code runs without either.
+// A CUDA runtime and driver that only record calls, with GPUs that a test defines. The library's
+// host code runs with them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,13 +14,14 @@
 #include "cuda/norm/params.h"
 #include "cuda/norm_backward/params.h"
 #include "cuda/norm_heads/params.h"
+#include "cuda/norm_heads_backward/params.h"
 #include "cuda/norm_stages/params.h"
 
 namespace fastnorm::test {
 
 inline constexpr int kMostGpus = 2;
 
-// The GPUs and their driver, the same for all threads. Set before the threads begin.
+// The GPUs and their driver, for all threads. Set before the threads start.
 struct Machine {
   int gpus = 1;
   int capability = 90;
@@ -27,12 +29,12 @@ struct Machine {
   unsigned largest_cluster = 16;  // that can be scheduled
   int driver = 13000;             // 0: none
   std::string missing_function;   // of the driver
-  // What a function of the runtime fails with, by its name.
+  // The error of a function of the runtime, by its name.
   std::map<std::string, cudaError_t, std::less<>> failures;
 };
 extern Machine machine;
 
-// What one launch was told.
+// The parameters of one launch.
 struct Launch {
   const void* kernel;
   dim3 grid, block;
@@ -43,15 +45,19 @@ struct Launch {
   const cuda::NormParams* params;  // of a kernel for one call, else null; valid in on_launch()
   const cuda::NormPairParams* pair_params;  // of one for two
   size_t shared_bytes;
-  const cuda::MlaDecodeParams* mla_params;           // of a kernel of MLA decode
-  const cuda::NormBackwardParams* backward_params;   // of a kernel of the backward pass
-  const cuda::NormHeadsParams* heads_params;         // of norm_heads' general form
-  const cuda::HeldHeadsParams* held_heads_params;    // of its others
-  const cuda::NormStagesParams* stages_params;       // of norm calls with stages, general
-  const cuda::HeldStagesParams* held_stages_params;  // of its other forms
+  const cuda::MlaDecodeParams* mla_params;          // of a kernel of MLA decode
+  const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
+  const cuda::NormHeadsParams* heads_params;        // of norm_heads' general form
+  const cuda::HeldHeadsParams* held_heads_params;   // of its others
+  // Of norm_heads_backward, by the form:
+  const cuda::NormHeadsBackwardParams* heads_backward_params;
+  const cuda::HeldHeadsBackwardParams* held_heads_backward_params;
+  const cuda::HeadsFoldParams* heads_fold_params;
+  const cuda::NormStagesParams* stages_params;       // of norm calls with stages: the general form
+  const cuda::HeldStagesParams* held_stages_params;  // the other forms
 };
 
-// What a thread did, and what it has current: the runtime's state is a thread's, too.
+// What a thread did, and its current context: the runtime keeps state per thread, too.
 struct ThreadNotes {
   void* context = nullptr;
   cudaError_t last_error = cudaSuccess;  // until it is asked for

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""The Conan recipe as users run it: `conan create` from the source archive, in a home of its own,
+without a remote. The program of test_package is compiled and run against the package.
+
+The library is compiled without optimisation here, which takes a third of the time."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from clean import ROOT, Cases, clean_env, run_clean
+
+sys.path.insert(0, str(ROOT / "packages"))
+import archives  # noqa: E402
+import recipes  # noqa: E402
+
+LIST = ROOT / "packages" / "test" / "requirements-conan.txt"
+PROFILE = """\
+[settings]
+os=Linux
+arch={arch}
+compiler=gcc
+compiler.version={gcc}
+compiler.libcxx=libstdc++11
+compiler.cppstd=20
+build_type=Release
+
+[platform_tool_requires]
+meson/{meson}
+
+[conf]
+tools.build:cxxflags=["{optimisation}"]
+"""
+
+
+def version_of(*command):
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return text.strip()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", type=Path, help="not used: the recipe builds its own")
+    parser.add_argument("--program", type=Path, help="not used")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
+    parser.add_argument("--optimised", action="store_true", help="compile as users do")
+    options = parser.parse_args()
+    cases, work = Cases(), options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    tools = ROOT / ".venv" / "bin"
+    bin_folder = work / "bin"  # Meson and Ninja alone are in reach
+    shutil.rmtree(bin_folder, ignore_errors=True)
+    bin_folder.mkdir()
+    for name in ("meson", "ninja"):
+        found = tools / name if (tools / name).exists() else shutil.which(name)
+        (bin_folder / name).symlink_to(found)
+    venv, conan = work / "venv", work / "venv" / "bin" / "conan"
+    stamp = venv / "installed.txt"
+    if not (stamp.exists() and stamp.read_text() == LIST.read_text()):
+        run_clean(cases, "an environment", [sys.executable, "-m", "venv", "--clear", venv], work)
+        pip = [venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        if run_clean(cases, "Conan", [*pip, "install", "--no-deps", "-r", LIST], work) is None:
+            cases.finish()
+        shutil.copy(LIST, stamp)
+
+    version = recipes.project_version()
+    archive = archives.source_archive(work, version)
+    recipe, _ = recipes.make(archive, work / "made", url=archive.as_uri())
+    profile = work / "profile"
+    profile.write_text(
+        PROFILE.format(
+            arch={"x86_64": "x86_64", "aarch64": "armv8"}[os.uname().machine],
+            gcc=version_of("gcc", "-dumpversion").split(".")[0],
+            meson=version_of(bin_folder / "meson", "--version"),
+            optimisation="-O2" if options.optimised else "-O0",
+        )
+    )
+    home = work / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    env = {"CONAN_HOME": str(home), "PATH": f"{bin_folder}:{clean_env()['PATH']}"}
+    printed = run_clean(
+        cases,
+        "conan create",
+        [conan, "create", recipe, "--version", version, "--no-remote", "-pr:a", profile],
+        work,
+        **env,
+    )
+    if printed is not None:
+        listed = run_clean(
+            cases, "conan list", [conan, "list", f"fastnorm/{version}:*"], work, **env
+        )
+        cases.check("the package is in the cache", re.search(r"shared: True", listed or ""), listed)
+    folder = next(iter(home.glob("p/b/fast*/p/lib/libfastnorm.so.0")), None)
+    if cases.check("the package has the library", folder):
+        package = folder.parents[1]
+        names = {str(p.relative_to(package)) for p in package.rglob("*") if p.is_file()}
+        for wanted in ("licenses/LICENSE", "include/fastnorm/fastnorm.h"):
+            cases.check(f"the package has {wanted}", wanted in names, sorted(names))
+        own = [n for n in names if n.endswith((".pc", ".cmake", ".a"))]
+        cases.equal("files that Conan's generators write", own, [])
+    # The hash of another archive is refused.
+    data = recipe / "conandata.yml"
+    data.write_text(re.sub(r'sha256: "\w', lambda m: m[0][:-1] + "0", data.read_text(), count=1))
+    text = data.read_text()
+    if 'sha256: "0' in text:
+        result = subprocess.run(
+            [conan, "source", recipe / "conanfile.py", "--version", version],
+            capture_output=True,
+            text=True,
+            cwd=work,
+            env=clean_env(**env),
+        )
+        cases.check(
+            "an archive with another hash is refused",
+            result.returncode != 0 and "sha256" in result.stdout + result.stderr,
+            result.stdout + result.stderr,
+        )
+    cases.finish()
+
+
+main()

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""The Debian packages: made twice, accepted by lintian without overrides, installed by dpkg into an
+empty root, and the page's program compiled and run with what is there."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from clean import ROOT, Cases, clean_env, run_clean
+
+sys.path[:0] = [str(ROOT / "packages" / "debian"), str(ROOT / "packages")]
+import debs  # noqa: E402
+
+EMPTY = ("info", "updates", "triggers")  # what dpkg wants of its folder, beside two files
+
+
+def install(cases, packages, root):
+    """By dpkg, as root; else unpacked by dpkg-deb."""
+    shutil.rmtree(root, ignore_errors=True)
+    database = root / "var" / "lib" / "dpkg"
+    for name in EMPTY:
+        (database / name).mkdir(parents=True)
+    for name in ("status", "available"):
+        (database / name).touch()
+    if os.geteuid() != 0:
+        for package in packages:
+            run_clean(cases, f"unpack {package.name}", ["dpkg-deb", "-x", package, root], root)
+        return
+    # The C library is the only thing that the packages need, and an empty root has none.
+    command = ["dpkg", f"--root={root}", "--force-depends", f"--log={root}/log", "-i", *packages]
+    run_clean(cases, "dpkg -i", command, root)
+    status = (database / "status").read_text()
+    found = re.findall(r"^Package: (\S+)\nStatus: install ok installed$", status, re.M)
+    cases.equal("installed packages", sorted(found), sorted(p.name.split("_")[0] for p in packages))
+    command = ["dpkg", f"--root={root}", "--verify"]
+    cases.equal("changed files", run_clean(cases, "dpkg --verify", command, root), "")
+
+
+def check_program(cases, root, folder):
+    """The C program of docs/install.md, with pkg-config and with CMake."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    program = re.search(r'^```c title="example.c"\n(.*?)^```\n.*?^```text\n(.*?)^```', page,
+                        re.M | re.S)
+    work = root.parent / "consumer"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    (work / "example.c").write_text(program[1])
+    library = root / "usr" / folder
+    env = {
+        "PKG_CONFIG_SYSROOT_DIR": str(root),
+        "PKG_CONFIG_LIBDIR": str(library / "pkgconfig"),
+        "LD_LIBRARY_PATH": str(library),
+    }
+    line = "cc example.c $(pkg-config --cflags --libs fastnorm) -o example && ./example"
+    printed = run_clean(cases, "the page's program", ["sh", "-c", line], work, **env)
+    cases.equal("what it prints", printed, program[2])
+    (work / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(example LANGUAGES C)\n"
+        "find_package(fastnorm CONFIG REQUIRED)\nadd_executable(example example.c)\n"
+        "target_link_libraries(example PRIVATE fastnorm::fastnorm)\n"
+    )
+    line = f"cmake -B build -DCMAKE_PREFIX_PATH={root}/usr && cmake --build build && build/example"
+    printed = run_clean(cases, "with CMake", ["sh", "-c", line], work) or ""
+    cases.check("what it prints", printed.endswith(program[2]), printed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--program", type=Path, help="fastnorm; without it fastnorm-tools is not")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
+    options = parser.parse_args()
+    cases, work = Cases(), options.work.resolve()
+    if shutil.which("dpkg-shlibdeps") is None or shutil.which("lintian") is None:
+        cases.check("dpkg-dev and lintian", False, "not installed; tools/setup installs them")
+        cases.finish()
+    prefix = debs.assemble(options.library, options.program, work)
+    packages = debs.make(prefix, work / "work", work / "first")
+    again = debs.make(prefix, work / "work", work / "second")
+    for one, other in zip(packages, again):
+        same = one.read_bytes() == other.read_bytes()
+        cases.check(f"two runs make the same {one.name}", same)
+    result = subprocess.run(
+        ["lintian", "--allow-root", "--fail-on", "error,warning", *packages],
+        capture_output=True,
+        text=True,
+        env=clean_env(),
+    )
+    said = result.stdout + result.stderr
+    cases.check("lintian accepts them", result.returncode == 0 and not said, said)
+    files = subprocess.run(
+        ["dpkg-deb", "-c", *packages[:1]], capture_output=True, text=True, check=True
+    ).stdout
+    cases.check("no overrides", "lintian/overrides" not in files)
+    root = work / "target"
+    install(cases, packages, root)
+    folder = f"lib/{debs.elf.machine(options.library)}-linux-gnu"
+    check_program(cases, root, folder)
+    if options.program:
+        shown = run_clean(
+            cases,
+            "fastnorm info",
+            [root / "usr" / "bin" / "fastnorm", "info"],
+            work,
+            LD_LIBRARY_PATH=str(root / "usr" / folder),
+        )
+        cases.check("it shows the version", debs.project_version() in (shown or ""), shown)
+        page = root / "usr" / "share" / "man" / "man1" / "fastnorm.1.gz"
+        cases.check("its manual page is there", page.exists())
+    else:
+        cases.skip("fastnorm-tools", "the program is not built")
+    cases.finish()
+
+
+main()

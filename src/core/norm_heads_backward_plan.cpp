@@ -1,0 +1,257 @@
+#include "core/norm_heads_backward_plan.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "core/check.h"
+#include "core/norm_backward_cpu_plan.h"
+#include "core/norm_backward_plan.h"
+#include "core/norm_backward_rows.h"
+#include "core/norm_heads_plan.h"
+
+namespace fastnorm {
+namespace {
+
+constexpr int64_t kMostRows = 0x7fffffff;
+constexpr int64_t kPartialColumns = 8;  // a block's sums begin at a multiple of 32 bytes
+constexpr uint64_t kRegion = 256;       // of the workspace
+constexpr int64_t kVectorBytes = 16;
+constexpr int64_t kMostRowBlocks = 1 << 16;  // of a description without sums
+constexpr int32_t kEarlyCapability = 90;     // programmatic dependent launch
+
+bool is_layer(const NormBackwardDesc& d) { return d.kind == FASTNORM_NORM_LAYER; }
+
+bool is_aligned(const RowTensor& t) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(t.data);
+  for (const int64_t stride : t.stride_bytes) bits |= static_cast<uint64_t>(stride);
+  return bits % kVectorBytes == 0;
+}
+
+// Whether vectors of 16 bytes turn as wholes.
+bool turns_vectors(const NormBackwardDesc& d) {
+  const NormBackwardHeads& h = d.of_heads;
+  const int64_t dim = h.tables.rope_dim, elements = kVectorBytes / dtype_bytes(d.dtype);
+  if (!h.rope || dim == 0) return true;
+  const int64_t apart = h.interleaved ? dim : dim / 2;
+  return h.rope_offset % elements == 0 && apart % elements == 0;
+}
+
+// Whether kernel `v` of kHeld can have a description's rows.
+bool can_hold(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) {
+  const int64_t elements = kVectorBytes / dtype_bytes(d.dtype);
+  if (v.dtype != d.dtype || d.n % elements != 0 || d.n > v.threads * v.vectors * elements)
+    return false;
+  if (d.dy.dtype != d.dtype || d.dy_element_bytes == 0 || !turns_vectors(d)) return false;
+  if (!is_aligned(d.dy) || !is_aligned(d.x) || !is_aligned(d.dx)) return false;
+  if (!v.any && (is_layer(d) || d.dbias)) return false;
+  const bool computes = d.needs_statistics() && !d.rstd && !d.of_heads.across_heads;
+  if (computes && (is_layer(d) || d.rounding == FASTNORM_ROUND_EVERY_STEP)) return false;
+  return !d.has_sums() || norm_backward_rows(d.shared_rows, d.n).lanes == v.rows;
+}
+
+class Planner {
+ public:
+  Planner(const HeadsGradients& call, const DeviceFacts& facts,
+          std::span<const NormHeadsBackwardEntry> table, NormHeadsBackwardPlan* plan)
+      : call_(call), facts_(facts), table_(table), plan_(*plan) {}
+
+  fastnorm_status check(Error& error) const {
+    FASTNORM_REQUIRE(!table_.empty(), FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no norm_heads_backward for the device; nearest: the CPU");
+    for (int32_t i = 0; i < call_.count; ++i) {
+      FASTNORM_REQUIRE(call_.at[i]->rows <= kMostRows, FASTNORM_ERROR_UNSUPPORTED,
+                       "dy has %" PRId64 " rows of all tokens; nearest on a GPU: %" PRId64,
+                       call_.at[i]->rows, kMostRows);
+    }
+    return FASTNORM_OK;
+  }
+
+  // Whether kernel `index` can have the rows of all descriptions that do not come first.
+  bool can_run(int32_t index) const {
+    const NormHeadsBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
+    if (v.form == HeadsBackwardForm::kFold || v.dtype != dtype()) return false;
+    for (int32_t i = 0; v.is_held() && i < call_.count; ++i) {
+      const NormBackwardDesc& d = *call_.at[i];
+      if (!call_.first[i] && d.shared_rows != 0 && !can_hold(d, v)) return false;
+    }
+    return true;
+  }
+
+  // The least held kernel, else the general one.
+  int32_t choose() const {
+    const auto cost = [](const NormHeadsBackwardVariant& v) {
+      return v.is_held() ? v.threads * v.vectors * 2 + (v.any ? 1 : 0) : 1 << 20;
+    };
+    int32_t best = -1;
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (!can_run(static_cast<int32_t>(i))) continue;
+      if (best < 0 || cost(table_[i].variant) < cost(table_[static_cast<size_t>(best)].variant))
+        best = static_cast<int32_t>(i);
+    }
+    return best;
+  }
+
+  fastnorm_status plan(int32_t rows_index, Error& error) {
+    const int32_t general = find(HeadsBackwardForm::kGeneral),
+                  fold = find(HeadsBackwardForm::kFold);
+    FASTNORM_REQUIRE(rows_index >= 0 && general >= 0 && fold >= 0, FASTNORM_ERROR_INTERNAL,
+                     "no kernel of norm_heads_backward for the call");
+    plan_ = {};
+    for (int32_t i = 0; i < call_.count; ++i) spread(i, call_.first[i] ? general : rows_index);
+    begin(general);
+    for (int32_t i = 0; i < call_.count; ++i) {
+      if (tokens_of(i) != 0)
+        add(i, HeadsBackwardRole::kTokens, static_cast<uint64_t>(tokens_of(i)));
+    }
+    for (int32_t i = 0; i < call_.count; ++i) {
+      if (call_.first[i]) add_rows(i);
+    }
+    end();
+    begin(rows_index);
+    for (int32_t i = 0; i < call_.count; ++i) {
+      if (!call_.first[i]) add_rows(i);
+    }
+    if (end()) plan_.entry = &table_[static_cast<size_t>(rows_index)];
+    begin(fold);
+    for (int32_t i = 0; i < call_.count; ++i) {
+      const NormBackwardDesc& d = *call_.at[i];
+      const auto tiles =
+          static_cast<uint64_t>((d.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns * d.groups);
+      if (d.dweight) add(i, HeadsBackwardRole::kDweight, tiles);
+      if (d.dbias) add(i, HeadsBackwardRole::kDbias, tiles);
+    }
+    end();
+    return finish(error);
+  }
+
+ private:
+  Dtype dtype() const { return call_.count == 0 ? Dtype::kF32 : call_.at[0]->dtype; }
+  int64_t tokens_of(int32_t i) const { return norm_backward_tokens(*call_.at[i]); }
+
+  int32_t find(HeadsBackwardForm form) const {
+    for (size_t i = 0; i < table_.size(); ++i) {
+      const NormHeadsBackwardVariant& v = table_[i].variant;
+      if (v.form == form && (form == HeadsBackwardForm::kFold || v.dtype == dtype()))
+        return static_cast<int32_t>(i);
+    }
+    return -1;
+  }
+
+  uint64_t region(uint64_t bytes) {
+    const uint64_t at = plan_.workspace_bytes;
+    plan_.workspace_bytes = (at + bytes + kRegion - 1) / kRegion * kRegion;
+    return at;
+  }
+
+  // How a description's rows are spread over blocks, and its places in the workspace.
+  void spread(int32_t i, int32_t index) {
+    const NormBackwardDesc& d = *call_.at[i];
+    HeadsGradientPlan& p = plan_.parts[i];
+    const NormBackwardRows order = norm_backward_rows(d.shared_rows, d.n);
+    p.lanes = static_cast<uint32_t>(order.lanes);
+    p.blocks = static_cast<uint32_t>(order.blocks);
+    p.partial_stride = (d.n + kPartialColumns - 1) / kPartialColumns * kPartialColumns;
+    if (!d.has_sums()) {
+      const NormHeadsBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
+      const int64_t lanes = v.is_held() ? v.rows : d.n <= kWarpHeadColumns ? kGeneralHeadsWarps : 1;
+      p.lanes = static_cast<uint32_t>(lanes);
+      p.blocks =
+          static_cast<uint32_t>(std::min((d.shared_rows + lanes - 1) / lanes, most_row_blocks(v)));
+    }
+    const auto bytes = static_cast<uint64_t>(d.groups) * p.blocks *
+                       static_cast<uint64_t>(p.partial_stride) * sizeof(float);
+    if (d.dweight) p.partial_offset[0] = region(bytes);
+    if (d.dbias) p.partial_offset[1] = region(bytes);
+    const int64_t tokens = tokens_of(i);
+    if (tokens != 0)
+      p.token_offset = region(static_cast<uint64_t>(tokens * kTokenFloats) * sizeof(float));
+  }
+
+  // A block of a held kernel goes over several rows, so that it has the next ones on their way.
+  int64_t most_row_blocks(const NormHeadsBackwardVariant& v) const {
+    constexpr int64_t kRounds = 2;
+    return v.is_held() ? std::max<int64_t>(1, facts_.multiprocessors * kRounds) : kMostRowBlocks;
+  }
+
+  void begin(int32_t index) {
+    step_ = &plan_.steps[plan_.launches];
+    *step_ = {};
+    step_->index = index;
+    blocks_ = 0;
+  }
+  void add(int32_t part, HeadsBackwardRole role, uint64_t blocks) {
+    step_->items[step_->count++] = {part, role, static_cast<uint32_t>(blocks_)};
+    blocks_ += blocks;
+    most_blocks_ = std::max(most_blocks_, blocks_);
+  }
+  void add_rows(int32_t i) {
+    const NormBackwardDesc& d = *call_.at[i];
+    const HeadsGradientPlan& p = plan_.parts[i];
+    if (d.shared_rows == 0) return;
+    add(i, HeadsBackwardRole::kRows, static_cast<uint64_t>(d.groups) * p.blocks);
+    if (table_[static_cast<size_t>(step_->index)].variant.is_held() || p.lanes == 1) return;
+    const int64_t sums = (d.dweight ? 1 : 0) + (d.dbias ? 1 : 0);
+    step_->shared_bytes =
+        std::max(step_->shared_bytes,
+                 static_cast<int32_t>(sums * p.lanes * p.partial_stride * int64_t{sizeof(float)}));
+  }
+  // Keeps the launch if it has something to do.
+  bool end() {
+    if (step_->count == 0) return false;
+    step_->blocks = static_cast<uint32_t>(blocks_);
+    plan_.blocks += blocks_;
+    ++plan_.launches;
+    return true;
+  }
+
+  fastnorm_status finish(Error& error) {
+    FASTNORM_REQUIRE(most_blocks_ <= facts_.arch->max_blocks, FASTNORM_ERROR_UNSUPPORTED,
+                     "parts need %" PRIu64 " thread blocks; nearest: %" PRIu64, most_blocks_,
+                     facts_.arch->max_blocks);
+    if (plan_.launches == 0) return FASTNORM_OK;
+    const bool early = facts_.arch->capability >= kEarlyCapability;
+    for (int32_t i = 0; i < plan_.launches; ++i) {
+      plan_.steps[i].early = early && i > 0;
+      plan_.steps[i].triggers = early && i + 1 < plan_.launches;
+    }
+    if (plan_.entry == nullptr) plan_.entry = &table_[static_cast<size_t>(plan_.steps[0].index)];
+    plan_.kernel = plan_.entry->name;
+    for (int32_t i = 0; i < call_.count; ++i) {
+      NormBackwardPlan of_part;
+      count_norm_backward_bytes(*call_.at[i], &of_part);
+      plan_.bytes_read += of_part.bytes_read;
+      plan_.bytes_written += of_part.bytes_written;
+    }
+    return FASTNORM_OK;
+  }
+
+  const HeadsGradients& call_;
+  const DeviceFacts& facts_;
+  const std::span<const NormHeadsBackwardEntry> table_;
+  NormHeadsBackwardPlan& plan_;
+  HeadsBackwardStep* step_ = nullptr;
+  uint64_t blocks_ = 0, most_blocks_ = 0;
+};
+
+}  // namespace
+
+fastnorm_status plan_norm_heads_gradients(const HeadsGradients& call, const DeviceFacts& facts,
+                                          std::span<const NormHeadsBackwardEntry> table,
+                                          NormHeadsBackwardPlan* plan, Error& error) {
+  Planner planner(call, facts, table, plan);
+  FASTNORM_TRY(planner.check(error));
+  return planner.plan(planner.choose(), error);
+}
+
+fastnorm_status plan_norm_heads_gradients_for(const HeadsGradients& call, const DeviceFacts& facts,
+                                              std::span<const NormHeadsBackwardEntry> table,
+                                              int32_t index, NormHeadsBackwardPlan* plan,
+                                              Error& error) {
+  Planner planner(call, facts, table, plan);
+  FASTNORM_TRY(planner.check(error));
+  FASTNORM_REQUIRE(planner.can_run(index), FASTNORM_ERROR_UNSUPPORTED,
+                   "kernel %d cannot serve the call", index);
+  return planner.plan(index, error);
+}
+
+}  // namespace fastnorm

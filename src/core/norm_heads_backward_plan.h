@@ -1,0 +1,132 @@
+// What a norm_heads_backward call launches on a CUDA device that has kernels of the family. Pure
+// functions of their arguments.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/error.h"
+#include "core/norm_backward_desc.h"
+#include "core/norm_heads_desc.h"
+#include "core/norm_plan.h"
+
+namespace fastnorm {
+
+// What a kernel of the family does.
+enum class HeadsBackwardForm : uint8_t {
+  kFold,     // the sums of blocks to dweight and dbias
+  kGeneral,  // rows of any part, and what a token's heads share
+  kHeld,     // aligned rows that registers hold, of parts that are alike
+};
+
+// One kernel as data. The dtype of kFold means nothing.
+struct NormHeadsBackwardVariant {
+  Dtype dtype = Dtype::kF32;  // T
+  HeadsBackwardForm form = HeadsBackwardForm::kFold;
+  bool any = false;     // kHeld: LAYER and dbias, too; else RMS without dbias
+  int16_t threads = 0;  // kHeld: of a row; else of a block
+  int8_t vectors = 0;   // kHeld: of 16 bytes that a thread holds of a row
+  int8_t rows = 1;      // kHeld: that a block has at once
+  int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
+
+  constexpr bool operator==(const NormHeadsBackwardVariant&) const = default;
+
+  constexpr bool is_held() const { return form == HeadsBackwardForm::kHeld; }
+  constexpr int block_threads() const { return threads * rows; }
+};
+
+// Its numbers in one word, which orders a table.
+constexpr uint32_t packed(const NormHeadsBackwardVariant& v) {
+  return static_cast<uint32_t>(v.dtype) << 28 | static_cast<uint32_t>(v.form) << 26 |
+         (v.any ? 1u : 0u) << 25 | static_cast<uint32_t>(v.threads) << 15 |
+         static_cast<uint32_t>(v.vectors) << 11 | static_cast<uint32_t>(v.rows) << 4 |
+         static_cast<uint32_t>(v.per_sm);
+}
+constexpr NormHeadsBackwardVariant heads_backward_variant_of(uint32_t word) {
+  return {static_cast<Dtype>(word >> 28),
+          static_cast<HeadsBackwardForm>(word >> 26 & 3),
+          (word >> 25 & 1) != 0,
+          static_cast<int16_t>(word >> 15 & 0x3ff),
+          static_cast<int8_t>(word >> 11 & 15),
+          static_cast<int8_t>(word >> 4 & 127),
+          static_cast<int8_t>(word & 15)};
+}
+
+struct NormHeadsBackwardEntry {
+  NormHeadsBackwardVariant variant;
+  uint32_t order = 0;  // packed(variant)
+  char name[56] = "";  // unique in its table: "norm_heads_backward bf16 held rms 16x1x32"
+};
+
+// The descriptions of a call, in the order in which it was split.
+inline constexpr int32_t kMostHeadsGradients = 2 * kMaxHeadsParts;
+
+// What a range of thread blocks does for one description.
+enum class HeadsBackwardRole : uint8_t { kTokens, kRows, kDweight, kDbias };
+
+struct HeadsBackwardItem {
+  int32_t part = 0;  // the description's number
+  HeadsBackwardRole role = HeadsBackwardRole::kRows;
+  uint32_t first_block = 0;
+};
+
+// One launch.
+struct HeadsBackwardStep {
+  int32_t index = -1;  // of its kernel in the table
+  uint32_t blocks = 0;
+  int32_t shared_bytes = 0;  // that the launch asks for
+  bool early = false;        // may start before the launch before it has ended
+  bool triggers = false;     // lets the next one start early
+  int32_t count = 0;
+  HeadsBackwardItem items[kMostHeadsGradients];
+
+  std::span<const HeadsBackwardItem> planned() const { return {items, static_cast<size_t>(count)}; }
+};
+
+// Of one description. Offsets are bytes into the workspace, multiples of 256.
+struct HeadsGradientPlan {
+  uint32_t lanes = 1, blocks = 0;   // how rows are spread; with sums the row order of dweight
+  int64_t partial_stride = 0;       // floats from a block's sums to the next one's
+  uint64_t partial_offset[2] = {};  // of dweight and dbias
+  uint64_t token_offset = 0;        // kTokenFloats floats for each token
+};
+
+inline constexpr int32_t kTokenFloats = 4;  // mean, rstd, c1 and c2
+// Of sums that a block of kGeneral has in shared memory, at the most: two for each lane and column.
+inline constexpr int32_t kMostHeadsGradientBytes = 2 * 4096 * 4;
+
+struct NormHeadsBackwardPlan {
+  const char* kernel = "";  // "" = nothing to do
+  const NormHeadsBackwardEntry* entry =
+      nullptr;  // of the kernel that has the rows, else of the fold
+  int32_t launches = 0;
+  HeadsBackwardStep steps[3];
+  HeadsGradientPlan parts[kMostHeadsGradients];
+  uint64_t workspace_bytes = 0;
+  uint64_t blocks = 0;  // of all grids
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+};
+
+// `descs`: what norm_backward_parts() makes of the call's parts, at most kMostHeadsGradients. One
+// without dx and dweight that comes before another of the same part is worked on first, as that
+// one may replace dy.
+struct HeadsGradients {
+  int32_t count = 0;
+  const NormBackwardDesc* at[kMostHeadsGradients] = {};
+  bool first[kMostHeadsGradients] = {};  // before the other ones
+};
+
+// Plans on kernels of `table`. FASTNORM_ERROR_UNSUPPORTED where rows or blocks are too many.
+fastnorm_status plan_norm_heads_gradients(const HeadsGradients& call, const DeviceFacts& facts,
+                                          std::span<const NormHeadsBackwardEntry> table,
+                                          NormHeadsBackwardPlan* plan, Error& error);
+
+// The same with the rows on kernel `index`, of kGeneral or kHeld. For tests.
+// FASTNORM_ERROR_UNSUPPORTED if it cannot serve the call.
+fastnorm_status plan_norm_heads_gradients_for(const HeadsGradients& call, const DeviceFacts& facts,
+                                              std::span<const NormHeadsBackwardEntry> table,
+                                              int32_t index, NormHeadsBackwardPlan* plan,
+                                              Error& error);
+
+}  // namespace fastnorm

@@ -1,0 +1,31 @@
+// The sums of the blocks of the row order, folded to dweight and dbias of all parts. A block folds
+// 32 columns of a group.
+#pragma once
+
+#include "cuda/norm_backward/fold.cuh"
+#include "cuda/norm_heads_backward/params.h"
+
+namespace fastnorm::cuda {
+
+template <int kThreads>
+__device__ __forceinline__ void fold_heads_sums(const HeadsFoldParams& p) {
+  auto& values = ptx::block_shared<FoldBuffer<kThreads>>().values;
+  int i = 0;
+  while (i + 1 < p.count && blockIdx.x >= p.sum[i + 1].first_block) ++i;
+  const HeadsFoldSum& s = p.sum[i];
+  const auto tiles = static_cast<uint32_t>((s.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns);
+  const uint32_t number = blockIdx.x - s.first_block, group = number / tiles;
+  const int64_t first = int64_t{number - group * tiles} * kBackwardFoldColumns;
+  ptx::grid_wait();
+  const float* const partial = s.partial + int64_t{group} * s.blocks * s.partial_stride;
+  char* const out = s.out + int64_t{group} * s.out_stride;
+  fold_columns<kThreads>(values, partial, s.partial_stride, s.blocks, s.n, first,
+                         [&](int64_t column, float sum) {
+                           char* const to = out + column * (s.dtype == Dtype::kF32 ? 4 : 2);
+                           sum = positive_zero(sum);
+                           if (s.accumulates) sum = __fadd_rn(load_any_element(to, s.dtype), sum);
+                           store_any_element(to, sum, s.dtype);
+                         });
+}
+
+}  // namespace fastnorm::cuda

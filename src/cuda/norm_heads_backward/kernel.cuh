@@ -1,0 +1,40 @@
+// The kernels of norm_heads_backward: one function for each kind of argument, whose word says which.
+#pragma once
+
+#include "cuda/norm_heads_backward/fold.cuh"
+#include "cuda/norm_heads_backward/general.cuh"
+#include "cuda/norm_heads_backward/held.cuh"
+
+namespace fastnorm::cuda {
+
+// nvcc compiles this file for the host, too, which needs the kernels' names alone.
+#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
+inline constexpr bool kHasHeadsBackwardBodies = false;
+#else
+inline constexpr bool kHasHeadsBackwardBodies = true;
+#endif
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
+                                  heads_backward_variant_of(kWord).per_sm)
+    norm_heads_backward_kernel(const __grid_constant__ NormHeadsBackwardParams p) {
+  if constexpr (kHasHeadsBackwardBodies)
+    gradient_of_heads<Element<heads_backward_variant_of(kWord).dtype>>(p);
+}
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
+                                  heads_backward_variant_of(kWord).per_sm)
+    held_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
+  if constexpr (kHasHeadsBackwardBodies) gradient_of_held_heads<HeldGradientSlots<kWord>>(p);
+}
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
+                                  heads_backward_variant_of(kWord).per_sm)
+    fold_norm_heads_backward_kernel(const __grid_constant__ HeadsFoldParams p) {
+  if constexpr (kHasHeadsBackwardBodies)
+    fold_heads_sums<heads_backward_variant_of(kWord).block_threads()>(p);
+}
+
+}  // namespace fastnorm::cuda

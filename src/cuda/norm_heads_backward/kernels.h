@@ -1,0 +1,48 @@
+// The kernels of norm_heads_backward by address, in the order of an architecture's table. CUDA-free.
+#pragma once
+
+#include <span>
+
+#include "core/dtype.h"
+#include "cuda/norm_heads_backward/params.h"
+
+namespace fastnorm::cuda {
+
+// The argument depends on the form: one of the three is not null.
+struct NormHeadsBackwardKernel {
+  void (*general)(NormHeadsBackwardParams);
+  void (*held)(HeldHeadsBackwardParams);
+  void (*fold)(HeadsFoldParams);
+
+  const void* address() const {
+    return general != nullptr ? reinterpret_cast<const void*>(general)
+           : held != nullptr  ? reinterpret_cast<const void*>(held)
+                              : reinterpret_cast<const void*>(fold);
+  }
+};
+
+// Those of one dtype: neighbours in the table.
+template <int kArch, Dtype kDtype>
+std::span<const NormHeadsBackwardKernel> norm_heads_backward_kernels();
+
+struct NormHeadsBackwardKernels {
+  std::span<const NormHeadsBackwardKernel> of[kRowDtypes];  // by Dtype
+
+  NormHeadsBackwardKernel at(int32_t index) const {
+    auto left = static_cast<size_t>(index);
+    for (const std::span<const NormHeadsBackwardKernel>& part : of) {
+      if (left < part.size()) return part[left];
+      left -= part.size();
+    }
+    return {nullptr, nullptr, nullptr};
+  }
+};
+
+template <int kArch>
+NormHeadsBackwardKernels all_norm_heads_backward_kernels() {
+  return {{norm_heads_backward_kernels<kArch, Dtype::kF32>(),
+           norm_heads_backward_kernels<kArch, Dtype::kF16>(),
+           norm_heads_backward_kernels<kArch, Dtype::kBF16>()}};
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,89 @@
+// norm_heads_backward on a CUDA device: the plan's launches, one after another.
+#include "core/check.h"
+#include "cuda/device.h"
+#include "cuda/norm_heads_backward/launch_params.h"
+#include "cuda/norm_heads_backward/table.h"
+
+namespace fastnorm::cuda {
+namespace {
+
+constexpr int32_t kPortableSharedBytes = 8 << 10;  // of the 48 KB of a block a kernel's own is less
+
+// What a launch's kernel gets: one of the three.
+union StepParams {
+  NormHeadsBackwardParams general;
+  HeldHeadsBackwardParams held;
+  HeadsFoldParams fold;
+};
+
+}  // namespace
+
+std::span<const NormHeadsBackwardEntry> CudaDevice::norm_heads_backward_table() const {
+  return cuda::norm_heads_backward_table(*facts.arch);
+}
+
+fastnorm_status CudaDevice::allow_heads_backward(const HeadsBackwardStep& step, Error& error) {
+  if (step.shared_bytes <= kPortableSharedBytes) return FASTNORM_OK;
+  std::atomic<bool>& allowed = allowed_heads_backward_[static_cast<size_t>(step.index)];
+  if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
+  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(kernels_.heads_backward.at(step.index).address(),
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         kMostHeadsGradientBytes));
+  allowed.store(true, std::memory_order_relaxed);
+  return FASTNORM_OK;
+}
+
+fastnorm_status CudaDevice::prepare_norm_heads_backward(const HeadsGradients&,
+                                                        const NormHeadsBackwardPlan& plan,
+                                                        Error& error) {
+  return with_device(error, [&] {
+    cudaFuncAttributes attributes;  // asking for them loads a kernel
+    for (int32_t i = 0; i < plan.launches; ++i) {
+      FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
+          &attributes, kernels_.heads_backward.at(plan.steps[i].index).address()));
+      FASTNORM_TRY(allow_heads_backward(plan.steps[i], error));
+    }
+    return FASTNORM_OK;
+  });
+}
+
+fastnorm_status CudaDevice::run_norm_heads_backward(const HeadsGradients& call,
+                                                    const NormHeadsBackwardPlan& plan,
+                                                    void* workspace, void* stream, Error& error) {
+  return with_device(error, [&] {
+    const std::span<const NormHeadsBackwardEntry> table = norm_heads_backward_table();
+    // All at first, so that nothing is launched where a later kernel may not be.
+    for (int32_t i = 0; i < plan.launches; ++i)
+      FASTNORM_TRY(allow_heads_backward(plan.steps[i], error));
+    for (int32_t i = 0; i < plan.launches; ++i) {
+      const HeadsBackwardStep& step = plan.steps[i];
+      const NormHeadsBackwardVariant& variant = table[static_cast<size_t>(step.index)].variant;
+      StepParams params;
+      if (variant.is_held()) {
+        params.held = make_held_heads_backward_params(call, plan, step, workspace);
+      } else if (variant.form == HeadsBackwardForm::kFold) {
+        params.fold = make_heads_fold_params(call, plan, step, workspace);
+      } else {
+        params.general = make_heads_backward_params(call, plan, step, workspace);
+      }
+      void* arguments[] = {&params};
+      cudaLaunchAttribute attributes[1] = {};
+      cudaLaunchConfig_t config = {};
+      config.gridDim = dim3(step.blocks);
+      config.blockDim = dim3(static_cast<unsigned>(variant.block_threads()));
+      config.dynamicSmemBytes = static_cast<size_t>(step.shared_bytes);
+      config.stream = static_cast<cudaStream_t>(stream);
+      config.attrs = attributes;
+      if (step.early) {
+        cudaLaunchAttribute& early = attributes[config.numAttrs++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+      }
+      FASTNORM_CUDA_TRY(cudaLaunchKernelExC(
+          &config, kernels_.heads_backward.at(step.index).address(), arguments));
+    }
+    return FASTNORM_OK;
+  });
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,89 @@
+// What kernels of norm_heads_backward get: one struct by value. CUDA-free.
+#pragma once
+
+#include <cstdint>
+
+#include "core/norm_heads_backward_plan.h"
+#include "cuda/norm_heads/params.h"
+
+namespace fastnorm::cuda {
+
+// Which rows a block has, and where their sums go.
+struct HeadsRowOrder {
+  uint32_t first_block;
+  uint32_t groups;         // rows of the weight: 1, or one for each head
+  uint32_t shared_rows;    // of a group: of (token, head), or with several groups of tokens
+  uint32_t lanes, blocks;  // of the row order
+  uint32_t step;           // lanes * blocks: from a row of a lane to its next
+  float* partial[2];  // of dweight and dbias: [group][block][partial_stride]; null = not wanted
+  int64_t partial_stride;  // floats
+};
+
+// A part of the general form. `forward` has x, the rope as dy turns by it, and the statistics.
+struct HeadsGradientParams {
+  HeadsPartParams forward;
+  HeadsRowOrder order;
+  HeadsTensor dy, dx;
+  const char* weight;  // nullptr = 1
+  int64_t weight_stride;
+  float* token_values;  // ACROSS_HEADS: [tokens][kTokenFloats]
+  float weight_offset;
+  Dtype dy_dtype, weight_dtype;
+  bool tokens;        // its blocks have tokens, for what their heads share; else rows
+  bool dy_is_scalar;  // a row of dy is one element
+  bool wants_dx;      // of the call, so that tokens have c1 and c2
+  bool round_normalized, round_gain;
+};
+
+struct NormHeadsBackwardParams {
+  HeadsGradientParams part[kMostHeadsGradients];
+  int32_t count;
+  bool triggers;
+  HeadsShared shared;
+};
+static_assert(sizeof(NormHeadsBackwardParams) < 32000);
+
+// A part of the held form.
+struct HeldGradientParams {
+  uint32_t bits;  // HeadsBits
+  uint32_t heads;
+  HeadsRowOrder order;
+  Divisor by_heads;  // of no use with one head
+  int32_t vectors;   // of a row
+  int32_t rope_offset;
+  float inv_n, eps, weight_offset;
+  bool round_normalized, round_gain;
+  Dtype weight_dtype;
+  HeadsTensor x, dy, dx, mean, rstd;
+  const char* weight;  // nullptr = 1
+  int64_t weight_stride;
+  const float* token_values;
+};
+
+struct HeldHeadsBackwardParams {
+  HeldGradientParams part[kMaxHeadsParts];
+  int32_t count;
+  bool triggers;
+  HeadsShared shared;
+};
+static_assert(sizeof(HeldHeadsBackwardParams) <= 4096);
+
+// dweight or dbias of a part.
+struct HeadsFoldSum {
+  uint32_t first_block;
+  uint32_t groups, blocks;
+  const float* partial;
+  int64_t partial_stride;
+  int64_t n;
+  char* out;
+  int64_t out_stride;  // bytes from a group's to the next one's
+  Dtype dtype;
+  bool accumulates;
+};
+
+struct HeadsFoldParams {
+  HeadsFoldSum sum[kMostHeadsGradients];
+  int32_t count;
+};
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,164 @@
+// The kernels of norm_heads_backward on the SIMT machine: each of them, and what planning chooses,
+// against the model byte for byte. The model itself is within the bounds of the formulas in double.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/norm_backward_check.h"
+#include "core/norm_heads_backward_check.h"
+#include "core/norm_heads_backward_plan.h"
+#include "cuda/norm_heads_backward/table.h"
+#include "simt/device.h"
+#include "simt/machine.h"
+#include "simt/spec.h"
+#include "support/norm_heads_backward_call.h"
+
+namespace {
+
+using namespace fastnorm;
+using support::GradientCallKind;
+using support::RandomHeadsBackwardCall;
+
+DeviceFacts facts(int32_t multiprocessors = 132) {
+  DeviceFacts f;
+  f.device_type = FASTNORM_DEVICE_CUDA;
+  f.arch = &cuda::kSimt;
+  f.multiprocessors = multiprocessors;
+  return f;
+}
+
+std::span<const NormHeadsBackwardEntry> table() {
+  return cuda::norm_heads_backward_table(cuda::kSimt);
+}
+
+constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward,
+                                   simt::Order::kShuffled};
+
+// A random call, described; its tensors are the GPU's.
+struct Described {
+  Described(uint64_t call_seed, GradientCallKind kind)
+      : seed(call_seed), call(call_seed, ref::Order::kGpu, kind) {
+    for (support::CallTensor* t : call.tensors()) t->abi.device_type = FASTNORM_DEVICE_CUDA;
+    Error error;
+    const auto& list = call.parts();
+    NormHeadsBackwardDesc desc;
+    EXPECT_EQ(
+        check_norm_heads_backward(&call.args(), list.data(), static_cast<int32_t>(list.size()),
+                                  {FASTNORM_DEVICE_CUDA, 0}, &desc, error),
+        FASTNORM_OK)
+        << call.text() << ": " << error.text;
+    for (int32_t i = 0; i < desc.count; ++i) {
+      const NormBackwardParts of_one = norm_backward_parts(desc.wholes[i]);
+      for (int32_t k = 0; k < of_one.count; ++k) {
+        parts.push_back(of_one.at[k]);
+        first.push_back(of_one.count == 2 && k == 0);
+      }
+    }
+    for (const NormBackwardDesc& part : parts) {
+      gradients.first[gradients.count] = first[static_cast<size_t>(gradients.count)];
+      gradients.at[gradients.count++] = &part;
+    }
+  }
+  Described(const Described&) = delete;
+
+  void run(const NormHeadsBackwardPlan& plan) {
+    // Not a number where nothing was written, beginning at a multiple of 256 bytes.
+    std::vector<std::byte> room(plan.workspace_bytes + 256, std::byte{0xff});
+    auto* const begin =
+        reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+    call.expect_results();
+    ASSERT_EQ(call.out_of_bounds(), "") << call.text();
+    EXPECT_EQ(
+        simt::run_norm_heads_backward(gradients, plan, begin, kOrders[seed % std::size(kOrders)]),
+        "")
+        << call.text();
+    EXPECT_EQ(call.difference(), "") << plan.kernel << " " << call.text();
+  }
+
+  const uint64_t seed;
+  RandomHeadsBackwardCall call;
+  std::vector<NormBackwardDesc> parts;
+  std::vector<bool> first;
+  HeadsGradients gradients;
+};
+
+// On what planning chooses.
+void run_chosen(uint64_t seed, GradientCallKind kind, int32_t multiprocessors = 132) {
+  Described described(seed, kind);
+  NormHeadsBackwardPlan plan;
+  Error error;
+  ASSERT_EQ(
+      plan_norm_heads_gradients(described.gradients, facts(multiprocessors), table(), &plan, error),
+      FASTNORM_OK)
+      << described.call.text() << ": " << error.text;
+  if (plan.launches != 0) described.run(plan);
+}
+
+TEST(SimtNormHeadsBackward, RandomCallsEqualTheModel) {
+  for (uint64_t seed = 0; seed < 120 && !HasFailure(); ++seed)
+    run_chosen(seed, GradientCallKind::kAny);
+}
+
+TEST(SimtNormHeadsBackward, PlainCallsEqualTheModel) {
+  for (uint64_t seed = 0; seed < 20 && !HasFailure(); ++seed)
+    run_chosen(seed, GradientCallKind::kPlain);
+}
+
+TEST(SimtNormHeadsBackward, AlignedCallsEqualTheModel) {
+  for (uint64_t seed = 0; seed < 60 && !HasFailure(); ++seed)
+    run_chosen(seed, GradientCallKind::kAligned);
+}
+
+// More rows than lanes: every lane adds several.
+TEST(SimtNormHeadsBackward, ManyRowsEqualTheModel) {
+  for (uint64_t seed = 0; seed < 3 && !HasFailure(); ++seed)
+    run_chosen(seed, GradientCallKind::kAlignedMany, 2);
+}
+
+// Each kernel that has rows, with several calls that it can serve.
+TEST(SimtNormHeadsBackward, EveryKernelEqualsTheModel) {
+  constexpr int kCalls = 4;
+  std::vector<int> calls(table().size());
+  const auto enough = [&](size_t i) {
+    return calls[i] >= kCalls || table()[i].variant.form == HeadsBackwardForm::kFold;
+  };
+  for (uint64_t seed = 1000; seed < 4000 && !HasFailure(); ++seed) {
+    const bool held = seed % 8 != 0;
+    Described described(seed, held ? GradientCallKind::kAligned : GradientCallKind::kAny);
+    bool done = true;
+    for (size_t i = 0; i < table().size(); ++i) {
+      done = done && enough(i);
+      NormHeadsBackwardPlan plan;
+      Error error;
+      if (enough(i) ||
+          plan_norm_heads_gradients_for(described.gradients, facts(), table(),
+                                        static_cast<int32_t>(i), &plan, error) != FASTNORM_OK)
+        continue;
+      if (plan.launches == 0 || plan.entry != &table()[i]) continue;
+      described.run(plan);
+      ++calls[i];
+      done = false;
+      break;  // the call's memory has its results
+    }
+    if (done) break;
+  }
+  for (size_t i = 0; i < table().size(); ++i)
+    EXPECT_TRUE(enough(i)) << table()[i].name << " serves too few of the calls";
+}
+
+// A wrong order of sums along a row shows.
+TEST(SimtNormHeadsBackward, AnotherOrderDiffers) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    RandomHeadsBackwardCall right(seed, ref::Order::kGpu), wrong(seed, ref::Order::kGpuLowestFirst);
+    right.expect_results(), wrong.expect_results();
+    const std::vector<support::CallTensor*> a = right.tensors(), b = wrong.tensors();
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i]->expected != b[i]->expected) return;
+    }
+  }
+  FAIL() << "100 calls have the same results in both orders";
+}
+
+}  // namespace
