@@ -20,8 +20,8 @@ int32_t find_kernel(const StagesKernelList& list, Dtype dtype, StagesForm form, 
   return -1;
 }
 
-// True if all rows and weights have x's dtype, of 16 bits, and groups are whole vectors at multiples
-// of 16 bytes.
+// True if all rows and weights have x's dtype, of 16 bits, and groups are aligned: their addresses,
+// strides and lengths are multiples of 16 bytes.
 bool is_aligned(const NormDesc& d) {
   const StagesDesc& s = d.stages;
   auto bits = static_cast<uint64_t>(s.group * dtype_bytes(d.dtype));

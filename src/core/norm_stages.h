@@ -82,12 +82,12 @@ struct StagesKernelList {
   int32_t count;
 };
 
-// Plans a call with stages on a CUDA device. What does not depend on the kernel is in *plan already.
+// Plans a call with stages on a CUDA device. *plan has what does not depend on the kernel.
 fastnorm_status plan_stages_cuda(const NormDesc& desc, const DeviceFacts& facts, NormPlan* plan,
                                  Error& error);
 
-// The same on kernel `index` of the device's list. For tests. FASTNORM_ERROR_UNSUPPORTED if it cannot
-// serve the call.
+// The same on kernel `index` of the device's list, for tests. FASTNORM_ERROR_UNSUPPORTED if that
+// kernel cannot serve the call.
 fastnorm_status plan_stages_for(const NormDesc& desc, const DeviceFacts& facts, int32_t index,
                                 NormPlan* plan, Error& error);
 

@@ -15,7 +15,7 @@ namespace fastnorm::support {
 // What calls are like.
 enum class StagesKind : uint8_t {
   kAny,
-  kAligned,   // inputs of x's dtype; groups are whole vectors at multiples of 16 bytes
+  kAligned,   // inputs of x's dtype; groups are aligned
   kGated,     // aligned: a gate after RMS, and little else
   kSandwich,  // aligned: RMS, the residual, RMS
 };

@@ -21,7 +21,8 @@ struct StagesSlots {
   static constexpr Sink kSink = Sink::kQuant;
 };
 
-// Groups whose statistics are known at once. A multiple of 128: a window is whole blocks of columns.
+// Groups whose statistics are known at once. A multiple of 128, so that a window has blocks of codes
+// whole.
 template <class Tile>
 inline constexpr int kStageWindow = Tile::kOneWarp ? 128 : 1024;
 

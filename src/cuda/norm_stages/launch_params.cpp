@@ -35,8 +35,7 @@ NormDesc branch_of(const NormDesc& d) {
   return branch;
 }
 
-// True if all inputs but statistics have x's dtype, and their groups are whole vectors at multiples
-// of 16 bytes.
+// True if all inputs but statistics have x's dtype, and their groups are aligned.
 bool is_wide(const NormDesc& d) {
   const StagesDesc& s = d.stages;
   auto bits = static_cast<uint64_t>(s.group * dtype_bytes(d.dtype));

@@ -79,7 +79,7 @@ constexpr StagesEntry make_stages_entry(const StagesVariant& v, uint16_t line) {
   norm.line = static_cast<uint16_t>(kFirstStagesLine + line);
   NameWriter name(norm.name);
   name << dtype_name(v.dtype) << ' ' << name_of(v.form) << ' ' << +v.threads << 'x';
-  if (v.vectors == 0) {
+  if (!v.is_held()) {
     name << "stream";
   } else {
     name << +v.vectors;

@@ -24,8 +24,8 @@ enum StagesBits : uint32_t {
   kStagesBiasShared = 1 << 11,
   kStagesStoresRows = 1 << 12,  // more leaves than statistics
   kStagesCodes = 1 << 13,       // `quantized` or amax is wanted
-  // All inputs but statistics have x's dtype, and their groups are whole vectors at multiples of 16
-  // bytes.
+  // All inputs but statistics have x's dtype. Their groups are aligned: addresses, strides and
+  // lengths are multiples of 16 bytes.
   kStagesWide = 1 << 14,
   // The held forms:
   kStagesRoundNormalized = 1 << 15,        // before the weight

@@ -1,5 +1,5 @@
-// Norm calls with stages from the C ABI down to what they tell the CUDA runtime, with a runtime that
-// only takes notes.
+// Norm calls with stages from the C ABI down to what they tell the CUDA runtime. The runtime only
+// takes notes.
 #include <gtest/gtest.h>
 
 #include <vector>
