@@ -445,7 +445,7 @@ func TestDeviceRefusals(t *testing.T) {
 		"x.strides[1]":    {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.F32, 1, 4).WithStrides(4, -1), Y: y}},
 		"x's address":     {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4097, fastnorm.F32, 1, 4), Y: y}},
 		"flags is 0x4":    {fastnorm.ErrArgument, fastnorm.Norm{X: x, Y: y, Flags: fastnorm.NormPDLConstantWeights}},
-		"flags is 0x8":    {fastnorm.ErrUnsupported, fastnorm.Norm{X: x, Y: y, Flags: 8}},
+		"flags is 0x10":   {fastnorm.ErrUnsupported, fastnorm.Norm{X: x, Y: y, Flags: 16}},
 		"x is on device ": {fastnorm.ErrDevice, fastnorm.Norm{X: fastnorm.At(elsewhere, 4096, fastnorm.F32, 1, 4), Y: y}},
 	} {
 		wantError(t, c.norm.Run(p.context, p.options()...), c.kind, name)

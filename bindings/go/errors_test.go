@@ -53,7 +53,7 @@ func TestErrors(t *testing.T) {
 		{fastnorm.StatusDType, "x.dtype is i8; required: f32, f16 or bf16", func(n *fastnorm.Norm) { n.X = fastnorm.Of([]int8{1, 2, 3, 4}, 1, 4) }},
 		{fastnorm.StatusLayout, "x.strides[1] is 2; required: 1, a contiguous last dimension", func(n *fastnorm.Norm) { n.X = n.X.WithStrides(4, 2) }},
 		{fastnorm.StatusArgument, "flags is 0x4; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLConstantWeights }},
-		{fastnorm.StatusUnsupported, "flags is 0x9; this version has the flags 0x7; nearest: flags 0x1", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLWait | 8 }},
+		{fastnorm.StatusUnsupported, "flags is 0x11; this version has the flags 0xf; nearest: flags 0x1", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLWait | 16 }},
 		{fastnorm.StatusDevice, "x is on device CUDA:0 (device_type 2); required: the context's device, CPU:0", func(n *fastnorm.Norm) { n.X = fastnorm.At(fastnorm.CUDA(0), 64, fastnorm.F32, 1, 4) }},
 	} {
 		x, y := []float32{0, 1, 2, 3}, []float32{-1, -1, -1, -1}

@@ -37,15 +37,17 @@ const (
 	ResidualRoundBeforeStatistics ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS // both from the rounded sum: as a separate addition would
 )
 
-// NormFlags are bits of programmatic dependent launch, by which a kernel starts while the stream's previous one
-// still runs. On the CPU and on GPUs before compute capability 9.0 they have no effect. Results never depend on them.
+// NormFlags are bits. Those of PDL are programmatic dependent launch, by which a kernel starts while the stream's
+// previous one still runs. On the CPU and on GPUs before compute capability 9.0 they have no effect. Results never
+// depend on them.
 type NormFlags uint32
 
 // The flags.
 const (
-	NormPDLWait            NormFlags = raw.FASTNORM_NORM_PDL_WAIT             // start when the stream's previous kernel allows it; read and write nothing before that one has ended
-	NormPDLTrigger         NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER          // let the stream's next kernel start early; it must wait itself before it uses a result
-	NormPDLConstantWeights NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS // with NormPDLWait: Weight and Bias, which no running kernel writes, may be read before the wait
+	NormPDLWait            NormFlags = raw.FASTNORM_NORM_PDL_WAIT               // start when the stream's previous kernel allows it; read and write nothing before that one has ended
+	NormPDLTrigger         NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER            // let the stream's next kernel start early; it must wait itself before it uses a result
+	NormPDLConstantWeights NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS   // with NormPDLWait: Weight and Bias, which no running kernel writes, may be read before the wait
+	NormPlainScale         NormFlags = raw.FASTNORM_NORM_MODULATION_PLAIN_SCALE // the factor is ModulationScale, not 1 + it
 )
 
 // QuantScheme says how a quantised output is scaled.
@@ -98,6 +100,7 @@ const (
 	ActivationIdentity Activation = raw.FASTNORM_ACTIVATION_IDENTITY // v
 	ActivationSiLU     Activation = raw.FASTNORM_ACTIVATION_SILU     // v / (1 + exp(-v))
 	ActivationSigmoid  Activation = raw.FASTNORM_ACTIVATION_SIGMOID  // 1 / (1 + exp(-v))
+	ActivationTanh     Activation = raw.FASTNORM_ACTIVATION_TANH     // tanh(v)
 )
 
 // GatePosition is where the gate multiplies.
@@ -133,6 +136,17 @@ const (
 	SumEveryStep SumRounding = raw.FASTNORM_SUM_EVERY_STEP
 )
 
+// ModulationRounding says where the modulation is rounded to the dtype of X on its way.
+type ModulationRounding int32
+
+// The roundings of the modulation.
+const (
+	// ModulationOnce rounds nowhere: the product and the sum are one operation.
+	ModulationOnce ModulationRounding = raw.FASTNORM_MODULATION_ONCE
+	// ModulationEveryStep rounds the normalised row, 1 + ModulationScale, the product and the sum.
+	ModulationEveryStep ModulationRounding = raw.FASTNORM_MODULATION_EVERY_STEP
+)
+
 // Norm describes a normalisation of rows. A row is the last dimension of X, n elements long. For each row:
 //
 //	s            = X + Residual                                 (X where there is no Residual)
@@ -147,8 +161,10 @@ const (
 //	u = X * act(Gate)            (GateBeforeNorm; else u = X)
 //	u = norm(u)                  (Branch: its own kind, Eps, Weight and Bias)
 //	u = u rounded to T           (Branch.Rounded)
-//	s = u * Alpha + Residual     (one fused operation; without Alpha u + Residual)
+//	k = act(ResidualGate + ResidualGateTable) * Alpha
+//	s = u * k + Residual         (one fused operation; without k u + Residual)
 //	s = s * SumScale             (s is the row that is normalised)
+//	z = z * (1 + ModulationScale + ScaleTable) + ModulationShift + ShiftTable
 //	z = z * act(Gate)            (GateAfterNorm; z is Y before its rounding)
 //	z = Activation(z)
 //
@@ -160,7 +176,7 @@ const (
 // takes the statistic of all. RMS: add up the sums S; rstd = 1 / sqrt(S / N + Eps) for N columns in
 // all. Layer: merge means and sums by Chan's formula, of docs/gated_norm.md.
 //
-// Stages run on the CPU, with X of rank 1 to 4. On a CUDA context they are [ErrUnsupported].
+// Stages run on the CPU. On a CUDA context they are [ErrUnsupported].
 //
 // All arithmetic is single precision; ResidualRounding and Rounding say where else a value is rounded. A row's
 // bits depend on its values, Weight, Bias, n, dtypes and options only.
@@ -207,6 +223,18 @@ type Norm struct {
 	Alpha       float32     // factor of X, or of the Branch's result, in the sum. Finite; 0 = 1
 	SumRounding SumRounding // default: the sum is not rounded on its way
 	SumScale    Tensor      // [1] F32. Factor of the sum, a value on the device. Not given: 1
+
+	// ResidualGate, ModulationScale and ModulationShift broadcast against X, the last dimension too: [1],
+	// [batch, 1, n], [batch, tokens, 1]. T or F32. With ModulationIndex they are [m, n] or [m, 1].
+	ResidualGate       Tensor             // factor of the branch in the sum. Not given: 1
+	ResidualGateTable  Tensor             // [n]; T or F32. Added to ResidualGate. Not given: 0
+	ResidualGateAct    Activation         // of that sum; default: identity. 0 without ResidualGate
+	ModulationScale    Tensor             // 1 + it is the factor of the normalised row. Not given: no product
+	ScaleTable         Tensor             // as ResidualGateTable, of ModulationScale
+	ModulationShift    Tensor             // added to the normalised row. Not given: nothing is added
+	ShiftTable         Tensor             // as ResidualGateTable, of ModulationShift
+	ModulationIndex    Tensor             // shape of X without its last extent, or with 1 there; I32 or I64. The row of each modulator
+	ModulationRounding ModulationRounding // default: once. 0 without ModulationScale and ModulationShift
 }
 
 // Branch describes the norm of X before the residual is added, as in Gemma: norm, sum, norm. Its
@@ -264,6 +292,14 @@ var normTensors = []string{
 	raw.NormBitBranchBias:   "branch_bias",
 	raw.NormBitBranchRstd:   "branch_rstd",
 	raw.NormBitSumScale:     "sum_scale",
+
+	raw.NormBitResidualGate:      "residual_gate",
+	raw.NormBitResidualGateTable: "residual_gate_table",
+	raw.NormBitModulationScale:   "modulation_scale",
+	raw.NormBitScaleTable:        "scale_table",
+	raw.NormBitModulationShift:   "modulation_shift",
+	raw.NormBitShiftTable:        "shift_table",
+	raw.NormBitModulationIndex:   "modulation_index",
 }
 
 func (n *Norm) encode(q *call, part int) {
@@ -304,6 +340,19 @@ func (n *Norm) encodeStages(q *call, w []uint64, part int) {
 		n.Branch.encode(q, w, part)
 	}
 	q.tensor(part, raw.NormBitSumScale, &n.SumScale)
+	n.encodeModulation(q, w, part)
+}
+
+func (n *Norm) encodeModulation(q *call, w []uint64, part int) {
+	w[raw.NormResidualGateAct] = uint64(n.ResidualGateAct)
+	w[raw.NormModulationRounding] = uint64(n.ModulationRounding)
+	q.tensor(part, raw.NormBitResidualGate, &n.ResidualGate)
+	q.tensor(part, raw.NormBitResidualGateTable, &n.ResidualGateTable)
+	q.tensor(part, raw.NormBitModulationScale, &n.ModulationScale)
+	q.tensor(part, raw.NormBitScaleTable, &n.ScaleTable)
+	q.tensor(part, raw.NormBitModulationShift, &n.ModulationShift)
+	q.tensor(part, raw.NormBitShiftTable, &n.ShiftTable)
+	q.tensor(part, raw.NormBitModulationIndex, &n.ModulationIndex)
 }
 
 func (b *Branch) encode(q *call, w []uint64, part int) {

@@ -56,21 +56,36 @@
  *      u = x * act(gate)                      (FASTNORM_GATE_BEFORE_NORM; else u = x)
  *      u = norm(u)                            (branch_norm: its own kind, eps, weight and bias)
  *      u = u rounded to x's dtype             (branch_rounded)
- *      s = u * alpha + residual               (one fused operation; without alpha u + residual)
+ *      k = act(residual_gate + table) * alpha (without residual_gate alpha)
+ *      s = u * k + residual                   (one fused operation; without k u + residual)
  *      s = s * sum_scale                      (s is the row that is normalised)
- *      z = z * act(gate)                      (FASTNORM_GATE_AFTER_NORM; z is y unrounded)
+ *      z = z * (1 + scale) + shift            (modulation_scale, modulation_shift; one fused
+ *                                              operation; z is y unrounded)
+ *      z = z * act(gate)                      (FASTNORM_GATE_AFTER_NORM)
  *      z = activation(z)
  *
- *  act and activation are identity, silu or sigmoid, without the hardware's approximations. Each of
- *  the products is one operation, as is z's rounding to x's dtype with FASTNORM_GATE_FROM_ROUNDED.
- *  With FASTNORM_ROUND_EVERY_STEP act(gate), both products and activation(z) are rounded to x's
- *  dtype. z is then stored and quantised.
+ *  act and activation are identity, silu, sigmoid or tanh, without the hardware's approximations.
+ *  Each of the products is one operation, as is z's rounding to x's dtype with
+ *  FASTNORM_GATE_FROM_ROUNDED. With FASTNORM_ROUND_EVERY_STEP act(gate), both products and
+ *  activation(z) are rounded to x's dtype. z is then stored and quantised.
+ *
+ *  **Modulation** (adaLN). residual_gate, modulation_scale and modulation_shift broadcast against x,
+ *  their last dimension too. Each may have a table, a row that is added to it in f32. Without a
+ *  shift z * (1 + scale) is one operation, without a scale z + shift is. With
+ *  FASTNORM_MODULATION_EVERY_STEP, and with FASTNORM_ROUND_EVERY_STEP, these are rounded to x's
+ *  dtype: z before it, both sums with tables, 1 + scale, the product, and the sum. With
+ *  FASTNORM_SUM_EVERY_STEP the sum with residual_gate_table, its act and its product with alpha are
+ *  rounded, too.
+ *
+ *  With modulation_index the modulators have rows of their own, [m, n] or [m, 1]. Row r of x takes
+ *  their row modulation_index[r]. An index below 0 or from m on is an error on the CPU; on a GPU the
+ *  results of such a call are undefined.
  *
  *  The branch's norm has the arithmetic of the norm, and statistics of all n columns. With
- *  branch_rounded, and without alpha and sum_scale, the call has the bits of two: one from x to the
- *  branch, one from that and the residual. With FASTNORM_SUM_EVERY_STEP u * alpha, the sum and the
- *  product with sum_scale are each rounded to x's dtype. residual_rounding is about the s that
- *  is left.
+ *  branch_rounded, and without alpha, residual_gate and sum_scale, the call has the bits of two: one
+ *  from x to the branch, one from that and the residual. With FASTNORM_SUM_EVERY_STEP u * k, the sum
+ *  and the product with sum_scale are each rounded to x's dtype. residual_rounding is about the s
+ *  that is left.
  *
  *  With group_size d the columns are n / d groups that have statistics of their own: as x viewed
  *  [.., n / d, d]. mean, rstd, rstd_in, mean_in and sumsq then have x.shape[:-1] + [n / d], for
@@ -82,7 +97,8 @@
  *  sqrt(S / N + eps) for N columns in all. LAYER: merge the means and sums of squares by Chan's
  *  formula; adding the sums up is wrong.
  *
- *  Calls with a stage have x of rank 1 to 4.
+ *  Calls with residual_gate or a modulation run on the CPU: on a CUDA context they are
+ *  FASTNORM_ERROR_UNSUPPORTED in this version.
  *
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *
@@ -219,6 +235,7 @@ typedef enum fastnorm_activation {
   FASTNORM_ACTIVATION_IDENTITY = 0, /**< v. */
   FASTNORM_ACTIVATION_SILU = 1,     /**< v / (1 + exp(-v)); -0 from -110 down, for -Inf too. */
   FASTNORM_ACTIVATION_SIGMOID = 2,  /**< 1 / (1 + exp(-v)). */
+  FASTNORM_ACTIVATION_TANH = 3,     /**< tanh(v). */
   FASTNORM_ACTIVATION_MAX_ENUM = 0x7fffffff
 } fastnorm_activation;
 
@@ -243,9 +260,17 @@ typedef enum fastnorm_sum_rounding {
   FASTNORM_SUM_ROUNDING_MAX_ENUM = 0x7fffffff
 } fastnorm_sum_rounding;
 
-/** Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
- *  the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
- *  have no effect. Results never depend on them. */
+/** Where the modulation is rounded to x's dtype T on its way. */
+typedef enum fastnorm_modulation_rounding {
+  FASTNORM_MODULATION_ONCE = 0, /**< Nowhere: z * (1 + scale) + shift is one operation. */
+  FASTNORM_MODULATION_EVERY_STEP =
+      1, /**< z, the sums with tables, 1 + scale, the product, the sum: a chain in T. */
+  FASTNORM_MODULATION_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_modulation_rounding;
+
+/** Bits of fastnorm_norm_args.flags. Those of PDL are programmatic dependent launch, by which a
+ *  kernel starts while the stream's previous one still runs. On the CPU and on GPUs before compute
+ *  capability 9.0 they have no effect. Results never depend on them. */
 typedef enum fastnorm_norm_flags {
   FASTNORM_NORM_PDL_WAIT = 1, /**< Start when the stream's previous kernel allows it; read and write
                                  nothing before that one has ended. */
@@ -254,6 +279,7 @@ typedef enum fastnorm_norm_flags {
   FASTNORM_NORM_PDL_CONSTANT_WEIGHTS =
       4, /**< With PDL_WAIT: weight and bias are not written by any kernel that may still run, and
             may be read before the wait. */
+  FASTNORM_NORM_MODULATION_PLAIN_SCALE = 8, /**< The factor is modulation_scale, not 1 + it. */
   FASTNORM_NORM_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_flags;
 
@@ -363,6 +389,26 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* branch_rstd;   /**< x.shape[:-1], or that with a last 1; f32. Output. */
   const fastnorm_tensor* sum_scale; /**< [1] f32. Factor of the sum, a value on the device. Input;
                                            NULL = 1. */
+
+  /** Factor of the branch in the sum, T or f32. Broadcasts against x as in NumPy: each extent is 1
+   *  or x's, counted from the right, and missing ones are 1. Examples: [1], [batch, 1, n],
+   *  [batch, tokens, 1]. With modulation_index [m, n] or [m, 1]. NULL = 1. */
+  const fastnorm_tensor* residual_gate;
+  /** [n], or with leading extents of 1; T or f32. Added to residual_gate. NULL = 0. */
+  const fastnorm_tensor* residual_gate_table;
+  fastnorm_activation residual_gate_act; /**< Of that sum. Default: identity. */
+  fastnorm_modulation_rounding
+      modulation_rounding; /**< Default: the modulation is not rounded on its way. Needs
+                              modulation_scale or modulation_shift. */
+  /** As residual_gate: 1 + it is the factor of the normalised row. NULL = nothing is multiplied. */
+  const fastnorm_tensor* modulation_scale;
+  const fastnorm_tensor* scale_table; /**< As residual_gate_table, of modulation_scale. */
+  /** As residual_gate: added to the normalised row. NULL = nothing is added. */
+  const fastnorm_tensor* modulation_shift;
+  const fastnorm_tensor* shift_table; /**< As residual_gate_table, of modulation_shift. */
+  /** x.shape[:-1], or that with a last 1; i32 or i64. Which row of each modulator a row of x takes.
+   *  NULL = they broadcast. */
+  const fastnorm_tensor* modulation_index;
 } fastnorm_norm_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not

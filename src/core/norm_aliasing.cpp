@@ -39,6 +39,14 @@ int64_t sumsq_values(const NormDesc& d) {
   return d.stages.groups * (d.kind == FASTNORM_NORM_LAYER ? 2 : 1);
 }
 
+// The rows of a modulator: those of x, or those that an index takes.
+RowBytes modulator_bytes_of(const NormDesc& d, const Modulator& m) {
+  const int64_t row_bytes = m.columns(d.n) * dtype_bytes(m.rows.dtype);
+  return m.index_rows != 0
+             ? RowBytes{m.rows.data, kSameForAllRows, row_bytes, m.index_rows, m.index_stride}
+             : RowBytes{m.rows.data, m.rows.stride_bytes, row_bytes, 1, 0};
+}
+
 // The tensors that a call has. A function that adds one returns false if its bytes do not fit in
 // the address space.
 class Views {
@@ -70,7 +78,16 @@ class Views {
            weight_or_bias("branch_weight", s.branch_weight, d_.n) &&
            weight_or_bias("branch_bias", s.branch_bias, d_.n) &&
            rows("branch_rstd", Role::kStatistic, s.branch_rstd, 1) &&
-           scalar("sum_scale", Role::kScalar, s.sum_scale);
+           scalar("sum_scale", Role::kScalar, s.sum_scale) &&
+           modulator("residual_gate", "residual_gate_table", s.residual_gate) &&
+           modulator("modulation_scale", "scale_table", s.modulation_scale) &&
+           modulator("modulation_shift", "shift_table", s.modulation_shift) &&
+           rows("modulation_index", Role::kScalar, s.modulation_index, 1);
+  }
+
+  bool modulator(const char* name, const char* table_name, const Modulator& m) {
+    return !m || (add(name, Role::kWeight, m.rows.dtype, modulator_bytes_of(d_, m)) &&
+                  weight_or_bias(table_name, m.table, d_.n));
   }
 
   bool quantised() {
@@ -206,7 +223,10 @@ bool Touched::collect(const NormDesc& d) {
     fit = fit && (!stages.gate || same_view(stages.gate, d.y, d) || rows(stages.gate, d.n)) &&
           rows(stages.mean_in, stages.groups) && rows(stages.rstd_in, stages.groups) &&
           weights(stages.branch_weight, d.n) && weights(stages.branch_bias, d.n) &&
-          scalar(stages.sum_scale);
+          scalar(stages.sum_scale) && rows(stages.modulation_index, 1);
+    for (const Modulator* m :
+         {&stages.residual_gate, &stages.modulation_scale, &stages.modulation_shift})
+      fit = fit && (!*m || (add(modulator_bytes_of(d, *m)) && weights(m->table, d.n)));
   }
   if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale) && scalar(q.clamp_scale);
   inputs_ = count;

@@ -15,7 +15,7 @@ namespace fastnorm {
 // Not initialised: collect() sets what counts.
 class Touched {
  public:
-  static constexpr size_t kMost = 22;  // tensors of a call
+  static constexpr size_t kMost = 29;  // tensors of a call
 
   // False if some bytes do not fit in the address space. Points into `desc`.
   bool collect(const NormDesc& desc);

@@ -40,11 +40,19 @@ FASTNORM_HOT void clear(NormDesc* desc) {
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-constexpr int kRowTensors = 8, kStageRows = 5, kMostWeights = 4;
+constexpr int kRowTensors = 8, kStageRows = 9, kMostWeights = 4;
 
 std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
-  return {&d.stages.gate, &d.stages.mean_in, &d.stages.rstd_in, &d.stages.sumsq,
-          &d.stages.branch_rstd};
+  StagesDesc& s = d.stages;
+  return {&s.gate,
+          &s.mean_in,
+          &s.rstd_in,
+          &s.sumsq,
+          &s.branch_rstd,
+          &s.residual_gate.rows,
+          &s.modulation_scale.rows,
+          &s.modulation_shift.rows,
+          &s.modulation_index};
 }
 
 // Collects weights and biases. Returns how many there can be.
@@ -147,8 +155,9 @@ class NormCheck {
 
   // The flags, and the checks of outputs that remain.
   fastnorm_status outputs() {
-    constexpr uint32_t kFlags =
-        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+    constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
+                                FASTNORM_NORM_PDL_CONSTANT_WEIGHTS |
+                                FASTNORM_NORM_MODULATION_PLAIN_SCALE;
     d_.flags = static_cast<uint32_t>(args_.flags);
     FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
@@ -159,6 +168,7 @@ class NormCheck {
                      "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
                      "FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
                      d_.flags);
+    d_.flags &= ~static_cast<uint32_t>(FASTNORM_NORM_MODULATION_PLAIN_SCALE);  // a stage has it
     FASTNORM_REQUIRE(!needs_output_ || args_.y != nullptr || args_.quantized != nullptr ||
                          args_.sumsq != nullptr,
                      FASTNORM_ERROR_ARGUMENT,
@@ -500,7 +510,6 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
   FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
   clear(desc);
   FoldedArgs folded;  // not initialised: few calls need it
-  if (has_stages(*ours)) FASTNORM_TRY(check_stage_rank(*ours, error));
   if (ours->x != nullptr && __builtin_expect(ours->x->ndim > kMaxOuter + 1, 0)) {
     FASTNORM_TRY(fold_args(*ours, device, &folded, error));
     ours = &folded.args;

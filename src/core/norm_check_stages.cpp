@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 #include <cmath>
+#include <cstring>
 
 #include "core/norm_aliasing.h"
 #include "core/norm_shape.h"
@@ -55,6 +56,7 @@ class StagesCheck {
     s.gate_before = position == FASTNORM_GATE_BEFORE_NORM;
     s.gate_from_rounded = source == FASTNORM_GATE_FROM_ROUNDED;
     FASTNORM_TRY(branch());
+    FASTNORM_TRY(modulation());
     return statistics();
   }
 
@@ -69,6 +71,7 @@ class StagesCheck {
     if (args_.sum_scale != nullptr)
       FASTNORM_TRY(check_scalar("sum_scale", *args_.sum_scale, device_, &s.sum_scale, error));
     if (args_.branch_rstd != nullptr) FASTNORM_TRY(branch_rstd());
+    FASTNORM_TRY(modulators());
     FASTNORM_TRY(input("mean_in", args_.mean_in, &s.mean_in));
     FASTNORM_TRY(input("rstd_in", args_.rstd_in, &s.rstd_in));
     if (args_.sumsq == nullptr) return FASTNORM_OK;
@@ -82,8 +85,8 @@ class StagesCheck {
   bool layer() const { return d_.kind == FASTNORM_NORM_LAYER; }
 
   fastnorm_status activation(const char* name, int32_t value) {
-    FASTNORM_REQUIRE(value >= FASTNORM_ACTIVATION_IDENTITY && value <= FASTNORM_ACTIVATION_SIGMOID,
-                     FASTNORM_ERROR_ARGUMENT, "%s is %d; required: a fastnorm_activation, 0 to 2",
+    FASTNORM_REQUIRE(value >= FASTNORM_ACTIVATION_IDENTITY && value <= FASTNORM_ACTIVATION_TANH,
+                     FASTNORM_ERROR_ARGUMENT, "%s is %d; required: a fastnorm_activation, 0 to 3",
                      name, value);
     return FASTNORM_OK;
   }
@@ -162,6 +165,56 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
+  // The factor of the branch, and what the normalised row is multiplied by and added to.
+  fastnorm_status modulation() {
+    StagesDesc& s = d_.stages;
+    const int32_t act = number(args_.residual_gate_act),
+                  rounding = number(args_.modulation_rounding);
+    FASTNORM_TRY(activation("residual_gate_act", act));
+    FASTNORM_REQUIRE(
+        rounding == FASTNORM_MODULATION_ONCE || rounding == FASTNORM_MODULATION_EVERY_STEP,
+        FASTNORM_ERROR_ARGUMENT,
+        "modulation_rounding is %d; required: FASTNORM_MODULATION_ONCE (0) or "
+        "FASTNORM_MODULATION_EVERY_STEP (1)",
+        rounding);
+    FASTNORM_REQUIRE(act == 0 || args_.residual_gate != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "residual_gate_act is %d and residual_gate is NULL; required: 0 without a "
+                     "residual gate",
+                     act);
+    const bool scale = args_.modulation_scale != nullptr, shift = args_.modulation_shift != nullptr;
+    FASTNORM_REQUIRE(rounding == 0 || scale || shift, FASTNORM_ERROR_ARGUMENT,
+                     "modulation_rounding is %d, modulation_scale is NULL and modulation_shift is "
+                     "NULL; required: 0 without a modulation",
+                     rounding);
+    const uint32_t flags = static_cast<uint32_t>(args_.flags);
+    s.plain_scale = (flags & FASTNORM_NORM_MODULATION_PLAIN_SCALE) != 0;
+    FASTNORM_REQUIRE(!s.plain_scale || scale, FASTNORM_ERROR_ARGUMENT,
+                     "flags is 0x%x and modulation_scale is NULL; required: no "
+                     "FASTNORM_NORM_MODULATION_PLAIN_SCALE (8) without a modulation_scale",
+                     flags);
+    const struct {
+      const char *table_name, *name;
+      const fastnorm_tensor *table, *tensor;
+    } tables[] = {
+        {"residual_gate_table", "residual_gate", args_.residual_gate_table, args_.residual_gate},
+        {"scale_table", "modulation_scale", args_.scale_table, args_.modulation_scale},
+        {"shift_table", "modulation_shift", args_.shift_table, args_.modulation_shift}};
+    for (const auto& t : tables) {
+      FASTNORM_REQUIRE(t.table == nullptr || t.tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and %s is NULL; required: both, or no table", t.table_name,
+                       t.name);
+    }
+    FASTNORM_REQUIRE(
+        args_.modulation_index == nullptr || scale || shift || args_.residual_gate != nullptr,
+        FASTNORM_ERROR_ARGUMENT,
+        "modulation_index is given and residual_gate, modulation_scale and "
+        "modulation_shift are NULL; required: one of them, or no index");
+    s.residual_gate_act = static_cast<fastnorm_activation>(act);
+    s.modulation_every_step = rounding == FASTNORM_MODULATION_EVERY_STEP ||
+                              number(args_.rounding) == FASTNORM_ROUND_EVERY_STEP;
+    return FASTNORM_OK;
+  }
+
   // Which statistics go with each other.
   fastnorm_status statistics() {
     FASTNORM_REQUIRE(args_.mean_in == nullptr || layer(), FASTNORM_ERROR_ARGUMENT,
@@ -222,6 +275,104 @@ class StagesCheck {
     return check_output_rows("branch_rstd", row, 4, d_, error);
   }
 
+  fastnorm_status modulators() {
+    StagesDesc& s = d_.stages;
+    if (args_.modulation_index != nullptr) FASTNORM_TRY(modulation_index());
+    const struct {
+      const char *name, *table_name;
+      const fastnorm_tensor *tensor, *table;
+      Modulator* modulator;
+    } all[] = {{"residual_gate", "residual_gate_table", args_.residual_gate,
+                args_.residual_gate_table, &s.residual_gate},
+               {"modulation_scale", "scale_table", args_.modulation_scale, args_.scale_table,
+                &s.modulation_scale},
+               {"modulation_shift", "shift_table", args_.modulation_shift, args_.shift_table,
+                &s.modulation_shift}};
+    for (const auto& m : all) {
+      if (m.tensor == nullptr) continue;
+      FASTNORM_TRY(own_dtype(m.name, *m.tensor));
+      FASTNORM_TRY(args_.modulation_index != nullptr ? indexed(m.name, *m.tensor, m.modulator)
+                                                     : spread(m.name, *m.tensor, m.modulator));
+      if (m.table != nullptr) FASTNORM_TRY(table(m.table_name, *m.table, &m.modulator->table));
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status own_dtype(const char* name, const fastnorm_tensor& t) {
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: %s%s, as x is %s", name, dtype_text(t.dtype).c,
+                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                     dtype_name(d_.dtype));
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status modulation_index() {
+    const fastnorm_tensor& t = *args_.modulation_index;
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(dtype == Dtype::kI32 || dtype == Dtype::kI64, FASTNORM_ERROR_DTYPE,
+                     "modulation_index.dtype is %s; required: i32 or i64", dtype_text(t.dtype).c);
+    FASTNORM_TRY(check_tensor("modulation_index", t, {dtype, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_statistic_shape("modulation_index", t, *args_.x, error));
+    RowTensor& row = d_.stages.modulation_index;
+    row.data = address_of(t);
+    row.dtype = dtype;
+    fill_strides(t, args_.x->ndim - 1, dtype_bytes(dtype), 1, d_, &row);
+    return FASTNORM_OK;
+  }
+
+  // [m, n] or [m, 1], of which an index takes rows.
+  fastnorm_status indexed(const char* name, const fastnorm_tensor& t, Modulator* m) {
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_REQUIRE(t.ndim == 2 && t.shape[0] >= 1 && (t.shape[1] == d_.n || t.shape[1] == 1),
+                     FASTNORM_ERROR_SHAPE,
+                     "%s.shape is %s; required: [m, %" PRId64
+                     "] or [m, 1] with m >= 1, the rows that modulation_index takes",
+                     name, shape_text(t.shape, t.ndim).c, d_.n);
+    const int64_t bytes = dtype_bytes(dtype);
+    m->rows.data = address_of(t);
+    m->rows.dtype = dtype;
+    m->single = t.shape[1] != d_.n;
+    m->index_rows = t.shape[0];
+    m->index_stride = t.strides != nullptr ? stride_bytes_of(t, 0, bytes) : t.shape[1] * bytes;
+    return FASTNORM_OK;
+  }
+
+  // Broadcasts against x, the last dimension too.
+  fastnorm_status spread(const char* name, const fastnorm_tensor& t, Modulator* m) {
+    const Dtype dtype = dtype_from(t.dtype);
+    const fastnorm_tensor& x = *args_.x;
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_modulator_shape(name, t, x, error));
+    const int64_t bytes = dtype_bytes(dtype), last = t.shape[t.ndim - 1];
+    m->rows.data = address_of(t);
+    m->rows.dtype = dtype;
+    m->single = last != d_.n;
+    auto compact = static_cast<uint64_t>(last * bytes);
+    for (int32_t i = 0; i + 1 < t.ndim; ++i) {
+      const int32_t dim = t.ndim - 2 - i;
+      const int64_t stride =
+          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
+      compact *= static_cast<uint64_t>(t.shape[dim]);
+      if (t.shape[dim] != 1) m->rows.stride_bytes[i] = stride;
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status table(const char* name, const fastnorm_tensor& t, WeightTensor* row) {
+    FASTNORM_TRY(own_dtype(name, t));
+    FASTNORM_TRY(check_tensor(name, t, {dtype_from(t.dtype), kMaxRank, true}, device_, error));
+    bool fits = t.ndim >= 1 && t.shape[t.ndim - 1] == d_.n;
+    for (int32_t i = 0; fits && i + 1 < t.ndim; ++i) fits = t.shape[i] == 1;
+    FASTNORM_REQUIRE(fits, FASTNORM_ERROR_SHAPE,
+                     "%s.shape is %s; required: [%" PRId64 "], or with leading extents of 1", name,
+                     shape_text(t.shape, t.ndim).c, d_.n);
+    row->data = address_of(t);
+    row->dtype = dtype_from(t.dtype);
+    return FASTNORM_OK;
+  }
+
   fastnorm_status input(const char* name, const fastnorm_tensor* t, RowTensor* row) {
     return t == nullptr ? FASTNORM_OK
                         : check_stage_statistic(name, *t, 1, *args_.x, device_, d_, row, error);
@@ -249,14 +400,6 @@ class StagesCheck {
 
 }  // namespace
 
-fastnorm_status check_stage_rank(const fastnorm_norm_args& args, Error& error) {
-  FASTNORM_REQUIRE(args.x == nullptr || args.x->ndim <= kMaxOuter + 1, FASTNORM_ERROR_UNSUPPORTED,
-                   "x.ndim is %d and a stage is given (gate, activation, group_size, sumsq, "
-                   "rstd_in, branch_norm, alpha or sum_scale); nearest: 1 to %d dimensions",
-                   args.x->ndim, kMaxOuter + 1);
-  return FASTNORM_OK;
-}
-
 fastnorm_status check_stage_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error) {
   return StagesCheck(args, {}, desc, error).scalars();
 }
@@ -266,16 +409,40 @@ fastnorm_status check_stage_tensors(const fastnorm_norm_args& args, CheckedDevic
   return StagesCheck(args, device, desc, error).tensors();
 }
 
-fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
-                                      const fastnorm_tensor& x, CheckedDevice device,
-                                      const NormDesc& d, RowTensor* row, Error& error) {
-  FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                   "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
-  FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device, error));
+fastnorm_status check_modulation_index(const NormDesc& d, Error& error) {
+  const StagesDesc& s = d.stages;
+  int64_t least = INT64_MAX;
+  for (const Modulator* m : {&s.residual_gate, &s.modulation_scale, &s.modulation_shift}) {
+    if (*m && m->index_rows < least) least = m->index_rows;
+  }
+  const RowTensor& t = s.modulation_index;
+  int64_t digits[kMaxOuter] = {};
+  for (int64_t r = 0; r < d.rows; ++r) {
+    const std::byte* at = t.data;
+    for (int i = 0; i < kMaxOuter; ++i) at += digits[i] * t.stride_bytes[i];
+    int64_t index = 0;
+    if (t.dtype == Dtype::kI64) {
+      std::memcpy(&index, at, sizeof index);
+    } else {
+      int32_t narrow = 0;
+      std::memcpy(&narrow, at, sizeof narrow);
+      index = narrow;
+    }
+    FASTNORM_REQUIRE(index >= 0 && index < least, FASTNORM_ERROR_ARGUMENT,
+                     "modulation_index of row %" PRId64 " is %" PRId64 "; required: 0 to %" PRId64
+                     ", the rows of the modulators",
+                     r, index, least - 1);
+    for (int i = 0; i < kMaxOuter && ++digits[i] == d.outer[i]; ++i) digits[i] = 0;
+  }
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_stage_statistic_shape(const char* name, const fastnorm_tensor& t,
+                                            int32_t values, int64_t groups,
+                                            const fastnorm_tensor& x, Error& error) {
   // Behind x.shape[:-1] come the groups, where there are several, and the values, where these are.
   int64_t behind[2] = {};
   int32_t count = 0;
-  const int64_t groups = d.stages.groups;
   if (groups > 1) behind[count++] = groups;
   if (values > 1) behind[count++] = values;
   const int32_t leading = x.ndim - 1;
@@ -289,12 +456,38 @@ fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t
       "%s.shape is %s; required: x.shape[:-1] + %s%s, for x of shape %s and %" PRId64 " groups",
       name, shape_text(t.shape, t.ndim).c, shape_text(behind, count).c,
       groups == 1 && values == 1 ? ", or without it" : "", shape_text(x.shape, x.ndim).c, groups);
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_modulator_shape(const char* name, const fastnorm_tensor& t,
+                                      const fastnorm_tensor& x, Error& error) {
+  bool fits = t.ndim >= 1 && t.ndim <= x.ndim;
+  for (int32_t i = 1; fits && i <= t.ndim; ++i) {
+    const int64_t extent = t.shape[t.ndim - i];
+    fits = extent == 1 || extent == x.shape[x.ndim - i];
+  }
+  FASTNORM_REQUIRE(fits, FASTNORM_ERROR_SHAPE,
+                   "%s.shape is %s; required: extents that are 1 or x's, counted from the right, "
+                   "for x of shape %s",
+                   name, shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c);
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
+                                      const fastnorm_tensor& x, CheckedDevice device,
+                                      const NormDesc& d, RowTensor* row, Error& error) {
+  FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                   "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
+  FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device, error));
+  const int64_t groups = d.stages.groups;
+  FASTNORM_TRY(check_stage_statistic_shape(name, t, values, groups, x, error));
+  const int32_t leading = x.ndim - 1, count = t.ndim - leading;
   for (int32_t i = 0; t.strides != nullptr && d.rows != 0 && i < count; ++i) {
     const int64_t compact = i + 1 < count ? values : 1;
-    FASTNORM_REQUIRE(t.strides[leading + i] == compact || behind[i] == 1, FASTNORM_ERROR_LAYOUT,
-                     "%s.strides[%d] is %" PRId64 "; required: %" PRId64
-                     ", the values of a row are contiguous",
-                     name, leading + i, t.strides[leading + i], compact);
+    FASTNORM_REQUIRE(
+        t.strides[leading + i] == compact || t.shape[leading + i] == 1, FASTNORM_ERROR_LAYOUT,
+        "%s.strides[%d] is %" PRId64 "; required: %" PRId64 ", the values of a row are contiguous",
+        name, leading + i, t.strides[leading + i], compact);
   }
   row->data = address_of(t);
   row->dtype = Dtype::kF32;

@@ -22,14 +22,19 @@ FASTNORM_HOT bool has_stages(const fastnorm_norm_args& a) {
       static_cast<uint32_t>(a.branch_norm | number(a.branch_kind) | number(a.branch_rounding) |
                             a.branch_rounded | number(a.sum_rounding));
   if (floats(a.branch_eps, a.branch_weight_offset, a.alpha)) return true;
+  const auto modulation =
+      static_cast<uint32_t>(number(a.residual_gate_act) | number(a.modulation_rounding)) |
+      (static_cast<uint32_t>(a.flags) & FASTNORM_NORM_MODULATION_PLAIN_SCALE);
+  if ((bits(a.residual_gate) | bits(a.residual_gate_table) | bits(a.modulation_scale) |
+       bits(a.scale_table) | bits(a.modulation_shift) | bits(a.shift_table) |
+       bits(a.modulation_index) | modulation) != 0) {
+    return true;
+  }
   return (bits(a.branch_weight) | bits(a.branch_bias) | bits(a.branch_rstd) | bits(a.sum_scale) |
           branch) != 0 ||
          (bits(a.gate) | bits(a.sumsq) | bits(a.mean_in) | bits(a.rstd_in) | fields |
           static_cast<uint64_t>(a.group_size)) != 0;
 }
-
-// FASTNORM_ERROR_UNSUPPORTED for an x of more dimensions than calls with stages have.
-fastnorm_status check_stage_rank(const fastnorm_norm_args& args, Error& error);
 
 // Checks the scalars, and which fields go with each other; sets what desc->stages has of them.
 fastnorm_status check_stage_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error);
@@ -42,5 +47,17 @@ fastnorm_status check_stage_tensors(const fastnorm_norm_args& args, CheckedDevic
 fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
                                       const fastnorm_tensor& x, CheckedDevice device,
                                       const NormDesc& desc, RowTensor* row, Error& error);
+
+// Its shape: x.shape[:-1], then the groups where there are several, then `values` where these are.
+fastnorm_status check_stage_statistic_shape(const char* name, const fastnorm_tensor& t,
+                                            int32_t values, int64_t groups,
+                                            const fastnorm_tensor& x, Error& error);
+
+// Of a modulator without an index: broadcasts against x, the last dimension too.
+fastnorm_status check_modulator_shape(const char* name, const fastnorm_tensor& t,
+                                      const fastnorm_tensor& x, Error& error);
+
+// Checks the numbers in modulation_index, which must be readable from here.
+fastnorm_status check_modulation_index(const NormDesc& desc, Error& error);
 
 }  // namespace fastnorm

@@ -98,6 +98,18 @@ struct QuantDesc {
   bool any() const { return scheme != FASTNORM_QUANT_NONE || amax != nullptr; }
 };
 
+// A factor or a summand of rows: broadcast against x, or taken by an index.
+struct Modulator {
+  RowTensor rows;            // of n elements, or of one; without strides where there is an index
+  bool single = false;       // one element for all columns
+  int64_t index_rows = 0;    // with an index: how many it may take
+  int64_t index_stride = 0;  // bytes from one to the next
+  WeightTensor table;        // n elements that are added; shared by all rows
+
+  int64_t columns(int64_t n) const { return single ? 1 : n; }
+  explicit operator bool() const { return static_cast<bool>(rows); }
+};
+
 // What a call does besides the norm: gates, groups, sums for other devices. The columns of a group
 // share a statistic. Without groups, the row is one group.
 struct StagesDesc {
@@ -122,6 +134,14 @@ struct StagesDesc {
   WeightTensor branch_weight, branch_bias;
   RowTensor branch_rstd;                            // f32, one value for each row
   bool weight_shared = false, bias_shared = false;  // all groups share one row of `group` values
+  // Factor of the branch; factor (less 1, but for plain_scale) and summand of the normalised row.
+  Modulator residual_gate, modulation_scale, modulation_shift;
+  RowTensor modulation_index;  // i32 or i64, a value a row
+  fastnorm_activation residual_gate_act = FASTNORM_ACTIVATION_IDENTITY;
+  bool plain_scale = false;
+  bool modulation_every_step = false;  // rounded to T
+
+  bool modulates() const { return modulation_scale || modulation_shift; }
 };
 
 struct NormDesc {

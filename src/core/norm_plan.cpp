@@ -83,6 +83,14 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     sum.bytes_read +=
         rows(s.gate, d.n, &any) + rows(s.mean_in, s.groups, &any) + rows(s.rstd_in, s.groups, &any);
     sum.bytes_read += weights(s.branch_weight, d.n) + weights(s.branch_bias, d.n);
+    for (const Modulator* m : {&s.residual_gate, &s.modulation_scale, &s.modulation_shift}) {
+      if (!*m) continue;
+      const int64_t taken = std::min(m->index_rows, d.rows);  // 0 without an index
+      sum.bytes_read +=
+          rows(m->rows, m->columns(d.n), &any) * static_cast<uint64_t>(std::max<int64_t>(taken, 1));
+      sum.bytes_read += weights(m->table, d.n);
+    }
+    sum.bytes_read += rows(s.modulation_index, 1, &any);
     sum.bytes_written += rows(s.sumsq, s.groups * values, &any) + rows(s.branch_rstd, 1, &any);
   }
   const QuantDesc& q = d.quant;

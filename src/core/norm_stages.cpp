@@ -55,7 +55,8 @@ StagesForm form_of(const NormDesc& d) {
                      !s.rstd_in && !s.sumsq && d.rows <= kMostRows / s.groups && is_aligned(d);
   if (!plain) return StagesForm::kGeneral;
   const bool sums = d.residual || s.scaled || s.sum_scale != nullptr || s.sum_every_step;
-  if (s.gate && !s.gate_before && !s.branch && !sums) return StagesForm::kGated;
+  const bool gates = s.gate && !s.gate_before && s.gate_act != FASTNORM_ACTIVATION_TANH;
+  if (gates && !s.branch && !sums) return StagesForm::kGated;
   const bool sum_is_held =
       d.residual && (d.residual_rounding == FASTNORM_RESIDUAL_EXACT ||
                      (d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS &&
@@ -101,6 +102,12 @@ int32_t find_held(const NormDesc& d, const DeviceFacts& facts) {
 
 fastnorm_status plan_on(const NormDesc& d, const DeviceFacts& facts, int32_t index, NormPlan* plan,
                         Error& error) {
+  const StagesDesc& s = d.stages;
+  FASTNORM_REQUIRE(!s.residual_gate && !s.modulates(), FASTNORM_ERROR_UNSUPPORTED,
+                   "the context's device is CUDA:%d and residual_gate, modulation_scale or "
+                   "modulation_shift is given; this version has them on the CPU; nearest: a CPU "
+                   "context, or a call without them",
+                   facts.device_id);
   const StagesEntry& entry = facts.arch->stages->entries[index];
   constexpr int64_t kMostColumns = UINT32_MAX;  // column numbers are 32 bits wide on the device
   FASTNORM_REQUIRE(d.n <= kMostColumns, FASTNORM_ERROR_UNSUPPORTED,

@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 
+#include "core/norm_check_stages.h"
 #include "core/norm_shape.h"
 
 namespace fastnorm {
@@ -17,9 +18,9 @@ struct Wide {
   const fastnorm_tensor* given;
   const fastnorm_tensor** field;  // of FoldedArgs::args
   Kind kind;
-  bool has_last;        // the last dimension is not a dimension of rows
-  int64_t last_stride;  // in elements
-  // Of the leading dimensions of x, outermost first; 0 if weight or bias is broadcast.
+  int32_t behind;             // dimensions behind those of rows, at most 2
+  int64_t behind_strides[2];  // in elements
+  // Of the leading dimensions of x, outermost first; 0 where the tensor is broadcast.
   int64_t strides[kMaxLeading];
 };
 
@@ -64,12 +65,57 @@ class Folder {
     FASTNORM_TRY(rows("residual", &a.residual));
     FASTNORM_TRY(rows("y", &a.y));
     FASTNORM_TRY(rows("residual_out", &a.residual_out));
-    FASTNORM_TRY(weight_or_bias("weight", &a.weight));
-    FASTNORM_TRY(weight_or_bias("bias", &a.bias));
+    FASTNORM_TRY(weight_or_bias("weight", &a.weight, group()));
+    FASTNORM_TRY(weight_or_bias("bias", &a.bias, group()));
     FASTNORM_TRY(statistic("mean", &a.mean));
     FASTNORM_TRY(statistic("rstd", &a.rstd));
     FASTNORM_TRY(codes());
-    return scales();
+    FASTNORM_TRY(scales());
+    return has_stages(a) ? stages(&a) : FASTNORM_OK;
+  }
+
+  fastnorm_status stages(fastnorm_norm_args* a) {
+    FASTNORM_TRY(rows("gate", &a->gate));
+    FASTNORM_TRY(statistic("mean_in", &a->mean_in));
+    FASTNORM_TRY(statistic("rstd_in", &a->rstd_in));
+    FASTNORM_TRY(statistic("sumsq", &a->sumsq, number(a->kind) == FASTNORM_NORM_LAYER ? 2 : 1));
+    FASTNORM_TRY(weight_or_bias("branch_weight", &a->branch_weight, x_.shape[x_.ndim - 1]));
+    FASTNORM_TRY(weight_or_bias("branch_bias", &a->branch_bias, x_.shape[x_.ndim - 1]));
+    FASTNORM_TRY(row_value("branch_rstd", &a->branch_rstd));
+    FASTNORM_TRY(row_value("modulation_index", &a->modulation_index));
+    FASTNORM_TRY(modulator("residual_gate", &a->residual_gate));
+    FASTNORM_TRY(modulator("modulation_scale", &a->modulation_scale));
+    return modulator("modulation_shift", &a->modulation_shift);
+  }
+
+  // Columns of a group; those of a row where check_norm() will refuse the group.
+  int64_t group() const {
+    const int64_t n = x_.shape[x_.ndim - 1], size = out_.args.group_size;
+    return size > 0 && n % size == 0 ? size : n;
+  }
+
+  // With an index, modulators have no dimension of x.
+  fastnorm_status modulator(const char* name, const fastnorm_tensor** field) {
+    if (*field == nullptr || out_.args.modulation_index != nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = **field;
+    const Dtype dtype = dtype_from(t.dtype);
+    if (!is_row_dtype(dtype)) return FASTNORM_OK;
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_modulator_shape(name, t, x_, error));
+    add(field, Kind::kWeights);
+    return FASTNORM_OK;
+  }
+
+  // One value for each row, whatever groups there are.
+  fastnorm_status row_value(const char* name, const fastnorm_tensor** field) {
+    if (*field == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = **field;
+    const Dtype dtype = dtype_from(t.dtype);
+    if (dtype == Dtype::kUnknown) return FASTNORM_OK;
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_statistic_shape(name, t, x_, error));
+    add(field, Kind::kStatistic);
+    return FASTNORM_OK;
   }
 
   fastnorm_status rows(const char* name, const fastnorm_tensor** field) {
@@ -83,22 +129,26 @@ class Folder {
     return FASTNORM_OK;
   }
 
-  fastnorm_status weight_or_bias(const char* name, const fastnorm_tensor** field) {
+  fastnorm_status weight_or_bias(const char* name, const fastnorm_tensor** field, int64_t group) {
     if (*field == nullptr) return FASTNORM_OK;
     const fastnorm_tensor& t = **field;
     const Dtype dtype = dtype_from(t.dtype);
     if (!is_row_dtype(dtype)) return FASTNORM_OK;
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_weight_shape(name, t, x_, error));
+    FASTNORM_TRY(check_weight_shape(name, t, x_, group, error));
     add(field, Kind::kWeights);
     return FASTNORM_OK;
   }
 
-  fastnorm_status statistic(const char* name, const fastnorm_tensor** field) {
+  // `values` of each group.
+  fastnorm_status statistic(const char* name, const fastnorm_tensor** field, int32_t values = 1) {
     if (*field == nullptr || dtype_from((*field)->dtype) != Dtype::kF32) return FASTNORM_OK;
     const fastnorm_tensor& t = **field;
     FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
-    FASTNORM_TRY(check_statistic_shape(name, t, x_, error));
+    const int64_t groups = x_.shape[x_.ndim - 1] / group();
+    FASTNORM_TRY(groups > 1 || values > 1
+                     ? check_stage_statistic_shape(name, t, values, groups, x_, error)
+                     : check_statistic_shape(name, t, x_, error));
     add(field, Kind::kStatistic);
     return FASTNORM_OK;
   }
@@ -152,13 +202,19 @@ class Folder {
     w.given = &t;
     w.field = field;
     w.kind = kind;
-    w.has_last = kind == Kind::kWeights || t.ndim == x_.ndim;
-    const int32_t leading = x_.ndim - 1, last = t.ndim - 1;
+    w.behind = kind == Kind::kWeights ? 1 : t.ndim - (x_.ndim - 1);
+    const int32_t leading = x_.ndim - 1, first_behind = t.ndim - w.behind;
     const int32_t absent = kind == Kind::kWeights ? x_.ndim - t.ndim : 0;
-    const bool by_columns = kind == Kind::kScales && t.strides == nullptr && w.has_last &&
+    const bool by_columns = kind == Kind::kScales && t.strides == nullptr && w.behind != 0 &&
                             number(out_.args.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
     // Unsigned: the products may overflow if there are no elements.
-    uint64_t compact = w.has_last && !by_columns ? static_cast<uint64_t>(t.shape[last]) : 1;
+    uint64_t compact = 1;
+    for (int32_t i = w.behind - 1; i >= 0; --i) {
+      const int32_t dim = first_behind + i;
+      const bool given = t.strides != nullptr && t.shape[dim] > 1;
+      w.behind_strides[i] = given ? t.strides[dim] : static_cast<int64_t>(compact);
+      if (!by_columns) compact *= static_cast<uint64_t>(t.shape[dim]);
+    }
     for (int32_t d = leading - 1; d >= 0; --d) {
       w.strides[d] = 0;
       if (d < absent) continue;
@@ -168,10 +224,7 @@ class Folder {
       }
       compact *= static_cast<uint64_t>(extent);
     }
-    w.last_stride = !w.has_last                                 ? 0
-                    : t.strides != nullptr && t.shape[last] > 1 ? t.strides[last]
-                    : by_columns                                ? static_cast<int64_t>(compact)
-                                                                : 1;
+    if (by_columns) w.behind_strides[0] = static_cast<int64_t>(compact);
   }
 
   void fold() {
@@ -219,9 +272,9 @@ class Folder {
       out_.shape[i][rank] = outer_[d];
       out_.strides[i][rank] = w.strides[d];
     }
-    if (w.has_last) {
-      out_.shape[i][rank] = w.given->shape[w.given->ndim - 1];
-      out_.strides[i][rank++] = w.last_stride;
+    for (int32_t b = 0; b < w.behind; ++b, ++rank) {
+      out_.shape[i][rank] = w.given->shape[w.given->ndim - w.behind + b];
+      out_.strides[i][rank] = w.behind_strides[b];
     }
     fastnorm_tensor& t = out_.tensor[i];
     t = *w.given;

@@ -13,12 +13,12 @@ namespace fastnorm {
 // Equivalent arguments with at most kMaxOuter leading dimensions, and the memory of those that
 // changed.
 struct FoldedArgs {
-  static constexpr int kTensors = 10;  // those with leading dimensions
+  static constexpr int kTensors = 22;  // those with leading dimensions
 
   fastnorm_norm_args args;
   fastnorm_tensor tensor[kTensors];
-  int64_t shape[kTensors][kMaxOuter + 1];
-  int64_t strides[kTensors][kMaxOuter + 1];
+  int64_t shape[kTensors][kMaxOuter + 2];  // two for groups and their pairs
+  int64_t strides[kTensors][kMaxOuter + 2];
 };
 
 // Checks what folding loses (ranks, shapes, places and strides), then folds. check_norm() checks

@@ -25,12 +25,19 @@ struct StagesSlots {
 __attribute__((noinline)) Pair activate(Activation activation, Pair v) {
   if (activation == Activation::kSilu) return {silu(v.a), silu(v.b)};
   if (activation == Activation::kSigmoid) return {sigmoid(v.a), sigmoid(v.b)};
+  if (activation == Activation::kTanh) return {hyperbolic_tangent(v.a), hyperbolic_tangent(v.b)};
   return v;
 }
 
 // The branch's norm: slots of its own, as its statistic need not be the other norm's.
 template <class Element, Stat kStat_>
 struct BranchSlots : StagesSlots<Element, kStat_> {};
+
+// A modulator's row, or a group of it.
+struct ModulatorRow {
+  const char *at, *table;
+  float value;  // of a single element
+};
 
 // A row, or a group of it.
 struct StagesRow {
@@ -40,6 +47,7 @@ struct StagesRow {
   Row branch;  // its columns
   char* branch_rstd;
   Statistics of_branch;
+  ModulatorRow residual_gate, scale, shift;
 };
 
 // Elements of the gate from i on as they multiply.
@@ -49,6 +57,19 @@ FASTNORM_INLINE Pair gate_factor(const StagesParams& p, const char* gate, int64_
   const Rounding<Affine::kAny, T> rounding(p.norm);
   const Pair g = load_typed<Affine::kAny, T>(p.gate_type, gate, i, extent);
   return rounding.step(activate(p.gate_act, g));
+}
+
+// Elements of a modulator from i on, with its table's.
+template <class T, class Extent>
+FASTNORM_INLINE Pair take_modulator(const ModulatorParams& p, const ModulatorRow& row, int64_t i,
+                                    Extent extent, bool every_step) {
+  const Vec value = broadcast(row.value);
+  const Pair m =
+      p.single ? Pair{value, value} : load_typed<Affine::kAny, T>(p.type, row.at, i, extent);
+  if (row.table == nullptr) return m;
+  const Pair t = load_typed<Affine::kAny, T>(p.table_type, row.table, i, extent);
+  const Pair sum = {add(m.a, t.a), add(m.b, t.b)};
+  return every_step ? round_pair(T{}, sum) : sum;
 }
 
 FASTNORM_INLINE Pair multiply(Pair a, Pair b) { return {mul(a.a, b.a), mul(a.b, b.b)}; }
@@ -110,7 +131,8 @@ struct RowSource<StagesSlots<Element, kStat>> {
       if (p.branch_rounded) u = round_pair(T{}, u);
       u = extent.first(T{}, u);  // the mean was subtracted past the end, too
     }
-    const Pair s = sum_of(u, i, extent);
+    const Pair s = p.residual_gate.type == OperandType::kAbsent ? sum_of(u, i, extent)
+                                                                : gated_sum(u, i, extent);
     if (p.sum_scale == nullptr) return s;
     const Vec scale = broadcast(load_f32(p.sum_scale));
     return extent.first(T{}, step({mul(s.a, scale), mul(s.b, scale)}));  // 0 * Inf past the end
@@ -124,6 +146,26 @@ struct RowSource<StagesSlots<Element, kStat>> {
     if (p.scaled && !p.sum_every_step) return {fused(u.a, alpha, r.a), fused(u.b, alpha, r.b)};
     if (p.scaled) u = step({mul(u.a, alpha), mul(u.b, alpha)});
     return step({add(u.a, r.a), add(u.b, r.b)});
+  }
+
+  // The same with a factor for each element.
+  template <class Extent>
+  FASTNORM_INLINE Pair gated_sum(Pair u, int64_t i, Extent extent) const {
+    Pair k = take_modulator<T>(p.residual_gate, at.residual_gate, i, extent, p.sum_every_step);
+    if (p.residual_gate_act != Activation::kIdentity) k = step(activate(p.residual_gate_act, k));
+    if (p.scaled) {
+      const Vec alpha = broadcast(p.alpha);
+      k = step({mul(k.a, alpha), mul(k.b, alpha)});
+    }
+    const bool adds = at.row.residual != nullptr;
+    Pair s;
+    if (!adds || p.sum_every_step) s = step(multiply(u, k));
+    if (adds) {
+      const Pair r = load_typed<Affine::kAny, T>(p.norm.residual_type, at.row.residual, i, extent);
+      s = p.sum_every_step ? step({add(s.a, r.a), add(s.b, r.b)})
+                           : Pair{fused(u.a, k.a, r.a), fused(u.b, k.b, r.b)};
+    }
+    return extent.first(T{}, s);  // 0 * Inf past the end
   }
 
   FASTNORM_INLINE Pair step(Pair v) const { return p.sum_every_step ? round_pair(T{}, v) : v; }
@@ -159,6 +201,9 @@ class StagedRow {
     step(group.gate, first * bytes_of<Affine::kAny, T>(p.gate_type));
     step(group.branch.weight, first * bytes_of<Affine::kAny, T>(p.branch.weight_type));
     step(group.branch.bias, first * bytes_of<Affine::kAny, T>(p.branch.bias_type));
+    enter(p.residual_gate, first, &group.residual_gate);
+    enter(p.modulation_scale, first, &group.scale);
+    enter(p.modulation_shift, first, &group.shift);
     step(group.row.weight, g * p.weight_step);
     step(group.row.bias, g * p.bias_step);
     for (char** value : {&group.row.mean, &group.row.rstd}) step(*value, g * kValue);
@@ -187,6 +232,11 @@ class StagedRow {
   template <class Byte>
   static FASTNORM_INLINE void step(Byte*& at, int64_t bytes) {
     if (at != nullptr) at += bytes;
+  }
+
+  static FASTNORM_INLINE void enter(const ModulatorParams& m, int64_t first, ModulatorRow* row) {
+    if (!m.single) step(row->at, first * bytes_of<Affine::kAny, T>(m.type));
+    step(row->table, first * bytes_of<Affine::kAny, T>(m.table_type));
   }
 
   void find_statistics() {
@@ -229,12 +279,36 @@ class StagedRow {
   template <class Extent>
   FASTNORM_INLINE Pair finish(const Rounding<Affine::kAny, T>& rounding, Pair z, int64_t i,
                               Extent extent) const {
+    const bool modulates = p.modulation_scale.type != OperandType::kAbsent ||
+                           p.modulation_shift.type != OperandType::kAbsent;
+    if (modulates) z = modulate(z, i, extent);
     if (group.gate != nullptr && !p.gate_before) {
       if (p.gate_from_rounded) z = round_pair(T{}, z);
       z = rounding.step(multiply(z, gate_factor<T>(p, group.gate, i, extent)));
     }
     if (p.activation == Activation::kIdentity) return z;
     return rounding.step(activate(p.activation, z));
+  }
+
+  // z * (1 + scale) + shift.
+  template <class Extent>
+  __attribute__((noinline)) Pair modulate(Pair z, int64_t i, Extent extent) const {
+    const bool every_step = p.modulation_every_step;
+    const auto rounded = [&](Pair v) __attribute__((always_inline)) {
+      return every_step ? round_pair(T{}, v) : v;
+    };
+    z = rounded(z);
+    Pair shift = {zero(), zero()};
+    const bool shifts = p.modulation_shift.type != OperandType::kAbsent;
+    if (shifts) shift = take_modulator<T>(p.modulation_shift, group.shift, i, extent, every_step);
+    if (p.modulation_scale.type != OperandType::kAbsent) {
+      Pair k = take_modulator<T>(p.modulation_scale, group.scale, i, extent, every_step);
+      const Vec one = broadcast(1.0f);
+      if (!p.plain_scale) k = rounded({add(one, k.a), add(one, k.b)});
+      if (shifts && !every_step) return {fused(z.a, k.a, shift.a), fused(z.b, k.b, shift.b)};
+      z = rounded(multiply(z, k));
+    }
+    return shifts ? rounded({add(z.a, shift.a), add(z.b, shift.b)}) : z;
   }
 
   const StagesParams& p;
@@ -301,6 +375,28 @@ inline void stage_row(const StagesParams& p, const StagesRow& row, const QuantRo
   out.end(q, p.row_columns);
 }
 
+// The number of a modulator's row.
+inline int64_t modulation_index(const StagesParams& p, const char* at) {
+  if (at == nullptr) return 0;
+  int64_t wide = 0;
+  if (p.wide_index) {
+    __builtin_memcpy(&wide, at, sizeof wide);
+    return wide;
+  }
+  int32_t narrow = 0;
+  __builtin_memcpy(&narrow, at, sizeof narrow);
+  return narrow;
+}
+
+template <class T>
+inline ModulatorRow modulator_row(const ModulatorParams& p, const char* rows, int64_t index) {
+  if (p.type == OperandType::kAbsent) return {nullptr, nullptr, 0.0f};
+  const char* const at = rows + index * p.index_stride;
+  float value = 0.0f;
+  if (p.single) value = lowest(load_typed<Affine::kAny, T>(p.type, at, 0, Some{1}).a);
+  return {at, p.table, value};
+}
+
 template <class T, Stat kStat>
 void norm_stages_kernel(const StagesParams& p, int64_t begin, int64_t end) {
   Cursor cursor(p.norm, begin);
@@ -314,7 +410,14 @@ void norm_stages_kernel(const StagesParams& p, int64_t begin, int64_t end) {
                      cursor.at(p.sumsq),
                      {},
                      cursor.at(p.branch_rstd),
-                     {0.0f, 0.0f, 0.0f}};
+                     {0.0f, 0.0f, 0.0f},
+                     {},
+                     {},
+                     {}};
+    const int64_t index = modulation_index(p, cursor.at(p.modulation_index));
+    row.residual_gate = modulator_row<T>(p.residual_gate, cursor.at(p.residual_gate.rows), index);
+    row.scale = modulator_row<T>(p.modulation_scale, cursor.at(p.modulation_scale.rows), index);
+    row.shift = modulator_row<T>(p.modulation_shift, cursor.at(p.modulation_shift.rows), index);
     row.branch.weight = cursor.at(p.branch.weight);
     row.branch.bias = cursor.at(p.branch.bias);
     stage_row<T, kStat>(p, row, out, &amax);

@@ -16,7 +16,25 @@ RowRef row_ref(const RowTensor& t) {
 Activation activation_of(fastnorm_activation activation) {
   return activation == FASTNORM_ACTIVATION_SILU      ? Activation::kSilu
          : activation == FASTNORM_ACTIVATION_SIGMOID ? Activation::kSigmoid
+         : activation == FASTNORM_ACTIVATION_TANH    ? Activation::kTanh
                                                      : Activation::kIdentity;
+}
+
+// Of a modulator or a gate, which has x's dtype or f32.
+OperandType type_of(Dtype dtype, const NormDesc& d) {
+  return dtype == d.dtype ? OperandType::kElement : OperandType::kF32;
+}
+
+ModulatorParams modulator_params(const NormDesc& d, const Modulator& m) {
+  ModulatorParams p = {};
+  if (!m) return p;
+  p.rows = row_ref(m.rows);
+  p.type = type_of(m.rows.dtype, d);
+  p.single = m.single;
+  p.index_stride = m.index_stride;
+  p.table = reinterpret_cast<const char*>(m.table.data);
+  if (m.table) p.table_type = type_of(m.table.dtype, d);
+  return p;
 }
 
 int64_t step_of(const WeightTensor& c, bool shared, int64_t group) {
@@ -58,9 +76,7 @@ StagesTask make_stages_task(const NormDesc& d, const NormPlan& plan, const IsaKe
   p.sumsq = row_ref(s.sumsq);
   p.weight_step = step_of(d.weight, s.weight_shared, s.group);
   p.bias_step = step_of(d.bias, s.bias_shared, s.group);
-  p.gate_type = !s.gate                   ? OperandType::kAbsent
-                : s.gate.dtype == d.dtype ? OperandType::kElement
-                                          : OperandType::kF32;
+  p.gate_type = s.gate ? type_of(s.gate.dtype, d) : OperandType::kAbsent;
   p.gate_act = activation_of(s.gate_act);
   p.activation = activation_of(s.activation);
   p.gate_before = s.gate_before;
@@ -69,6 +85,14 @@ StagesTask make_stages_task(const NormDesc& d, const NormPlan& plan, const IsaKe
   p.alpha = s.alpha;
   p.scaled = s.scaled;
   p.sum_every_step = s.sum_every_step;
+  p.residual_gate = modulator_params(d, s.residual_gate);
+  p.modulation_scale = modulator_params(d, s.modulation_scale);
+  p.modulation_shift = modulator_params(d, s.modulation_shift);
+  p.modulation_index = row_ref(s.modulation_index);
+  p.wide_index = s.modulation_index.dtype == Dtype::kI64;
+  p.residual_gate_act = activation_of(s.residual_gate_act);
+  p.plain_scale = s.plain_scale;
+  p.modulation_every_step = s.modulation_every_step;
   p.has_branch = s.branch;
   if (s.branch) set_branch(d, isa, &p);
   return task;

@@ -6,7 +6,16 @@
 
 namespace fastnorm::cpu {
 
-enum class Activation : uint8_t { kIdentity, kSilu, kSigmoid };
+enum class Activation : uint8_t { kIdentity, kSilu, kSigmoid, kTanh };
+
+// A factor or a summand of rows, and a row that is added to it.
+struct ModulatorParams {
+  RowRef rows;
+  const char* table;
+  int64_t index_stride;  // bytes between the rows that an index takes
+  OperandType type, table_type;
+  bool single;  // one element for all columns
+};
 
 struct StagesParams {
   NormParams norm;      // n, inv_n: of a group
@@ -24,6 +33,10 @@ struct StagesParams {
   bool has_branch, branch_layer, branch_rounded;
   bool scaled;          // by alpha
   bool sum_every_step;  // rounded
+  ModulatorParams residual_gate, modulation_scale, modulation_shift;
+  RowRef modulation_index;  // i32 or i64
+  Activation residual_gate_act;
+  bool wide_index, plain_scale, modulation_every_step;
 };
 
 // The rows [begin, end).

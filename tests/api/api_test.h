@@ -72,6 +72,7 @@ void test_tuning(void);
 void test_mla_decode(void);
 void test_norm_backward(void);
 void test_norm_heads(void);
+void test_norm_modulation(void);
 void test_norm_stages(void);
 void test_norm_heads_backward(void);
 void test_peer(void);

@@ -119,6 +119,7 @@ int main(void) {
   test_mla_decode();
   test_norm_backward();
   test_norm_heads();
+  test_norm_modulation();
   test_norm_stages();
   test_norm_heads_backward();
   test_peer();

@@ -56,6 +56,9 @@ def make_inputs(work):
         "dy": ("BF16", (4, 64), tensor_file.encode("BF16", values**2)),
         "rstd": ("F32", (4,), np.linspace(0.5, 1, 4, dtype=np.float32).tobytes()),
         "gain": ("BF16", (64,), tensor_file.encode("BF16", values[:64])),
+        "branch": ("BF16", (4, 64), tensor_file.encode("BF16", values * 3)),
+        **{name: ("BF16", (1, 64), tensor_file.encode("BF16", values[64:128]))
+           for name in ("gate", "scale", "shift")},
     })
     rows, index = values.astype(np.float32), np.arange(2, dtype=np.int32)
     heads = {name: ("F32", (2, count, 16), rows[:2 * count * 16].tobytes())

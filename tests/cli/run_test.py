@@ -374,6 +374,78 @@ def decoded_scales(dtype, content):
     return magnitude * np.where(codes & 128, -1, 1)
 
 
+def test_stages(program, rng):
+    """A gated residual and a modulation (adaLN), gates with groups, and a norm of the branch."""
+    cases, work = program.cases, program.work
+    batch, tokens, n, group = 2, 3, 96, 32
+
+    def normal(*size):
+        return ("F32", size, tensor_file.encode("F32", rng.standard_normal(size)))
+
+    index = np.array([0, 1, 1, 0, 1, 0], np.int32)
+    tensors = {
+        "x": normal(batch, tokens, n),
+        "residual": normal(batch, tokens, n),
+        "gate": normal(batch, 1, n),
+        "scale": normal(batch, n),
+        "shift": normal(batch, n),
+        "table": normal(n),
+        "index": ("I32", (batch, tokens), index.tobytes()),
+        "z": normal(batch, tokens, n),
+        "gain": normal(n),
+    }
+    tensor_file.write(work / "in.safetensors", tensors)
+    value = {k: tensor_file.decode(t).astype(np.float64) for k, t in tensors.items() if k != "index"}
+    x, residual = value["x"], value["residual"]
+
+    def run(name, *options):
+        program.expect(
+            f"run {name}", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", *options
+        )
+        return {k: tensor_file.decode(t) for k, t in tensor_file.read(work / "out.safetensors").items()}
+
+    def near(name, found, wanted):
+        cases.check(name, found.shape == wanted.shape and close(found, wanted, 1e-5, 2e-5))
+
+    def normalised(rows, eps, layer=False):
+        centred = rows - rows.mean(-1, keepdims=True) if layer else rows
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+
+    adaln = ["--kind", "layer", "--residual", "residual", "--residual-out", "sum"]
+    adaln += ["--residual-gate", "gate", "--residual-gate-act", "tanh"]
+    out = run("adaLN", *adaln, "--modulation-scale", "gate", "--scale-table", "table",
+              "--modulation-shift", "gate")
+    s = x * np.tanh(value["gate"]) + residual
+    y = normalised(s, 1e-6, layer=True) * (1 + value["gate"] + value["table"]) + value["gate"]
+    near("adaLN: the sum", out["sum"], s)
+    near("adaLN: y", out["y"], y)
+    out = run("adaLN by an index", "--modulation-index", "index", "--modulation-plain-scale",
+              "--modulation-scale", "scale", "--modulation-shift", "shift")
+    rows = index.reshape(batch, tokens)
+    near("index: y", out["y"], normalised(x, 1e-6) * value["scale"][rows] + value["shift"][rows])
+    out = run("gate", "--gate", "z", "--gate-act", "sigmoid", "--group-size", str(group), "--rstd",
+              "r", "--sumsq", "sums")
+    grouped = x.reshape(batch, tokens, n // group, group)
+    y = normalised(grouped, 1e-6).reshape(x.shape) / (1 + np.exp(-value["z"]))
+    near("gate: y", out["y"], y)
+    near("gate: rstd", out["r"], 1 / np.sqrt((grouped**2).mean(-1) + 1e-6))
+    near("gate: sums", out["sums"] / group, (grouped**2).mean(-1))
+    out = run("sandwich", "--residual", "residual", "--residual-out", "sum", "--branch-norm", "rms",
+              "--branch-eps", "0.5", "--branch-weight", "gain", "--branch-weight-offset", "1",
+              "--branch-rstd", "r", "--alpha", "0.25")
+    s = normalised(x, 0.5) * (1 + value["gain"]) * 0.25 + residual
+    near("sandwich: the sum", out["sum"], s)
+    near("sandwich: y", out["y"], normalised(s, 1e-6))
+    near("sandwich: rstd of the branch", out["r"], 1 / np.sqrt((x**2).mean(-1) + 0.5))
+    command = ["run", "in.safetensors", "refused.safetensors", "--x", "x"]
+    program.expect("run with a table alone", FAILURE, *command, "--scale-table", "table",
+                   says="scale_table is given and modulation_scale is NULL; required: both")
+    program.expect("run with a wrong act", USAGE, *command, "--gate-act", "relu", says="relu")
+    program.expect("run --backward with a gate", USAGE, *command, "--backward", "--dy", "x", "--gate",
+                   "z", says="--gate")
+    cases.check("no output of what was refused", not (work / "refused.safetensors").exists())
+
+
 def test_refused(program, rng):
     """What the library and the program refuse, with whose words; nothing is written then."""
     work = program.work
@@ -625,6 +697,7 @@ def test(program):
     test_mixed_dtypes(program, rng)
     test_quantised(program, rng)
     test_clamp_scale(program, rng)
+    test_stages(program, rng)
     test_refused(program, rng)
     test_output_file(program, rng)
     test_bad_files(program)

@@ -129,11 +129,32 @@ bool has_stages(const fastnorm_norm_args& a) {
          number(a.sum_rounding) != 0 || std::bit_cast<uint32_t>(a.branch_eps) != 0 ||
          std::bit_cast<uint32_t>(a.branch_weight_offset) != 0 ||
          std::bit_cast<uint32_t>(a.alpha) != 0 || a.branch_weight != nullptr ||
-         a.branch_bias != nullptr || a.branch_rstd != nullptr || a.sum_scale != nullptr;
+         a.branch_bias != nullptr || a.branch_rstd != nullptr || a.sum_scale != nullptr ||
+         a.residual_gate != nullptr || a.residual_gate_table != nullptr ||
+         a.modulation_scale != nullptr || a.scale_table != nullptr ||
+         a.modulation_shift != nullptr || a.shift_table != nullptr ||
+         a.modulation_index != nullptr || number(a.residual_gate_act) != 0 ||
+         number(a.modulation_rounding) != 0 ||
+         (a.flags & FASTNORM_NORM_MODULATION_PLAIN_SCALE) != 0;
 }
 
 const char* stage_number_fault(const fastnorm_norm_args& a) {
-  if (number(a.gate_act) > 2 || number(a.activation) > 2) return "an unknown activation";
+  if (number(a.gate_act) > 3 || number(a.activation) > 3 || number(a.residual_gate_act) > 3)
+    return "an unknown activation";
+  if (number(a.modulation_rounding) > 1) return "an unknown rounding of the modulation";
+  if (number(a.residual_gate_act) != 0 && a.residual_gate == nullptr)
+    return "an activation of no residual gate";
+  const bool modulates = a.modulation_scale != nullptr || a.modulation_shift != nullptr;
+  if (number(a.modulation_rounding) != 0 && !modulates) return "a rounding of no modulation";
+  if ((a.flags & FASTNORM_NORM_MODULATION_PLAIN_SCALE) != 0 && a.modulation_scale == nullptr)
+    return "a plain scale that is absent";
+  if ((a.residual_gate_table != nullptr && a.residual_gate == nullptr) ||
+      (a.scale_table != nullptr && a.modulation_scale == nullptr) ||
+      (a.shift_table != nullptr && a.modulation_shift == nullptr)) {
+    return "a table of no modulator";
+  }
+  if (a.modulation_index != nullptr && !modulates && a.residual_gate == nullptr)
+    return "an index of no modulator";
   if (number(a.gate_position) > 1 || number(a.gate_source) > 1) return "an unknown gate";
   const bool gates = (number(a.gate_act) | number(a.gate_position) | number(a.gate_source)) != 0;
   if (gates && a.gate == nullptr) return "fields of no gate";
@@ -173,6 +194,48 @@ const char* group_statistic_fault(const fastnorm_tensor& t, const fastnorm_norm_
   return same ? nullptr : "a statistic without one value a group";
 }
 
+// A modulator, or its table.
+const char* modulator_fault(const fastnorm_tensor& t, const fastnorm_norm_args& a, bool table,
+                            int32_t device_type) {
+  const fastnorm_tensor& x = *a.x;
+  if (const char* fault = tensor_fault(t, device_type)) return fault;
+  if (id_of(t.dtype) != id_of(x.dtype) && id_of(t.dtype) != FASTNORM_DTYPE_F32)
+    return "a modulator of another dtype";
+  const int64_t n = x.shape[x.ndim - 1], last = t.shape[t.ndim - 1];
+  if (table) {
+    for (int32_t i = 0; i + 1 < t.ndim; ++i) {
+      if (t.shape[i] != 1) return "a table of several rows";
+    }
+    return last == n ? nullptr : "a table of other columns";
+  }
+  if (last != n && last != 1) return "a modulator of other columns";
+  if (a.modulation_index != nullptr)
+    return t.ndim == 2 && t.shape[0] > 0 ? nullptr : "a modulator that is no matrix";
+  if (t.ndim > x.ndim) return "a modulator of more dimensions";
+  for (int32_t i = 2; i <= t.ndim; ++i) {
+    const int64_t extent = t.shape[t.ndim - i];
+    if (extent != 1 && extent != x.shape[x.ndim - i]) return "a modulator that does not broadcast";
+  }
+  return nullptr;
+}
+
+const char* modulation_fault(const fastnorm_norm_args& a, int32_t device_type) {
+  for (const fastnorm_tensor* t : {a.residual_gate, a.modulation_scale, a.modulation_shift}) {
+    if (t == nullptr) continue;
+    if (const char* fault = modulator_fault(*t, a, false, device_type)) return fault;
+  }
+  for (const fastnorm_tensor* t : {a.residual_gate_table, a.scale_table, a.shift_table}) {
+    if (t == nullptr) continue;
+    if (const char* fault = modulator_fault(*t, a, true, device_type)) return fault;
+  }
+  if (a.modulation_index == nullptr) return nullptr;
+  const fastnorm_tensor& t = *a.modulation_index;
+  if (const char* fault = tensor_fault(t, device_type)) return fault;
+  if (id_of(t.dtype) != FASTNORM_DTYPE_I32 && id_of(t.dtype) != FASTNORM_DTYPE_I64)
+    return "an index that is no integer";
+  return fits_rows(t, *a.x, 1, true) ? nullptr : "an index without one value a row";
+}
+
 const char* stage_fault(const fastnorm_norm_args& a, int32_t device_type) {
   const fastnorm_tensor& x = *a.x;
   const int64_t n = x.shape[x.ndim - 1], group = a.group_size != 0 ? a.group_size : n;
@@ -195,6 +258,7 @@ const char* stage_fault(const fastnorm_norm_args& a, int32_t device_type) {
     if (id_of(t.dtype) != FASTNORM_DTYPE_F32 || t.ndim != 1 || t.shape[0] != 1)
       return "a factor that is not one f32";
   }
+  if (const char* fault = modulation_fault(a, device_type)) return fault;
   const bool layer = number(a.kind) == FASTNORM_NORM_LAYER;
   for (const fastnorm_tensor* t : {a.mean, a.rstd, a.mean_in, a.rstd_in, a.sumsq}) {
     if (t == nullptr) continue;
@@ -351,7 +415,7 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
-  if (a.flags > 7) return "flags that mean nothing yet";
+  if (a.flags > 15) return "flags that mean nothing yet";
   if ((a.flags & 5) == 4) return "constant weights without a wait";
   return quant_number_fault(a);
 }
@@ -428,7 +492,14 @@ std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
                         {a.branch_weight, i, false, 'W'},
                         {a.branch_bias, i, false, 'B'},
                         {a.branch_rstd, i, true, 'S'},
-                        {a.sum_scale, i, false, 'f'}};
+                        {a.sum_scale, i, false, 'f'},
+                        {a.residual_gate, i, false, 'G'},
+                        {a.residual_gate_table, i, false, 'u'},
+                        {a.modulation_scale, i, false, 'M'},
+                        {a.scale_table, i, false, 'v'},
+                        {a.modulation_shift, i, false, 'H'},
+                        {a.shift_table, i, false, 'p'},
+                        {a.modulation_index, i, false, 'n'}};
     // Without rows a call touches nothing, its weight neither.
     if (elements_of(*a.x) == 0) continue;
     for (View view : all) {

@@ -79,12 +79,42 @@ const fastnorm_tensor* fastnorm_norm_args::*const kFields[kTensors] = {
     &fastnorm_norm_args::branch_weight,
     &fastnorm_norm_args::branch_bias,
     &fastnorm_norm_args::branch_rstd,
-    &fastnorm_norm_args::sum_scale};
-constexpr const char* kNames[kTensors] = {
-    "x",           "residual",    "weight",       "bias",      "y",       "residual_out",
-    "mean",        "rstd",        "global_scale", "quantized", "scale",   "amax",
-    "clamp_scale", "gate",        "sumsq",        "mean_in",   "rstd_in", "branch_weight",
-    "branch_bias", "branch_rstd", "sum_scale"};
+    &fastnorm_norm_args::sum_scale,
+    &fastnorm_norm_args::residual_gate,
+    &fastnorm_norm_args::residual_gate_table,
+    &fastnorm_norm_args::modulation_scale,
+    &fastnorm_norm_args::scale_table,
+    &fastnorm_norm_args::modulation_shift,
+    &fastnorm_norm_args::shift_table,
+    &fastnorm_norm_args::modulation_index};
+constexpr const char* kNames[kTensors] = {"x",
+                                          "residual",
+                                          "weight",
+                                          "bias",
+                                          "y",
+                                          "residual_out",
+                                          "mean",
+                                          "rstd",
+                                          "global_scale",
+                                          "quantized",
+                                          "scale",
+                                          "amax",
+                                          "clamp_scale",
+                                          "gate",
+                                          "sumsq",
+                                          "mean_in",
+                                          "rstd_in",
+                                          "branch_weight",
+                                          "branch_bias",
+                                          "branch_rstd",
+                                          "sum_scale",
+                                          "residual_gate",
+                                          "residual_gate_table",
+                                          "modulation_scale",
+                                          "scale_table",
+                                          "modulation_shift",
+                                          "shift_table",
+                                          "modulation_index"};
 enum Field {
   kX,
   kResidual,
@@ -106,7 +136,14 @@ enum Field {
   kBranchWeight,
   kBranchBias,
   kBranchRstd,
-  kSumScale
+  kSumScale,
+  kResidualGate,
+  kResidualGateTable,
+  kModulationScale,
+  kScaleTable,
+  kModulationShift,
+  kShiftTable,
+  kModulationIndex
 };
 
 template <typename T>
@@ -321,8 +358,52 @@ void RandomCall::stages(Bytes& bytes, fastnorm_norm_args* args) {
   }
   if ((sum & 0x42) == 0x42)
     args->sum_rounding = damaged(bytes, static_cast<fastnorm_sum_rounding>(1));
-  for (int i = kGate; i <= kSumScale; ++i) args->*kFields[i] = tensors_[i].tensor.get();
+  if ((bytes.byte() & 3) == 3) modulation(bytes, args);
+  for (int i = kGate; i <= kModulationIndex; ++i) args->*kFields[i] = tensors_[i].tensor.get();
   if ((choice & 0x83) == 0x81) args->y = args->gate;
+}
+
+void RandomCall::modulation(Bytes& bytes, fastnorm_norm_args* args) {
+  const uint8_t choice = bytes.byte();
+  const bool indexed = (choice & 7) != 0 ? (choice & 8) != 0 : bytes.rarely();
+  if (choice & 1) {
+    modulator(bytes, kResidualGate, indexed);
+    args->residual_gate_act = damaged(bytes, static_cast<fastnorm_activation>(bytes.pick(4)));
+  } else if (bytes.rarely()) {
+    args->residual_gate_act = FASTNORM_ACTIVATION_TANH;
+  }
+  if (choice & 2) modulator(bytes, kModulationScale, indexed);
+  if (choice & 4) modulator(bytes, kModulationShift, indexed);
+  if ((choice & 6) != 0 || bytes.rarely()) {
+    const auto rounding = static_cast<fastnorm_modulation_rounding>(choice >> 4 & 1);
+    args->modulation_rounding = damaged(bytes, rounding);
+  }
+  if ((choice & 0x22) == 0x22 || bytes.rarely())
+    args->flags |= FASTNORM_NORM_MODULATION_PLAIN_SCALE;
+  if (!indexed) return;
+  statistic(bytes, &tensors_[kModulationIndex]);
+  own_memory(bytes, kModulationIndex);
+  const fastnorm_dtype_id dtype = choice & 64 ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32;
+  if (!bytes.rarely()) tensors_[kModulationIndex].tensor->dtype = fastnorm_dtype_of(dtype);
+}
+
+// A modulator, and often its table, the field behind it.
+void RandomCall::modulator(Bytes& bytes, int field, bool indexed) {
+  const uint8_t choice = bytes.byte();
+  std::vector<int64_t> shape = shape_;
+  for (size_t d = 0; d + 1 < shape.size(); ++d) {
+    if (choice >> (d % 4) & 1) shape[d] = 1;
+  }
+  if (choice & 16) shape.erase(shape.begin(), shape.end() - 1);
+  if (indexed != bytes.rarely()) shape = {1 + (choice & 7), shape_.back()};
+  if (choice & 32) shape.back() = 1;
+  if (bytes.rarely()) shape.back() = extent(bytes);
+  fill(bytes, &tensors_[field], shape, choice & 64 ? FASTNORM_DTYPE_F32 : dtype_);
+  own_memory(bytes, field);
+  if (!(choice & 128)) return;
+  columns(bytes, &tensors_[field + 1]);
+  own_memory(bytes, field + 1);
+  if (bytes.rarely()) tensors_[field].tensor.reset();
 }
 
 // x.shape[:-1], with the groups where there are several, or with a last 1, and pairs.
@@ -523,7 +604,8 @@ void RandomCall::damage(Bytes& bytes, RandomTensor* t) {
 // a longer one of a newer caller, whose tail may be set.
 void RandomCall::pack(Bytes& bytes, fastnorm_norm_args args) {
   size_t size = sizeof args;
-  if (bytes.rarely()) size = bytes.take<uint16_t>() % 1024;
+  // No size cuts a pointer in two.
+  if (bytes.rarely()) size = bytes.take<uint16_t>() % 128 * sizeof(void*);
   const size_t block = std::max(size, sizeof args.struct_size);
   block_ = std::make_unique<uint8_t[]>(block);
   args.struct_size = size;

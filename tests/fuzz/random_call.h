@@ -11,7 +11,7 @@
 
 namespace fastnorm::fuzz {
 
-inline constexpr int kTensors = 21;  // fields of fastnorm_norm_args that are tensors
+inline constexpr int kTensors = 28;  // fields of fastnorm_norm_args that are tensors
 
 struct RandomTensor {
   std::unique_ptr<int64_t[]> shape, strides;
@@ -39,6 +39,8 @@ class RandomCall {
   void codes(Bytes& bytes, bool fp4, bool pow2);
   void scales(Bytes& bytes, const fastnorm_norm_args& args, bool pow2);
   void stages(Bytes& bytes, fastnorm_norm_args* args);
+  void modulation(Bytes& bytes, fastnorm_norm_args* args);
+  void modulator(Bytes& bytes, int field, bool indexed);
   void group_statistic(Bytes& bytes, int field, int64_t groups, bool pairs);
   void own_memory(Bytes& bytes, int field);
   void fill(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape,

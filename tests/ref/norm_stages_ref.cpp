@@ -12,13 +12,22 @@ namespace {
 float activate(Activation activation, float v) {
   return activation == Activation::kSilu      ? silu(v)
          : activation == Activation::kSigmoid ? sigmoid(v)
+         : activation == Activation::kTanh    ? hyperbolic_tangent(v)
                                               : v;
+}
+
+// A modulator's element; a chain in T rounds the sum with the table.
+float element_of(const ModulatorRow& m, size_t i, bool every_step, Type type) {
+  if (m.table == nullptr) return m.values[i];
+  const float sum = m.values[i] + m.table[i];
+  return every_step ? round_to(type, sum) : sum;
 }
 
 // The columns of one group as a row.
 struct Group {
   NormRow row;
   const float* gate = nullptr;
+  ModulatorRow scale, shift;
 };
 
 Group group_of(const StagesOptions& o, const StagesRow& row, int64_t g) {
@@ -33,6 +42,8 @@ Group group_of(const StagesOptions& o, const StagesRow& row, int64_t g) {
   group.row.weight = row.weight_shared ? row.row.weight : part(row.row.weight);
   group.row.bias = row.bias_shared ? row.row.bias : part(row.row.bias);
   group.gate = part(row.gate);
+  group.scale = {part(row.scale.values), part(row.scale.table)};
+  group.shift = {part(row.shift.values), part(row.shift.table)};
   return group;
 }
 
@@ -80,7 +91,18 @@ std::vector<float> summed_row(const StagesOptions& o, const StagesRow& row, Orde
     for (float& v : u) v = o.branch_rounded ? round_to(type, v) : v;
   }
   for (size_t i = 0; i < u.size(); ++i) {
-    if (r.residual == nullptr) {
+    if (row.residual_gate.values != nullptr) {
+      float k = element_of(row.residual_gate, i, o.sum_every_step, type);
+      if (o.residual_gate_act != Activation::kIdentity)
+        k = sum_step(activate(o.residual_gate_act, k));
+      if (o.scaled) k = sum_step(k * o.alpha);
+      if (r.residual == nullptr) {
+        u[i] = sum_step(u[i] * k);
+      } else {
+        u[i] = o.sum_every_step ? sum_step(sum_step(u[i] * k) + r.residual[i])
+                                : std::fma(u[i], k, r.residual[i]);
+      }
+    } else if (r.residual == nullptr) {
       if (o.scaled) u[i] = sum_step(u[i] * o.alpha);
     } else if (o.scaled && !o.sum_every_step) {
       u[i] = std::fma(u[i], o.alpha, r.residual[i]);
@@ -93,12 +115,28 @@ std::vector<float> summed_row(const StagesOptions& o, const StagesRow& row, Orde
   return u;
 }
 
+// z * (1 + scale) + shift.
+float modulate(const StagesOptions& o, const Group& g, size_t i, float z) {
+  const Type type = o.norm.dtype;
+  const bool every_step = o.modulation_every_step || o.norm.rounding == Rounding::kEveryStep;
+  const auto step = [&](float v) { return every_step ? round_to(type, v) : v; };
+  const bool shifts = g.shift.values != nullptr;
+  const float shift = shifts ? element_of(g.shift, i, every_step, type) : 0.0f;
+  z = step(z);
+  if (g.scale.values == nullptr) return step(z + shift);
+  float k = element_of(g.scale, i, every_step, type);
+  if (!o.plain_scale) k = step(1.0f + k);
+  if (!shifts) return step(z * k);
+  return every_step ? step(step(z * k) + shift) : std::fma(z, k, shift);
+}
+
 constexpr double kU = 0x1p-24;
 constexpr double kLeast = 0x1p-149;
 constexpr double kFunction = 8 * kU;  // relative error of an activation, which is at most 2.9 units
 
 double exact(Activation activation, double v) {
   if (activation == Activation::kIdentity) return v;
+  if (activation == Activation::kTanh) return std::tanh(v);
   const double e = std::exp(-std::fabs(v));
   const double sigmoid = v < 0 ? e / (1 + e) : 1 / (1 + e);
   return activation == Activation::kSilu ? v * sigmoid : sigmoid;
@@ -127,6 +165,36 @@ Near gated(const StagesOptions& o, Near v, float gate) {
   const double relative = o.gate_act == Activation::kIdentity ? kU : kFunction + kU;
   return {product, v.error * std::fabs(factor) + relative * std::fabs(product) +
                        std::fabs(v.value) * kLeast + 2 * kLeast};
+}
+
+// A modulator's element, `offset` being added to it.
+Near near_element(const ModulatorRow& m, int64_t i, double offset) {
+  Near v = {m.values[i], 0};
+  if (m.table != nullptr) {
+    v.value += static_cast<double>(m.table[i]);
+    v.error = kU * std::fabs(v.value) + kLeast;
+  }
+  if (offset != 0) {
+    v.value += offset;
+    v.error += kU * (std::fabs(v.value) + v.error) + kLeast;
+  }
+  return v;
+}
+
+Near product(Near a, Near b) {
+  return {a.value * b.value,
+          std::fabs(a.value) * b.error + std::fabs(b.value) * a.error + a.error * b.error + kLeast};
+}
+
+// One rounding to f32.
+Near stepped(Near v) { return {v.value, v.error + kU * (std::fabs(v.value) + v.error) + kLeast}; }
+
+constexpr double kSteepest = 1.1;  // of silu, the steepest activation
+
+Near activated(Activation activation, Near v) {
+  if (activation == Activation::kIdentity) return v;
+  const double value = exact(activation, v.value), error = kSteepest * v.error;
+  return {value, error + error_of(activation, std::fabs(value) + error)};
 }
 
 // A statistic. The error of rstd is relative.
@@ -203,7 +271,13 @@ bool near_row(const StagesOptions& o, const StagesRow& row, Order order, std::ve
       return false;
     if (o.branch_rounded) u = rounded(o.norm.dtype, u);
     if (!in_range(u.value)) return false;
-    if (o.scaled) {
+    if (row.residual_gate.values != nullptr) {
+      Near k = activated(o.residual_gate_act, near_element(row.residual_gate, i, 0));
+      if (o.scaled) k = stepped(product(k, {o.alpha, 0}));
+      if (!in_range(k.value) || !in_range(u.value * k.value)) return false;
+      u = product(u, k);
+      if (r.residual == nullptr) u = stepped(u);
+    } else if (o.scaled) {
       const auto alpha = static_cast<double>(o.alpha);
       u = {u.value * alpha, u.error * std::fabs(alpha)};
       if (r.residual == nullptr) u.error += kU * std::fabs(u.value) + kLeast;
@@ -238,6 +312,18 @@ bool bound_group(const StagesOptions& o, const StagesRow& row, const std::vector
   for (int64_t i = 0; i < r.n; ++i) {
     Near z = s[static_cast<size_t>(i)];
     if (!normalise(o.norm, statistic, r.weight, r.bias, i, &z)) return false;
+    if (group.scale.values != nullptr) {
+      const Near k = near_element(group.scale, i, o.plain_scale ? 0 : 1);
+      if (!in_range(k.value)) return false;
+      z = product(z, k);
+      if (group.shift.values == nullptr) z = stepped(z);
+      if (!in_range(z.value)) return false;
+    }
+    if (group.shift.values != nullptr) {
+      const Near shift = near_element(group.shift, i, 0);
+      z = stepped({z.value + shift.value, z.error + shift.error});
+      if (!in_range(z.value)) return false;
+    }
     if (!o.gate_before && group.gate != nullptr) {
       if (o.gate_from_rounded) {
         z = rounded(o.norm.dtype, z);
@@ -246,11 +332,7 @@ bool bound_group(const StagesOptions& o, const StagesRow& row, const std::vector
       z = gated(o, z, group.gate[i]);
       if (!in_range(z.value)) return false;
     }
-    if (o.activation != Activation::kIdentity) {
-      const double value = exact(o.activation, z.value);
-      constexpr double kSteepest = 1.1;  // slope of silu
-      z = {value, kSteepest * z.error + error_of(o.activation, std::fabs(value) + z.error)};
-    }
+    z = activated(o.activation, z);
     if (!in_range(z.value)) return false;
     const Type type = o.norm.y_dtype();
     bounds->push_back({round_to(type, z.value - z.error), round_to(type, z.value + z.error)});
@@ -283,6 +365,8 @@ void stages_model(const StagesOptions& o, const StagesRow& row, Order order, Mod
     }
     for (size_t i = 0; i < of_group.z.size(); ++i) {
       float z = of_group.z[i];
+      if (group.scale.values != nullptr || group.shift.values != nullptr)
+        z = modulate(o, group, i, z);
       if (!o.gate_before && group.gate != nullptr) {
         if (o.gate_from_rounded) z = round_to(o.norm.dtype, z);
         z = step(z * factor(group.gate[i]));
@@ -304,8 +388,8 @@ std::vector<Range> stages_bounds(const StagesOptions& o, const StagesRow& row, O
       o.norm.rounding == Rounding::kOnce &&
       (row.row.residual == nullptr || o.norm.residual_rounding == ResidualRounding::kExact);
   std::vector<Near> s;
-  if (!once || o.sum_every_step || (o.branch && o.of_branch.rounding != Rounding::kOnce) ||
-      !near_row(o, row, order, &s)) {
+  if (!once || o.sum_every_step || o.modulation_every_step ||
+      (o.branch && o.of_branch.rounding != Rounding::kOnce) || !near_row(o, row, order, &s)) {
     return {};
   }
   for (int64_t g = 0; g * o.group < row.row.n; ++g) {

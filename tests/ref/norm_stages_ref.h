@@ -12,7 +12,7 @@
 
 namespace fastnorm::ref {
 
-enum class Activation : uint8_t { kIdentity, kSilu, kSigmoid };
+enum class Activation : uint8_t { kIdentity, kSilu, kSigmoid, kTanh };
 
 struct StagesOptions {
   NormOptions norm;
@@ -26,6 +26,14 @@ struct StagesOptions {
   bool scaled = false;          // the branch is multiplied by alpha
   float alpha = 1;
   bool sum_every_step = false;  // rounded to T
+  Activation residual_gate_act = Activation::kIdentity;
+  bool plain_scale = false;            // the modulation's factor has no 1 +
+  bool modulation_every_step = false;  // rounded to T
+};
+
+// A factor or a summand of each column, and what is added to it.
+struct ModulatorRow {
+  const float *values = nullptr, *table = nullptr;  // [n], may be null
 };
 
 struct StagesRow {
@@ -35,7 +43,8 @@ struct StagesRow {
   const float* gate = nullptr;                                   // [n], may be null
   const float *branch_weight = nullptr, *branch_bias = nullptr;  // [n], null = 1, 0
   const float* sum_scale = nullptr;                              // [1], null = 1
-  const float *mean_in = nullptr, *rstd_in = nullptr;            // [n / group], null = computed
+  ModulatorRow residual_gate, scale, shift;
+  const float *mean_in = nullptr, *rstd_in = nullptr;  // [n / group], null = computed
 };
 
 // Storing `sum` and `z` rounds them once to the dtype of residual_out and y.

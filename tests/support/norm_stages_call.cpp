@@ -82,8 +82,9 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
   if (plain() ? kind_ == StagesKind::kGated : !random_.one_in(4)) make_gate();
   if (plain() ? kind_ == StagesKind::kSandwich : random_.one_in(3)) make_branch();
   if (kind_ != StagesKind::kGated) make_sum();
+  if (kind_ == StagesKind::kAny && random_.one_in(2)) make_modulation();
   if (!plain() && random_.one_in(3)) {
-    options_.activation = static_cast<ref::Activation>(random_.below(3));
+    options_.activation = static_cast<ref::Activation>(random_.below(4));
     args_.activation = static_cast<fastnorm_activation>(static_cast<int>(options_.activation));
   }
   make_statistics();
@@ -149,7 +150,7 @@ void RandomStagesCall::make_gate() {
                  type, &value, 1);
     }
   }
-  options_.gate_act = static_cast<ref::Activation>(random_.below(3));
+  options_.gate_act = static_cast<ref::Activation>(random_.below(4));
   options_.gate_before = !plain() && random_.one_in(3);
   options_.gate_from_rounded = !options_.gate_before && random_.one_in(3);
   args_.gate_act = static_cast<fastnorm_activation>(static_cast<int>(options_.gate_act));
@@ -196,6 +197,100 @@ void RandomStagesCall::make_sum() {
     options_.sum_every_step = true;
     args_.sum_rounding = FASTNORM_SUM_EVERY_STEP;
   }
+}
+
+void RandomStagesCall::make_modulation() {
+  if (random_.one_in(3)) {
+    const std::vector<int64_t> shape = random_.one_in(2) ? std::vector<int64_t>{batch_, heads_}
+                                                         : std::vector<int64_t>{batch_, heads_, 1};
+    const bool wide = random_.one_in(2);
+    index_ = make_tensor(shape, wide ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32, random_.below(3));
+    index_rows_ = 1 + random_.below(4);
+    for (int64_t b = 0; b < batch_; ++b) {
+      for (int64_t h = 0; h < heads_; ++h) {
+        const int64_t index = random_.below(index_rows_);
+        indices_.push_back(index);
+        if (wide) {
+          index_->set_number(index_->place({b, h}), index);
+        } else {
+          index_->set_number(index_->place({b, h}), static_cast<int32_t>(index));
+        }
+      }
+    }
+  }
+  const int64_t which = 1 + random_.below(7);  // at least one of them
+  if ((which & 1) != 0) {
+    residual_gate_ = make_modulator();
+    if (random_.one_in(2))
+      options_.residual_gate_act = static_cast<ref::Activation>(random_.below(4));
+    args_.residual_gate_act =
+        static_cast<fastnorm_activation>(static_cast<int>(options_.residual_gate_act));
+  }
+  if ((which & 2) != 0) {
+    modulation_scale_ = make_modulator();
+    if (random_.one_in(4)) {
+      options_.plain_scale = true;
+      args_.flags = FASTNORM_NORM_MODULATION_PLAIN_SCALE;
+    }
+  }
+  if ((which & 4) != 0) modulation_shift_ = make_modulator();
+  if ((which & 6) != 0 && random_.one_in(3)) {
+    options_.modulation_every_step = true;
+    args_.modulation_rounding = FASTNORM_MODULATION_EVERY_STEP;
+  }
+}
+
+// Of x's dimensions any may be 1, and leading ones may be missing.
+RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
+  const auto type = [&] { return random_.one_in(2) ? Type::kF32 : type_; };
+  Modulator m;
+  std::vector<int64_t> shape = {batch_, heads_, n_};
+  if (index_ != nullptr) {
+    shape = {index_rows_, n_};
+  } else {
+    for (size_t i = 0; i < 2; ++i) shape[i] = random_.one_in(2) ? shape[i] : 1;
+    shape.erase(shape.begin(), shape.begin() + random_.below(3));
+  }
+  if (random_.one_in(4)) shape.back() = 1;
+  const Type of_rows = type();
+  m.rows = make_tensor(shape, id_of(of_rows), random_.below(4), random_.below(3));
+  CallTensor& t = *m.rows;
+  std::vector<float> row(static_cast<size_t>(shape.back()));
+  const int64_t first = shape.size() > 2 ? shape[0] : 1,
+                second = shape.size() > 1 ? shape[shape.size() - 2] : 1;
+  for (int64_t i = 0; i < first * second; ++i) {
+    const auto pattern = random_.one_in(12) ? ref::Pattern::kRandomBits : ref::Pattern::kNormal;
+    ref::fill_row(pattern, of_rows, random_.next(), row.data(), shape.back());
+    const int64_t at[] = {i / second, i % second};
+    const size_t place = shape.size() == 3   ? t.place({at[0], at[1]})
+                         : shape.size() == 2 ? t.place({at[1]})
+                                             : t.first;
+    t.set(place, of_rows, row.data(), shape.back());
+  }
+  if (!random_.one_in(3)) return m;
+  std::vector<int64_t> of_table(static_cast<size_t>(1 + random_.below(3)), 1);
+  of_table.back() = n_;
+  const Type type_of_table = type();
+  m.table = make_tensor(of_table, id_of(type_of_table), int64_t{0}, random_.below(3));
+  row.resize(static_cast<size_t>(n_));
+  ref::fill_row(ref::Pattern::kWeights, type_of_table, random_.next(), row.data(), n_);
+  m.table->set(m.table->first, type_of_table, row.data(), n_);
+  return m;
+}
+
+std::vector<float> RandomStagesCall::modulator_row(const Modulator& m, int64_t b, int64_t h) const {
+  if (m.rows == nullptr) return {};
+  const CallTensor& t = *m.rows;
+  const auto digit = [](int64_t i, int64_t extent) { return extent == 1 ? 0 : i; };
+  const size_t rank = t.shape.size();
+  const size_t place = index_ != nullptr ? t.place({indices_[static_cast<size_t>(b * heads_ + h)]})
+                       : rank == 3       ? t.place({digit(b, t.shape[0]), digit(h, t.shape[1])})
+                       : rank == 2       ? t.place({digit(h, t.shape[0])})
+                                         : t.first;
+  std::vector<float> row(static_cast<size_t>(t.shape.back()));
+  ref::decode_row(type_of(t), t.now.data() + place, row.data(), t.shape.back());
+  row.resize(static_cast<size_t>(n_), row[0]);
+  return row;
 }
 
 // Given ones are others than the rows'.
@@ -281,7 +376,9 @@ void RandomStagesCall::make_outputs() {
   }
   // Every call has a stage.
   if (gate_ == nullptr && sumsq_ == nullptr && rstd_in_ == nullptr && args_.activation == 0 &&
-      args_.branch_norm == 0 && args_.alpha == 0 && sum_scale_ == nullptr)
+      args_.branch_norm == 0 && args_.alpha == 0 && sum_scale_ == nullptr &&
+      residual_gate_.rows == nullptr && modulation_scale_.rows == nullptr &&
+      modulation_shift_.rows == nullptr)
     args_.group_size = options_.group;
 }
 
@@ -302,6 +399,13 @@ std::vector<RandomStagesCall::Named> RandomStagesCall::named() const {
           {"branch_bias", branch_bias_},
           {"branch_rstd", branch_rstd_},
           {"sum_scale", sum_scale_},
+          {"residual_gate", residual_gate_.rows},
+          {"residual_gate_table", residual_gate_.table},
+          {"modulation_scale", modulation_scale_.rows},
+          {"scale_table", modulation_scale_.table},
+          {"modulation_shift", modulation_shift_.rows},
+          {"shift_table", modulation_shift_.table},
+          {"modulation_index", index_},
           {"codes", codes_},
           {"scale", scale_},
           {"global_scale", global_},
@@ -333,6 +437,13 @@ const fastnorm_norm_args& RandomStagesCall::args() {
   args_.branch_bias = abi_of(branch_bias_);
   args_.branch_rstd = abi_of(branch_rstd_);
   args_.sum_scale = abi_of(sum_scale_);
+  args_.residual_gate = abi_of(residual_gate_.rows);
+  args_.residual_gate_table = abi_of(residual_gate_.table);
+  args_.modulation_scale = abi_of(modulation_scale_.rows);
+  args_.scale_table = abi_of(modulation_scale_.table);
+  args_.modulation_shift = abi_of(modulation_shift_.rows);
+  args_.shift_table = abi_of(modulation_shift_.table);
+  args_.modulation_index = abi_of(index_);
   args_.quantized = abi_of(codes_);
   args_.scale = abi_of(scale_);
   args_.global_scale = abi_of(global_);
@@ -382,6 +493,16 @@ void RandomStagesCall::predict(int64_t b, int64_t h) {
   row.branch_weight = pointer(branch_weight);
   row.branch_bias = pointer(branch_bias);
   row.sum_scale = pointer(sum_scale);
+  const auto values = [&](const OwnedTensor& table) { return column_of(table, 0, n_); };
+  const std::vector<float> residual_gate = modulator_row(residual_gate_, b, h),
+                           residual_gate_table = values(residual_gate_.table),
+                           scale = modulator_row(modulation_scale_, b, h),
+                           scale_table = values(modulation_scale_.table),
+                           shift = modulator_row(modulation_shift_, b, h),
+                           shift_table = values(modulation_shift_.table);
+  row.residual_gate = {pointer(residual_gate), pointer(residual_gate_table)};
+  row.scale = {pointer(scale), pointer(scale_table)};
+  row.shift = {pointer(shift), pointer(shift_table)};
   row.mean_in = pointer(mean_in);
   row.rstd_in = pointer(rstd_in);
   ref::StagesResult result;
@@ -477,7 +598,7 @@ std::string RandomStagesCall::difference() const {
 }
 
 std::string RandomStagesCall::text() const {
-  constexpr const char* kActs[] = {"identity", "silu", "sigmoid"};
+  constexpr const char* kActs[] = {"identity", "silu", "sigmoid", "tanh"};
   std::string s = "norm_stages " + std::string(ref::name_of(type_)) + " seed " +
                   std::to_string(seed_) + " [" + std::to_string(batch_) + "x" +
                   std::to_string(heads_) + "x" + std::to_string(groups_) + "*" +
@@ -497,6 +618,17 @@ std::string RandomStagesCall::text() const {
   if (options_.scaled) s += " alpha";
   if (sum_scale_ != nullptr) s += " sum_scale";
   if (options_.sum_every_step) s += " sum every step";
+  const auto add = [&s](const char* name, const Modulator& m) {
+    if (m.rows != nullptr) s += std::string(" ") + name + (m.table != nullptr ? " and table" : "");
+  };
+  add("residual gate", residual_gate_);
+  if (options_.residual_gate_act != ref::Activation::kIdentity)
+    s += std::string(" ") + kActs[static_cast<int>(options_.residual_gate_act)];
+  add("scale", modulation_scale_);
+  add("shift", modulation_shift_);
+  if (options_.plain_scale) s += " plain";
+  if (options_.modulation_every_step) s += " modulation every step";
+  if (index_ != nullptr) s += " by index";
   if (rstd_in_ != nullptr) s += " given";
   if (sumsq_ != nullptr) s += " sumsq";
   if (codes_ != nullptr) s += std::string(" codes ") + ref::name_of(quant_.scheme);

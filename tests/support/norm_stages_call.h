@@ -15,9 +15,10 @@ namespace fastnorm::support {
 // What calls are like.
 enum class StagesKind : uint8_t {
   kAny,
-  kAligned,   // inputs of x's dtype; groups are aligned
-  kGated,     // aligned: a gate after RMS, and little else
-  kSandwich,  // aligned: RMS, the residual, RMS
+  kUnmodulated,  // any without residual_gate and modulation
+  kAligned,      // inputs of x's dtype; groups are aligned
+  kGated,        // aligned: a gate after RMS, and little else
+  kSandwich,     // aligned: RMS, the residual, RMS
 };
 
 class RandomStagesCall {
@@ -44,8 +45,15 @@ class RandomStagesCall {
     const char* name;
     const OwnedTensor& tensor;
   };
+  // A modulator and its table.
+  struct Modulator {
+    OwnedTensor rows, table;
+  };
   std::vector<Named> named() const;
-  bool aligned() const { return kind_ != StagesKind::kAny; }
+  Modulator make_modulator();
+  // Its values for a row, as many as x has columns.
+  std::vector<float> modulator_row(const Modulator& m, int64_t b, int64_t h) const;
+  bool aligned() const { return kind_ >= StagesKind::kAligned; }
   bool plain() const { return kind_ == StagesKind::kGated || kind_ == StagesKind::kSandwich; }
   // Plain calls seldom have what their forms do not.
   bool odd(int64_t others) { return random_.one_in(plain() ? 12 : others); }
@@ -58,6 +66,7 @@ class RandomStagesCall {
   void make_gate();
   void make_branch();
   void make_sum();
+  void make_modulation();
   void make_statistics();
   void make_codes();
   void make_outputs();
@@ -81,7 +90,10 @@ class RandomStagesCall {
   fastnorm_norm_args args_ = {};
   OwnedTensor x_, residual_, weight_, bias_, y_, residual_out_, mean_, rstd_, gate_, sumsq_,
       mean_in_, rstd_in_, branch_weight_, branch_bias_, branch_rstd_, sum_scale_, codes_, scale_,
-      global_, amax_;
+      global_, amax_, index_;
+  Modulator residual_gate_, modulation_scale_, modulation_shift_;
+  std::vector<int64_t> indices_;  // [batch, heads]
+  int64_t index_rows_ = 0;
   ref::ModelScratch scratch_;
   std::string finding_;
   int64_t bounded_ = 0;

@@ -113,8 +113,8 @@ const BadCall kBadCalls[] = {
 
     {"flags",
      FASTNORM_ERROR_UNSUPPORTED,
-     {"flags", "0xb", "flags 0x3"},
-     [](Request& r) { r.args.flags = 11; }},
+     {"flags", "0x13", "flags 0x3"},
+     [](Request& r) { r.args.flags = 19; }},
     {"constant weights",
      FASTNORM_ERROR_ARGUMENT,
      {"flags", "0x6", "PDL_WAIT"},

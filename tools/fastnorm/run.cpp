@@ -34,6 +34,20 @@ class Run {
     operands_.load(names_.global_scale, &global_scale_);
     operands_.load(names_.scale_in, &scale_);
     operands_.load(names_.clamp_scale, &clamp_scale_);
+    const StageOptions& s = options_.stages;
+    operands_.load(s.gate, &gate_);
+    operands_.load(s.mean_in, &mean_in_);
+    operands_.load(s.rstd_in, &rstd_in_);
+    operands_.load(s.branch_weight, &branch_weight_);
+    operands_.load(s.branch_bias, &branch_bias_);
+    operands_.load(s.sum_scale, &sum_scale_);
+    operands_.load(s.residual_gate, &residual_gate_);
+    operands_.load(s.residual_gate_table, &residual_gate_table_);
+    operands_.load(s.modulation_scale, &modulation_scale_);
+    operands_.load(s.scale_table, &scale_table_);
+    operands_.load(s.modulation_shift, &modulation_shift_);
+    operands_.load(s.shift_table, &shift_table_);
+    operands_.load(s.modulation_index, &modulation_index_);
   }
 
   void make_outputs() {
@@ -46,14 +60,29 @@ class Run {
       make(names_.y, &y_, &x_, dtype_or(options_.y_dtype, x_.dtype), shape);
     make(names_.residual_out, &residual_out_, &residual_,
          dtype_or(options_.residual_out_dtype, residual_.dtype), shape);
-    make(names_.mean, &mean_, nullptr, f32, rows);
-    make(names_.rstd, &rstd_, nullptr, f32, rows);
+    const std::vector<int64_t> groups = group_shape(shape, rows);
+    make(names_.mean, &mean_, nullptr, f32, groups);
+    make(names_.rstd, &rstd_, nullptr, f32, groups);
+    std::vector<int64_t> sums = groups;
+    if (options_.norm.is_layer()) sums.push_back(2);
+    make(options_.stages.sumsq, &sumsq_, nullptr, f32, sums);
+    make(options_.stages.branch_rstd, &branch_rstd_, nullptr, f32, rows);
     make(names_.amax, &amax_, nullptr, f32, {1});
     const QuantTensors quant = options_.norm.quant_tensors(shape);
     make(names_.quantized, &quantized_, nullptr, dtype_or(options_.quantized_dtype, quant.codes),
          quant.codes_shape);
     make(names_.scale_out, &scale_, nullptr, dtype_or(options_.scale_dtype, quant.scale),
          options_.scale_shape.empty() ? quant.scale_shape : options_.scale_shape);
+  }
+
+  // The statistics of groups. A group size that the library will refuse counts as none.
+  std::vector<int64_t> group_shape(const std::vector<int64_t>& shape,
+                                   std::vector<int64_t> rows) const {
+    const int64_t size = options_.stages.group_size;
+    if (size <= 0 || shape.back() % size != 0 || shape.back() == size) return rows;
+    if (shape.size() == 1) rows.clear();
+    rows.push_back(shape.back() / size);
+    return rows;
   }
 
   // --y may be left at its default; beside --quantized it is then not wanted.
@@ -81,11 +110,28 @@ class Run {
     args.scale = scale_.view.get();
     args.amax = amax_.view.get();
     args.clamp_scale = clamp_scale_.view.get();
+    options_.stages.apply(&args);
+    args.gate = gate_.view.get();
+    args.sumsq = sumsq_.view.get();
+    args.mean_in = mean_in_.view.get();
+    args.rstd_in = rstd_in_.view.get();
+    args.branch_weight = branch_weight_.view.get();
+    args.branch_bias = branch_bias_.view.get();
+    args.branch_rstd = branch_rstd_.view.get();
+    args.sum_scale = sum_scale_.view.get();
+    args.residual_gate = residual_gate_.view.get();
+    args.residual_gate_table = residual_gate_table_.view.get();
+    args.modulation_scale = modulation_scale_.view.get();
+    args.scale_table = scale_table_.view.get();
+    args.modulation_shift = modulation_shift_.view.get();
+    args.shift_table = shift_table_.view.get();
+    args.modulation_index = modulation_index_.view.get();
     return args;
   }
 
   void store() {
-    std::vector<Operand*> outputs = {&y_, &residual_out_, &mean_, &rstd_, &quantized_, &amax_};
+    std::vector<Operand*> outputs = {&y_,         &residual_out_, &mean_,  &rstd_,
+                                     &quantized_, &amax_,         &sumsq_, &branch_rstd_};
     if (!names_.scale_out.empty()) outputs.push_back(&scale_);
     operands_.store(options_.output, outputs);
   }
@@ -95,6 +141,9 @@ class Run {
   Machine machine_;
   Operands operands_;
   Operand x_, residual_, weight_, bias_, global_scale_, clamp_scale_;
+  Operand gate_, mean_in_, rstd_in_, branch_weight_, branch_bias_, sum_scale_, residual_gate_,
+      residual_gate_table_, modulation_scale_, scale_table_, modulation_shift_, shift_table_,
+      modulation_index_, sumsq_, branch_rstd_;
   Operand y_, residual_out_, mean_, rstd_, quantized_, scale_, amax_;
 };
 
@@ -118,8 +167,10 @@ void check_names(const RunOptions& options) {
     const std::string dx = options.no_dx ? std::string() : gradients.dx;
     return check_outputs({dx, gradients.dresidual, gradients.dweight, gradients.dbias});
   }
-  check_outputs({names.y, names.residual_out, names.mean, names.rstd, names.quantized,
-                 names.scale_out, names.amax});
+  std::vector<std::string> outputs = options.stages.outputs();
+  outputs.insert(outputs.end(), {names.y, names.residual_out, names.mean, names.rstd,
+                                 names.quantized, names.scale_out, names.amax});
+  check_outputs(outputs);
   if (!names.scale_in.empty() && !names.scale_out.empty()) {
     throw CLI::ValidationError("--scale and --scale-out exclude each other");
   }
@@ -234,6 +285,7 @@ void add_run(CLI::App& program) {
                     "write y over x and residual_out over residual (in memory, not in the file); "
                     "--backward: dx over dy");
   options->norm.add_to(*command);
+  options->stages.add_to(*command);
   add_backward_options(*command, *options);
   command->callback([options] {
     check_names(*options);

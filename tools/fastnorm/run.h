@@ -7,6 +7,7 @@
 #include "machine.h"
 #include "norm_options.h"
 #include "safetensors.h"
+#include "stage_options.h"
 
 namespace fastnorm::tool {
 
@@ -31,6 +32,7 @@ struct RunOptions {
   bool in_place = false;
   int32_t threads = 1;
   NormOptions norm;
+  StageOptions stages;
   bool backward = false, no_dx = false;
   BackwardNames gradients;
   std::string dx_dtype, dresidual_dtype = "f32", dweight_dtype, dbias_dtype;

@@ -297,6 +297,12 @@ def integrations(report, _):
         "--build",
         native.folder,
     ]
+    programs["norm_stages"] = [
+        sys.executable,
+        examples / "norm_stages" / "test.py",
+        "--build",
+        native.folder,
+    ]
     programs["train_norms"] = [
         torch_python(),
         examples / "train_norms" / "test.py",

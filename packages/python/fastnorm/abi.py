@@ -162,6 +162,15 @@ class NormArgs(ctypes.Structure):
         ("branch_bias", TensorPointer),
         ("branch_rstd", TensorPointer),
         ("sum_scale", TensorPointer),
+        ("residual_gate", TensorPointer),
+        ("residual_gate_table", TensorPointer),
+        ("residual_gate_act", c_int32),
+        ("modulation_rounding", c_int32),
+        ("modulation_scale", TensorPointer),
+        ("scale_table", TensorPointer),
+        ("modulation_shift", TensorPointer),
+        ("shift_table", TensorPointer),
+        ("modulation_index", TensorPointer),
     ]
 
 

@@ -14,6 +14,11 @@ namespace fastnorm::cuda {
 template <int kCount>
 __device__ __forceinline__ void activate(float (&v)[kCount], StageFunction function) {
   if (function == StageFunction::kIdentity) return;
+  if (function == StageFunction::kTanh) {
+#pragma unroll
+    for (float& z : v) z = hyperbolic_tangent(z);
+    return;
+  }
   const bool is_silu = function == StageFunction::kSilu;
 #pragma unroll
   for (float& z : v) {

@@ -14,6 +14,7 @@ StageTensor tensor_of(const RowTensor& t) {
 StageFunction function_of(fastnorm_activation activation) {
   return activation == FASTNORM_ACTIVATION_SILU      ? StageFunction::kSilu
          : activation == FASTNORM_ACTIVATION_SIGMOID ? StageFunction::kSigmoid
+         : activation == FASTNORM_ACTIVATION_TANH    ? StageFunction::kTanh
                                                      : StageFunction::kIdentity;
 }
 

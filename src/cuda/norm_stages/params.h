@@ -34,7 +34,7 @@ enum StagesBits : uint32_t {
 };
 
 // exp and its like: an activation.
-enum class StageFunction : uint32_t { kIdentity, kSilu, kSigmoid };
+enum class StageFunction : uint32_t { kIdentity, kSilu, kSigmoid, kTanh };
 
 // A tensor with a row, or values, for each row of x.
 struct StageTensor {

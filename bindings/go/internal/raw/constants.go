@@ -116,6 +116,7 @@ const (
 	FASTNORM_ACTIVATION_IDENTITY = 0
 	FASTNORM_ACTIVATION_SILU     = 1
 	FASTNORM_ACTIVATION_SIGMOID  = 2
+	FASTNORM_ACTIVATION_TANH     = 3
 )
 
 // fastnorm_gate_position.
@@ -136,11 +137,18 @@ const (
 	FASTNORM_SUM_EVERY_STEP = 1
 )
 
+// fastnorm_modulation_rounding.
+const (
+	FASTNORM_MODULATION_ONCE       = 0
+	FASTNORM_MODULATION_EVERY_STEP = 1
+)
+
 // fastnorm_norm_flags.
 const (
-	FASTNORM_NORM_PDL_WAIT             = 1
-	FASTNORM_NORM_PDL_TRIGGER          = 2
-	FASTNORM_NORM_PDL_CONSTANT_WEIGHTS = 4
+	FASTNORM_NORM_PDL_WAIT               = 1
+	FASTNORM_NORM_PDL_TRIGGER            = 2
+	FASTNORM_NORM_PDL_CONSTANT_WEIGHTS   = 4
+	FASTNORM_NORM_MODULATION_PLAIN_SCALE = 8
 )
 
 // fastnorm_norm_backward_flags.

@@ -93,16 +93,16 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
 /* fastnorm_norm_args with the tensors that it points to. */
 typedef struct fnb_norm_call {
   fastnorm_norm_args args;
-  fastnorm_tensor tensors[21];
+  fastnorm_tensor tensors[28];
 } fnb_norm_call;
 
 static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   fastnorm_norm_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 28);
+  const uint64_t* words = fnb_take(reader, 30);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[27];
-  if (mask >> 21 != 0) return 0;
+  mask = words[29];
+  if (mask >> 28 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
@@ -132,6 +132,8 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   args->branch_rounded = (int32_t)words[24];
   args->alpha = fnb_float(words[25]);
   args->sum_rounding = (fastnorm_sum_rounding)fnb_low(words[26]);
+  args->residual_gate_act = (fastnorm_activation)fnb_low(words[27]);
+  args->modulation_rounding = (fastnorm_modulation_rounding)fnb_low(words[28]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -215,6 +217,34 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   if (mask >> 20 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[20])) return 0;
     args->sum_scale = &call->tensors[20];
+  }
+  if (mask >> 21 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[21])) return 0;
+    args->residual_gate = &call->tensors[21];
+  }
+  if (mask >> 22 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[22])) return 0;
+    args->residual_gate_table = &call->tensors[22];
+  }
+  if (mask >> 23 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[23])) return 0;
+    args->modulation_scale = &call->tensors[23];
+  }
+  if (mask >> 24 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[24])) return 0;
+    args->scale_table = &call->tensors[24];
+  }
+  if (mask >> 25 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[25])) return 0;
+    args->modulation_shift = &call->tensors[25];
+  }
+  if (mask >> 26 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[26])) return 0;
+    args->shift_table = &call->tensors[26];
+  }
+  if (mask >> 27 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[27])) return 0;
+    args->modulation_index = &call->tensors[27];
   }
   return 1;
 }

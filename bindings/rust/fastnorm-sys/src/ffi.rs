@@ -684,6 +684,8 @@ pub const FASTNORM_ACTIVATION_IDENTITY: fastnorm_activation = 0;
 pub const FASTNORM_ACTIVATION_SILU: fastnorm_activation = 1;
 /// 1 / (1 + exp(-v)).
 pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
+/// tanh(v).
+pub const FASTNORM_ACTIVATION_TANH: fastnorm_activation = 3;
 pub const FASTNORM_ACTIVATION_MAX_ENUM: fastnorm_activation = 0x7fffffff;
 
 /// Where the gate multiplies.
@@ -710,9 +712,17 @@ pub const FASTNORM_SUM_ONCE: fastnorm_sum_rounding = 0;
 pub const FASTNORM_SUM_EVERY_STEP: fastnorm_sum_rounding = 1;
 pub const FASTNORM_SUM_ROUNDING_MAX_ENUM: fastnorm_sum_rounding = 0x7fffffff;
 
-/// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
-/// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
-/// have no effect. Results never depend on them.
+/// Where the modulation is rounded to x's dtype T on its way.
+pub type fastnorm_modulation_rounding = c_uint;
+/// Nowhere: z \* (1 + scale) + shift is one operation.
+pub const FASTNORM_MODULATION_ONCE: fastnorm_modulation_rounding = 0;
+/// z, the sums with tables, 1 + scale, the product, the sum: a chain in T.
+pub const FASTNORM_MODULATION_EVERY_STEP: fastnorm_modulation_rounding = 1;
+pub const FASTNORM_MODULATION_ROUNDING_MAX_ENUM: fastnorm_modulation_rounding = 0x7fffffff;
+
+/// Bits of fastnorm_norm_args.flags. Those of PDL are programmatic dependent launch, by which a
+/// kernel starts while the stream's previous one still runs. On the CPU and on GPUs before compute
+/// capability 9.0 they have no effect. Results never depend on them.
 pub type fastnorm_norm_flags = c_uint;
 /// Start when the stream's previous kernel allows it; read and write nothing before that one has
 /// ended.
@@ -723,6 +733,8 @@ pub const FASTNORM_NORM_PDL_TRIGGER: fastnorm_norm_flags = 2;
 /// With PDL_WAIT: weight and bias are not written by any kernel that may still run, and may be read
 /// before the wait.
 pub const FASTNORM_NORM_PDL_CONSTANT_WEIGHTS: fastnorm_norm_flags = 4;
+/// The factor is modulation_scale, not 1 + it.
+pub const FASTNORM_NORM_MODULATION_PLAIN_SCALE: fastnorm_norm_flags = 8;
 pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 
 /// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
@@ -864,6 +876,28 @@ pub struct fastnorm_norm_args {
     pub branch_rstd: *const fastnorm_tensor,
     /// \[1\] f32. Factor of the sum, a value on the device. Input; NULL = 1.
     pub sum_scale: *const fastnorm_tensor,
+    /// Factor of the branch in the sum, T or f32. Broadcasts against x as in NumPy: each extent is
+    /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[1\], \[batch, 1, n\],
+    /// \[batch, tokens, 1\]. With modulation_index \[m, n\] or \[m, 1\]. NULL = 1.
+    pub residual_gate: *const fastnorm_tensor,
+    /// \[n\], or with leading extents of 1; T or f32. Added to residual_gate. NULL = 0.
+    pub residual_gate_table: *const fastnorm_tensor,
+    /// Of that sum. Default: identity.
+    pub residual_gate_act: fastnorm_activation,
+    /// Default: the modulation is not rounded on its way. Needs modulation_scale or
+    /// modulation_shift.
+    pub modulation_rounding: fastnorm_modulation_rounding,
+    /// As residual_gate: 1 + it is the factor of the normalised row. NULL = nothing is multiplied.
+    pub modulation_scale: *const fastnorm_tensor,
+    /// As residual_gate_table, of modulation_scale.
+    pub scale_table: *const fastnorm_tensor,
+    /// As residual_gate: added to the normalised row. NULL = nothing is added.
+    pub modulation_shift: *const fastnorm_tensor,
+    /// As residual_gate_table, of modulation_shift.
+    pub shift_table: *const fastnorm_tensor,
+    /// x.shape\[:-1\], or that with a last 1; i32 or i64. Which row of each modulator a row of x
+    /// takes. NULL = they broadcast.
+    pub modulation_index: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -919,6 +953,15 @@ impl fastnorm_norm_args {
             branch_bias: core::ptr::null(),
             branch_rstd: core::ptr::null(),
             sum_scale: core::ptr::null(),
+            residual_gate: core::ptr::null(),
+            residual_gate_table: core::ptr::null(),
+            residual_gate_act: 0,
+            modulation_rounding: 0,
+            modulation_scale: core::ptr::null(),
+            scale_table: core::ptr::null(),
+            modulation_shift: core::ptr::null(),
+            shift_table: core::ptr::null(),
+            modulation_index: core::ptr::null(),
         }
     }
 }
@@ -2766,7 +2809,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 288);
+    assert!(size_of::<fastnorm_norm_args>() == 352);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -2816,6 +2859,15 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, branch_bias) == 264);
     assert!(offset_of!(fastnorm_norm_args, branch_rstd) == 272);
     assert!(offset_of!(fastnorm_norm_args, sum_scale) == 280);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate) == 288);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate_table) == 296);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate_act) == 304);
+    assert!(offset_of!(fastnorm_norm_args, modulation_rounding) == 308);
+    assert!(offset_of!(fastnorm_norm_args, modulation_scale) == 312);
+    assert!(offset_of!(fastnorm_norm_args, scale_table) == 320);
+    assert!(offset_of!(fastnorm_norm_args, modulation_shift) == 328);
+    assert!(offset_of!(fastnorm_norm_args, shift_table) == 336);
+    assert!(offset_of!(fastnorm_norm_args, modulation_index) == 344);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -3013,6 +3065,7 @@ const _: () = {
     assert!(size_of::<fastnorm_gate_position>() == 4);
     assert!(size_of::<fastnorm_gate_source>() == 4);
     assert!(size_of::<fastnorm_sum_rounding>() == 4);
+    assert!(size_of::<fastnorm_modulation_rounding>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);

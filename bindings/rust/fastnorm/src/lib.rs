@@ -52,7 +52,7 @@ pub use mla_decode::{
 };
 pub use norm::{
     norm_many, norm_many_prepare, norm_many_query, norm_many_with, Activation, GatePosition,
-    GateSource, Norm, ResidualRounding, Rounding, SumRounding,
+    GateSource, ModulationRounding, Norm, ResidualRounding, Rounding, SumRounding,
 };
 pub use norm_backward::{
     norm_backward_many, norm_backward_many_prepare, norm_backward_many_query,

@@ -16,7 +16,7 @@ use crate::{
     Workspace,
 };
 
-pub use stages::{Activation, GatePosition, GateSource, SumRounding};
+pub use stages::{Activation, GatePosition, GateSource, ModulationRounding, SumRounding};
 
 /// Where y is rounded to x's dtype on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,10 +137,13 @@ slots! {
     ClampScale clamp_scale;
     Gate gate, Sumsq sumsq, MeanIn mean_in, RstdIn rstd_in,
     BranchWeight branch_weight, BranchBias branch_bias, BranchRstd branch_rstd, SumScale sum_scale,
+    ResidualGate residual_gate, ResidualGateTable residual_gate_table,
+    ModulationScale modulation_scale, ScaleTable scale_table, ModulationShift modulation_shift,
+    ShiftTable shift_table, ModulationIndex modulation_index,
 }
 
 // Fails when the library gains a tensor, until it has a slot: what is left are scalars.
-const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 120 + SLOTS * size_of::<*const ()>());
+const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 128 + SLOTS * size_of::<*const ()>());
 
 /// One normalisation of the rows of x. A row is the last dimension, n elements; T is x's dtype:
 /// f32, f16 or bf16.
@@ -153,8 +156,8 @@ const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 120 + SLOTS * size
 /// y            = (s - mean) * rstd * (weight + weight_offset) + bias, rounded to T
 /// ```
 ///
-/// A gate, an activation, a norm of the branch before the residual and groups of columns are
-/// [stages](#stages).
+/// A gate, an activation, a norm of the branch before the residual, groups of columns, a gated
+/// residual and a modulation are [stages](#stages).
 ///
 /// Statistics are in single precision. Rows of equal values give equal bits, whatever their number,
 /// position, strides, the kernel, or the number of threads. Zero rows are success.
@@ -708,16 +711,21 @@ mod tests {
         );
         assert_eq!(args.branch_rounding, sys::FASTNORM_ROUND_NORMALIZED);
         assert_eq!(args.sum_rounding, sys::FASTNORM_SUM_EVERY_STEP);
+        assert_eq!(args.residual_gate_act, sys::FASTNORM_ACTIVATION_TANH);
+        assert_eq!(
+            args.modulation_rounding,
+            sys::FASTNORM_MODULATION_EVERY_STEP
+        );
     }
 
     /// Every setter reaches its field, and no other.
     #[test]
     #[allow(clippy::too_many_lines)] // the list of fields is long
     fn every_field() {
-        let inputs = [0f32; 12];
+        let inputs = [0f32; 19];
         let mut outputs: Vec<Vec<f32>> = (21..=29).map(|n| vec![0.0; n]).collect();
         let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 12, outputs 21 to 29.
+        // Told apart by their lengths: inputs 1 to 19, outputs 21 to 29.
         let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
         let mut output = || {
             let buffer = outputs.next().unwrap();
@@ -770,7 +778,16 @@ mod tests {
             .branch_rstd(output())
             .alpha(4.0)
             .sum_scale(input(12))
-            .sum_rounding(SumRounding::EveryStep);
+            .sum_rounding(SumRounding::EveryStep)
+            .residual_gate(input(13))
+            .residual_gate_table(input(14))
+            .residual_gate_act(Activation::Tanh)
+            .modulation_rounding(ModulationRounding::EveryStep)
+            .modulation_scale(input(15))
+            .scale_table(input(16))
+            .modulation_shift(input(17))
+            .shift_table(input(18))
+            .modulation_index(input(19));
         // SAFETY: linked just now.
         let args = unsafe { *norm.link() };
         // Named one by one: a field that the library gains does not compile until it is here.
@@ -824,6 +841,15 @@ mod tests {
             branch_bias,
             branch_rstd,
             sum_scale,
+            residual_gate,
+            residual_gate_table,
+            residual_gate_act: _,
+            modulation_rounding: _,
+            modulation_scale,
+            scale_table,
+            modulation_shift,
+            shift_table,
+            modulation_index,
         } = args;
         check_numbers(&args);
         check_stages(&args);
@@ -840,6 +866,13 @@ mod tests {
             branch_weight,
             branch_bias,
             sum_scale,
+            residual_gate,
+            residual_gate_table,
+            modulation_scale,
+            scale_table,
+            modulation_shift,
+            shift_table,
+            modulation_index,
             y,
             residual_out,
             mean,
@@ -853,8 +886,9 @@ mod tests {
         assert_eq!(tensors.len(), SLOTS);
         // SAFETY: linked, to tensors of rank 1.
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths[..12], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
-        assert_eq!(lengths[12..], [21, 22, 23, 24, 25, 26, 27, 28, 29]);
+        let expected: Vec<i64> = (1..=19).collect();
+        assert_eq!(lengths[..19], expected);
+        assert_eq!(lengths[19..], [21, 22, 23, 24, 25, 26, 27, 28, 29]);
         assert!(format!("{norm:?}").contains("sum_scale"));
     }
 

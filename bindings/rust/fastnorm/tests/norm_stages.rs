@@ -6,8 +6,8 @@ mod common;
 use common::{values, whole_numbers, Float};
 use fastnorm::{
     bf16, norm_many, Activation, Context, ContextOptions, DType, Device, GatePosition, GateSource,
-    Norm, Quant, ResidualRounding, Result, Rounding, Status, SumRounding, Tensor, TensorMut,
-    F8E4M3,
+    ModulationRounding, Norm, Quant, ResidualRounding, Result, Rounding, Status, SumRounding,
+    Tensor, TensorMut, F8E4M3,
 };
 
 const ROWS: usize = 3;
@@ -386,6 +386,120 @@ fn scaled_sums() -> Result<()> {
     Ok(())
 }
 
+/// What is made of the row 3, 4, 0, 0, whose norm is 1.2, 1.6, 0, 0, and of its sum.
+fn modulated(
+    change: impl for<'a> FnOnce(Norm<'a>) -> Result<Norm<'a>>,
+) -> Result<([f32; 4], [f32; 4])> {
+    let (x, residual, gate) = ([6f32, 8., 1., 1.], [0f32, 0., -0.5, -0.5], [0.5f32]);
+    let (mut sum, mut y) = ([0f32; 4], [0f32; 4]);
+    let norm = Norm::rms(0.0)
+        .x(Tensor::new(&x, &[1, 4])?)
+        .residual(Tensor::new(&residual, &[1, 4])?)
+        .residual_gate(Tensor::new(&gate, &[1])?)
+        .residual_out(TensorMut::new(&mut sum, &[1, 4])?)
+        .y(TensorMut::new(&mut y, &[1, 4])?);
+    change(norm)?.run(&Context::cpu()?)?;
+    Ok((sum, y))
+}
+
+static SCALE: [f32; 4] = [1.0, 0.0, 0.0, 0.0];
+static SHIFT: [f32; 4] = [0.0, 0.0, 7.0, 0.0];
+static SCALES: [f32; 4] = [-2.0, 0.0, 0.0, 0.0];
+static SHIFTS: [f32; 4] = [0.0, 0.0, 1.0, -1.0];
+static LARGE: [f32; 1] = [50.0];
+static TURNS: [f32; 4] = [0.0, -100.0, -50.0, 0.0];
+
+#[test]
+fn a_gated_residual_and_a_modulation() -> Result<()> {
+    let (sum, y) = modulated(|norm| Ok(norm.alpha(1.0)))?; // as without
+    assert_eq!((sum, y), ([3., 4., 0., 0.], [1.2, 1.6, 0., 0.]));
+    let (_, y) = modulated(|norm| {
+        Ok(norm
+            .modulation_scale(Tensor::new(&SCALE, &[4])?)
+            .modulation_shift(Tensor::new(&SHIFT, &[1, 4])?))
+    })?;
+    assert_eq!(y, [2.4, 1.6, 7., 0.]);
+    let (_, y) = modulated(|norm| {
+        Ok(norm
+            .modulation_scale(Tensor::new(&SCALE, &[4])?)
+            .modulation_plain_scale(true))
+    })?;
+    assert_eq!(y, [1.2, 0., 0., 0.]);
+    let (_, y) = modulated(|norm| {
+        Ok(norm
+            .modulation_scale(Tensor::new(&SCALE, &[4])?)
+            .scale_table(Tensor::new(&SCALES, &[4])?)
+            .modulation_shift(Tensor::new(&SHIFT, &[4])?)
+            .shift_table(Tensor::new(&SHIFTS, &[1, 4])?))
+    })?;
+    assert_eq!(y, [0., 1.6, 8., -1.]);
+    let (sum, _) = modulated(|norm| {
+        Ok(norm
+            .residual_gate(Tensor::new(&LARGE, &[1])?)
+            .residual_gate_table(Tensor::new(&TURNS, &[4])?)
+            .residual_gate_act(Activation::Tanh))
+    })?;
+    assert_eq!(sum, [6., -8., -0.5, 0.5]);
+    let error = modulated(|norm| Ok(norm.scale_table(Tensor::new(&SCALES, &[4])?)));
+    let error = error.expect_err("a table alone");
+    assert_eq!(error.status(), Status::ARGUMENT);
+    assert!(error
+        .message()
+        .contains("scale_table is given and modulation_scale is NULL; required: both"));
+    Ok(())
+}
+
+/// Rows of modulators by number are those that broadcast.
+#[test]
+fn modulators_by_an_index() -> Result<()> {
+    let context = Context::cpu()?;
+    let x: Vec<f32> = numbers(2 * 3 * N, 1.0);
+    let shifts: Vec<f32> = numbers(2 * N, 2.0);
+    let shape = [2, 3, N];
+    let (mut y, mut wanted) = (vec![0f32; x.len()], vec![0f32; x.len()]);
+    Norm::layer(1e-6)
+        .x(Tensor::new(&x, &shape)?)
+        .modulation_shift(Tensor::new(&shifts, &[2, 1, N])?)
+        .y(TensorMut::new(&mut wanted, &shape)?)
+        .run(&context)?;
+    let mut run = |index: Tensor<'_>| -> Result<()> {
+        Norm::layer(1e-6)
+            .x(Tensor::new(&x, &shape)?)
+            .modulation_shift(Tensor::new(&shifts, &[2, N])?)
+            .modulation_index(index)
+            .y(TensorMut::new(&mut y, &shape)?)
+            .run(&context)
+    };
+    run(Tensor::new(&[0i32, 0, 0, 1, 1, 1], &[2, 3])?)?;
+    let error = run(Tensor::new(&[0i64, 0, 0, 1, -1, 1], &[2, 3, 1])?).expect_err("row -1");
+    assert_eq!(error.status(), Status::ARGUMENT);
+    assert!(error
+        .message()
+        .contains("modulation_index of row 4 is -1; required: 0 to 1"));
+    assert_eq!(y, wanted);
+    Ok(())
+}
+
+/// 1 + 2^-8 lies between two values of bf16.
+#[test]
+fn modulations_of_rounded_steps() -> Result<()> {
+    let context = Context::cpu()?;
+    let (x, scale) = ([bf16::from_f32(1.0)], [1f32 / 256.0]);
+    let run = |rounding: ModulationRounding| -> Result<f32> {
+        let mut y = [0f32];
+        Norm::rms(0.0)
+            .x(Tensor::new(&x, &[1])?)
+            .modulation_scale(Tensor::new(&scale, &[1])?)
+            .modulation_rounding(rounding)
+            .y(TensorMut::new(&mut y, &[1])?)
+            .run(&context)?;
+        Ok(y[0])
+    };
+    assert_eq!(run(ModulationRounding::Once)?, 1.0 + 1.0 / 256.0);
+    assert_eq!(run(ModulationRounding::EveryStep)?, 1.0);
+    Ok(())
+}
+
 #[test]
 fn what_a_call_with_stages_would_do() -> Result<()> {
     let context = Context::cpu()?;
@@ -604,19 +718,25 @@ fn outputs_that_do_not_go_together() -> Result<()> {
 }
 
 #[test]
-fn no_stages_of_five_dimensions_or_on_a_gpu() -> Result<()> {
-    let (x, mut y) = ([1f32; 4], [-1f32; 4]);
-    let error = Norm::rms(0.0)
-        .x(Tensor::new(&x, &[1, 1, 1, 1, 4])?)
+fn stages_of_five_dimensions() -> Result<()> {
+    let (x, mut y, mut wanted) = ([1f32, 2., 3., 4.], [-1f32; 4], [-1f32; 4]);
+    let context = Context::cpu()?;
+    Norm::rms(0.0)
+        .x(Tensor::new(&x, &[2, 2])?)
         .activation(Activation::Silu)
-        .y(TensorMut::new(&mut y, &[1, 1, 1, 1, 4])?)
-        .run(&Context::cpu()?)
-        .expect_err("rank 5");
-    assert_eq!(error.status(), Status::UNSUPPORTED);
-    assert!(error
-        .message()
-        .contains("x.ndim is 5 and a stage is given (gate"));
+        .y(TensorMut::new(&mut wanted, &[2, 2])?)
+        .run(&context)?;
+    Norm::rms(0.0)
+        .x(Tensor::new(&x, &[1, 2, 1, 1, 2])?)
+        .activation(Activation::Silu)
+        .y(TensorMut::new(&mut y, &[1, 2, 1, 1, 2])?)
+        .run(&context)?;
+    assert_eq!(y, wanted);
+    Ok(())
+}
 
+#[test]
+fn stages_on_a_gpu() -> Result<()> {
     let device = Device::cuda(0);
     let gpu = ContextOptions::new(device).dry_run(90).create()?;
     let address = |i: usize| (i * 0x1000_0000_0000) as *mut _;
@@ -642,10 +762,17 @@ fn no_stages_of_five_dimensions_or_on_a_gpu() -> Result<()> {
                 &[4, 64],
             )?)
     };
-    let error = norm.run(&gpu).expect_err("a stage on a GPU");
+    assert_eq!(norm.query(&gpu)?.kernel, "bf16 stages 32xstream");
+    norm.run(&gpu)?;
+    // SAFETY: as above.
+    let scale = unsafe { Tensor::from_device(device, address(4), DType::BF16, &[4, 64])? };
+    let error = norm
+        .modulation_scale(scale)
+        .run(&gpu)
+        .expect_err("a modulation on a GPU");
     assert_eq!(error.status(), Status::UNSUPPORTED);
     assert!(error
         .message()
-        .contains("nearest: a CPU context, or no stage"));
+        .contains("nearest: a CPU context, or a call without them"));
     Ok(())
 }

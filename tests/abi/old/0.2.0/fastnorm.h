@@ -428,6 +428,7 @@ typedef enum fastnorm_activation {
   FASTNORM_ACTIVATION_IDENTITY = 0,
   FASTNORM_ACTIVATION_SILU = 1,
   FASTNORM_ACTIVATION_SIGMOID = 2,
+  FASTNORM_ACTIVATION_TANH = 3,
   FASTNORM_ACTIVATION_MAX_ENUM = 0x7fffffff
 } fastnorm_activation;
 
@@ -449,10 +450,17 @@ typedef enum fastnorm_sum_rounding {
   FASTNORM_SUM_ROUNDING_MAX_ENUM = 0x7fffffff
 } fastnorm_sum_rounding;
 
+typedef enum fastnorm_modulation_rounding {
+  FASTNORM_MODULATION_ONCE = 0,
+  FASTNORM_MODULATION_EVERY_STEP = 1,
+  FASTNORM_MODULATION_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_modulation_rounding;
+
 typedef enum fastnorm_norm_flags {
   FASTNORM_NORM_PDL_WAIT = 1,
   FASTNORM_NORM_PDL_TRIGGER = 2,
   FASTNORM_NORM_PDL_CONSTANT_WEIGHTS = 4,
+  FASTNORM_NORM_MODULATION_PLAIN_SCALE = 8,
   FASTNORM_NORM_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_flags;
 
@@ -512,6 +520,20 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* branch_bias;
   const fastnorm_tensor* branch_rstd;
   const fastnorm_tensor* sum_scale;
+
+  const fastnorm_tensor* residual_gate;
+
+  const fastnorm_tensor* residual_gate_table;
+  fastnorm_activation residual_gate_act;
+  fastnorm_modulation_rounding modulation_rounding;
+
+  const fastnorm_tensor* modulation_scale;
+  const fastnorm_tensor* scale_table;
+
+  const fastnorm_tensor* modulation_shift;
+  const fastnorm_tensor* shift_table;
+
+  const fastnorm_tensor* modulation_index;
 } fastnorm_norm_args;
 
 FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,

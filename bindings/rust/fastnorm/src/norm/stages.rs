@@ -14,6 +14,8 @@ pub enum Activation {
     Silu,
     /// 1 / (1 + exp(-v)).
     Sigmoid,
+    /// tanh(v).
+    Tanh,
 }
 
 impl Activation {
@@ -22,6 +24,7 @@ impl Activation {
             Self::Identity => sys::FASTNORM_ACTIVATION_IDENTITY,
             Self::Silu => sys::FASTNORM_ACTIVATION_SILU,
             Self::Sigmoid => sys::FASTNORM_ACTIVATION_SIGMOID,
+            Self::Tanh => sys::FASTNORM_ACTIVATION_TANH,
         }
     }
 }
@@ -86,6 +89,26 @@ impl SumRounding {
     }
 }
 
+/// Where the modulation is rounded to x's dtype on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModulationRounding {
+    /// Nowhere: the product and the sum are one operation.
+    #[default]
+    Once,
+    /// The normalised row, the sums with tables, 1 + scale, the product and the sum.
+    EveryStep,
+}
+
+impl ModulationRounding {
+    pub(crate) fn raw(self) -> sys::fastnorm_modulation_rounding {
+        match self {
+            Self::Once => sys::FASTNORM_MODULATION_ONCE,
+            Self::EveryStep => sys::FASTNORM_MODULATION_EVERY_STEP,
+        }
+    }
+}
+
 /// # Stages
 ///
 /// Each is optional, and goes with all else. u is x where nothing comes before:
@@ -94,15 +117,17 @@ impl SumRounding {
 /// u = x * act(gate)                  gate_position BeforeNorm
 /// u = norm(u)                        branch_rms, branch_layer
 /// u = u, rounded to T                branch_rounded
-/// s = u * alpha + residual           alpha
+/// k = act(residual_gate + table)     residual_gate, residual_gate_table, residual_gate_act
+/// s = u * k * alpha + residual       alpha
 /// s = s * sum_scale                  sum_scale
 /// z = s normalised                   group_size: each group by itself
+/// z = z * (1 + scale) + shift        modulation_scale, modulation_shift, their tables
 /// z = z * act(gate)                  gate_position AfterNorm
 /// z = activation(z)                  activation
 /// y = z, rounded to T
 /// ```
 ///
-/// With a stage x has rank 1 to 4. A GPU has no stages in this version:
+/// A GPU has no stages in this version:
 /// [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED).
 impl<'a> Norm<'a> {
     /// x's shape; T or f32: the gate of each element. It may not overlap x. Default: nothing is
@@ -319,6 +344,101 @@ impl<'a> Norm<'a> {
         self.args.sum_rounding = rounding.raw();
         self
     }
+
+    /// The factor of the branch in the sum; T or f32. It broadcasts against x, the last dimension
+    /// too: `[1]`, `[batch, 1, n]`, `[batch, tokens, 1]`. With
+    /// [`modulation_index`](Self::modulation_index) it is `[m, n]` or `[m, 1]`. Default: 1.
+    #[inline]
+    pub fn residual_gate(mut self, gate: Tensor<'a>) -> Self {
+        self.put(Slot::ResidualGate, gate.view);
+        self
+    }
+
+    /// Added to the residual's gate: `[n]`, or with leading extents of 1; T or f32. Default: 0.
+    #[inline]
+    pub fn residual_gate_table(mut self, table: Tensor<'a>) -> Self {
+        self.put(Slot::ResidualGateTable, table.view);
+        self
+    }
+
+    /// The function of the residual's gate with its table. Default: the gate itself.
+    #[inline]
+    pub fn residual_gate_act(mut self, act: Activation) -> Self {
+        self.args.residual_gate_act = act.raw();
+        self
+    }
+
+    /// 1 + it is the factor of the normalised row; shapes and dtypes as of the
+    /// [`residual_gate`](Self::residual_gate). Default: nothing is multiplied.
+    ///
+    /// ```
+    /// # use fastnorm::*;
+    /// // A gated residual, then a norm with scale and shift, as in a diffusion transformer.
+    /// let (x, mut stream) = ([6f32, 8., 1., 1.], [0f32, 0., -0.5, -0.5]);
+    /// let (gate, scale, shift) = ([0.5f32], [1f32, 0., 0., 0.], [0f32, 0., 7., 0.]);
+    /// let mut y = [0f32; 4];
+    /// Norm::rms(0.0)
+    ///     .x(Tensor::new(&x, &[1, 4])?)
+    ///     .residual_in_place(TensorMut::new(&mut stream, &[1, 4])?) // 3, 4, 0, 0
+    ///     .residual_gate(Tensor::new(&gate, &[1])?)
+    ///     .modulation_scale(Tensor::new(&scale, &[4])?)
+    ///     .modulation_shift(Tensor::new(&shift, &[4])?)
+    ///     .y(TensorMut::new(&mut y, &[1, 4])?)
+    ///     .run(&Context::cpu()?)?;
+    /// assert_eq!(stream, [3., 4., 0., 0.]);
+    /// assert_eq!(y, [2.4, 1.6, 7., 0.]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[inline]
+    pub fn modulation_scale(mut self, scale: Tensor<'a>) -> Self {
+        self.put(Slot::ModulationScale, scale.view);
+        self
+    }
+
+    /// Added to the modulation's scale, as
+    /// [`residual_gate_table`](Self::residual_gate_table). Default: 0.
+    #[inline]
+    pub fn scale_table(mut self, table: Tensor<'a>) -> Self {
+        self.put(Slot::ScaleTable, table.view);
+        self
+    }
+
+    /// Whether the factor of the normalised row is the scale itself, not 1 + it. Default: no.
+    #[inline]
+    pub fn modulation_plain_scale(self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_MODULATION_PLAIN_SCALE, on)
+    }
+
+    /// Added to the normalised row; shapes and dtypes as of the
+    /// [`residual_gate`](Self::residual_gate). Default: nothing is added.
+    #[inline]
+    pub fn modulation_shift(mut self, shift: Tensor<'a>) -> Self {
+        self.put(Slot::ModulationShift, shift.view);
+        self
+    }
+
+    /// Added to the modulation's shift, as
+    /// [`residual_gate_table`](Self::residual_gate_table). Default: 0.
+    #[inline]
+    pub fn shift_table(mut self, table: Tensor<'a>) -> Self {
+        self.put(Slot::ShiftTable, table.view);
+        self
+    }
+
+    /// Which row of each modulator a row of x takes: x's shape without its last extent, or with 1
+    /// for it; i32 or i64. Default: the modulators broadcast.
+    #[inline]
+    pub fn modulation_index(mut self, index: Tensor<'a>) -> Self {
+        self.put(Slot::ModulationIndex, index.view);
+        self
+    }
+
+    /// Where the modulation is rounded on its way. Default: nowhere.
+    #[inline]
+    pub fn modulation_rounding(mut self, rounding: ModulationRounding) -> Self {
+        self.args.modulation_rounding = rounding.raw();
+        self
+    }
 }
 
 #[cfg(test)]
@@ -327,8 +447,13 @@ mod tests {
 
     #[test]
     fn choices_have_their_numbers() {
-        let acts = [Activation::Identity, Activation::Silu, Activation::Sigmoid];
-        assert_eq!(acts.map(Activation::raw), [0, 1, 2]);
+        let acts = [
+            Activation::Identity,
+            Activation::Silu,
+            Activation::Sigmoid,
+            Activation::Tanh,
+        ];
+        assert_eq!(acts.map(Activation::raw), [0, 1, 2, 3]);
         assert_eq!(Activation::default().raw(), 0);
         let positions = [GatePosition::AfterNorm, GatePosition::BeforeNorm];
         assert_eq!(positions.map(GatePosition::raw), [0, 1]);
@@ -339,6 +464,11 @@ mod tests {
         let sums = [SumRounding::Once, SumRounding::EveryStep];
         assert_eq!(sums.map(SumRounding::raw), [0, 1]);
         assert_eq!(SumRounding::default().raw(), 0);
+        let modulations = [ModulationRounding::Once, ModulationRounding::EveryStep];
+        assert_eq!(modulations.map(ModulationRounding::raw), [0, 1]);
+        assert_eq!(ModulationRounding::default().raw(), 0);
+        let plain = |on| Norm::rms(0.0).modulation_plain_scale(on);
+        assert_eq!((plain(true).args.flags, plain(false).args.flags), (8, 0));
         let rms = Norm::layer(0.0).branch_rms(0.0).args;
         assert_eq!((rms.branch_norm, rms.branch_kind), (1, 0));
         assert_eq!(

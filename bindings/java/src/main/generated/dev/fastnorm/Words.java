@@ -42,7 +42,9 @@ final class Words {
   static final int NORM_BRANCH_ROUNDED = 24;
   static final int NORM_ALPHA = 25;
   static final int NORM_SUM_ROUNDING = 26;
-  static final int NORM_MASK = 27;
+  static final int NORM_RESIDUAL_GATE_ACT = 27;
+  static final int NORM_MODULATION_ROUNDING = 28;
+  static final int NORM_MASK = 29;
   static final int NORM_BIT_X = 0;
   static final int NORM_BIT_RESIDUAL = 1;
   static final int NORM_BIT_WEIGHT = 2;
@@ -64,7 +66,14 @@ final class Words {
   static final int NORM_BIT_BRANCH_BIAS = 18;
   static final int NORM_BIT_BRANCH_RSTD = 19;
   static final int NORM_BIT_SUM_SCALE = 20;
-  static final int NORM_MAX_WORDS = 448;
+  static final int NORM_BIT_RESIDUAL_GATE = 21;
+  static final int NORM_BIT_RESIDUAL_GATE_TABLE = 22;
+  static final int NORM_BIT_MODULATION_SCALE = 23;
+  static final int NORM_BIT_SCALE_TABLE = 24;
+  static final int NORM_BIT_MODULATION_SHIFT = 25;
+  static final int NORM_BIT_SHIFT_TABLE = 26;
+  static final int NORM_BIT_MODULATION_INDEX = 27;
+  static final int NORM_MAX_WORDS = 590;
 
   static final int NORM_BACKWARD_KIND = 0;
   static final int NORM_BACKWARD_EPS = 1;

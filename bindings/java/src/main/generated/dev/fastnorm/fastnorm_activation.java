@@ -12,4 +12,5 @@ final class fastnorm_activation {
   public final static int FASTNORM_ACTIVATION_IDENTITY = 0;
   public final static int FASTNORM_ACTIVATION_SILU = 1;
   public final static int FASTNORM_ACTIVATION_SIGMOID = 2;
+  public final static int FASTNORM_ACTIVATION_TANH = 3;
 }

@@ -12,4 +12,5 @@ final class fastnorm_norm_flags {
   public final static int FASTNORM_NORM_PDL_WAIT = 1;
   public final static int FASTNORM_NORM_PDL_TRIGGER = 2;
   public final static int FASTNORM_NORM_PDL_CONSTANT_WEIGHTS = 4;
+  public final static int FASTNORM_NORM_MODULATION_PLAIN_SCALE = 8;
 }

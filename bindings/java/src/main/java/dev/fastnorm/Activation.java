@@ -7,7 +7,9 @@ public enum Activation {
     /** v / (1 + exp(-v)); -0 from -110 down. */
     SILU(fastnorm_activation.FASTNORM_ACTIVATION_SILU),
     /** 1 / (1 + exp(-v)). */
-    SIGMOID(fastnorm_activation.FASTNORM_ACTIVATION_SIGMOID);
+    SIGMOID(fastnorm_activation.FASTNORM_ACTIVATION_SIGMOID),
+    /** tanh(v). */
+    TANH(fastnorm_activation.FASTNORM_ACTIVATION_TANH);
 
     final int id;
 

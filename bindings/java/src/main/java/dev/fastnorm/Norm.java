@@ -21,13 +21,15 @@ package dev.fastnorm;
  * u = x * act(gate)              {@link #gate}, {@link GatePosition#BEFORE_NORM}; else u = x
  * u = norm(u)                    {@link #branchRms}, {@link #branchLayer}
  * u = u rounded to T             {@link #branchRounded}
- * s = u * alpha + residual       {@link #alpha}
+ * k = act(gate + table) * alpha  {@link #residualGate}, {@link #alpha}
+ * s = u * k + residual           one operation; without a factor u + residual
  * s = s * sum_scale              {@link #sumScale}; s is the row that is normalised
+ * z = z * (1 + scale) + shift    {@link #modulationScale}, {@link #modulationShift}
  * z = z * act(gate)              {@link #gate}, {@link GatePosition#AFTER_NORM}; z is the result
  * z = activation(z)              {@link #activation}
  * </pre>
  *
- * <p>A call with a stage has x of rank 1 to 4 and runs on the CPU; a CUDA context refuses it. So it
+ * <p>A call with a stage runs on the CPU; a CUDA context refuses it. So it
  * is with {@link #groupSize}, {@link #sumsq} and {@link #rstdIn}.
  *
  * <p>A setter that is given null takes the tensor away again.
@@ -511,6 +513,122 @@ public final class Norm extends Call {
      */
     public Norm sumRounding(SumRounding rounding) {
         description.set(Words.NORM_SUM_ROUNDING, rounding.id);
+        return this;
+    }
+
+    // --- stages: a factor of the branch, and the modulation (adaLN) ---
+
+    /**
+     * Sets the factor of the branch in the sum. It broadcasts against x, the last dimension too:
+     * {@code [1]}, {@code [batch, 1, n]}, {@code [batch, tokens, 1]}. With {@link #modulationIndex}
+     * it is {@code [m, n]} or {@code [m, 1]}. The default is 1.
+     *
+     * @param gate the factor; T or F32
+     * @return this
+     */
+    public Norm residualGate(Tensor gate) {
+        description.input(Words.NORM_BIT_RESIDUAL_GATE, gate);
+        return this;
+    }
+
+    /**
+     * Sets a row that is added to the residual's gate. The default is 0.
+     *
+     * @param table {@code [n]}, or with leading extents of 1; T or F32
+     * @return this
+     */
+    public Norm residualGateTable(Tensor table) {
+        description.input(Words.NORM_BIT_RESIDUAL_GATE_TABLE, table);
+        return this;
+    }
+
+    /**
+     * Sets the function of the residual's gate with its table.
+     *
+     * @param act the function; the default is {@link Activation#IDENTITY}
+     * @return this
+     */
+    public Norm residualGateAct(Activation act) {
+        description.set(Words.NORM_RESIDUAL_GATE_ACT, act.id);
+        return this;
+    }
+
+    /**
+     * Sets the scale of the normalised row, whose factor is 1 + it. By default nothing is
+     * multiplied.
+     *
+     * @param scale the scale, as {@link #residualGate}
+     * @return this
+     */
+    public Norm modulationScale(Tensor scale) {
+        description.input(Words.NORM_BIT_MODULATION_SCALE, scale);
+        return this;
+    }
+
+    /**
+     * Sets a row that is added to the modulation's scale. The default is 0.
+     *
+     * @param table the row, as {@link #residualGateTable}
+     * @return this
+     */
+    public Norm scaleTable(Tensor table) {
+        description.input(Words.NORM_BIT_SCALE_TABLE, table);
+        return this;
+    }
+
+    /**
+     * Sets whether the factor of the normalised row is the scale itself, not 1 + it.
+     *
+     * @param plain whether it is; the default is false
+     * @return this
+     */
+    public Norm modulationPlainScale(boolean plain) {
+        final int bit = fastnorm_norm_flags.FASTNORM_NORM_MODULATION_PLAIN_SCALE;
+        description.set(Words.NORM_FLAGS, bit, plain);
+        return this;
+    }
+
+    /**
+     * Sets what is added to the normalised row. By default nothing is.
+     *
+     * @param shift the summand, as {@link #residualGate}
+     * @return this
+     */
+    public Norm modulationShift(Tensor shift) {
+        description.input(Words.NORM_BIT_MODULATION_SHIFT, shift);
+        return this;
+    }
+
+    /**
+     * Sets a row that is added to the modulation's shift. The default is 0.
+     *
+     * @param table the row, as {@link #residualGateTable}
+     * @return this
+     */
+    public Norm shiftTable(Tensor table) {
+        description.input(Words.NORM_BIT_SHIFT_TABLE, table);
+        return this;
+    }
+
+    /**
+     * Sets which row of each modulator a row of x takes. By default the modulators broadcast.
+     *
+     * @param index x's shape without the last extent, or with 1 there; I32 or I64
+     * @return this
+     */
+    public Norm modulationIndex(Tensor index) {
+        description.input(Words.NORM_BIT_MODULATION_INDEX, index);
+        return this;
+    }
+
+    /**
+     * Sets where the modulation is rounded on its way.
+     *
+     * @param rounding the place; the default is {@link ModulationRounding#ONCE}
+     * @return this
+     */
+    public Norm modulationRounding(ModulationRounding rounding) {
+        description.set(Words.NORM_MODULATION_ROUNDING, rounding.id);
         return this;
     }
 

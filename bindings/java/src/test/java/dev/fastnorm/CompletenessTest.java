@@ -42,7 +42,8 @@ class CompletenessTest {
             Map.entry("fastnorm_activation", Activation.class),
             Map.entry("fastnorm_gate_position", GatePosition.class),
             Map.entry("fastnorm_gate_source", GateSource.class),
-            Map.entry("fastnorm_sum_rounding", SumRounding.class));
+            Map.entry("fastnorm_sum_rounding", SumRounding.class),
+            Map.entry("fastnorm_modulation_rounding", ModulationRounding.class));
 
     /**
      * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings,
@@ -50,7 +51,7 @@ class CompletenessTest {
      * or names that the library gives (the ids of a profile).
      */
     private static final Set<String> METHODS = Set.of(
-            "fastnorm_norm_kind=0,1", "fastnorm_context_flags=1", "fastnorm_norm_flags=1,2,4",
+            "fastnorm_norm_kind=0,1", "fastnorm_context_flags=1", "fastnorm_norm_flags=1,2,4,8",
             "fastnorm_norm_backward_flags=1,2,8,16", "fastnorm_trace_format=0",
             "fastnorm_norm_heads_flags=8", "fastnorm_norm_heads_part_flags=1,2,4,8,16,32",
             "fastnorm_norm_heads_backward_flags=64,128",
@@ -120,7 +121,7 @@ class CompletenessTest {
         scalars.put("WEIGHT_OFFSET", (long) Float.floatToIntBits(3));
         scalars.put("ROUNDING", (long) Rounding.EVERY_STEP.id);
         scalars.put("RESIDUAL_ROUNDING", (long) ResidualRounding.ROUND_BEFORE_STATISTICS.id);
-        scalars.put("FLAGS", 7L);
+        scalars.put("FLAGS", 15L);
         scalars.put("QUANT_SCHEME", (long) QuantScheme.NVFP4.id);
         scalars.put("QUANT_BLOCK_SIZE", 128L);
         scalars.put("QUANT_SOURCE", (long) QuantSource.ROUNDED.id);
@@ -142,11 +143,14 @@ class CompletenessTest {
         scalars.put("BRANCH_ROUNDED", 1L);
         scalars.put("ALPHA", (long) Float.floatToIntBits(9));
         scalars.put("SUM_ROUNDING", (long) SumRounding.EVERY_STEP.id);
+        scalars.put("RESIDUAL_GATE_ACT", (long) Activation.TANH.id);
+        scalars.put("MODULATION_ROUNDING", (long) ModulationRounding.EVERY_STEP.id);
         Map<String, Tensor> tensors = new LinkedHashMap<>();
         for (String name : new String[] {"X", "RESIDUAL", "WEIGHT", "BIAS", "Y", "RESIDUAL_OUT",
             "MEAN", "RSTD", "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX", "CLAMP_SCALE", "GATE",
             "SUMSQ", "MEAN_IN", "RSTD_IN", "BRANCH_WEIGHT", "BRANCH_BIAS", "BRANCH_RSTD",
-            "SUM_SCALE"}) {
+            "SUM_SCALE", "RESIDUAL_GATE", "RESIDUAL_GATE_TABLE", "MODULATION_SCALE", "SCALE_TABLE",
+            "MODULATION_SHIFT", "SHIFT_TABLE", "MODULATION_INDEX"}) {
             tensors.put(name, strided(tensors.size()));
         }
         Norm norm = Norm.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
@@ -169,7 +173,15 @@ class CompletenessTest {
                 .branchLayer(7).branchWeightOffset(8).branchRounding(Rounding.EVERY_STEP)
                 .branchRounded(true).branchWeight(tensors.get("BRANCH_WEIGHT"))
                 .branchBias(tensors.get("BRANCH_BIAS")).branchRstd(tensors.get("BRANCH_RSTD"))
-                .alpha(9).sumScale(tensors.get("SUM_SCALE")).sumRounding(SumRounding.EVERY_STEP);
+                .alpha(9).sumScale(tensors.get("SUM_SCALE")).sumRounding(SumRounding.EVERY_STEP)
+                .residualGate(tensors.get("RESIDUAL_GATE")).residualGateAct(Activation.TANH)
+                .residualGateTable(tensors.get("RESIDUAL_GATE_TABLE"))
+                .modulationScale(tensors.get("MODULATION_SCALE"))
+                .scaleTable(tensors.get("SCALE_TABLE")).modulationPlainScale(true)
+                .modulationShift(tensors.get("MODULATION_SHIFT"))
+                .shiftTable(tensors.get("SHIFT_TABLE"))
+                .modulationIndex(tensors.get("MODULATION_INDEX"))
+                .modulationRounding(ModulationRounding.EVERY_STEP);
         long[] words = norm.encoded().words();
         assertEquals(words.length, checkFields("NORM_", words, tensors, scalars));
         int x = Words.NORM_MASK + 1;

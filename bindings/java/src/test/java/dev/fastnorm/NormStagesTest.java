@@ -284,6 +284,96 @@ class NormStagesTest {
         assertEquals(390, sum.floats().get(0));
     }
 
+    // --- a factor of the branch, and the modulation ---
+
+    /** A norm of the row 3, 4, 0, 0, whose results are 1.2, 1.6, 0, 0. */
+    private static Norm gatedRow(Tensor sum, Tensor y) {
+        return Norm.rms(0).x(Data.rows(new float[] {6, 8, 1, 1}, 1))
+                .residual(Data.rows(new float[] {0, 0, -0.5f, -0.5f}, 1)).residualOut(sum).y(y)
+                .residualGate(Tensor.copyOf(new float[] {0.5f}, 1));
+    }
+
+    private static Tensor row(float... values) {
+        return Tensor.copyOf(values, values.length);
+    }
+
+    @Test
+    void modulation() {
+        Tensor sum = Tensor.allocate(DType.F32, 1, 4);
+        Tensor y = Tensor.allocate(DType.F32, 1, 4);
+        Norm norm = gatedRow(sum, y);
+        norm.run(context);
+        assertArrayEquals(new float[] {3, 4, 0, 0}, Data.floats(sum));
+        assertArrayEquals(new float[] {1.2f, 1.6f, 0, 0}, Data.floats(y));
+        norm.modulationScale(row(1, 0, 0, 0)).modulationShift(row(0, 0, 7, 0)).run(context);
+        assertArrayEquals(new float[] {2.4f, 1.6f, 7, 0}, Data.floats(y));
+        norm.modulationPlainScale(true).run(context);
+        assertArrayEquals(new float[] {1.2f, 0, 7, 0}, Data.floats(y));
+        norm.modulationPlainScale(false).scaleTable(row(-2, 0, 0, 0)).shiftTable(row(0, 0, 1, -1))
+                .run(context);
+        assertArrayEquals(new float[] {0, 1.6f, 8, -1}, Data.floats(y));
+    }
+
+    /** A gate of large magnitude has a tanh of 1 or -1. */
+    @Test
+    void gatedResidual() {
+        Tensor sum = Tensor.allocate(DType.F32, 1, 4);
+        Norm norm = gatedRow(sum, Tensor.allocate(DType.F32, 1, 4)).residualGate(row(50))
+                .residualGateAct(Activation.TANH);
+        norm.run(context);
+        assertArrayEquals(new float[] {6, 8, 0.5f, 0.5f}, Data.floats(sum));
+        norm.residualGateTable(row(0, -100, -50, 0)).run(context);
+        assertArrayEquals(new float[] {6, -8, -0.5f, 0.5f}, Data.floats(sum));
+    }
+
+    /** Rows of modulators by number are those that broadcast. */
+    @Test
+    void modulationIndex() {
+        Tensor x = tensor(DType.F32, 2, 3, N);
+        Tensor modulators = tensor(DType.F32, 2, N);
+        Tensor[] y = {Tensor.allocate(DType.F32, 2, 3, N), Tensor.allocate(DType.F32, 2, 3, N)};
+        long[] shape = {2, 1, N};
+        Norm.layer(1e-6).x(x).modulationShift(modulators.view(0, shape, new long[] {N, N, 1}))
+                .y(y[0]).run(context);
+        Tensor index = Tensor.of(java.nio.IntBuffer.wrap(new int[] {0, 0, 0, 1, 1, 1}), 2, 3);
+        Norm norm = Norm.layer(1e-6).x(x).modulationShift(modulators).modulationIndex(index)
+                .y(y[1]);
+        norm.run(context);
+        assertArrayEquals(Data.floats(y[0]), Data.floats(y[1]));
+        index = Tensor.of(java.nio.LongBuffer.wrap(new long[] {0, 0, 0, 1, -1, 1}), 2, 3);
+        norm.modulationIndex(index);
+        FastnormException thrown = assertThrows(FastnormException.class, () -> norm.run(context));
+        assertEquals("modulation_index of row 4 is -1; required: 0 to 1, the rows of the modulators",
+                thrown.getMessage());
+        assertArrayEquals(Data.floats(y[0]), Data.floats(y[1]));
+    }
+
+    /** 1 + 2^-8 lies between two values of bf16. */
+    @Test
+    void modulationRounding() {
+        Tensor y = Tensor.allocate(DType.F32, 1, 1);
+        Norm norm = Norm.rms(0).x(Data.tensor(DType.BF16, new double[] {1}, 1, 1)).y(y)
+                .modulationScale(row(0x1p-8f));
+        norm.run(context);
+        assertEquals(1 + 0x1p-8f, y.floats().get(0));
+        norm.modulationRounding(ModulationRounding.EVERY_STEP).run(context);
+        assertEquals(1, y.floats().get(0));
+    }
+
+    @Test
+    void refusedModulation() {
+        refuses("residual_gate_act is 3 and residual_gate is NULL; required: 0 without a residual "
+                + "gate", norm -> norm.residualGateAct(Activation.TANH));
+        refuses("scale_table is given and modulation_scale is NULL; required: both, or no table",
+                norm -> norm.scaleTable(row(1, 2, 3, 4)));
+        refuses("flags is 0x8 and modulation_scale is NULL; required: no "
+                + "FASTNORM_NORM_MODULATION_PLAIN_SCALE (8) without a modulation_scale",
+                norm -> norm.modulationPlainScale(true));
+        refuses(Status.ERROR_SHAPE, "modulation_shift.shape is [3]; required: extents that are 1 or "
+                + "x's, counted from the right, for x of shape [1, 4]",
+                norm -> norm.modulationShift(row(1, 2, 3)));
+    }
+
     // --- query, refusals ---
 
     @Test
@@ -371,18 +461,19 @@ class NormStagesTest {
         assertEquals(Status.ERROR_LAYOUT, thrown.status());
     }
 
-    /** A GPU has no kernels with stages in this version, and says so. */
+    /** A GPU has kernels with stages, but for modulations, and says so. */
     @Test
     void onAGpu() {
         try (Context gpu = Context.builder(Device.cuda(0)).dryRun(90).open()) {
             Norm norm = Norm.rms(0).x(Tensor.at(gpu, 1L << 44, DType.BF16, 4, 64))
                     .y(Tensor.at(gpu, 1L << 45, DType.BF16, 4, 64)).activation(Activation.SILU);
+            assertEquals("bf16 stages 32xstream", norm.query(gpu).kernel());
+            norm.run(gpu);
+            norm.modulationScale(Tensor.at(gpu, 1L << 46, DType.BF16, 4, 64));
             FastnormException thrown =
                     assertThrows(FastnormException.class, () -> norm.query(gpu));
             assertEquals(Status.ERROR_UNSUPPORTED, thrown.status());
-            assertTrue(thrown.getMessage().contains("nearest: a CPU context, or no stage"),
-                    thrown.getMessage());
-            norm.activation(Activation.IDENTITY).run(gpu);
+            assertTrue(thrown.getMessage().contains("a call without them"), thrown.getMessage());
         }
     }
 }

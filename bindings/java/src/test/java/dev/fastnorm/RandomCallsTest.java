@@ -108,6 +108,13 @@ class RandomCallsTest {
                     .sumRounding(anyOf(SumRounding.values())).sumScale(tensor(DType.F32, 1));
         }
         if (seldom()) {
+            norm.residualGate(tensor(dtype, shape)).residualGateAct(anyOf(Activation.values()))
+                    .modulationScale(tensor(DType.F32, 1))
+                    .modulationShift(tensor(dtype, shape[shape.length - 1]))
+                    .shiftTable(tensor(DType.F32, shape[shape.length - 1]))
+                    .modulationRounding(anyOf(ModulationRounding.values()));
+        }
+        if (seldom()) {
             norm.sumsq(tensor(DType.F32, statistic));
         } else if (seldom()) {
             norm.rstdIn(tensor(DType.F32, statistic)).meanIn(tensor(DType.F32, statistic));
