@@ -15,7 +15,7 @@ from fastnorm import torch as _shared
 
 _c = _shared._c
 _KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
-_ACTS = {"identity": 0, "silu": 1, "sigmoid": 2}
+_ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
 _SUM_ROUNDING = {"once": 0, "every_step": 1}
 
 
@@ -122,7 +122,7 @@ def gated_norm(
     """norm(x) * act(gate), or with gate_before norm(x * act(gate)).
 
     gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu" or "sigmoid". group_size columns share a statistic, 0: all. Weight and
+    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all. Weight and
     bias are [n], or [group_size] for all groups alike."""
     return _gated_norm(
         x,
