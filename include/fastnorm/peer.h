@@ -292,8 +292,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_prepare(
  *          CPU: one that runs a call; a rank that makes another call (the text has both)
  *          FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more
  *          FASTNORM_ERROR_DTYPE: x of another dtype than the peer's
- *          FASTNORM_ERROR_DEVICE: a peer that was stopped before; CPU: a rank that did not arrive in
- *          time
+ *          FASTNORM_ERROR_DEVICE: a peer that was stopped before; CPU: a rank that did not arrive
+ *          in time
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm(
     fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args, void* workspace,

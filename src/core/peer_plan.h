@@ -1,4 +1,4 @@
-// The kernels of peer_allreduce_norm and peer_sharded_norm on a GPU, and the one that a call runs on.
+// The kernels of peer_allreduce_norm and peer_sharded_norm on a GPU, and which one a call runs on.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ std::span<const KernelTable> kernel_tables() {
 #endif
   };
   return tables;
-}
+}  // namespace
 
 bool is_built(const ArchSpec& arch) { return kernel_table(arch) != nullptr; }
 

@@ -1,5 +1,5 @@
-/* Norm with a gated residual and a modulation (adaLN) through the C ABI: results that can be worked out by hand, views of one
- * buffer of six modulators, tables, an index, the chain in bf16, and refusals. */
+/* Norm with a gated residual and a modulation (adaLN) through the C ABI: results computed by hand,
+ * views of one buffer of six modulators, tables, an index, the chain in bf16, and refusals. */
 #include <math.h>
 
 #include "api/api_test.h"

@@ -27,10 +27,14 @@ def run(program, *arguments):
     call = document.get("call", {})
     if not call:
         return document
-    cases.equal(f"{name}: nothing is wrong, the same bits twice",
-                (document["wrong"], document["same_bits_twice"]), (0, True))
-    cases.check(f"{name}: errors are within what is allowed", 0 <= document["error_share"] <= 1,
-                document)
+    cases.equal(
+        f"{name}: nothing is wrong, the same bits twice",
+        (document["wrong"], document["same_bits_twice"]),
+        (0, True),
+    )
+    cases.check(
+        f"{name}: errors are within what is allowed", 0 <= document["error_share"] <= 1, document
+    )
     cases.check(f"{name}: an error that is not 0", document["max_error"] > 0, document)
     if "--no-dx" not in arguments:
         rows = min(call["tokens"], 16) * (call["query_heads"] + 2 * call["key_heads"])
@@ -47,13 +51,17 @@ def test_runs(program):
             sums = 0 if "--no-weight" in more or "--no-norm" in more else 2 * 128
             if "--head-weights" in more:
                 sums = (4 + 2) * 128
-            cases.equal(f"{WORD} run {dtype} {' '.join(more)}: sums", document["checked_sums"], sums)
+            cases.equal(
+                f"{WORD} run {dtype} {' '.join(more)}: sums", document["checked_sums"], sums
+            )
     frozen = run(program, *few, "--no-dweight")
-    cases.equal(f"{WORD} run: frozen weights", (frozen["checked_sums"], frozen["workspace_bytes"]),
-                (0, 0))
+    cases.equal(
+        f"{WORD} run: frozen weights", (frozen["checked_sums"], frozen["workspace_bytes"]), (0, 0)
+    )
     alone = run(program, *few, "--no-dx")
-    cases.equal(f"{WORD} run: weights alone", (alone["checked_rows"], alone["checked_sums"]),
-                (0, 256))
+    cases.equal(
+        f"{WORD} run: weights alone", (alone["checked_rows"], alone["checked_sums"]), (0, 256)
+    )
     cases.equal(f"{WORD} run: bytes written", alone["bytes_written"], 2 * 128 * 4)
     none = program.json(f"{WORD} run: no tokens", WORD, "run", "--tokens", "0")
     cases.equal(f"{WORD} run: no tokens", (none["checked_rows"], none["wrong"]), (0, 0))
@@ -61,33 +69,74 @@ def test_runs(program):
 
 def test_explain(program):
     cases = program.cases
-    plan = program.json(f"{WORD} explain", WORD, "explain", "--tokens", "9", "--query-heads", "4",
-                        "--key-heads", "2")
-    cases.equal(f"{WORD} explain: written", plan["bytes_written"],
-                9 * 8 * 128 * 2 + 2 * 128 * 4)
-    held = program.json(f"{WORD} explain sm_90", WORD, "explain", "--tokens", "4096", "--device",
-                        "sm_90")
-    cases.equal(f"{WORD} explain sm_90: one launch, and one fold",
-                (held["kernel"], held["launches"], held["workspace_bytes"]),
-                ("norm_heads_backward bf16 held rms 16x1x32", 2, 2 * 128 * 128 * 4))
-    across = program.json(f"{WORD} explain sm_80", WORD, "explain", "--across-heads", "--device",
-                          "sm_80")
-    cases.equal(f"{WORD} explain sm_80: one more", (across["kernel"], across["launches"]),
-                ("norm_heads_backward bf16 general", 3))
+    plan = program.json(
+        f"{WORD} explain",
+        WORD,
+        "explain",
+        "--tokens",
+        "9",
+        "--query-heads",
+        "4",
+        "--key-heads",
+        "2",
+    )
+    cases.equal(f"{WORD} explain: written", plan["bytes_written"], 9 * 8 * 128 * 2 + 2 * 128 * 4)
+    held = program.json(
+        f"{WORD} explain sm_90", WORD, "explain", "--tokens", "4096", "--device", "sm_90"
+    )
+    cases.equal(
+        f"{WORD} explain sm_90: one launch, and one fold",
+        (held["kernel"], held["launches"], held["workspace_bytes"]),
+        ("norm_heads_backward bf16 held rms 16x1x32", 2, 2 * 128 * 128 * 4),
+    )
+    across = program.json(
+        f"{WORD} explain sm_80", WORD, "explain", "--across-heads", "--device", "sm_80"
+    )
+    cases.equal(
+        f"{WORD} explain sm_80: one more",
+        (across["kernel"], across["launches"]),
+        ("norm_heads_backward bf16 general", 3),
+    )
 
 
 def test_bench(program):
     cases = program.cases
+<<<<<<< HEAD
     path = program.work / "heads_backward.json"
     text = program.expect(f"{WORD} bench", SUCCESS, WORD, "bench", "--tokens", "9", "--query-heads",
                           "4", "--key-heads", "2", "--repeats", "2", "--output", path,
                           says=("median", "GB/s", "copy of as many bytes in the same run"))
+=======
+    path = program.folder / "heads_backward.json"
+    text = program.expect(
+        f"{WORD} bench",
+        SUCCESS,
+        WORD,
+        "bench",
+        "--tokens",
+        "9",
+        "--query-heads",
+        "4",
+        "--key-heads",
+        "2",
+        "--repeats",
+        "2",
+        "--output",
+        path,
+        says=("median", "GB/s", "copy of as many bytes in the same run"),
+    )
+>>>>>>> docs
     document = json.loads(path.read_text())
-    cases.check(f"{WORD} bench: figures",
-                all(document[k] > 0 for k in ("median_us", "gb_per_s", "copy_us", "ratio_to_copy")),
-                document)
-    cases.check(f"{WORD} bench: the text has the same time",
-                f"median {document['median_us']:.2f} us" in text, text)
+    cases.check(
+        f"{WORD} bench: figures",
+        all(document[k] > 0 for k in ("median_us", "gb_per_s", "copy_us", "ratio_to_copy")),
+        document,
+    )
+    cases.check(
+        f"{WORD} bench: the text has the same time",
+        f"median {document['median_us']:.2f} us" in text,
+        text,
+    )
 
 
 def test_refusals(program):

@@ -395,14 +395,17 @@ def test_stages(program, rng):
         "gain": normal(n),
     }
     tensor_file.write(work / "in.safetensors", tensors)
-    value = {k: tensor_file.decode(t).astype(np.float64) for k, t in tensors.items() if k != "index"}
+    value = {
+        k: tensor_file.decode(t).astype(np.float64) for k, t in tensors.items() if k != "index"
+    }
     x, residual = value["x"], value["residual"]
 
     def run(name, *options):
         program.expect(
             f"run {name}", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", *options
         )
-        return {k: tensor_file.decode(t) for k, t in tensor_file.read(work / "out.safetensors").items()}
+        results = tensor_file.read(work / "out.safetensors")
+        return {k: tensor_file.decode(t) for k, t in results.items()}
 
     def near(name, found, wanted):
         cases.check(name, found.shape == wanted.shape and close(found, wanted, 1e-5, 2e-5))

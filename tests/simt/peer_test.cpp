@@ -1,5 +1,5 @@
-// The kernels of peers on the SIMT machine, all ranks at once: every rank has the bits of the model
-// of a sum in rank order and one norm, and ranks that are missing or make another call end the
+// The kernels of peers on the SIMT machine, all ranks at once. Every rank has the bits of the
+// model: a sum in rank order and one norm. A rank that is missing or makes another call ends the
 // call.
 #include <gtest/gtest.h>
 

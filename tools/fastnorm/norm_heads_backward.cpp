@@ -1,5 +1,5 @@
-// fastnorm norm_heads_backward: the gradients of a random layer's query, key and value heads, compared
-// with the formula; what a call would do; and its time.
+// fastnorm norm_heads_backward: the gradients of a random layer's query, key and value heads. They
+// are compared with the formula. Also what a call would do, and its time.
 #include <cstdio>
 #include <memory>
 

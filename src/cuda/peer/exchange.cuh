@@ -120,8 +120,8 @@ __device__ __forceinline__ bool take_header(const PeerExchange& p, int channel, 
   return false;
 }
 
-// The ring's next message, and its number behind the call. Past L1, whose line may be another
-// ring's from the kernel before.
+// The ring's next message, and its number after the call. The load does not use L1, whose line may
+// be that of another ring in the previous kernel.
 __device__ __forceinline__ uint32_t first_number(const PeerExchange& p, int channel, int ring) {
   return ptx::ld_system_u32(&p.control->number[channel][ring]);
 }

@@ -150,8 +150,8 @@ typedef struct fastnorm_nccl_sequence_norm_args {
   size_t struct_size; /**< sizeof(fastnorm_nccl_sequence_norm_args). */
   /** The norm, all tensors compact. x is [tokens, n], this rank's part of all tokens' sums; tokens
       is a multiple of the ranks. residual, residual_out, mean and rstd are of this rank's tokens
-      alone, [tokens / ranks, ..]. y, quantized and a scale of rows or blocks are of all tokens. What
-      this rank has not made is gathered, or with gather = 0 not touched. No amax, no swizzled
+      alone, [tokens / ranks, ..]. y, quantized and a scale of rows or blocks are of all tokens.
+      What this rank has not made is gathered, or with gather = 0 not touched. No amax, no swizzled
       scales. Required. */
   const fastnorm_norm_args* norm;
   int32_t gather;   /**< 1 = y, quantized and scale are gathered; 0 = this rank's tokens alone. */
