@@ -42,12 +42,20 @@
  *  One peer runs one call at a time. Calls of several streams need a peer for each stream.
  *
  *  **Failures.** No call waits longer than wait_ns for another rank. A rank that is missing, or
- *  that makes another call, is an error: the peer's state keeps it, no output is written, and every
- *  later call on this peer fails at once, until fastnorm_peer_reset. The process goes on.
+ *  that makes another call, is an error: the peer's state keeps it, and every later call on this
+ *  peer fails at once, until fastnorm_peer_reset. The process goes on. On a CPU no output is
+ *  written. On CUDA the call has returned before: fastnorm_peer_status tells, outputs hold nothing
+ *  of use, and kernels of later calls end at once.
  *
- *  **Devices.** CPU contexts of one process: ranks are threads, each with a peer and usually a
- *  context of its own. CUDA is not supported yet: fastnorm_peer_create refuses it. NVLink multicast
- *  is never used.
+ *  **CPU.** Contexts of one process: ranks are threads, each with a peer and usually a context of
+ *  its own. With fastnorm_peer_create_from_pointers over shared memory ranks may be processes.
+ *
+ *  **CUDA.** GPUs of one host that reach each other's memory: a process for each GPU (CUDA IPC),
+ *  one process with several GPUs, or several ranks on one GPU. Calls are asynchronous, may be
+ *  captured into graphs and take programmatic dependent launch (args.flags). Aligned rows of up to
+ *  16 KB with weights of x's dtype are one kernel; others are an exchange into the workspace and
+ *  the norm's own kernel. A kernel waits for the other ranks, so launch nothing on one rank that
+ *  waits for a later call of another. NVLink multicast is never used.
  */
 #ifndef FASTNORM_PEER_H_
 #define FASTNORM_PEER_H_
@@ -105,8 +113,9 @@ typedef struct fastnorm_peer_options {
   /** AUTO: the most bytes (rows * columns * bytes of T) of a one-shot; 0 = measured defaults. At 2
       ranks 0 is one-shot always. */
   int64_t one_shot_bytes;
-  int64_t wait_ns;  /**< The longest wait for another rank: 1000 to 10^12 ns; 0 = 10 s. */
-  int32_t rings;    /**< Rows that may be on their way at once, 1 to 256; 0 = 8. */
+  int64_t wait_ns; /**< The longest wait for another rank: 1000 to 10^12 ns; 0 = 10 s. */
+  int32_t rings; /**< Rows that may be on their way at once, 1 to 256; 0 = 8, CUDA: 128. On CUDA at
+                    most so many thread blocks run. */
   int32_t reserved; /**< Must be 0. */
 } fastnorm_peer_options;
 
@@ -115,9 +124,10 @@ typedef struct fastnorm_peer_state {
   size_t struct_size;        /**< In: sizeof(fastnorm_peer_state). */
   fastnorm_peer_error error; /**< What stopped it; NONE = nothing. */
   int32_t rank;              /**< The rank that was missing or disagrees; -1 where there is none. */
-  uint64_t calls;            /**< Calls that ended well since create or reset. */
-  int32_t connected;         /**< 1 once the other ranks' buffers are known; else 0. */
-  int32_t reserved;          /**< 0. */
+  uint64_t calls; /**< Calls that ended well since create or reset. CUDA: of one that was stopped,
+                     the first rows may have ended well, and then it counts; 32 bits. */
+  int32_t connected; /**< 1 once the other ranks' buffers are known; else 0. */
+  int32_t reserved;  /**< 0. */
 } fastnorm_peer_state;
 
 /** Bytes of a rank's buffer, for fastnorm_peer_create_from_pointers.
@@ -178,12 +188,14 @@ FASTNORM_API fastnorm_status fastnorm_peer_export(fastnorm_peer* peer, void* blo
  *          another rank; options that differ: the text names the option and both values; a buffer
  *          that is gone; a second call
  *          FASTNORM_ERROR_UNSUPPORTED: a blob of another version of the library or of another
- *          device type; CPU: of another process
+ *          device type; CPU: of another process; CUDA: of a GPU whose memory this one cannot reach,
+ *          or of another process where CUDA IPC does not work
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_import(fastnorm_peer* peer, const void* blobs,
                                                   size_t bytes);
 
-/** Say whether a peer was stopped, and by which rank. May be called at any time, from any thread.
+/** Say whether a peer was stopped, and by which rank. May be called at any time, from any thread,
+ *  also while a call waits for other ranks.
  *  @param peer  of fastnorm_peer_create
  *  @param state struct_size in; receives the rest
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size too
@@ -194,8 +206,9 @@ FASTNORM_API fastnorm_status fastnorm_peer_status(const fastnorm_peer* peer,
 
 /** Make a stopped group usable again. Every rank must call it, after no rank runs a call any more
  *  and before any rank runs the next one: the caller makes sure, by a barrier before and one after.
+ *  CUDA: no stream has calls of this peer left.
  *  @param peer of fastnorm_peer_create
- *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null or runs a call
+ *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null; CPU: or runs a call
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_reset(fastnorm_peer* peer);
 
@@ -254,7 +267,9 @@ typedef struct fastnorm_peer_allreduce_norm_args {
 FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_query(
     fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args, fastnorm_info* info);
 
-/** Load what a call needs. Optional: the first call does the same. Does not wait for other ranks.
+/** Load what a call needs. Optional: the first call does the same. CUDA: do it on all ranks before
+ *  the first call, as a kernel may not be loaded while another one waits. Does not wait for other
+ *  ranks.
  *  @param context the device
  *  @param args    as for the call
  *  @return as fastnorm_peer_allreduce_norm
@@ -264,20 +279,21 @@ FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_prepare(
 
 /** Add up the ranks' x, add the residual, normalise; the formula is at the top of this header.
  *  Every rank calls it. CPU: the work is done when the call returns; it waits for the other ranks'
- *  x. Zero rows are success: nothing is sent, nothing written.
+ *  x. CUDA: kernels are enqueued on the stream, and calls of one peer are ordered by it. Zero rows
+ *  are success: nothing is sent, nothing written.
  *  @param context         the device
  *  @param args            read during the call only
  *  @param workspace       fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned,
  *  apart from all tensors
  *  @param workspace_bytes size of workspace
- *  @param stream          CPU: NULL
+ *  @param stream          CUDA: the stream; CPU: NULL
  *  @return as fastnorm_norm, and
- *          FASTNORM_ERROR_ARGUMENT: a null peer, one of another context, one that is not connected
- *          or runs a call; a rank that makes another call (the text has both)
+ *          FASTNORM_ERROR_ARGUMENT: a null peer, one of another context, one that is not connected;
+ *          CPU: one that runs a call; a rank that makes another call (the text has both)
  *          FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more
  *          FASTNORM_ERROR_DTYPE: x of another dtype than the peer's
- *          FASTNORM_ERROR_DEVICE: a rank that did not arrive in time, a peer that was stopped
- *  before
+ *          FASTNORM_ERROR_DEVICE: a peer that was stopped before; CPU: a rank that did not arrive in
+ *          time
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm(
     fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args, void* workspace,
@@ -330,7 +346,7 @@ FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm_prepare(
  *  @param args            read during the call only
  *  @param workspace       fastnorm_info.workspace_bytes bytes, as fastnorm_peer_allreduce_norm
  *  @param workspace_bytes size of workspace
- *  @param stream          CPU: NULL
+ *  @param stream          CUDA: the stream; CPU: NULL
  *  @return as fastnorm_peer_allreduce_norm; texts on overlap name the parts parts[0] and parts[1]
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm(fastnorm_context* context,

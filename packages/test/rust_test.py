@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
-"""The crates as users get them: packed, unpacked, and the README's program with FASTNORM_DIR."""
+"""The crates as users get them: packed, unpacked, and the README's program with FASTNORM_DIR.
+
+--vendored builds it with the feature of that name, too: the CPU backend from the packed sources, in
+minutes. Without it the sources are only looked at: each finds all that it includes."""
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import rust_crates
 from clean import ROOT, Cases, clean_env, make_prefix, run_clean
+
+PRINTED = "[1.200, 3.200, 0.000, 0.000, 0.000, 0.000, 2.308, 7.385]\n"
 
 
 def check_contents(cases, made):
@@ -24,6 +31,43 @@ def check_contents(cases, made):
                 for p in (ROOT / "include" / "fastnorm").iterdir()
             }
             cases.equal("headers that are not packed", sorted(headers - names), [])
+
+
+def check_vendor(cases, folder):
+    """Every unit of vendor/units.txt for this processor, and all that it includes, is packed."""
+    vendor = next(folder.glob("fastnorm-sys-*")) / "vendor"
+    lines = [line.split("\t") for line in (vendor / "units.txt").read_text().splitlines()]
+    own = [line[1:] for line in lines if line[0] == os.uname().machine]
+    cases.equal(
+        "processors of the units", sorted({line[0] for line in lines}), ["aarch64", "x86_64"]
+    )
+    cases.check("there are units", len(own) > 30, len(own))
+
+    def included(unit):
+        command = ["g++", "-std=c++20", "-M", "-I", vendor / "include", "-I", vendor / "src"]
+        command += [*filter(None, unit[1].split("\x1f")), vendor / unit[0]]
+        result = subprocess.run(
+            [str(word) for word in command], capture_output=True, text=True, env=clean_env()
+        )
+        if result.returncode != 0:
+            return [f"{unit[0]}: {result.stderr[:500]}"]
+        paths = [Path(p).resolve() for p in result.stdout.split() if p.startswith("/")]
+        return [f"{unit[0]} includes {p}" for p in paths if p.is_relative_to(ROOT / "src")]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = [fault for found in pool.map(included, own) for fault in found]
+    cases.equal("units that are not whole", faults, [])
+
+
+def check_vendored(cases, work, folder):
+    """The feature `vendored`, without an installation."""
+    project, _ = rust_crates.consumer(work, folder, ["vendored"])
+    target = work / "vendored-target"
+    shutil.rmtree(target, ignore_errors=True)
+    env = {"CARGO_TARGET_DIR": str(target), "PKG_CONFIG_LIBDIR": str(work)}
+    command = ["cargo", "run", "--quiet"]
+    printed = run_clean(cases, "the feature vendored", command, project, **env)
+    cases.equal("what it prints", printed, PRINTED)
 
 
 def check_refused(cases, project, prefix, target):
@@ -71,6 +115,7 @@ def main():
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
+    parser.add_argument("--vendored", action="store_true", help="compile the backend, too")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
     why = rust_crates.unfit_cargo()
@@ -99,9 +144,10 @@ def main():
             project,
             LD_LIBRARY_PATH=str(prefix / "lib"),
         )
-        cases.equal(
-            "what it prints", printed, "[1.200, 3.200, 0.000, 0.000, 0.000, 0.000, 2.308, 7.385]\n"
-        )
+        cases.equal("what it prints", printed, PRINTED)
+    check_vendor(cases, folder)
+    if options.vendored:
+        check_vendored(cases, work, folder)
     check_refused(cases, project, prefix, target)
     run_clean(
         cases,

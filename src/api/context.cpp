@@ -151,6 +151,9 @@ void for_each_kernel(Fn fn) {
       for (const char* name : set.norm_heads_backward) {
         if (fn("norm_heads_backward", set.arch, name)) return;
       }
+      for (const char* name : set.peer) {
+        if (fn("peer", set.arch, name)) return;
+      }
     }
   }
 }

@@ -38,7 +38,7 @@ fastnorm_status create(fastnorm_context* context, const fastnorm_peer_options* o
   FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "context is NULL; required: a context");
   PeerDesc desc;
-  FASTNORM_TRY(check_peer_options(options, &desc, error));
+  FASTNORM_TRY(check_peer_options(options, context->device->facts.device_type, &desc, error));
   if (has_buffers) FASTNORM_TRY(check_peer_buffers(desc, buffers, count, error));
   auto made = std::make_unique<fastnorm_peer>();
   made->context = context;
@@ -133,6 +133,7 @@ struct Allreduce {
   bool keeps_sum;  // residual_out is needed for its dtype alone
   Dtype kept;      // that dtype
   uint64_t totals_bytes, row_bytes, workspace_bytes;
+  PeerPlan plan;  // GPUs only
 
   const NormDesc& desc() const { return batch.desc.at[0]; }
 };
@@ -164,7 +165,12 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_allreduce_n
   call->row_bytes = call->exact ? aligned(static_cast<uint64_t>(d.n) * bytes) : 0;
   const uint64_t kept_bytes =
       call->keeps_sum ? aligned(elements * static_cast<uint64_t>(dtype_bytes(call->kept))) : 0;
-  call->workspace_bytes = d.rows == 0 ? 0 : call->totals_bytes + call->row_bytes + kept_bytes;
+  if (const auto table = context->device->peer_table(); !table.empty() && d.rows != 0) {
+    const NormKey& key = call->batch.planned().front().plan->entry->key;
+    call->plan = plan_peer_sum(call->link->desc, d, key, call->exact, table);
+  }
+  const bool needs_room = d.rows != 0 && !call->plan.is_fused();
+  call->workspace_bytes = needs_room ? call->totals_bytes + call->row_bytes + kept_bytes : 0;
   return FASTNORM_OK;
 }
 
@@ -182,13 +188,24 @@ uint32_t options_of(const Allreduce& call) {
   return options.value();
 }
 
-// A row [n] of -0.
-void fill_minus_zero(Dtype dtype, int64_t n, std::byte* row) {
-  const uint32_t word = dtype == Dtype::kF32 ? 0x80000000u : 0x8000u;
-  const auto bytes = static_cast<size_t>(dtype_bytes(dtype));
-  for (int64_t i = 0; i < n; ++i) {
-    std::memcpy(row + static_cast<size_t>(i) * bytes, &word, bytes);  // little-endian, as Linux's
+fastnorm_info describe(const fastnorm_context& context, const Allreduce& call) {
+  fastnorm_info info = batch_info(*context.device, call.batch.planned(), call.workspace_bytes);
+  if (call.plan.entry == nullptr) return info;
+  if (!call.plan.is_fused()) {
+    ++info.launches;
+    info.blocks += static_cast<uint64_t>(call.plan.rings);
+    return info;
   }
+  const PeerVariant& v = call.plan.entry->variant;
+  info.kernel = call.plan.entry->name;
+  info.kind = info.choice = info.variant = "";
+  info.launches = 1;
+  info.blocks = static_cast<uint64_t>(call.plan.rings);
+  info.threads_per_row = v.threads;
+  info.vectors_per_thread = v.vectors;
+  info.rows_per_block = 1;
+  info.blocks_per_row = 1;
+  return info;
 }
 
 fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Workspace& workspace,
@@ -197,6 +214,10 @@ fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Work
   FASTNORM_TRY(call.link->ready(error));
   const NormDesc& d = call.desc();
   if (d.rows == 0) return FASTNORM_OK;
+  if (call.plan.is_fused()) {
+    const NormPlan* const plan = call.batch.planned().front().plan;
+    return call.link->norm({&d, plan, &call.plan, options_of(call)}, workspace.stream, error);
+  }
   const fastnorm_peer_allreduce_norm_args& a = *call.args;
   auto* const totals = static_cast<std::byte*>(workspace.data);
   std::byte* const row = totals + call.totals_bytes;
@@ -225,6 +246,9 @@ fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Work
       norm.residual_out = &kept;
     }
   }
+  // The kernel of the norm may start while the exchange runs: it waits for the exchange's end.
+  if (call.plan.entry != nullptr)
+    norm.flags = FASTNORM_NORM_PDL_WAIT | (a.flags & FASTNORM_NORM_PDL_TRIGGER);
   NormBatch<1> batch;
   error.prefix = "with workspace for the sum: ";
   FASTNORM_TRY(plan_one(planner_of(context), &norm, &batch, error));
@@ -235,18 +259,18 @@ fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Work
                          call.exact,
                          a.residual != nullptr ? peer_rows(*a.residual) : PeerRows{},
                          totals,
-                         options_of(call)};
+                         call.exact ? row : nullptr,
+                         options_of(call),
+                         &d,
+                         &call.plan};
   const auto begin = reinterpret_cast<uintptr_t>(totals);
   const PeerSpan x = peer_span(exchange.x, d.n * dtype_bytes(d.dtype));
   FASTNORM_REQUIRE(x.end <= begin || begin + call.workspace_bytes <= x.begin, FASTNORM_ERROR_LAYOUT,
                    "workspace is %p and x lies from 0x%" PRIxPTR " to 0x%" PRIxPTR
                    "; required: no byte in common",
                    workspace.data, x.begin, x.end);
-  FASTNORM_TRY(call.link->sum(exchange, error));
-  // After the exchange: with a dry run's workspace nothing is written, and a failed one has no
-  // norm.
-  if (call.exact && !context.device->is_dry_run()) fill_minus_zero(d.dtype, d.n, row);
-  return context.device->run_norm(batch.planned(), nullptr, nullptr, error);
+  FASTNORM_TRY(call.link->sum(exchange, workspace.stream, error));
+  return context.device->run_norm(batch.planned(), nullptr, workspace.stream, error);
 }
 
 template <typename Use>
@@ -266,6 +290,7 @@ struct Sharded {
   PeerLink* link;
   PeerSharded shape;
   uint64_t workspace_bytes;
+  PeerPlan plan;  // GPUs only
 
   bool layer() const { return number(args->kind) == FASTNORM_NORM_LAYER; }
 };
@@ -285,6 +310,8 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_sharded_nor
   const uint64_t part_bytes = call->layer() ? aligned(2 * token_bytes) + 2 * aligned(token_bytes)
                                             : 2 * aligned(token_bytes);
   call->workspace_bytes = part_bytes * static_cast<uint64_t>(call->shape.count);
+  if (const auto table = context->device->peer_table(); !table.empty())
+    call->plan = plan_peer_statistics(call->link->desc, call->shape.tokens, table);
   return FASTNORM_OK;
 }
 
@@ -360,6 +387,7 @@ fastnorm_status plan(const fastnorm_context& context, const Sharded& call, void*
   options.add(static_cast<uint32_t>(number(a.rounding)));
   options.add(a.weight_offset);
   e.options = options.value();
+  e.plan = &call.plan;
   fastnorm_norm_heads_args shared = {};
   shared.struct_size = sizeof shared;
   fastnorm_norm_heads_part sums[2], apply[2];
@@ -420,6 +448,10 @@ fastnorm_status describe(const fastnorm_context& context, const Sharded& call, f
   result.workspace_bytes = call.workspace_bytes;
   result.launches = apply.launches;
   result.blocks = apply.blocks;
+  if (call.plan.entry != nullptr && apply.launches != 0) {
+    result.launches += planned.sums.plan.launches + 1;
+    result.blocks += planned.sums.plan.blocks + static_cast<uint64_t>(call.plan.rings);
+  }
   if (apply.launches != 0) {
     result.threads_per_row = 1;
     result.rows_per_block = static_cast<int32_t>(apply.grain);
@@ -438,9 +470,10 @@ fastnorm_status run(fastnorm_context& context, const Sharded& call, const Worksp
   ShardedPlan planned;
   FASTNORM_TRY(plan(context, call, workspace.data, &planned, error));
   Device& device = *context.device;
-  FASTNORM_TRY(device.run_norm_heads(planned.sums.desc, planned.sums.plan, nullptr, error));
-  FASTNORM_TRY(call.link->statistics(planned.exchange, error));
-  return device.run_norm_heads(planned.apply.desc, planned.apply.plan, nullptr, error);
+  void* const stream = workspace.stream;
+  FASTNORM_TRY(device.run_norm_heads(planned.sums.desc, planned.sums.plan, stream, error));
+  FASTNORM_TRY(call.link->statistics(planned.exchange, stream, error));
+  return device.run_norm_heads(planned.apply.desc, planned.apply.plan, stream, error);
 }
 
 template <typename Use>
@@ -466,7 +499,8 @@ fastnorm_status fastnorm_peer_buffer_bytes(fastnorm_context* context,
     FASTNORM_REQUIRE(bytes != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "bytes is NULL; required: a pointer to receive the number");
     fastnorm::PeerDesc desc;
-    FASTNORM_TRY(fastnorm::check_peer_options(options, &desc, error));
+    FASTNORM_TRY(
+        fastnorm::check_peer_options(options, context->device->facts.device_type, &desc, error));
     FASTNORM_TRY(context->device->check_peers(error));
     *bytes = fastnorm::peer_layout(desc).bytes();
     return FASTNORM_OK;
@@ -517,7 +551,9 @@ fastnorm_status fastnorm_peer_status(const fastnorm_peer* peer, fastnorm_peer_st
     FASTNORM_REQUIRE(state->struct_size >= fastnorm::kFirstPeerState, FASTNORM_ERROR_ARGUMENT,
                      "state.struct_size is %zu; required: at least %zu", state->struct_size,
                      fastnorm::kFirstPeerState);
-    fastnorm::give_struct(peer->link->state(), state);
+    fastnorm_peer_state result = {};
+    FASTNORM_TRY(peer->link->state(&result, error));
+    fastnorm::give_struct(result, state);
     return FASTNORM_OK;
   });
 }
@@ -534,14 +570,12 @@ void fastnorm_peer_destroy(fastnorm_peer* peer) { delete peer; }
 fastnorm_status fastnorm_peer_allreduce_norm_query(fastnorm_context* context,
                                                    const fastnorm_peer_allreduce_norm_args* args,
                                                    fastnorm_info* info) {
-  return fastnorm::with_allreduce(
-      context, args, [=](const fastnorm::Allreduce& call, Error& error) {
-        FASTNORM_TRY(fastnorm::check_info(info, error));
-        fastnorm::give_struct(
-            fastnorm::batch_info(*context->device, call.batch.planned(), call.workspace_bytes),
-            info);
-        return FASTNORM_OK;
-      });
+  return fastnorm::with_allreduce(context, args,
+                                  [=](const fastnorm::Allreduce& call, Error& error) {
+                                    FASTNORM_TRY(fastnorm::check_info(info, error));
+                                    fastnorm::give_struct(fastnorm::describe(*context, call), info);
+                                    return FASTNORM_OK;
+                                  });
 }
 
 fastnorm_status fastnorm_peer_allreduce_norm_prepare(
@@ -549,6 +583,8 @@ fastnorm_status fastnorm_peer_allreduce_norm_prepare(
   return fastnorm::with_allreduce(
       context, args, [=](const fastnorm::Allreduce& call, Error& error) -> fastnorm_status {
         if (call.batch.planned().empty()) return FASTNORM_OK;
+        if (call.plan.entry != nullptr) FASTNORM_TRY(call.link->prepare(call.plan, error));
+        if (call.plan.is_fused()) return FASTNORM_OK;
         return context->device->prepare_norm(call.batch.planned(), error);
       });
 }
@@ -576,7 +612,15 @@ fastnorm_status fastnorm_peer_sharded_norm_prepare(fastnorm_context* context,
   return fastnorm::with_sharded(
       context, args, [=](const fastnorm::Sharded& call, Error& error) -> fastnorm_status {
         fastnorm::ShardedPlan planned;
-        return fastnorm::plan(*context, call, fastnorm::pretended_workspace(), &planned, error);
+        FASTNORM_TRY(
+            fastnorm::plan(*context, call, fastnorm::pretended_workspace(), &planned, error));
+        if (call.plan.entry == nullptr || call.shape.tokens == 0) return FASTNORM_OK;
+        FASTNORM_TRY(call.link->prepare(call.plan, error));
+        const auto prepare = [&](const fastnorm::HeadsCall& heads) {
+          return context->device->prepare_norm_heads(heads.desc, heads.plan, error);
+        };
+        FASTNORM_TRY(prepare(planned.sums));
+        return prepare(planned.apply);
       });
 }
 

@@ -18,6 +18,7 @@
 #include "core/norm_plan.h"
 #include "core/norm_stages.h"
 #include "core/peer_link.h"
+#include "core/peer_plan.h"
 #include "fastnorm/context.h"
 
 namespace fastnorm {
@@ -108,12 +109,13 @@ class Device {
     return no_norm_heads_backward(error);
   }
 
+  // The kernels of peers, as norm_table(). A CPU has none: it exchanges, and runs the norm's own.
+  virtual std::span<const PeerEntry> peer_table() const { return {}; }
   // Whether peers of this device can be created.
   virtual fastnorm_status check_peers(Error& error) const {
-    return error.set(
-        FASTNORM_ERROR_UNSUPPORTED,
-        "the context's device is CUDA and peers have no CUDA kernels yet; required: a CPU context; "
-        "nearest on CUDA: an all-reduce of the caller's, then fastnorm_norm");
+    return error.set(FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no peers for the device; nearest: a CPU context, or an "
+                     "all-reduce of the caller's and fastnorm_norm");
   }
   // One rank's end. `buffers`: one for each of desc.ranks ranks, or null to allocate its own.
   virtual fastnorm_status create_peer(const PeerDesc&, void* const* /*buffers*/,
@@ -153,6 +155,7 @@ struct KernelSet {
   std::span<const char* const> norm_heads = {};  // names
   std::span<const char* const> norm_heads_backward = {};
   std::span<const NormEntry> norm_stages = {};  // of the norm family
+  std::span<const char* const> peer = {};       // names
 };
 
 struct Backend {

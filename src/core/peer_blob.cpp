@@ -1,7 +1,10 @@
 #include "core/peer_blob.h"
 
+#include <unistd.h>
+
 #include <cinttypes>
 #include <cstring>
+#include <random>
 
 #include "core/check.h"
 #include "core/peer_choice.h"
@@ -17,8 +20,10 @@ uint64_t digest_of(const void* data, size_t bytes, uint64_t start = 0xcbf29ce484
   return start;
 }
 
-uint64_t checksum_of(const PeerBlob& blob) {
-  return digest_of(&blob, offsetof(PeerBlob, checksum));
+uint32_t checksum_of(PeerBlob blob) {
+  blob.checksum = 0;
+  const uint64_t digest = digest_of(&blob, sizeof blob);
+  return static_cast<uint32_t>(digest ^ digest >> 32);
 }
 
 uint32_t id_of(Dtype dtype) { return static_cast<uint32_t>(kDtypes[static_cast<int>(dtype)].id); }
@@ -30,6 +35,16 @@ const char* name_of(uint32_t id) {
 }
 
 }  // namespace
+
+uint64_t peer_process() {
+  static const uint64_t token = [] {
+    std::random_device random;
+    return static_cast<uint64_t>(random()) << 32 | random();
+  }();
+  // A fork has the same token.
+  const auto process = static_cast<uint64_t>(getpid());
+  return digest_of(&process, sizeof process, token);
+}
 
 uint64_t peer_digest(const PeerDesc& desc) {
   const uint64_t shared[] = {kPeerBlobVersion,
@@ -49,14 +64,15 @@ PeerBlob make_peer_blob(const PeerDesc& desc, int32_t device_type) {
   blob.magic = kPeerBlobMagic;
   blob.version = kPeerBlobVersion;
   blob.device_type = device_type;
-  blob.rank = desc.rank;
-  blob.ranks = desc.ranks;
+  blob.rank = static_cast<int16_t>(desc.rank);
+  blob.ranks = static_cast<int16_t>(desc.ranks);
   blob.dtype = id_of(desc.dtype);
   blob.algorithm = desc.algorithm;
   blob.rings = desc.rings;
-  blob.max_columns = desc.max_columns;
+  blob.max_columns = static_cast<int32_t>(desc.max_columns);
   blob.one_shot_bytes = desc.one_shot_bytes;
   blob.digest = peer_digest(desc);
+  blob.process = peer_process();
   return blob;
 }
 
@@ -72,8 +88,8 @@ fastnorm_status check_peer_blob(const PeerBlob& blob, int32_t index, const PeerD
                    "library on all ranks",
                    index, blob.version, kPeerBlobVersion);
   FASTNORM_REQUIRE(blob.checksum == checksum_of(blob), FASTNORM_ERROR_ARGUMENT,
-                   "blobs[%d] has the checksum 0x%016" PRIx64 " and its bytes 0x%016" PRIx64
-                   "; required: bytes of fastnorm_peer_export, unchanged",
+                   "blobs[%d] has the checksum 0x%08x and its bytes 0x%08x; required: bytes of "
+                   "fastnorm_peer_export, unchanged",
                    index, blob.checksum, checksum_of(blob));
   FASTNORM_REQUIRE(blob.device_type == device_type, FASTNORM_ERROR_UNSUPPORTED,
                    "blobs[%d] has device_type %d; this rank has %d; nearest: one type of device on "

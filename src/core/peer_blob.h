@@ -17,18 +17,23 @@ struct PeerBlob {
   uint32_t magic;
   uint32_t version;
   int32_t device_type;
-  int32_t rank;
-  int32_t ranks;
+  int16_t rank;
+  int16_t ranks;
   uint32_t dtype;  // a fastnorm_dtype_id
   int32_t algorithm;
   int32_t rings;
-  int64_t max_columns;
+  int32_t max_columns;
   int64_t one_shot_bytes;
   uint64_t digest;    // of the options that all ranks share
+  uint64_t process;   // peer_process() of the rank's process
+  uint32_t buffer;    // its number there
+  uint32_t checksum;  // of all bytes, with 0 in its place
   uint8_t place[64];  // the device's: where the buffer is
-  uint64_t checksum;  // of the bytes before
 };
 static_assert(sizeof(PeerBlob) == FASTNORM_PEER_BLOB_BYTES);
+
+// A number of this process and of this copy of the library.
+uint64_t peer_process();
 
 // Of everything that must be the same on all ranks, in any process.
 uint64_t peer_digest(const PeerDesc& desc);

@@ -9,7 +9,7 @@ namespace fastnorm {
 namespace {
 
 constexpr int64_t kLeastWait = 1000, kMostWait = 1000000000000, kDefaultWait = 10000000000;
-constexpr int32_t kDefaultRings = 8;
+constexpr int32_t kDefaultRings = 8, kDefaultCudaRings = 128;
 constexpr int64_t kMostHeadColumns = 8192;
 
 // The field as a dtype: its number may be any.
@@ -171,8 +171,8 @@ class ShardedCheck {
 
 }  // namespace
 
-fastnorm_status check_peer_options(const fastnorm_peer_options* options, PeerDesc* desc,
-                                   Error& error) {
+fastnorm_status check_peer_options(const fastnorm_peer_options* options, int32_t device_type,
+                                   PeerDesc* desc, Error& error) {
   fastnorm_peer_options local;
   const fastnorm_peer_options* ours = nullptr;
   FASTNORM_TRY(accept_struct(options, kFirstPeerOptions, "options", &local, &ours, error));
@@ -210,7 +210,9 @@ fastnorm_status check_peer_options(const fastnorm_peer_options* options, PeerDes
   desc->max_columns = o.max_columns;
   desc->one_shot_bytes = o.one_shot_bytes;
   desc->wait_ns = o.wait_ns == 0 ? kDefaultWait : o.wait_ns;
-  desc->rings = o.rings == 0 ? kDefaultRings : o.rings;
+  desc->rings = o.rings != 0                          ? o.rings
+                : device_type == FASTNORM_DEVICE_CUDA ? kDefaultCudaRings
+                                                      : kDefaultRings;
   return FASTNORM_OK;
 }
 

@@ -24,8 +24,9 @@ inline constexpr int64_t kMostPeerColumns = 65536;
 inline constexpr int64_t kMostPeerRows = INT32_MAX;
 inline constexpr int32_t kMostPeerRings = 256;
 
-fastnorm_status check_peer_options(const fastnorm_peer_options* options, PeerDesc* desc,
-                                   Error& error);
+// `device_type`: of the context, for the default of rings.
+fastnorm_status check_peer_options(const fastnorm_peer_options* options, int32_t device_type,
+                                   PeerDesc* desc, Error& error);
 
 // The buffers of fastnorm_peer_create_from_pointers.
 fastnorm_status check_peer_buffers(const PeerDesc& desc, void* const* buffers, int32_t count,

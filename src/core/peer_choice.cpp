@@ -30,6 +30,13 @@ int64_t peer_one_shot_bytes(const PeerDesc& desc) {
   return desc.one_shot_bytes != 0 ? desc.one_shot_bytes : kChoices[desc.ranks - 2].one_shot_bytes;
 }
 
+bool peer_may_one_shot(const PeerDesc& desc) { return desc.algorithm != FASTNORM_PEER_TWO_SHOT; }
+
+bool peer_may_two_shot(const PeerDesc& desc) {
+  if (desc.algorithm != FASTNORM_PEER_AUTO) return desc.algorithm == FASTNORM_PEER_TWO_SHOT;
+  return peer_one_shot_bytes(desc) != INT64_MAX;
+}
+
 bool peer_is_two_shot(const PeerDesc& desc, int64_t rows, int64_t columns) {
   if (desc.algorithm != FASTNORM_PEER_AUTO) return desc.algorithm == FASTNORM_PEER_TWO_SHOT;
   // Rows are fewer than 2^31 and columns at most 2^16.

@@ -12,6 +12,10 @@ namespace fastnorm {
 
 inline constexpr int kMaxRanks = FASTNORM_PEER_MAX_RANKS;
 
+struct NormDesc;
+struct NormPlan;
+struct PeerPlan;
+
 struct PeerDesc {
   int32_t rank = 0;
   int32_t ranks = 2;
@@ -32,7 +36,19 @@ struct PeerSum {
   bool exact;
   PeerRows residual;
   std::byte* totals;
-  uint32_t options;  // a number of all else that the ranks must agree on
+  std::byte* minus_zeros;  // with `exact`: a row of T that becomes -0; else nullptr
+  uint32_t options;        // a number of all else that the ranks must agree on
+  // GPUs only:
+  const NormDesc* norm;  // the call as if x were the sum
+  const PeerPlan* plan;
+};
+
+// Adds up the rows of all ranks and normalises them, in one kernel.
+struct PeerNorm {
+  const NormDesc* norm;
+  const NormPlan* norm_plan;
+  const PeerPlan* plan;
+  uint32_t options;  // as in PeerSum
 };
 
 // Merges the statistics of one or two parts. RMS: sums [tokens], of squares. LAYER: sums [tokens,
@@ -47,6 +63,7 @@ struct PeerStatistics {
   float* mean[2];        // LAYER: [tokens]
   float* rstd[2];        // [tokens]
   uint32_t options;      // as in PeerSum
+  const PeerPlan* plan;  // GPUs only
 
   int32_t words() const { return parts * (layer ? 2 : 1); }
 };

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "core/peer_desc.h"
+#include "core/peer_choice.h"
 
 namespace fastnorm {
 
@@ -39,6 +39,7 @@ struct PeerLayout {
   int32_t rings = 0;
 
   uint64_t bytes() const { return words * 4; }
+  bool has(int channel) const { return message_words[channel] != 0; }
   // The word that message `number` of a ring begins with.
   uint64_t message(int channel, int source, int ring, uint32_t number) const {
     const uint64_t at = (static_cast<uint64_t>(source) * static_cast<uint64_t>(rings) +
@@ -49,8 +50,8 @@ struct PeerLayout {
   }
 };
 
-// A function of what all ranks agree on.
-constexpr PeerLayout peer_layout(const PeerDesc& desc) {
+// A function of what all ranks agree on. Channels that no call of theirs uses are empty.
+inline PeerLayout peer_layout(const PeerDesc& desc) {
   const auto round_up = [](uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;
   };
@@ -61,6 +62,8 @@ constexpr PeerLayout peer_layout(const PeerDesc& desc) {
   layout.rings = desc.rings;
   for (int c = 0; c < kPeerChannels; ++c) {
     layout.first_word[c] = layout.words;
+    if (c == kPeerOneShot && !peer_may_one_shot(desc)) continue;
+    if ((c == kPeerShare || c == kPeerTotal) && !peer_may_two_shot(desc)) continue;
     layout.message_words[c] = round_up(kPeerHeaderWords + payload[c], 4);
     const uint64_t messages = static_cast<uint64_t>(desc.ranks) *
                               static_cast<uint64_t>(desc.rings) * static_cast<uint64_t>(kPeerSlots);

@@ -19,13 +19,20 @@ class PeerLink {
   virtual fastnorm_status connect(const PeerBlob* blobs, Error& error) = 0;
 
   // Fails where the link is not connected, was stopped, or runs a call.
-  virtual fastnorm_status sum(const PeerSum& call, Error& error) = 0;
-  virtual fastnorm_status statistics(const PeerStatistics& call, Error& error) = 0;
+  // `stream`: the device's; a CPU has none.
+  virtual fastnorm_status sum(const PeerSum& call, void* stream, Error& error) = 0;
+  virtual fastnorm_status statistics(const PeerStatistics& call, void* stream, Error& error) = 0;
+  // Of a call that has a kernel in the device's peer_table().
+  virtual fastnorm_status norm(const PeerNorm&, void* /*stream*/, Error& error) {
+    return error.set(FASTNORM_ERROR_INTERNAL, "the device has no kernels of peer_allreduce_norm");
+  }
+  // Loads what sum() or norm() needs.
+  virtual fastnorm_status prepare(const PeerPlan&, Error&) { return FASTNORM_OK; }
   // The same questions without a call.
   virtual fastnorm_status ready(Error& error) const = 0;
 
   // All fields but struct_size.
-  virtual fastnorm_peer_state state() const = 0;
+  virtual fastnorm_status state(fastnorm_peer_state* state, Error& error) const = 0;
   virtual fastnorm_status reset(Error& error) = 0;
 
   const PeerDesc desc;

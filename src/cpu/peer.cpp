@@ -180,7 +180,7 @@ class CpuPeerLink final : public PeerLink {
     return FASTNORM_OK;
   }
 
-  fastnorm_status sum(const PeerSum& call, Error& error) override {
+  fastnorm_status sum(const PeerSum& call, void*, Error& error) override {
     const Busy busy(busy_);
     FASTNORM_TRY(begin(busy, error));
     if (dry_run_ || call.rows == 0) return FASTNORM_OK;
@@ -188,10 +188,13 @@ class CpuPeerLink final : public PeerLink {
     const bool two_shot = peer_is_two_shot(desc, call.rows, call.columns);
     const Call header{static_cast<uint32_t>(call.rows), static_cast<uint32_t>(call.columns),
                       mixed(call.options, call.exact ? 2u : 1u)};
-    return end(two_shot ? two_shot_sum(call, header, error) : one_shot_sum(call, header, error));
+    FASTNORM_TRY(
+        end(two_shot ? two_shot_sum(call, header, error) : one_shot_sum(call, header, error)));
+    if (call.minus_zeros != nullptr) fill_minus_zeros(call);
+    return FASTNORM_OK;
   }
 
-  fastnorm_status statistics(const PeerStatistics& call, Error& error) override {
+  fastnorm_status statistics(const PeerStatistics& call, void*, Error& error) override {
     const Busy busy(busy_);
     FASTNORM_TRY(begin(busy, error));
     if (dry_run_ || call.tokens == 0) return FASTNORM_OK;
@@ -212,14 +215,13 @@ class CpuPeerLink final : public PeerLink {
     return end(one_shot(kPeerStatistics, header, call.tokens, words, fill, take, error));
   }
 
-  fastnorm_peer_state state() const override {
-    fastnorm_peer_state state = {};
+  fastnorm_status state(fastnorm_peer_state* state, Error&) const override {
     const uint32_t stopped = stopped_.load();
-    state.error = static_cast<fastnorm_peer_error>(stopped & 0xff);
-    state.rank = rank_of(stopped);
-    state.calls = calls_.load();
-    state.connected = connected_.load() ? 1 : 0;
-    return state;
+    state->error = static_cast<fastnorm_peer_error>(stopped & 0xff);
+    state->rank = rank_of(stopped);
+    state->calls = calls_.load();
+    state->connected = connected_.load() ? 1 : 0;
+    return FASTNORM_OK;
   }
 
   fastnorm_status reset(Error& error) override {
@@ -283,6 +285,15 @@ class CpuPeerLink final : public PeerLink {
   }
   std::byte* total_at(const PeerSum& call, int64_t row) const {
     return call.totals + row * call.columns * (call.exact ? 4 : dtype_bytes(desc.dtype));
+  }
+
+  void fill_minus_zeros(const PeerSum& call) const {
+    const uint32_t word = desc.dtype == Dtype::kF32 ? 0x80000000u : 0x8000u;
+    const auto bytes = static_cast<size_t>(dtype_bytes(desc.dtype));
+    for (int64_t i = 0; i < call.columns; ++i) {
+      // little-endian, as Linux's
+      std::memcpy(call.minus_zeros + static_cast<size_t>(i) * bytes, &word, bytes);
+    }
   }
 
   void copy_row(const PeerSum& call, int64_t row, uint32_t* to) const {
@@ -483,7 +494,7 @@ class CpuPeerLink final : public PeerLink {
   bool sends_elsewhere(int32_t source, int channel) {
     const auto is_two_shot = [](int c) { return c == kPeerShare || c == kPeerTotal; };
     for (int c = 0; c < kPeerChannels; ++c) {
-      if (c == channel || (is_two_shot(c) && is_two_shot(channel))) continue;
+      if (!layout_.has(c) || c == channel || (is_two_shot(c) && is_two_shot(channel))) continue;
       for (int b = 0; b < desc.rings; ++b) {
         const uint64_t at = layout_.message(c, source, b, number_of(c, b));
         if (look(base_[desc.rank] + at) != kPeerEmpty) return true;

@@ -19,6 +19,8 @@
 #include "cuda/norm_heads_backward/table.h"
 #include "cuda/norm_stages/kernels.h"
 #include "cuda/norm_stages/table.h"
+#include "cuda/peer/kernels.h"
+#include "cuda/peer/table.h"
 
 // Leaves the function with a device error if `expression` fails.
 #define FASTNORM_CUDA_TRY(expression)                                                              \
@@ -41,6 +43,7 @@ struct KernelTable {
   NormHeadsKernels heads;
   NormHeadsBackwardKernels heads_backward;
   NormStagesKernels stages;
+  PeerKernels peers;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
   NormPairKernel pair_at(int32_t index, GridForm form) const;
@@ -96,17 +99,22 @@ class CudaDevice final : public Device {
   fastnorm_status run_norm_heads_backward(const HeadsGradients& call,
                                           const NormHeadsBackwardPlan& plan, void* workspace,
                                           void* stream, Error& error) override;
+  std::span<const PeerEntry> peer_table() const override { return cuda::peer_table(); }
+  fastnorm_status check_peers(Error&) const override { return FASTNORM_OK; }
+  fastnorm_status create_peer(const PeerDesc& desc, void* const* buffers,
+                              std::unique_ptr<PeerLink>* link, Error& error) override;
+  const PeerKernels& peer_kernels() const { return kernels_.peers; }
 #ifdef FASTNORM_HAS_SM90
   fastnorm_status prepare_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
                                      Error& error) override;
   fastnorm_status run_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
                                  void* workspace, void* stream, Error& error) override;
 #endif
-
- private:
   // Runs body() with this device current, then restores the device that was current.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
+
+ private:
   // Allows clusters of more blocks, or more shared memory, than are portable, if the kernel needs
   // them. Once per kernel: the runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);

@@ -9,7 +9,7 @@ import subprocess
 
 from program import FAILURE, SUCCESS, USAGE, main
 
-SUBCOMMANDS = ("info", "run", "bench", "explain", "mla_decode", "selftest", "tune")
+SUBCOMMANDS = ("info", "run", "bench", "explain", "mla_decode", "peer", "selftest", "tune")
 
 
 def test_usage(program):

@@ -15,6 +15,7 @@
 namespace simt {
 
 Thread* current = nullptr;
+uint64_t clock_step = 1000;
 
 struct Warp {
   unsigned threads = 0, arrived = 0, phase = 0;
@@ -39,6 +40,9 @@ struct Block {
     unsigned threads = 0, arrived = 0, phase = 0;
   };
   Named named[kNamed];  // barriers of some threads
+  // any_of_block()'s, which take turns: a thread may still read one while others are at the next.
+  bool vote[2] = {};
+  unsigned votes = 0;
 };
 
 struct Fiber {
@@ -51,6 +55,8 @@ struct Fiber {
     void* to;
     const void* from;
   };
+  const std::function<void()>* body = nullptr;
+  const Grid* grid = nullptr;
   std::vector<Copy> copies;
   std::vector<size_t> groups;  // of committed groups, how many copies lie before their ends
   bool started = false;
@@ -71,14 +77,15 @@ struct Cluster {
 
 std::vector<std::unique_ptr<Fiber>> fibers;
 Cluster cluster_state;
-const std::function<void()>* body = nullptr;
-const Grid* grid = nullptr;
+uint64_t clock_now = 0;
 std::string complaint;  // the launch's first
 jmp_buf launcher;
 
+const Grid* own_grid() { return current->fiber->grid; }
+
 const Input* input_at(const void* address, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
-  for (const Input& input : grid->inputs) {
+  for (const Input& input : own_grid()->inputs) {
     if (begin >= input.begin && begin + bytes <= input.end) return &input;
   }
   return nullptr;
@@ -126,7 +133,7 @@ __attribute__((noinline)) void finish() {
 
 void fiber_main() {
   for (;;) {
-    (*body)();
+    (*current->fiber->body)();
     // The kernel that waits for this one counts on those before it, too.
     if (!current->waited) complain("a thread ends that has not waited for the previous kernel");
     if (!current->fiber->copies.empty()) fault("a thread ends that has not waited for its copies");
@@ -181,6 +188,8 @@ void start_block(Block& block, unsigned threads) {
   block.objects.clear();
   block.threads = threads;
   block.arrived = block.phase = 0;
+  block.vote[0] = block.vote[1] = false;
+  block.votes = 0;
   for (Block::Named& named : block.named) named = {};
   block.warps.assign((threads + 31) / 32, Warp());
   for (unsigned t = 0; t < threads; ++t) ++block.warps[t / 32].threads;
@@ -241,39 +250,47 @@ void fault(const char* what) {
   std::abort();
 }
 
-std::string launch(const Grid& started, const std::function<void()>& kernel) {
-  body = &kernel;
-  grid = &started;
+namespace {
+
+// A cluster's blocks, or one block of each part, run together.
+std::string launch_parts(const Part* parts, unsigned count) {
+  const Grid& first = parts[0].grid;
   complaint.clear();
-  const unsigned threads = grid->threads, cluster = grid->cluster, together = threads * cluster;
+  const unsigned threads = first.threads, cluster = first.cluster,
+                 blocks_together = cluster * count, together = threads * blocks_together;
   while (fibers.size() < together) add_fiber();
-  if (cluster_state.blocks.size() < cluster) cluster_state.blocks.resize(cluster);
+  if (cluster_state.blocks.size() < blocks_together) cluster_state.blocks.resize(blocks_together);
   std::vector<Fiber*> ring(together);
   for (unsigned i = 0; i < together; ++i) ring[i] = fibers[i].get();
-  if (grid->order == Order::kBackward) std::reverse(ring.begin(), ring.end());
+  if (first.order == Order::kBackward) std::reverse(ring.begin(), ring.end());
   std::minstd_rand random(together);
-  const uint64_t blocks = uint64_t{grid->x} * grid->y;
-  for (uint64_t first = 0; first < blocks; first += cluster) {
+  const uint64_t blocks = uint64_t{first.x} * first.y;
+  for (uint64_t number = 0; number < blocks; number += cluster) {
     cluster_state.threads = together;
     cluster_state.arrived = cluster_state.phase = 0;
-    for (unsigned rank = 0; rank < cluster; ++rank) {
-      Block& block = cluster_state.blocks[rank];
+    for (unsigned b = 0; b < blocks_together; ++b) {
+      const Part& part = parts[count > 1 ? b : 0];
+      const unsigned rank = count > 1 ? 0 : b;
+      Block& block = cluster_state.blocks[b];
       start_block(block, threads);
       for (unsigned t = 0; t < threads; ++t) {
-        Thread& thread = fibers[rank * threads + t]->thread;
+        Fiber* const fiber = fibers[b * threads + t].get();
+        fiber->body = &part.body;
+        fiber->grid = &part.grid;
+        Thread& thread = fiber->thread;
         thread.thread.x = t;
-        thread.block = {static_cast<unsigned>((first + rank) % grid->x),
-                        static_cast<unsigned>((first + rank) / grid->x)};
-        thread.blocks = {grid->x, grid->y};
+        thread.block = {static_cast<unsigned>((number + rank) % first.x),
+                        static_cast<unsigned>((number + rank) / first.x)};
+        thread.blocks = {first.x, first.y};
         thread.cluster_rank = rank;
         thread.lane = t % 32;
         thread.of_block = &block;
         thread.of_warp = &block.warps[t / 32];
         thread.cluster_phase = 0;
-        thread.waited = !grid->waits;
+        thread.waited = !part.grid.waits;
       }
     }
-    if (grid->order == Order::kShuffled) std::shuffle(ring.begin(), ring.end(), random);
+    if (first.order == Order::kShuffled) std::shuffle(ring.begin(), ring.end(), random);
     for (unsigned i = 0; i < together; ++i) {
       ring[i]->next = ring[(i + 1) % together];
       ring[(i + 1) % together]->previous = ring[i];
@@ -284,6 +301,27 @@ std::string launch(const Grid& started, const std::function<void()>& kernel) {
   }
   return complaint;
 }
+
+}  // namespace
+
+std::string launch(const Grid& grid, const std::function<void()>& kernel) {
+  const Part part = {grid, kernel};
+  return launch_parts(&part, 1);
+}
+
+std::string launch_together(const std::vector<Part>& parts) {
+  for (const Part& part : parts) {
+    const Grid &grid = part.grid, &first = parts[0].grid;
+    if (grid.x != first.x || grid.y != first.y || grid.threads != first.threads ||
+        grid.cluster != 1)
+      fault("grids that run together differ, or have clusters");
+  }
+  return launch_parts(parts.data(), static_cast<unsigned>(parts.size()));
+}
+
+uint64_t look_at_clock() { return clock_now += clock_step; }
+
+void yield() { hand_over(current->fiber->next); }
 
 void early_load(const void* address, size_t bytes) {
   const Input* const input = input_at(address, bytes);
@@ -304,7 +342,7 @@ void prefetch(const void* address, size_t bytes) {
 
 void* launch_shared() {
   static char key;
-  return block_object(&key, grid->shared_bytes, 16);
+  return block_object(&key, own_grid()->shared_bytes, 16);
 }
 
 void copy_async(void* to, const void* from) {
@@ -332,6 +370,18 @@ void copy_async_wait() {
 }
 
 void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"); }
+
+bool any_of_block(bool v) {
+  Block& block = own_block();
+  const unsigned turn = block.votes & 1;
+  block.vote[turn] |= v;
+  if (block.arrived + 1 == block.threads) {
+    block.vote[turn ^ 1] = false;
+    ++block.votes;
+  }
+  sync_block();
+  return block.vote[turn];
+}
 
 void sync_threads(unsigned number, unsigned threads) {
   if (number == 0 || number >= Block::kNamed) fault("no such named barrier");

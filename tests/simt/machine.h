@@ -63,6 +63,24 @@ struct Grid {
 // global memory, "" = nothing.
 std::string launch(const Grid& grid, const std::function<void()>& body);
 
+// One device of several whose kernels run at the same time, reading and writing one memory.
+struct Part {
+  Grid grid;
+  std::function<void()> body;
+};
+
+// Runs block 0 of all parts together, then block 1 of all, and so on: for kernels whose blocks wait
+// for those of the same number on other devices. All grids have the same blocks and threads, and no
+// clusters.
+std::string launch_together(const std::vector<Part>& parts);
+
+// What nanoseconds() adds to a clock of the machine at each look.
+extern uint64_t clock_step;
+uint64_t look_at_clock();
+
+// Lets the other threads run: for loops that wait for memory to change.
+void yield();
+
 [[noreturn]] void fault(const char* what);
 
 // By threads that have not waited.
@@ -73,6 +91,7 @@ void early_store(const void* address, size_t bytes);
 void prefetch(const void* address, size_t bytes);
 
 void sync_block();
+bool any_of_block(bool v);                             // of its threads, after a barrier
 void sync_threads(unsigned number, unsigned threads);  // a barrier of some of a block's threads
 void sync_warp();
 uint32_t shuffle(uint32_t value, unsigned from_lane);  // by all 32 lanes

@@ -1,4 +1,4 @@
-// The CUDA kernels of norm_heads_backward and how planning chooses among them, for every architecture.
+// The CUDA kernels of norm_heads_backward and how planning chooses one, for every architecture.
 #include "core/norm_heads_backward_plan.h"
 
 #include <gtest/gtest.h>

@@ -63,8 +63,9 @@ struct BackwardHeadsRequest {
   }
 };
 
-// Query, key and value heads whose dx are views of one packed gradient: 7 tokens of 8, 2 and 2 heads
-// of 128 columns. The query's weight is shared, the key has one for each head and statistics.
+// Query, key and value heads whose dx are views of one packed gradient: 7 tokens of 8, 2 and 2
+// heads of 128 columns. The query's weight is shared. The key has one for each head, and
+// statistics.
 inline BackwardHeadsRequest backward_heads_request() {
   BackwardHeadsRequest r;
   r.args.struct_size = sizeof r.args;

@@ -11,9 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/norm_desc.h"
 #include "core/peer_blob.h"
 #include "core/peer_choice.h"
 #include "core/peer_layout.h"
+#include "core/peer_plan.h"
+#include "cuda/peer/table.h"
 #include "unit/peer_world.h"
 
 namespace fastnorm::test {
@@ -158,20 +161,37 @@ TEST(PeerCheck, RefusesOptions) {
                {"options.struct_size is 64"}, "a later version's field");
 }
 
-TEST(PeerCheck, RefusesCuda) {
+// A dry context of a GPU: blobs, calls and their plans, without one.
+TEST(PeerCheck, DryCuda) {
   fastnorm_context_options dry = {};
   dry.struct_size = sizeof dry;
   dry.flags = FASTNORM_CONTEXT_DRY_RUN;
   dry.dry_run_capability = 90;
   fastnorm_context* context = nullptr;
   ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, &dry, &context), FASTNORM_OK);
-  const fastnorm_peer_options options = good_options();
-  fastnorm_peer* peer = nullptr;
-  uint64_t bytes = 0;
-  expect_error(fastnorm_peer_create(context, &options, &peer), FASTNORM_ERROR_UNSUPPORTED,
-               {"device is CUDA", "required: a CPU context"}, "CUDA");
-  expect_error(fastnorm_peer_buffer_bytes(context, &options, &bytes), FASTNORM_ERROR_UNSUPPORTED,
-               {"device is CUDA"}, "CUDA");
+  fastnorm_peer_options options = good_options();
+  uint64_t bytes = 0, cpu_bytes = 0;
+  ASSERT_EQ(fastnorm_peer_buffer_bytes(context, &options, &bytes), FASTNORM_OK);
+  ASSERT_EQ(fastnorm_peer_buffer_bytes(cpu(), &options, &cpu_bytes), FASTNORM_OK);
+  EXPECT_EQ(bytes, 16 * cpu_bytes);  // 128 rings for 8
+  std::vector<fastnorm_peer*> peers(static_cast<size_t>(options.ranks));
+  std::vector<PeerBlob> blobs(peers.size());
+  for (size_t r = 0; r < peers.size(); ++r) {
+    options.rank = static_cast<int32_t>(r);
+    ASSERT_EQ(fastnorm_peer_create(context, &options, &peers[r]), FASTNORM_OK);
+    ASSERT_EQ(fastnorm_peer_export(peers[r], &blobs[r], sizeof blobs[r]), FASTNORM_OK);
+    EXPECT_EQ(blobs[r].rings, 128);
+  }
+  EXPECT_EQ(fastnorm_peer_import(peers[0], blobs.data(), blobs.size() * sizeof blobs[0]),
+            FASTNORM_OK)
+      << fastnorm_last_error();
+  fastnorm_peer_state state = {};
+  state.struct_size = sizeof state;
+  ASSERT_EQ(fastnorm_peer_status(peers[0], &state), FASTNORM_OK);
+  EXPECT_EQ(state.connected, 1);
+  EXPECT_EQ(state.rank, -1);
+  EXPECT_EQ(fastnorm_peer_reset(peers[0]), FASTNORM_OK);
+  for (fastnorm_peer* peer : peers) fastnorm_peer_destroy(peer);
   fastnorm_context_destroy(context);
 }
 
@@ -685,6 +705,7 @@ TEST(PeerLayouts, MessagesLieApart) {
   for (const int32_t ranks : {2, 3, 8}) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
       PeerDesc desc = desc_of(ranks, dtype, 7);
+      desc.one_shot_bytes = 100;  // so that both algorithms are used
       desc.rings = 3;
       const PeerLayout layout = peer_layout(desc);
       std::vector<char> taken(layout.words);
@@ -707,6 +728,16 @@ TEST(PeerLayouts, MessagesLieApart) {
       }
     }
   }
+  // Channels that no call uses are not there: nothing may look at them.
+  PeerDesc pair = desc_of(2, Dtype::kF32, 64);
+  EXPECT_EQ(peer_layout(pair).first_word[kPeerTotal], peer_layout(pair).first_word[kPeerShare]);
+  EXPECT_EQ(peer_layout(pair).first_word[kPeerStatistics],
+            peer_layout(pair).first_word[kPeerShare]);
+  EXPECT_FALSE(peer_layout(pair).has(kPeerShare) || peer_layout(pair).has(kPeerTotal));
+  EXPECT_TRUE(peer_layout(pair).has(kPeerOneShot) && peer_layout(pair).has(kPeerStatistics));
+  pair.algorithm = FASTNORM_PEER_TWO_SHOT;
+  EXPECT_FALSE(peer_layout(pair).has(kPeerOneShot));
+  EXPECT_EQ(peer_layout(pair).first_word[kPeerShare], 0u);
   // As large as it gets; nothing overflows.
   PeerDesc largest = desc_of(8, Dtype::kF32, kMostPeerColumns);
   largest.rings = kMostPeerRings;
@@ -741,6 +772,60 @@ TEST(PeerChoices, BySizeAndRanks) {
   desc.one_shot_bytes = 1024;
   EXPECT_FALSE(peer_is_two_shot(desc, 4, 64));
   EXPECT_TRUE(peer_is_two_shot(desc, 5, 64));
+}
+
+// The kernels of calls: what a table of data says.
+TEST(PeerPlans, KernelsOfCalls) {
+  struct Golden {
+    int32_t ranks;
+    Dtype dtype;
+    int64_t rows, columns;
+    NormKey key;
+    bool exact;
+    const char* kernel;
+    int32_t rings;
+  };
+  NormKey rms, layer, codes, f32_weight, unaligned;
+  layer.stat = Stat::kLayer;
+  codes.sink = Sink::kStatic;
+  f32_weight.affine = Affine::kF32;
+  unaligned.access = Access::kUnaligned;
+  constexpr Dtype kF32 = Dtype::kF32, kF16 = Dtype::kF16, kBF16 = Dtype::kBF16;
+  const Golden goldens[] = {
+      {2, kBF16, 1, 2048, rms, false, "peer bf16 one-shot rms store 256x1 by 1", 1},
+      {2, kBF16, 1, 4096, rms, false, "peer bf16 one-shot rms store 512x1 by 1", 1},
+      {2, kF16, 4096, 8192, rms, false, "peer f16 one-shot rms store 512x2 by 1", 128},
+      {2, kF32, 200, 4096, rms, false, "peer f32 one-shot rms store 512x2 by 1", 128},
+      {2, kBF16, 7, 4096, codes, false, "peer bf16 one-shot rms quant 512x1 by 1", 7},
+      {2, kBF16, 7, 128, layer, false, "peer bf16 one-shot layer store 512x2 by 1", 7},
+      {2, kBF16, 7, 8200, rms, false, "peer bf16 sum", 7},
+      {2, kBF16, 7, 4096, rms, true, "peer bf16 sum", 7},
+      {2, kBF16, 7, 4096, f32_weight, false, "peer bf16 sum", 7},
+      {2, kBF16, 7, 4096, unaligned, false, "peer bf16 sum", 7},
+      {4, kBF16, 8, 4096, rms, false, "peer bf16 one-shot rms store 512x1 by 4", 8},
+      {4, kBF16, 1024, 4096, rms, false, "peer bf16 two-shot rms store 512x1 by 4", 128},
+      {8, kBF16, 100, 8192, rms, false, "peer bf16 two-shot rms store 512x2 by 4", 13},
+      {8, kBF16, 100, 8192, codes, false, "peer bf16 two-shot rms quant 512x2 by 3", 13},
+      {3, kF32, 4096, 4096, layer, false, "peer f32 two-shot layer store 512x2 by 4", 128},
+      {3, kF32, 4096, 4100, layer, false, "peer f32 sum two-shot", 128},
+  };
+  for (const Golden& g : goldens) {
+    PeerDesc desc = desc_of(g.ranks, g.dtype, 65536);
+    desc.rings = 128;
+    NormDesc norm;
+    norm.rows = g.rows;
+    norm.n = g.columns;
+    norm.dtype = g.dtype;
+    const PeerPlan plan = plan_peer_sum(desc, norm, g.key, g.exact, cuda::peer_table());
+    ASSERT_NE(plan.entry, nullptr) << g.kernel;
+    EXPECT_STREQ(plan.entry->name, g.kernel);
+    EXPECT_EQ(plan.rings, g.rings) << g.kernel;
+    EXPECT_EQ(plan.entry, &cuda::peer_table()[static_cast<size_t>(plan.index)]);
+    EXPECT_EQ(peer_variant_of(plan.entry->order).threads, plan.entry->variant.threads);
+  }
+  const PeerPlan statistics = plan_peer_statistics(desc_of(2, kBF16, 64), 5, cuda::peer_table());
+  EXPECT_STREQ(statistics.entry->name, "peer statistics");
+  EXPECT_EQ(statistics.rings, 5);
 }
 
 TEST(PeerWords, NoSentWordLooksEmpty) {

@@ -11,7 +11,9 @@ void add_run(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_mla_decode(CLI::App& program);
 void add_norm_heads(CLI::App& program);
+void add_norm_heads_backward(CLI::App& program);
 void add_explain(CLI::App& program);
+void add_peer(CLI::App& program);
 void add_selftest(CLI::App& program);
 void add_tune(CLI::App& program);
 

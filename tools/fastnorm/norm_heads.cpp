@@ -28,24 +28,6 @@ struct HeadsCommandOptions {
   bool json = false;
 };
 
-// Blocks of a machine for the tensors of a call.
-class Memory {
- public:
-  explicit Memory(const Machine& machine) : machine_(machine) {}
-
-  std::byte* place(size_t bytes, const std::byte* content) {
-    blocks_.push_back(machine_.allocate(std::max<size_t>(bytes, 1)));
-    std::byte* data = blocks_.back().get();
-    const std::vector<std::byte> zeros(content == nullptr ? bytes : 0);
-    machine_.upload(data, content != nullptr ? content : zeros.data(), bytes);
-    return data;
-  }
-
- private:
-  const Machine& machine_;
-  std::vector<Block> blocks_;
-};
-
 void run_call(const Machine& machine, const NormHeadsCall& call) {
   const fastnorm_info info = call.query(machine.context());
   const Block workspace =
@@ -99,7 +81,7 @@ void run_random_heads(const HeadsCommandOptions& options) {
   const fastnorm_device_info device = describe_device(machine.target());
   NormHeadsInputs inputs(options.layer);
   inputs.fill(static_cast<uint64_t>(options.layer.seed));
-  Memory memory(machine);
+  CallMemory memory(machine);
   const NormHeadsCall::Place place = [&](size_t bytes, const std::byte* content) {
     return memory.place(bytes, content);
   };
@@ -198,7 +180,7 @@ void run_file_heads(const HeadsCommandOptions& options) {
     layer.rope_dim = static_cast<int32_t>(2 * inputs.cos.shape.back());
   }
   if (inputs.slots.present()) inputs.pages = pages_for(inputs.slots, layer.page);
-  Memory memory(machine);
+  CallMemory memory(machine);
   const NormHeadsCall::Place place = [&](size_t bytes, const std::byte* content) {
     return memory.place(bytes, content);
   };
@@ -234,7 +216,7 @@ struct BenchSet {
         }),
         call(layer, inputs, machine.target(), place) {}
 
-  Memory memory;
+  CallMemory memory;
   NormHeadsCall::Place place;
   NormHeadsCall call;
   Block copy;

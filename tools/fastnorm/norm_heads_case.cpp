@@ -61,6 +61,13 @@ double scale_at(fastnorm_dtype dtype, const std::byte* scales, size_t index) {
   return dtype.code == 10 ? small_float(bits, 4, 3) : std::ldexp(1.0, static_cast<int>(bits) - 127);
 }
 
+void put_index(HostTensor* t, int64_t i, int64_t value) {
+  const auto narrow = static_cast<int32_t>(value);
+  std::memcpy(&t->content[static_cast<size_t>(i) * 4], &narrow, 4);
+}
+
+}  // namespace
+
 std::vector<double> row_of(const HostTensor& t, int64_t row) {
   const auto columns = static_cast<size_t>(t.shape.back());
   const size_t element = element_bytes(t.dtype);
@@ -82,13 +89,6 @@ int64_t index_at(const HostTensor& t, int64_t i) {
   std::memcpy(&narrow, at, 4);
   return narrow;
 }
-
-void put_index(HostTensor* t, int64_t i, int64_t value) {
-  const auto narrow = static_cast<int32_t>(value);
-  std::memcpy(&t->content[static_cast<size_t>(i) * 4], &narrow, 4);
-}
-
-}  // namespace
 
 size_t HostTensor::elements() const {
   return std::accumulate(shape.begin(), shape.end(), size_t{1},

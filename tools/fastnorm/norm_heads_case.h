@@ -2,6 +2,7 @@
 // precision.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,6 +42,28 @@ struct HostTensor {
   bool present() const { return !shape.empty(); }
   size_t elements() const;
   size_t bytes() const { return elements() * element_bytes(dtype); }
+};
+
+// Values of row `row`, of as many elements as the last extent; number `i`, of i32 or i64.
+std::vector<double> row_of(const HostTensor& tensor, int64_t row);
+int64_t index_at(const HostTensor& tensor, int64_t i);
+
+// Blocks of a machine for the tensors of a call.
+class CallMemory {
+ public:
+  explicit CallMemory(const Machine& machine) : machine_(machine) {}
+
+  std::byte* place(size_t bytes, const std::byte* content) {
+    blocks_.push_back(machine_.allocate(std::max<size_t>(bytes, 1)));
+    std::byte* data = blocks_.back().get();
+    const std::vector<std::byte> zeros(content == nullptr ? bytes : 0);
+    machine_.upload(data, content != nullptr ? content : zeros.data(), bytes);
+    return data;
+  }
+
+ private:
+  const Machine& machine_;
+  std::vector<Block> blocks_;
 };
 
 struct NormHeadsInputs {

@@ -34,6 +34,8 @@ int run_program(int argc, char** argv) {
   add_explain(program);
   add_mla_decode(program);
   add_norm_heads(program);
+  add_peer(program);
+  add_norm_heads_backward(program);
   add_selftest(program);
   add_tune(program);
   // By itself CLI11 says of a command that there is not that one is missing.

@@ -38,7 +38,7 @@ def is_elsewhere(link):
 
 def style_links(text):
     """What a style sheet fetches."""
-    return re.findall(r"""(?:url\(|@import\s+)\s*["']?([^"')\s;]+)""", text)
+    return re.findall(r"""(?:url\(\s*|@import\s+(?!url))["']?([^"')\s;]+)""", text)
 
 
 def check(site, unchecked=()):
@@ -49,8 +49,13 @@ def check(site, unchecked=()):
     free = tuple(site / name for name in unchecked)
     for path in site.rglob("*.css"):
         for link in style_links(path.read_text(errors="replace")):
-            if is_elsewhere(link) and not link.startswith("data:"):
-                faults.append(f"{path.relative_to(site)} fetches {link}")
+            if is_elsewhere(link):
+                if not link.startswith("data:"):
+                    faults.append(f"{path.relative_to(site)} fetches {link}")
+            elif not link.startswith("#"):
+                looked += 1
+                if not (path.parent / unquote(urlsplit(link).path)).is_file():
+                    faults.append(f"{path.relative_to(site)}: {link} leads to no file")
     for path, page in pages.items():
         name = path.relative_to(site)
         for link in page.fetched:

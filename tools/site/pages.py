@@ -18,12 +18,14 @@ SECTIONS = [
         [
             ("RMSNorm and LayerNorm", "docs/norm.md"),
             ("Gated norms and groups", "docs/gated_norm.md"),
+            ("Gated residual, scale and shift", "docs/adaln.md"),
             ("Norm before the residual", "docs/sandwich_norm.md"),
             ("Quantised outputs", "docs/quantisation.md"),
             ("Query and key heads", "docs/norm_heads.md"),
             ("Gradients", "docs/norm_backward.md"),
             ("MLA decode", "docs/mla_decode.md"),
             ("Several GPUs", "docs/peer.md"),
+            ("NCCL", "docs/nccl.md"),
         ],
     ),
     (

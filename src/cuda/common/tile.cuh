@@ -34,6 +34,8 @@ struct RowTile {
   static constexpr int kStride = kThreads * kBlocks;  // vectors from one of a thread to its next
   // Vectors from a thread's first one to the one that register v holds.
   static constexpr int offset(int v) { return v * kStride; }
+  // A block has one row, whose number is the block's; a tile of its own may say otherwise.
+  static constexpr bool kKeepsNumber = false;
   static_assert(kThreads <= 32 || kRows == 1, "rows of several warps have a block of their own");
 };
 
@@ -67,7 +69,7 @@ struct Place {
   // The row, computed again: its number and digits would take registers across a reduction. For
   // grids of one call, and for tiles with one row.
   __device__ __forceinline__ uint32_t row_again() const {
-    if constexpr (Tile::kRows > 1) return row;
+    if constexpr (Tile::kRows > 1 || Tile::kKeepsNumber) return row;
     return ptx::block_index() / Tile::kBlocks;
   }
 

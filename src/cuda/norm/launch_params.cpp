@@ -5,6 +5,12 @@
 #include "cuda/norm/kernels.h"
 
 namespace fastnorm::cuda {
+
+uint8_t access_bytes(uint64_t bits) {
+  bits |= 16;
+  return static_cast<uint8_t>(bits & (~bits + 1));
+}
+
 namespace {
 
 RowRef row_ref(const RowTensor& t) { return {reinterpret_cast<char*>(t.data), t.stride_bytes[0]}; }
@@ -28,12 +34,6 @@ uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
   if (rounds_normalized(d.rounding)) bits |= kRoundNormalized;
   if (d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS) bits |= kRoundSum;
   return bits;
-}
-
-// The widest access that all of `bits` allow, of 16, 8, 4 and 2 bytes.
-uint8_t access_bytes(uint64_t bits) {
-  bits |= 16;
-  return static_cast<uint8_t>(bits & (~bits + 1));
 }
 
 uint8_t row_align(const RowTensor& t, int32_t outer_rank) {
@@ -175,6 +175,26 @@ NormCallParams make_params(const NormDesc& d, const NormPlan& plan) {
     p.weight_upper = upper_strides(d.weight);
     p.bias_upper = upper_strides(d.bias);
   }
+  for (int i = 0; i + 1 < d.outer_rank; ++i)
+    p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
+  return p;
+}
+
+NormCallParams make_input_params(const NormDesc& d) {
+  NormCallParams p = {};
+  if (d.outer_rank == 1) p.bits = kSingleIndex;
+  if (d.outer_rank == 3) p.bits = kThreeIndices;
+  p.bits_again = p.bits;
+  p.rows = static_cast<uint32_t>(d.rows);
+  p.n = d.n;
+  p.vectors = static_cast<int32_t>((d.n * dtype_bytes(d.dtype) + 15) / 16);
+  p.x = row_ref(d.x);
+  p.residual = row_ref(d.residual);
+  p.x_upper = upper_strides(d.x);
+  p.residual_upper = upper_strides(d.residual);
+  p.residual_type = row_type(d.residual, d);
+  p.x_align = row_align(d.x, d.outer_rank);
+  p.residual_align = row_align(d.residual, d.outer_rank);
   for (int i = 0; i + 1 < d.outer_rank; ++i)
     p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
   return p;

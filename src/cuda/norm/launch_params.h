@@ -12,6 +12,11 @@ namespace fastnorm::cuda {
 Divisor make_divisor(uint32_t value);
 
 NormCallParams make_params(const NormDesc& desc, const NormPlan& plan);
+// Where x and the residual are, and their rows, for code that takes any layout.
+NormCallParams make_input_params(const NormDesc& desc);
+
+// Of 16, 8, 4 and 2 bytes, the widest access that all of `bits` allow.
+uint8_t access_bytes(uint64_t bits);
 
 // How many of `calls`, from the first on, one grid covers: 1 or 2.
 size_t calls_together(std::span<const NormCall> calls);

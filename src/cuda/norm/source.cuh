@@ -48,6 +48,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
   static constexpr bool kAddsWords = kAdd && Slots::kRounds;
 
+  RowSource() = default;  // x and residual come from elsewhere
   __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
                                        const Place<Tile>& place, const Reach& reach,
                                        uint32_t bits) {
@@ -223,6 +224,11 @@ struct FirstElement {
       x = element(row_address(p.x, p.x_upper, index));
       if constexpr (kAdd) residual = element(row_address(p.residual, p.residual_upper, index));
     }
+  }
+
+  // In place of load(), of aligned rows: words that begin with the elements.
+  __device__ __forceinline__ void give(uint32_t x_word, uint32_t residual_word) {
+    x = x_word, residual = residual_word;
   }
 
   // `first`: the first value that this thread holds, as the statistics use it.

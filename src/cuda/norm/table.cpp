@@ -13,6 +13,8 @@
 #include "cuda/norm_heads_backward/table.h"
 #include "cuda/norm_stages/launch_params.h"
 #include "cuda/norm_stages/table.h"
+#include "cuda/peer/dry_link.h"
+#include "cuda/peer/table.h"
 
 namespace fastnorm::cuda {
 namespace {
@@ -160,6 +162,14 @@ class DryDevice final : public Device {
         asm volatile("" ::"m"(params));
       }
     }
+    return FASTNORM_OK;
+  }
+
+  std::span<const PeerEntry> peer_table() const override { return cuda::peer_table(); }
+  fastnorm_status check_peers(Error&) const override { return FASTNORM_OK; }
+  fastnorm_status create_peer(const PeerDesc& desc, void* const* buffers,
+                              std::unique_ptr<PeerLink>* link, Error&) override {
+    *link = make_dry_peer_link(desc, buffers);
     return FASTNORM_OK;
   }
 

@@ -2,9 +2,9 @@
 // 1024 columns, a block has a longer one. A block is one block of the row order, and goes over its
 // rows.
 //
-// A row's gradient waits in shared memory, as f32 in the order of its columns, so that rope finds
-// pairs there and dx may replace dy or x. The sums of a lane are there, too; of a block with one
-// lane they are in the workspace at once.
+// A row's gradient waits in shared memory, as f32 in the order of its columns. There rope finds its
+// pairs, and dx may replace dy or x. The sums of each lane are there too. A block with one lane
+// adds to the workspace directly.
 #pragma once
 
 #include "cuda/common/ptx/grid.cuh"

@@ -1,4 +1,4 @@
-// The kernels of norm_heads_backward: one function for each kind of argument, whose word says which.
+// The kernels of norm_heads_backward: one function for each kind of parameters.
 #pragma once
 
 #include "cuda/norm_heads_backward/fold.cuh"

@@ -1,4 +1,4 @@
-// The kernels of norm_heads_backward by address, in the order of an architecture's table. CUDA-free.
+// The addresses of the norm_heads_backward kernels, in the order of an architecture's table.
 #pragma once
 
 #include <span>

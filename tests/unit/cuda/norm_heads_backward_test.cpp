@@ -1,5 +1,4 @@
-// norm_heads_backward from the C ABI down to what it tells the CUDA runtime, with a runtime that only
-// takes notes.
+// norm_heads_backward from the C ABI to its calls of the CUDA runtime, which only records them.
 #include "fastnorm/norm_heads_backward.h"
 
 #include <gtest/gtest.h>

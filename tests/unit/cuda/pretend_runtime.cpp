@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -18,10 +19,13 @@
 #include "cuda/norm_heads_backward/table.h"
 #include "cuda/norm_stages/kernels.h"
 #include "cuda/norm_stages/table.h"
+#include "cuda/peer/kernels.h"
+#include "cuda/peer/table.h"
 
 namespace fastnorm::test {
 
 Machine machine;
+Holdings holdings;
 thread_local ThreadNotes notes;
 
 namespace {
@@ -192,6 +196,38 @@ std::span<const cuda::NormHeadsBackwardKernel> heads_backward_part() {
   return kernels;
 }
 
+// The kernels of peers: likewise.
+char peer_bytes[cuda::kPeerWords.size()];
+
+bool is_peer(const void* kernel) { return kernel >= peer_bytes && kernel < std::end(peer_bytes); }
+PeerVariant peer_variant(const void* kernel) {
+  return peer_variant_of(
+      cuda::kPeerWords[static_cast<size_t>(static_cast<const char*>(kernel) - peer_bytes)]);
+}
+
+template <Dtype kDtype>
+std::span<const cuda::PeerKernel> peer_part() {
+  static const std::vector<cuda::PeerKernel> kernels = [] {
+    std::vector<cuda::PeerKernel> part;
+    const auto table = cuda::peer_table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      const PeerVariant& v = table[i].variant;
+      if (v.dtype != kDtype) continue;
+      char* const at = &peer_bytes[i];
+      part.push_back({});
+      if (v.is_fused()) {
+        part.back().norm = reinterpret_cast<void (*)(cuda::PeerNormParams)>(at);
+      } else if (v.form == PeerForm::kStatistics) {
+        part.back().statistics = reinterpret_cast<void (*)(cuda::PeerStatisticsParams)>(at);
+      } else {
+        part.back().sum = reinterpret_cast<void (*)(cuda::PeerSumParams)>(at);
+      }
+    }
+    return part;
+  }();
+  return kernels;
+}
+
 // The kernels of calls with stages: likewise.
 char stages_bytes[cuda::kStagesEntries<true>.size()];
 
@@ -222,6 +258,13 @@ std::span<const cuda::NormStagesKernel> stages_part() {
     return part;
   }();
   return kernels;
+}
+
+// The GPU that is current.
+int current_gpu() {
+  int gpu = -1;
+  get_device(&gpu);
+  return gpu;
 }
 
 // As the driver does, for tensor maps of four dimensions.
@@ -329,6 +372,19 @@ FASTNORM_PRETEND_HEADS_BACKWARD(kF32)
 FASTNORM_PRETEND_HEADS_BACKWARD(kF16)
 FASTNORM_PRETEND_HEADS_BACKWARD(kBF16)
 #undef FASTNORM_PRETEND_HEADS_BACKWARD
+#define FASTNORM_PRETEND_PEER(dtype)                                     \
+  template <>                                                            \
+  std::span<const PeerKernel> peer_kernels<90, Dtype::dtype>() {         \
+    return test::peer_part<Dtype::dtype>();                              \
+  }                                                                      \
+  template <>                                                            \
+  std::span<const PeerKernel> peer_kernels<kPtxNumber, Dtype::dtype>() { \
+    return {};                                                           \
+  }
+FASTNORM_PRETEND_PEER(kF32)
+FASTNORM_PRETEND_PEER(kF16)
+FASTNORM_PRETEND_PEER(kBF16)
+#undef FASTNORM_PRETEND_PEER
 
 #define FASTNORM_PRETEND_STAGES(dtype)                                                \
   template <>                                                                         \
@@ -508,6 +564,16 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
         launch.heads_fold_params = static_cast<const cuda::HeadsFoldParams*>(arguments[0]);
         break;
     }
+  } else if (is_peer(kernel)) {
+    const fastnorm::PeerVariant v = peer_variant(kernel);
+    if (v.is_fused()) {
+      launch.peer_norm_params = static_cast<const fastnorm::cuda::PeerNormParams*>(arguments[0]);
+    } else if (v.form == fastnorm::PeerForm::kStatistics) {
+      launch.peer_statistics_params =
+          static_cast<const fastnorm::cuda::PeerStatisticsParams*>(arguments[0]);
+    } else {
+      launch.peer_sum_params = static_cast<const fastnorm::cuda::PeerSumParams*>(arguments[0]);
+    }
   } else if (is_stages(kernel)) {
     if (is_held_stages(kernel)) {
       launch.held_stages_params =
@@ -522,6 +588,95 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   }
   if (notes.on_launch != nullptr) notes.on_launch(launch);
   return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (const cudaError_t error = result_of("cudaMalloc"); error != cudaSuccess) return error;
+  constexpr size_t kAlign = 512;
+  *memory = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign);
+  ++holdings.device_memory;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  --holdings.device_memory;
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (const cudaError_t error = result_of("cudaHostAlloc"); error != cudaSuccess) return error;
+  *memory = std::malloc(bytes);
+  ++holdings.host_memory;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  --holdings.host_memory;
+  return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return result_of("cudaHostGetDevicePointer");
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
+  std::memset(memory, value, bytes);
+  return result_of("cudaMemsetAsync");
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return result_of("cudaMemcpyAsync");
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (const cudaError_t error = result_of("cudaStreamCreateWithFlags"); error != cudaSuccess)
+    return error;
+  *stream = reinterpret_cast<cudaStream_t>(std::malloc(1));
+  ++holdings.streams;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  std::free(stream);
+  --holdings.streams;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return result_of("cudaStreamSynchronize"); }
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  if (const cudaError_t error = result_of("cudaIpcGetMemHandle"); error != cudaSuccess)
+    return error;
+  *handle = {};
+  std::memcpy(handle->reserved + 8, &memory, sizeof memory);
+  handle->reserved[0] = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+  if (const cudaError_t error = result_of("cudaIpcOpenMemHandle"); error != cudaSuccess)
+    return error;
+  std::memcpy(memory, handle.reserved + 8, sizeof *memory);
+  ++holdings.opened;
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void*) {
+  --holdings.opened;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = machine.reaches ? 1 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  if (const cudaError_t error = result_of("cudaDeviceEnablePeerAccess"); error != cudaSuccess)
+    return error;
+  const std::pair access{current_gpu(), peer};
+  if (std::find(holdings.access.begin(), holdings.access.end(), access) != holdings.access.end())
+    return notes.last_error = cudaErrorPeerAccessAlreadyEnabled;
+  holdings.access.push_back(access);
+  return cudaSuccess;
+}
+// Odd multiples of 1 GB from 2^45 on belong to GPU 1, all other memory to GPU 0.
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const bool second = address >= uintptr_t{1} << 45 && (address >> 30 & 1) != 0;
+  *attributes = {cudaMemoryTypeDevice, second ? 1 : 0};
+  return result_of("cudaPointerGetAttributes");
 }
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,

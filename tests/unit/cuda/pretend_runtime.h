@@ -16,6 +16,7 @@
 #include "cuda/norm_heads/params.h"
 #include "cuda/norm_heads_backward/params.h"
 #include "cuda/norm_stages/params.h"
+#include "cuda/peer/params.h"
 
 namespace fastnorm::test {
 
@@ -31,8 +32,16 @@ struct Machine {
   std::string missing_function;   // of the driver
   // The error of a function of the runtime, by its name.
   std::map<std::string, cudaError_t, std::less<>> failures;
+  bool reaches = true;  // one GPU another one's memory
 };
 extern Machine machine;
+
+// What was taken and not given back, and what one GPU may reach of another.
+struct Holdings {
+  int device_memory = 0, host_memory = 0, streams = 0, opened = 0;  // opened: by CUDA IPC
+  std::vector<std::pair<int, int>> access;                          // from, to
+};
+extern Holdings holdings;
 
 // The parameters of one launch.
 struct Launch {
@@ -55,6 +64,9 @@ struct Launch {
   const cuda::HeadsFoldParams* heads_fold_params;
   const cuda::NormStagesParams* stages_params;       // of norm calls with stages: the general form
   const cuda::HeldStagesParams* held_stages_params;  // the other forms
+  const cuda::PeerNormParams* peer_norm_params;      // of a fused kernel of peers
+  const cuda::PeerSumParams* peer_sum_params;        // of one that exchanges rows
+  const cuda::PeerStatisticsParams* peer_statistics_params;
 };
 
 // What a thread did, and its current context: the runtime keeps state per thread, too.

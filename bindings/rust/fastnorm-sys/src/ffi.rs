@@ -2106,6 +2106,8 @@ extern "C" {
     ///
     /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
     /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+    /// CUDA: where fastnorm_norm_backward's kernels run, statistics that are computed again are
+    /// there, too.
     ///
     /// - `context`: the device
     /// - `args`: as for the call
@@ -2255,7 +2257,8 @@ pub struct fastnorm_peer_options {
     pub one_shot_bytes: i64,
     /// The longest wait for another rank: 1000 to 10^12 ns; 0 = 10 s.
     pub wait_ns: i64,
-    /// Rows that may be on their way at once, 1 to 256; 0 = 8.
+    /// Rows that may be on their way at once, 1 to 256; 0 = 8, CUDA: 128. On CUDA at most so many
+    /// thread blocks run.
     pub rings: i32,
     /// Must be 0.
     pub reserved: i32,
@@ -2295,7 +2298,8 @@ pub struct fastnorm_peer_state {
     pub error: fastnorm_peer_error,
     /// The rank that was missing or disagrees; -1 where there is none.
     pub rank: i32,
-    /// Calls that ended well since create or reset.
+    /// Calls that ended well since create or reset. CUDA: of one that was stopped, the first rows
+    /// may have ended well, and then it counts; 32 bits.
     pub calls: u64,
     /// 1 once the other ranks' buffers are known; else 0.
     pub connected: i32,
@@ -2406,7 +2410,8 @@ extern "C" {
     /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null arguments; a wrong size; bytes that are no
     /// blob; a blob of another rank; options that differ: the text names the option and both
     /// values; a buffer that is gone; a second call FASTNORM_ERROR_UNSUPPORTED: a blob of another
-    /// version of the library or of another device type; CPU: of another process
+    /// version of the library or of another device type; CPU: of another process; CUDA: of a GPU
+    /// whose memory this one cannot reach, or of another process where CUDA IPC does not work
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_import(
@@ -2416,7 +2421,7 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// Say whether a peer was stopped, and by which rank. May be called at any time, from any
-    /// thread.
+    /// thread, also while a call waits for other ranks.
     ///
     /// - `peer`: of fastnorm_peer_create
     /// - `state`: struct_size in; receives the rest
@@ -2432,11 +2437,11 @@ extern "C" {
 
     /// Make a stopped group usable again. Every rank must call it, after no rank runs a call any
     /// more and before any rank runs the next one: the caller makes sure, by a barrier before and
-    /// one after.
+    /// one after. CUDA: no stream has calls of this peer left.
     ///
     /// - `peer`: of fastnorm_peer_create
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null or runs a call
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null; CPU: or runs a call
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_reset(peer: *mut fastnorm_peer) -> fastnorm_status;
@@ -2585,8 +2590,9 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load what a call needs. Optional: the first call does the same. Does not wait for other
-    /// ranks.
+    /// Load what a call needs. Optional: the first call does the same. CUDA: do it on all ranks
+    /// before the first call, as a kernel may not be loaded while another one waits. Does not wait
+    /// for other ranks.
     ///
     /// - `context`: the device
     /// - `args`: as for the call
@@ -2601,20 +2607,21 @@ extern "C" {
 
     /// Add up the ranks' x, add the residual, normalise; the formula is at the top of this header.
     /// Every rank calls it. CPU: the work is done when the call returns; it waits for the other
-    /// ranks' x. Zero rows are success: nothing is sent, nothing written.
+    /// ranks' x. CUDA: kernels are enqueued on the stream, and calls of one peer are ordered by it.
+    /// Zero rows are success: nothing is sent, nothing written.
     ///
     /// - `context`: the device
     /// - `args`: read during the call only
     /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, apart
     ///   from all tensors
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CPU: NULL
+    /// - `stream`: CUDA: the stream; CPU: NULL
     ///
     /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: a null peer, one of another context,
-    /// one that is not connected or runs a call; a rank that makes another call (the text has both)
-    /// FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more FASTNORM_ERROR_DTYPE: x of
-    /// another dtype than the peer's FASTNORM_ERROR_DEVICE: a rank that did not arrive in time, a
-    /// peer that was stopped before
+    /// one that is not connected; CPU: one that runs a call; a rank that makes another call (the
+    /// text has both) FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more
+    /// FASTNORM_ERROR_DTYPE: x of another dtype than the peer's FASTNORM_ERROR_DEVICE: a peer that
+    /// was stopped before; CPU: a rank that did not arrive in time
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_allreduce_norm(
@@ -2733,7 +2740,7 @@ extern "C" {
     /// - `args`: read during the call only
     /// - `workspace`: fastnorm_info.workspace_bytes bytes, as fastnorm_peer_allreduce_norm
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CPU: NULL
+    /// - `stream`: CUDA: the stream; CPU: NULL
     ///
     /// Returns as fastnorm_peer_allreduce_norm; texts on overlap name the parts parts\[0\] and
     /// parts\[1\]

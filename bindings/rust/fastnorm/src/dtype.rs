@@ -59,6 +59,10 @@ impl DType {
         self.bits() as usize * self.lanes() as usize
     }
 
+    pub(crate) const fn id(self) -> sys::fastnorm_dtype_id {
+        self.0
+    }
+
     pub(crate) const fn raw(self) -> sys::fastnorm_dtype {
         sys::fastnorm_dtype_of(self.0)
     }

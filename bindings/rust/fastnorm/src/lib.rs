@@ -12,6 +12,7 @@
 //! - [`NormHeads`]: norm, rope and the paged cache of query, key and value heads, in
 //!   [parts](NormHeadsPart);
 //! - [`NormHeadsBackward`]: their gradients, in [parts](NormHeadsBackwardPart).
+//! - [`Peer`]: one of several ranks; [`PeerAllreduceNorm`] and [`PeerShardedNorm`] are their norms.
 //! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`]
 //!   read what its kernels recorded.
 //! - [`Error`] and [`Status`]: what was wrong, in the library's words.
@@ -37,6 +38,7 @@ mod norm_heads_backward;
 mod norm_heads_backward_part;
 mod norm_heads_part;
 mod parallel;
+mod peer;
 mod quant;
 mod slots;
 mod status;
@@ -63,6 +65,10 @@ pub use norm_heads_backward::NormHeadsBackward;
 pub use norm_heads_backward_part::NormHeadsBackwardPart;
 pub use norm_heads_part::{NormHeadsPart, RopeRounding};
 pub use parallel::{Chunks, Work};
+pub use peer::{
+    Peer, PeerAlgorithm, PeerAllreduceNorm, PeerBlob, PeerError, PeerOptions, PeerShardedNorm,
+    PeerState, PeerSumRounding, MAX_RANKS,
+};
 pub use quant::{Quant, QuantDivision, QuantSource, ScaleLayout};
 pub use status::{check, Error, Result, Status};
 pub use tensor::{Tensor, TensorMut, MAX_RANK};

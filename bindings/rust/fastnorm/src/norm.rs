@@ -58,6 +58,17 @@ pub enum ResidualRounding {
     BeforeStatistics,
 }
 
+impl ResidualRounding {
+    #[inline]
+    pub(crate) fn raw(self) -> sys::fastnorm_residual_rounding {
+        match self {
+            Self::Exact => sys::FASTNORM_RESIDUAL_EXACT,
+            Self::BeforeApply => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY,
+            Self::BeforeStatistics => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
+        }
+    }
+}
+
 // The tensors of fastnorm_norm_args, each with a slot. Those of stages are apart, as few calls have
 // any.
 macro_rules! slots {
@@ -358,11 +369,7 @@ impl<'a> Norm<'a> {
     /// Which value of x + residual is used. Default: the exact one.
     #[inline]
     pub fn residual_rounding(mut self, rounding: ResidualRounding) -> Self {
-        self.args.residual_rounding = match rounding {
-            ResidualRounding::Exact => sys::FASTNORM_RESIDUAL_EXACT,
-            ResidualRounding::BeforeApply => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY,
-            ResidualRounding::BeforeStatistics => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
-        };
+        self.args.residual_rounding = rounding.raw();
         self
     }
 

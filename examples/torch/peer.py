@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Tensor parallel ranks of PyTorch: all-reduce, residual and RMSNorm in one call of libfastnorm,
+beside NCCL's all-reduce and the fused norm. PyTorch's symmetric memory is not needed.
+
+    FASTNORM_LIBRARY=build/src/libfastnorm.so.0 torchrun --nproc-per-node 2 examples/torch/peer.py
+
+A process for each GPU. Ranks tell each other where their buffers are by an all_gather of blobs.
+"""
+
+import argparse
+import ctypes
+import os
+import sys
+from ctypes import byref, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from fastnorm import abi  # noqa: E402
+
+BLOB_BYTES = 128
+WAIT, TRIGGER = 1, 2  # fastnorm_norm_flags
+BF16 = 0x00011004
+
+
+class PeerOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("rank", c_int32), ("ranks", c_int32), ("dtype", c_uint32),
+        ("algorithm", c_int32), ("max_columns", c_int64), ("one_shot_bytes", c_int64),
+        ("wait_ns", c_int64), ("rings", c_int32), ("reserved", c_int32),
+    ]
+
+
+class AllreduceNormArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("peer", c_void_p), ("kind", c_int32), ("eps", c_float),
+        ("weight_offset", c_float), ("rounding", c_int32), ("residual_rounding", c_int32),
+        ("sum_rounding", c_int32), ("flags", c_uint32), ("reserved", c_int32),
+        *((name, c_void_p) for name in ("x", "residual", "weight", "bias", "y", "residual_out",
+                                        "mean", "rstd")),
+        ("quant_scheme", c_int32), ("quant_block_size", c_int32), ("quant_source", c_int32),
+        ("scale_layout", c_int32), ("scale_pow2", c_int32), ("amax_floor", c_float),
+        ("clamp", c_float), ("quant_division", c_int32),
+        *((name, c_void_p) for name in ("global_scale", "quantized", "scale", "amax",
+                                        "clamp_scale")),
+    ]
+
+
+class Peer:
+    """One rank's end; PyTorch's process group brings the blobs to all."""
+
+    def __init__(self, device, columns):
+        self.library = ctypes.CDLL(os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.0"))
+        self.library.fastnorm_last_error.restype = ctypes.c_char_p
+        self.device = device
+        self.context, self.peer = c_void_p(), c_void_p()
+        self.check(self.library.fastnorm_context_create(
+            abi.Device(abi.CUDA, device.index), None, byref(self.context)))
+        options = PeerOptions(struct_size=ctypes.sizeof(PeerOptions), rank=dist.get_rank(),
+                              ranks=dist.get_world_size(), dtype=BF16, max_columns=columns)
+        self.check(
+            self.library.fastnorm_peer_create(self.context, byref(options), byref(self.peer))
+        )
+        mine = ctypes.create_string_buffer(BLOB_BYTES)
+        self.check(self.library.fastnorm_peer_export(self.peer, mine, c_size_t(BLOB_BYTES)))
+        blobs = [None] * dist.get_world_size()
+        dist.all_gather_object(blobs, mine.raw)
+        every = b"".join(blobs)
+        self.check(self.library.fastnorm_peer_import(self.peer, every, c_size_t(len(every))))
+
+    def close(self):
+        torch.cuda.synchronize()
+        dist.barrier()  # no rank uses another one's buffer any more
+        self.library.fastnorm_peer_destroy(self.peer)
+        self.library.fastnorm_context_destroy(self.context)
+
+    def check(self, status):
+        if status != 0:
+            raise RuntimeError(self.library.fastnorm_last_error().decode())
+
+    def tensor(self, t):
+        shape = (c_int64 * t.dim())(*t.shape)
+        view = abi.Tensor(data=t.data_ptr(), device_type=abi.CUDA, device_id=self.device.index,
+                          ndim=t.dim(), dtype=abi.BF16, shape=shape)
+        return view, shape
+
+    def add_rms_norm(self, x, residual, weight, y, eps=1e-6):
+        """y = norm(sum of the ranks' x + residual), which residual becomes. Rows are aligned."""
+        views = {name: self.tensor(t) for name, t in
+                 {"x": x, "residual": residual, "weight": weight, "y": y}.items()}
+        args = AllreduceNormArgs(struct_size=ctypes.sizeof(AllreduceNormArgs),
+                                 peer=self.peer, eps=eps, flags=WAIT | TRIGGER)
+        for name, (view, _) in views.items():
+            setattr(args, name, ctypes.addressof(view))
+        args.residual_out = args.residual
+        stream = c_void_p(torch.cuda.current_stream().cuda_stream)
+        self.check(self.library.fastnorm_peer_allreduce_norm(
+            self.context, byref(args), None, c_size_t(0), stream))
+
+
+def microseconds(step, calls=50, samples=9):
+    """The median of a graph's call, of the slowest rank."""
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            step()
+    times = []
+    for _ in range(samples):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        dist.barrier()
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        slowest = torch.tensor([begin.elapsed_time(end) * 1e3 / calls], device="cuda")
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        times.append(slowest.item())
+    return sorted(times)[samples // 2]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128, 1024])
+    parser.add_argument("--columns", type=int, default=4096)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("peer.py needs GPUs: required: torchrun with a process for each")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    import fastnorm.torch as fn
+
+    peer = Peer(device, options.columns)
+    for rows in options.rows:
+        generator = torch.Generator(device).manual_seed(rank)
+        shape = (rows, options.columns)
+        x = torch.randn(shape, device=device, dtype=torch.bfloat16, generator=generator)
+        residual = torch.ones(shape, device=device, dtype=torch.bfloat16)
+        weight = torch.ones(options.columns, device=device, dtype=torch.bfloat16)
+        parts = [torch.empty_like(x) for _ in range(ranks)]
+        dist.all_gather(parts, x)
+        total = parts[0].float()
+        for part in parts[1:]:
+            total = total + part.float()  # rank order, f32
+        expected, expected_sum = fn.add_rms_norm(total.bfloat16(), residual, weight, 1e-6)
+        y, own = torch.empty_like(x), residual.clone()
+        peer.add_rms_norm(x, own, weight, y)
+        torch.cuda.synchronize()
+        if not (torch.equal(y, expected) and torch.equal(own, expected_sum)):
+            sys.exit(f"rank {rank}: {rows} rows differ from a sum in rank order and one norm")
+
+        work = torch.zeros_like(x)  # stays what it is
+
+        def by_nccl():
+            dist.all_reduce(work)
+            fn.fused_add_rms_norm(work, own, weight, 1e-6)
+
+        fused = microseconds(lambda: peer.add_rms_norm(x, own, weight, y))
+        apart = microseconds(by_nccl)
+        if rank == 0:
+            print(f"{rows}x{options.columns}: {fused:.2f} us; NCCL and a fused norm {apart:.2f} us")
+    peer.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+// The kernels of peer_allreduce_norm and peer_sharded_norm on a GPU, and the one that a call runs on.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/norm_key.h"
+#include "core/peer_desc.h"
+
+namespace fastnorm {
+
+enum class PeerForm : uint8_t {
+  kOneShot,     // exchange and norm in one kernel
+  kTwoShot,     // the same, two-shot
+  kSum,         // one-shot exchange into a workspace: rows of any layout, length and dtypes
+  kSumTwoShot,  // the same, two-shot
+  kStatistics,  // exchange of peer_sharded_norm
+};
+
+// One kernel as data.
+struct PeerVariant {
+  Dtype dtype = Dtype::kF32;  // of x
+  PeerForm form = PeerForm::kOneShot;
+  // Of kOneShot and kTwoShot:
+  Stat stat = Stat::kRms;
+  Sink sink = Sink::kStore;
+  int16_t threads = 0;  // of a block, a multiple of 32
+  int8_t vectors = 0;   // of 16 bytes that a thread holds of a row
+  int8_t group = 0;     // ranks whose messages a thread looks for at once
+  bool late = false;    // weights are loaded behind the reduction
+  int8_t per_sm = 1;    // blocks that a multiprocessor is to hold
+
+  constexpr bool is_fused() const { return form <= PeerForm::kTwoShot; }
+};
+
+// Its word, and back.
+constexpr uint32_t packed(const PeerVariant& v) {
+  return static_cast<uint32_t>(v.dtype) << 28 | static_cast<uint32_t>(v.form) << 25 |
+         static_cast<uint32_t>(v.stat) << 24 | static_cast<uint32_t>(v.sink) << 22 |
+         static_cast<uint32_t>(v.group) << 18 | static_cast<uint32_t>(v.late) << 17 |
+         static_cast<uint32_t>(v.vectors) << 12 | static_cast<uint32_t>(v.threads / 32) << 6 |
+         static_cast<uint32_t>(v.per_sm);
+}
+constexpr PeerVariant peer_variant_of(uint32_t word) {
+  return {static_cast<Dtype>(word >> 28),
+          static_cast<PeerForm>(word >> 25 & 7),
+          static_cast<Stat>(word >> 24 & 1),
+          static_cast<Sink>(word >> 22 & 3),
+          static_cast<int16_t>((word >> 6 & 63) * 32),
+          static_cast<int8_t>(word >> 12 & 31),
+          static_cast<int8_t>(word >> 18 & 15),
+          (word >> 17 & 1) != 0,
+          static_cast<int8_t>(word & 63)};
+}
+
+struct PeerEntry {
+  PeerVariant variant;
+  uint32_t order;  // packed(variant)
+  char name[64];
+};
+
+struct PeerPlan {
+  const PeerEntry* entry = nullptr;
+  int32_t index = -1;  // of entry in its table
+  int32_t rings = 0;   // of the call: blocks of the grid
+
+  bool is_fused() const { return entry != nullptr && entry->variant.is_fused(); }
+};
+
+// Rings that a call of so many rows uses: all ranks say the same.
+int32_t peer_rings(const PeerDesc& peer, int64_t rows, bool two_shot);
+
+// The kernel of an all-reduce. `norm` and `key`: the call and its kernel as if x were the sum. A
+// fused one where the key's rows are aligned, weights are of x's dtype, and a tile holds a row.
+// `table`: the device's; it has at least the kernels of kSum.
+PeerPlan plan_peer_sum(const PeerDesc& peer, const NormDesc& norm, const NormKey& key, bool exact,
+                       std::span<const PeerEntry> table);
+
+// The kernel of the exchange of peer_sharded_norm.
+PeerPlan plan_peer_statistics(const PeerDesc& peer, int64_t tokens,
+                              std::span<const PeerEntry> table);
+
+}  // namespace fastnorm

@@ -1,0 +1,47 @@
+// The kernels of peers by address, in the order of the table. CUDA-free.
+#pragma once
+
+#include <span>
+
+#include "core/dtype.h"
+#include "cuda/peer/params.h"
+
+namespace fastnorm::cuda {
+
+// The argument depends on the form: two of the three are null.
+struct PeerKernel {
+  void (*norm)(PeerNormParams);
+  void (*sum)(PeerSumParams);
+  void (*statistics)(PeerStatisticsParams);
+
+  const void* address() const {
+    return norm != nullptr  ? reinterpret_cast<const void*>(norm)
+           : sum != nullptr ? reinterpret_cast<const void*>(sum)
+                            : reinterpret_cast<const void*>(statistics);
+  }
+};
+
+// Those of one dtype: neighbours in the table.
+template <int kArch, Dtype kDtype>
+std::span<const PeerKernel> peer_kernels();
+
+struct PeerKernels {
+  std::span<const PeerKernel> of[kRowDtypes];  // by Dtype
+
+  PeerKernel at(int32_t index) const {
+    auto left = static_cast<size_t>(index);
+    for (const std::span<const PeerKernel>& part : of) {
+      if (left < part.size()) return part[left];
+      left -= part.size();
+    }
+    return {nullptr, nullptr, nullptr};
+  }
+};
+
+template <int kArch>
+PeerKernels all_peer_kernels() {
+  return {{peer_kernels<kArch, Dtype::kF32>(), peer_kernels<kArch, Dtype::kF16>(),
+           peer_kernels<kArch, Dtype::kBF16>()}};
+}
+
+}  // namespace fastnorm::cuda

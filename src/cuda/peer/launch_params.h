@@ -1,0 +1,24 @@
+// From a call to what its kernel gets. CUDA-free.
+#pragma once
+
+#include "core/backend.h"
+#include "cuda/peer/params.h"
+
+namespace fastnorm::cuda {
+
+// What stays the same for all calls of a rank: all but the call's header and its rings.
+PeerExchange make_peer_exchange(const PeerDesc& desc, void* const* buffers, PeerControl* control,
+                                uint32_t* report);
+
+PeerNormParams make_peer_norm_params(const PeerExchange& exchange, const PeerNorm& call);
+PeerSumParams make_peer_sum_params(const PeerExchange& exchange, const PeerSum& call);
+PeerStatisticsParams make_peer_statistics_params(const PeerExchange& exchange,
+                                                 const PeerStatistics& call);
+
+// Thread blocks of a launch, and threads of a block.
+struct PeerGrid {
+  unsigned blocks, threads;
+};
+PeerGrid peer_grid(const PeerPlan& plan);
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,169 @@
+// Every call is a meeting of all ranks: they tell where their memory is, compute, and part.
+#include "nccl/fake_nccl.h"
+
+#include <bit>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace {
+
+constexpr int kUint8 = 1, kFloat32 = 7, kBfloat16 = 9;
+constexpr int kInvalidArgument = 4;
+
+struct Group {
+  explicit Group(int count) : ranks(count), from(static_cast<size_t>(count)) {}
+
+  void meet() {
+    std::unique_lock lock(mutex);
+    const uint64_t mine = generation;
+    if (++arrived == ranks) {
+      arrived = 0;
+      ++generation;
+      all_here.notify_all();
+      return;
+    }
+    all_here.wait(lock, [&] { return generation != mine; });
+  }
+
+  const int ranks;
+  std::vector<const std::byte*> from;
+  std::mutex mutex;
+  std::condition_variable all_here;
+  int arrived = 0;
+  uint64_t generation = 0;
+};
+
+struct Comm {
+  std::shared_ptr<Group> group;
+  int rank, device;
+  int calls[FAKE_OPERATIONS] = {};
+  bool fails[FAKE_OPERATIONS] = {};
+};
+
+size_t bytes_of(int dtype) {
+  return dtype == kUint8 ? 1 : dtype == kFloat32 ? 4 : dtype == kBfloat16 ? 2 : 0;
+}
+
+float load(int dtype, const std::byte* at) {
+  uint32_t bits = 0;
+  if (dtype == kFloat32) {
+    std::memcpy(&bits, at, 4);
+  } else {
+    uint16_t half = 0;
+    std::memcpy(&half, at, 2);
+    bits = static_cast<uint32_t>(half) << 16;
+  }
+  return std::bit_cast<float>(bits);
+}
+
+void store(int dtype, float value, std::byte* at) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (dtype == kFloat32) {
+    std::memcpy(at, &bits, 4);
+    return;
+  }
+  const auto half = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  std::memcpy(at, &half, 2);
+}
+
+// Whether the call goes on.
+bool begin(Comm& comm, int operation) {
+  ++comm.calls[operation];
+  const bool fails = comm.fails[operation];
+  comm.fails[operation] = false;
+  return !fails;
+}
+
+// Elements first, first + 1, .. of the ranks' sum.
+void reduce(Comm& comm, const void* from, void* to, size_t first, size_t count, int dtype) {
+  Group& group = *comm.group;
+  group.from[static_cast<size_t>(comm.rank)] = static_cast<const std::byte*>(from);
+  group.meet();
+  const size_t bytes = bytes_of(dtype);
+  std::vector<std::byte> sums(count * bytes);
+  for (size_t i = 0; i < count; ++i) {
+    float sum = load(dtype, group.from[0] + (first + i) * bytes);
+    for (int r = 1; r < group.ranks; ++r)
+      sum += load(dtype, group.from[static_cast<size_t>(r)] + (first + i) * bytes);
+    store(dtype, sum, sums.data() + i * bytes);
+  }
+  group.meet();
+  if (count != 0) std::memcpy(to, sums.data(), sums.size());
+}
+
+}  // namespace
+
+extern "C" {
+
+void fake_nccl_create(int ranks, int device, void** comms) {
+  const auto group = std::make_shared<Group>(ranks);
+  for (int r = 0; r < ranks; ++r) comms[r] = new Comm{group, r, device};
+}
+void fake_nccl_destroy(void* const* comms, int ranks) {
+  for (int r = 0; r < ranks; ++r) delete static_cast<Comm*>(comms[r]);
+}
+int fake_nccl_calls(void* comm, int operation) {
+  return static_cast<Comm*>(comm)->calls[operation];
+}
+void fake_nccl_fail(void* comm, int operation) {
+  static_cast<Comm*>(comm)->fails[operation] = true;
+}
+
+int ncclGetVersion(int* version) {
+  *version = 22809;
+  return 0;
+}
+int ncclCommCount(void* comm, int* count) {
+  *count = static_cast<Comm*>(comm)->group->ranks;
+  return 0;
+}
+int ncclCommUserRank(void* comm, int* rank) {
+  *rank = static_cast<Comm*>(comm)->rank;
+  return 0;
+}
+int ncclCommCuDevice(void* comm, int* device) {
+  *device = static_cast<Comm*>(comm)->device;
+  return 0;
+}
+int ncclGroupStart() { return 0; }
+int ncclGroupEnd() { return 0; }
+const char* ncclGetErrorString(int result) {
+  return result == kInvalidArgument ? "invalid argument" : "unknown";
+}
+
+int ncclAllReduce(const void* from, void* to, size_t count, int dtype, int op, void* comm, void*) {
+  Comm& c = *static_cast<Comm*>(comm);
+  if (!begin(c, FAKE_ALL_REDUCE) || op != 0 || bytes_of(dtype) < 2) return kInvalidArgument;
+  reduce(c, from, to, 0, count, dtype);
+  return 0;
+}
+
+int ncclReduceScatter(const void* from, void* to, size_t count, int dtype, int op, void* comm,
+                      void*) {
+  Comm& c = *static_cast<Comm*>(comm);
+  if (!begin(c, FAKE_REDUCE_SCATTER) || op != 0 || bytes_of(dtype) < 2) return kInvalidArgument;
+  reduce(c, from, to, static_cast<size_t>(c.rank) * count, count, dtype);
+  return 0;
+}
+
+int ncclAllGather(const void* from, void* to, size_t count, int dtype, void* comm, void*) {
+  Comm& c = *static_cast<Comm*>(comm);
+  if (!begin(c, FAKE_ALL_GATHER) || bytes_of(dtype) == 0) return kInvalidArgument;
+  Group& group = *c.group;
+  const size_t bytes = count * bytes_of(dtype);
+  group.from[static_cast<size_t>(c.rank)] = static_cast<const std::byte*>(from);
+  group.meet();
+  for (int r = 0; r < group.ranks; ++r) {
+    std::byte* const at = static_cast<std::byte*>(to) + static_cast<size_t>(r) * bytes;
+    const std::byte* const part = group.from[static_cast<size_t>(r)];
+    if (at != part && bytes != 0) std::memcpy(at, part, bytes);
+  }
+  group.meet();
+  return 0;
+}
+}

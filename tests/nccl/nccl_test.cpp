@@ -1,0 +1,461 @@
+// libfastnorm_nccl over a library that only has NCCL's name: ranks are threads, and memory is the
+// host's. Both ways of an all-reduce, sequence parallel, and what goes wrong.
+#include "fastnorm/nccl.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fastnorm/fastnorm.h"
+#include "nccl/fake_nccl.h"
+
+namespace {
+
+// FAKE_NCCL: the path of the library that pretends.
+void* fake_library() {
+  static void* const library = dlopen(FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+  EXPECT_NE(library, nullptr) << dlerror();
+  return library;
+}
+template <typename Function>
+Function* fake(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(fake_library(), name));
+}
+
+fastnorm_nccl_functions functions() {
+  fastnorm_nccl_functions f = {};
+  f.struct_size = sizeof f;
+  const auto find = [](const char* name, auto* function) {
+    void* const address = dlsym(fake_library(), name);
+    std::memcpy(function, &address, sizeof address);
+  };
+  find("ncclGetVersion", &f.get_version);
+  find("ncclCommCount", &f.comm_count);
+  find("ncclCommUserRank", &f.comm_user_rank);
+  find("ncclCommCuDevice", &f.comm_cu_device);
+  find("ncclAllReduce", &f.all_reduce);
+  find("ncclReduceScatter", &f.reduce_scatter);
+  find("ncclAllGather", &f.all_gather);
+  find("ncclGroupStart", &f.group_start);
+  find("ncclGroupEnd", &f.group_end);
+  find("ncclGetErrorString", &f.get_error_string);
+  return f;
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+struct Result {
+  fastnorm_status status = FASTNORM_OK;
+  std::string text;
+};
+
+// Ranks with a context, a communicator, a handle and a thread each.
+class Ranks {
+ public:
+  Ranks(int ranks, fastnorm_dtype_id dtype, uint32_t flags, int64_t peer_bytes = 0,
+        const std::function<void(int, fastnorm_nccl_options&)>& change = {})
+      : count(ranks),
+        comms(static_cast<size_t>(ranks)),
+        contexts(comms.size()),
+        handles(comms.size()) {
+    fake<void(int, int, void**)>("fake_nccl_create")(ranks, 0, comms.data());
+    for (fastnorm_context*& context : contexts) {
+      EXPECT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, nullptr, &context), FASTNORM_OK);
+    }
+    created = run([&](int r) {
+      fastnorm_nccl_options options = {};
+      options.struct_size = sizeof options;
+      options.dtype = dtype;
+      options.max_columns = 4096;
+      options.flags = flags;
+      options.peer_bytes = peer_bytes;
+      if (change) change(r, options);
+      const auto at = static_cast<size_t>(r);
+      return fastnorm_nccl_create(contexts[at], {FASTNORM_DEVICE_CPU, 0}, comms[at], &options,
+                                  nullptr, &handles[at]);
+    });
+  }
+  ~Ranks() {
+    for (fastnorm_nccl* handle : handles) fastnorm_nccl_destroy(handle);
+    for (fastnorm_context* context : contexts) fastnorm_context_destroy(context);
+    fake<void(void* const*, int)>("fake_nccl_destroy")(comms.data(), count);
+  }
+  Ranks(const Ranks&) = delete;
+
+  std::vector<Result> run(const std::function<fastnorm_status(int)>& body) {
+    std::vector<Result> results(static_cast<size_t>(count));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < count; ++r) {
+      threads.emplace_back([&, r] {
+        Result& result = results[static_cast<size_t>(r)];
+        result.status = body(r);
+        if (result.status != FASTNORM_OK) result.text = fastnorm_nccl_last_error();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+  bool all_created() const {
+    for (const Result& result : created) {
+      EXPECT_EQ(result.status, FASTNORM_OK) << result.text;
+      if (result.status != FASTNORM_OK) return false;
+    }
+    return true;
+  }
+  bool are_peers(int r) const {
+    fastnorm_peer* peer = nullptr;
+    EXPECT_EQ(fastnorm_nccl_peer(handles[static_cast<size_t>(r)], &peer), FASTNORM_OK);
+    return peer != nullptr;
+  }
+  int calls(int r, int operation) const {
+    return fake<int(void*, int)>("fake_nccl_calls")(comms[static_cast<size_t>(r)], operation);
+  }
+
+  const int count;
+  std::vector<void*> comms;
+  std::vector<fastnorm_context*> contexts;
+  std::vector<fastnorm_nccl*> handles;
+  std::vector<Result> created;
+};
+
+// A compact f32 tensor, or bytes.
+class Array {
+ public:
+  Array() = default;
+  Array(std::vector<int64_t> extents, fastnorm_dtype_id dtype = FASTNORM_DTYPE_F32)
+      : shape_(std::move(extents)) {
+    int64_t elements = 1;
+    for (const int64_t extent : shape_) elements *= extent;
+    tensor_.dtype = fastnorm_dtype_of(dtype);
+    bytes.resize(static_cast<size_t>(elements * tensor_.dtype.bits / 8));
+    tensor_.device_type = FASTNORM_DEVICE_CPU;
+  }
+  const fastnorm_tensor* tensor() {
+    tensor_.ndim = static_cast<int32_t>(shape_.size());
+    tensor_.shape = shape_.data();
+    tensor_.data = bytes.data();
+    return &tensor_;
+  }
+  void fill(int seed) {
+    for (size_t i = 0; i < bytes.size() / 4; ++i) {
+      const float value =
+          static_cast<float>((static_cast<int>(i) * 37 + seed * 101) % 211 - 105) / 16;
+      std::memcpy(bytes.data() + i * 4, &value, 4);
+    }
+  }
+
+  std::vector<char> bytes;
+
+ private:
+  std::vector<int64_t> shape_;
+  fastnorm_tensor tensor_ = {};
+};
+
+// Sums of f32 tensors in rank order.
+Array sum_of(const std::vector<Array>& parts, const std::vector<int64_t>& shape) {
+  Array sum(shape);
+  for (size_t i = 0; i < sum.bytes.size(); i += 4) {
+    float total = 0, value = 0;
+    for (size_t r = 0; r < parts.size(); ++r) {
+      std::memcpy(&value, parts[r].bytes.data() + i, 4);
+      total = r == 0 ? value : total + value;
+    }
+    std::memcpy(sum.bytes.data() + i, &total, 4);
+  }
+  return sum;
+}
+
+// 256-byte aligned.
+struct Room {
+  explicit Room(uint64_t bytes) : memory(bytes + 256) {}
+  void* at() {
+    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256);
+  }
+  std::vector<char> memory;
+};
+
+class Nccl : public testing::Test {
+ protected:
+  void SetUp() override {
+    const fastnorm_nccl_functions f = functions();
+    ASSERT_EQ(fastnorm_nccl_set_functions(&f), FASTNORM_OK) << fastnorm_nccl_last_error();
+  }
+};
+
+// First, before anything else has loaded the library that pretends.
+TEST(NcclFirst, TheLoadedCopyIsFound) {
+  int32_t version = 0;
+  if (dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    EXPECT_EQ(fastnorm_nccl_version(&version), FASTNORM_ERROR_UNSUPPORTED);
+    EXPECT_TRUE(has(fastnorm_nccl_last_error(), "libnccl.so.2 is not loaded and cannot be"))
+        << fastnorm_nccl_last_error();
+    ASSERT_NE(fake_library(), nullptr);
+    ASSERT_EQ(fastnorm_nccl_version(&version), FASTNORM_OK) << fastnorm_nccl_last_error();
+    EXPECT_EQ(version, 22809);
+    // Real functions do not serve the memory of a CPU.
+    Ranks ranks(1, FASTNORM_DTYPE_F32, 0);
+    EXPECT_EQ(ranks.created[0].status, FASTNORM_ERROR_UNSUPPORTED);
+    EXPECT_TRUE(has(ranks.created[0].text, "NCCL is for CUDA")) << ranks.created[0].text;
+  } else {
+    EXPECT_EQ(fastnorm_nccl_version(&version), FASTNORM_OK);
+    EXPECT_GT(version, 2000);
+  }
+  EXPECT_EQ(fastnorm_nccl_version(nullptr), FASTNORM_ERROR_ARGUMENT);
+}
+
+// By peers, by NCCL, and with a limit between the two: the same bits, as sums are exact here.
+TEST_F(Nccl, BothWaysOfAnAllReduce) {
+  const std::vector<int64_t> shape = {6, 40};
+  for (const int count : {2, 3}) {
+    for (const bool quantised : {false, true}) {
+      for (const int way : {0, 1, 2}) {
+        Ranks ranks(count, FASTNORM_DTYPE_F32, way == 1 ? FASTNORM_NCCL_NO_PEERS : 0,
+                    way == 2 ? 6 * 40 * 4 - 1 : 0);
+        ASSERT_TRUE(ranks.all_created());
+        const auto size = static_cast<size_t>(count);
+        std::vector<Array> x(size, Array(shape)), y(size, Array(shape)), h(size, Array(shape)),
+            codes(size, Array(shape, FASTNORM_DTYPE_F8_E4M3FN)), scale(size, Array({6}));
+        Array residual(shape), weight({40});
+        residual.fill(9), weight.fill(10);
+        const auto set = [&](auto& args, size_t i) {
+          args.struct_size = sizeof args;
+          args.eps = 1e-5f;
+          args.weight_offset = 1;
+          args.residual = residual.tensor();
+          args.residual_out = h[i].tensor();
+          args.weight = weight.tensor();
+          args.y = y[i].tensor();
+          if (!quantised) return;
+          args.quant_scheme = FASTNORM_QUANT_PER_ROW;
+          args.quantized = codes[i].tensor();
+          args.scale = scale[i].tensor();
+        };
+        for (size_t r = 0; r < size; ++r) x[r].fill(static_cast<int>(r));
+        const auto results = ranks.run([&](int r) -> fastnorm_status {
+          const auto at = static_cast<size_t>(r);
+          fastnorm_peer_allreduce_norm_args args = {};
+          set(args, at);
+          args.x = x[at].tensor();
+          fastnorm_info info = {};
+          info.struct_size = sizeof info;
+          if (const fastnorm_status status =
+                  fastnorm_nccl_allreduce_norm_query(ranks.handles[at], &args, &info);
+              status != FASTNORM_OK)
+            return status;
+          Room room(info.workspace_bytes);
+          return fastnorm_nccl_allreduce_norm(ranks.handles[at], &args, room.at(),
+                                              info.workspace_bytes, nullptr);
+        });
+        for (const Result& result : results) ASSERT_EQ(result.status, FASTNORM_OK) << result.text;
+        EXPECT_EQ(ranks.are_peers(0), way != 1);
+        EXPECT_EQ(ranks.calls(0, FAKE_ALL_REDUCE), way == 0 ? 0 : 1);
+        const std::vector<Array> found_y = y, found_h = h, found_codes = codes, found_scale = scale;
+        Array sum = sum_of(x, shape);
+        fastnorm_norm_args norm = {};
+        set(norm, 0);
+        norm.x = sum.tensor();
+        ASSERT_EQ(fastnorm_norm(ranks.contexts[0], &norm, nullptr, 0, nullptr), FASTNORM_OK);
+        for (size_t r = 0; r < size; ++r) {
+          EXPECT_EQ(found_y[r].bytes, y[0].bytes) << "way " << way;
+          EXPECT_EQ(found_h[r].bytes, h[0].bytes) << "way " << way;
+          EXPECT_EQ(found_codes[r].bytes, codes[0].bytes) << "way " << way;
+          EXPECT_EQ(found_scale[r].bytes, scale[0].bytes) << "way " << way;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Nccl, SequenceParallel) {
+  const std::vector<int64_t> shape = {6, 32}, local = {2, 32};
+  for (const int gather : {0, 1}) {
+    Ranks ranks(3, FASTNORM_DTYPE_F32, 0);
+    ASSERT_TRUE(ranks.all_created());
+    std::vector<Array> x(3, Array(shape)), y(3, Array(shape)), h(3, Array(local)),
+        residual(3, Array(local)), codes(3, Array(shape, FASTNORM_DTYPE_F8_E4M3FN)),
+        scale(3, Array({6, 1}, FASTNORM_DTYPE_F8_E8M0FNU));
+    Array weight({32}), all_residual(shape);
+    weight.fill(3), all_residual.fill(4);
+    for (size_t r = 0; r < 3; ++r) {
+      x[r].fill(static_cast<int>(r) + 5);
+      std::memcpy(residual[r].bytes.data(), all_residual.bytes.data() + r * 256, 256);
+      y[r].bytes.assign(y[r].bytes.size(), 0x55);
+    }
+    const auto set = [&](fastnorm_norm_args& args, size_t i) {
+      args.struct_size = sizeof args;
+      args.eps = 1e-5f;
+      args.weight = weight.tensor();
+      args.y = y[i].tensor();
+      args.quant_scheme = FASTNORM_QUANT_MXFP8;
+      args.quantized = codes[i].tensor();
+      args.scale = scale[i].tensor();
+    };
+    const auto results = ranks.run([&](int r) -> fastnorm_status {
+      const auto at = static_cast<size_t>(r);
+      fastnorm_norm_args norm = {};
+      set(norm, at);
+      norm.x = x[at].tensor();
+      norm.residual = residual[at].tensor();
+      norm.residual_out = h[at].tensor();
+      fastnorm_nccl_sequence_norm_args args = {};
+      args.struct_size = sizeof args;
+      args.norm = &norm;
+      args.gather = gather;
+      fastnorm_info info = {};
+      info.struct_size = sizeof info;
+      if (const fastnorm_status status =
+              fastnorm_nccl_sequence_norm_query(ranks.handles[at], &args, &info);
+          status != FASTNORM_OK)
+        return status;
+      Room room(info.workspace_bytes);
+      return fastnorm_nccl_sequence_norm(ranks.handles[at], &args, room.at(), info.workspace_bytes,
+                                         nullptr);
+    });
+    for (const Result& result : results) ASSERT_EQ(result.status, FASTNORM_OK) << result.text;
+    EXPECT_EQ(ranks.calls(1, FAKE_REDUCE_SCATTER), 1);
+    EXPECT_EQ(ranks.calls(1, FAKE_ALL_GATHER), 2 + 3 * gather);  // two at creation
+    Array sum = sum_of(x, shape), all_y(shape), all_h(shape),
+          all_codes(shape, FASTNORM_DTYPE_F8_E4M3FN), all_scale({6, 1}, FASTNORM_DTYPE_F8_E8M0FNU);
+    fastnorm_norm_args norm = {};
+    set(norm, 0);
+    norm.x = sum.tensor();
+    norm.residual = all_residual.tensor();
+    norm.residual_out = all_h.tensor();
+    norm.y = all_y.tensor();
+    norm.quantized = all_codes.tensor();
+    norm.scale = all_scale.tensor();
+    ASSERT_EQ(fastnorm_norm(ranks.contexts[0], &norm, nullptr, 0, nullptr), FASTNORM_OK);
+    for (size_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(std::memcmp(h[r].bytes.data(), all_h.bytes.data() + r * 256, 256), 0);
+      EXPECT_EQ(std::memcmp(y[r].bytes.data() + r * 256, all_y.bytes.data() + r * 256, 256), 0);
+      if (gather == 1) {
+        EXPECT_EQ(y[r].bytes, all_y.bytes);
+        EXPECT_EQ(codes[r].bytes, all_codes.bytes);
+        EXPECT_EQ(scale[r].bytes, all_scale.bytes);
+      } else {
+        const std::vector<char> others(256, 0x55);
+        EXPECT_EQ(std::memcmp(y[r].bytes.data() + (r + 1) % 3 * 256, others.data(), 256), 0);
+      }
+    }
+  }
+}
+
+// Where one rank cannot, none are peers; where options differ, nobody gets a handle.
+TEST_F(Nccl, RanksAgree) {
+  Ranks differ(2, FASTNORM_DTYPE_F32, 0, 0,
+               [](int r, fastnorm_nccl_options& o) { o.max_columns = 100 + r; });
+  for (const Result& result : differ.created) {
+    EXPECT_EQ(result.status, FASTNORM_ERROR_ARGUMENT);
+    EXPECT_TRUE(has(result.text, "max_columns")) << result.text;
+  }
+  for (const fastnorm_nccl* handle : differ.handles) EXPECT_EQ(handle, nullptr);
+  Ranks wrong(2, FASTNORM_DTYPE_F32, 0, 0,
+              [](int r, fastnorm_nccl_options& o) { o.rings = r == 0 ? 0 : 1000; });
+  EXPECT_EQ(wrong.created[0].status, FASTNORM_ERROR_ARGUMENT);
+  EXPECT_TRUE(has(wrong.created[0].text, "another rank")) << wrong.created[0].text;
+  EXPECT_TRUE(has(wrong.created[1].text, "options.rings is 1000")) << wrong.created[1].text;
+  Ranks one(2, FASTNORM_DTYPE_F32, 0, 0, [](int r, fastnorm_nccl_options& o) {
+    if (r == 1) o.flags = FASTNORM_NCCL_NO_PEERS;
+  });
+  ASSERT_TRUE(one.all_created());
+  EXPECT_FALSE(one.are_peers(0));
+  EXPECT_FALSE(one.are_peers(1));
+  Ranks many(9, FASTNORM_DTYPE_F32, 0);
+  ASSERT_TRUE(many.all_created());
+  EXPECT_FALSE(many.are_peers(8));
+  Ranks fixed(2, FASTNORM_DTYPE_F32, FASTNORM_NCCL_NO_PEERS | FASTNORM_NCCL_FIXED_ORDER);
+  for (const Result& result : fixed.created)
+    EXPECT_EQ(result.status, FASTNORM_ERROR_UNSUPPORTED) << result.text;
+}
+
+TEST_F(Nccl, Refusals) {
+  Ranks ranks(2, FASTNORM_DTYPE_F32, FASTNORM_NCCL_NO_PEERS);
+  ASSERT_TRUE(ranks.all_created());
+  fastnorm_nccl* const handle = ranks.handles[0];
+  Array x({4, 8}), y({4, 8}), other({4, 8}, FASTNORM_DTYPE_BF16);
+  fastnorm_peer_allreduce_norm_args args = {};
+  args.struct_size = sizeof args;
+  args.x = x.tensor(), args.y = y.tensor();
+  Room room(1024);
+  const auto run = [&](size_t bytes = 1024) {
+    return fastnorm_nccl_allreduce_norm(handle, &args, room.at(), bytes, nullptr);
+  };
+  const auto expect = [&](fastnorm_status found, fastnorm_status wanted, const char* text) {
+    EXPECT_EQ(found, wanted) << fastnorm_nccl_last_error();
+    EXPECT_TRUE(has(fastnorm_nccl_last_error(), text)) << fastnorm_nccl_last_error();
+  };
+  expect(run(127), FASTNORM_ERROR_ARGUMENT, "workspace_bytes is 127; required: at least 256");
+  args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
+  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "sum_rounding is 1");
+  args.sum_rounding = FASTNORM_PEER_SUM_ROUNDED;
+  args.x = other.tensor();
+  expect(run(), FASTNORM_ERROR_DTYPE, "x.dtype is");
+  fastnorm_tensor apart = *x.tensor();
+  const int64_t strides[] = {16, 1};
+  apart.strides = strides;
+  args.x = &apart;
+  expect(run(), FASTNORM_ERROR_LAYOUT, "x has strides");
+  args.x = nullptr;
+  expect(run(), FASTNORM_ERROR_ARGUMENT, "x is NULL");
+  args.x = x.tensor();
+  args.eps = -1;
+  expect(run(), FASTNORM_ERROR_ARGUMENT, "eps is -1");
+  args.eps = 0;
+  args.peer = reinterpret_cast<fastnorm_peer*>(&room);
+  expect(run(), FASTNORM_ERROR_ARGUMENT, "required: NULL, as the handle has its own");
+  args.peer = nullptr;
+  args.struct_size = sizeof args + 8;
+  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "args.struct_size");
+  args.struct_size = sizeof args;
+  expect(fastnorm_nccl_allreduce_norm(nullptr, &args, nullptr, 0, nullptr), FASTNORM_ERROR_ARGUMENT,
+         "handle is NULL");
+  // NCCL's own words. It never meets the other rank.
+  fake<void(void*, int)>("fake_nccl_fail")(ranks.comms[0], FAKE_ALL_REDUCE);
+  expect(run(), FASTNORM_ERROR_DEVICE, "ncclAllReduce: invalid argument (4)");
+
+  fastnorm_norm_args norm = {};
+  norm.struct_size = sizeof norm;
+  norm.x = x.tensor(), norm.y = y.tensor();
+  fastnorm_nccl_sequence_norm_args sequence = {};
+  sequence.struct_size = sizeof sequence;
+  const auto run_sequence = [&] {
+    return fastnorm_nccl_sequence_norm(handle, &sequence, room.at(), 1024, nullptr);
+  };
+  expect(run_sequence(), FASTNORM_ERROR_ARGUMENT, "args.norm is NULL");
+  sequence.norm = &norm;
+  sequence.gather = 2;
+  expect(run_sequence(), FASTNORM_ERROR_ARGUMENT, "args.gather is 2");
+  sequence.gather = 1;
+  Array odd({3, 8});
+  norm.x = odd.tensor();
+  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "3 tokens; required: at least 2, and a multiple");
+  norm.x = x.tensor();
+  norm.y = odd.tensor();
+  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "y has 3 tokens; required: 4");
+  norm.y = y.tensor();
+  norm.residual = y.tensor();  // of all tokens
+  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "residual");
+  norm.residual = nullptr;
+  Array amax({1});
+  norm.amax = amax.tensor();
+  expect(run_sequence(), FASTNORM_ERROR_UNSUPPORTED, "amax is given");
+}
+
+TEST(NcclFunctions, MustBeThere) {
+  fastnorm_nccl_functions f = functions();
+  f.all_gather = nullptr;
+  EXPECT_EQ(fastnorm_nccl_set_functions(&f), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_TRUE(has(fastnorm_nccl_last_error(), "functions.all_gather is NULL"))
+      << fastnorm_nccl_last_error();
+  f = functions();
+  f.struct_size = 8;
+  EXPECT_EQ(fastnorm_nccl_set_functions(&f), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_EQ(fastnorm_nccl_set_functions(nullptr), FASTNORM_OK);
+}
+
+}  // namespace

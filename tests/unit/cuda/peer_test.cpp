@@ -1,0 +1,385 @@
+// Peers from the C ABI down to what they tell the CUDA runtime, with a runtime that only takes
+// notes: its memory is the host's.
+#include "fastnorm/peer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/peer_blob.h"
+#include "cuda/peer/kernels.h"
+#include "cuda/peer/table.h"
+#include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_runtime.h"
+
+namespace fastnorm::test {
+namespace {
+
+void* const kStream = reinterpret_cast<void*>(uintptr_t{64});
+using Blobs = std::vector<PeerBlob>;
+
+struct Recorded {
+  Launch launch;
+  cuda::PeerNormParams norm;
+  cuda::PeerSumParams sum;
+  cuda::PeerStatisticsParams statistics;
+  cuda::NormCallParams plain;
+};
+thread_local std::vector<Recorded> recorded;
+
+void record(const Launch& launch) {
+  Recorded r = {launch, {}, {}, {}, {}};
+  if (launch.peer_norm_params != nullptr) r.norm = *launch.peer_norm_params;
+  if (launch.peer_sum_params != nullptr) r.sum = *launch.peer_sum_params;
+  if (launch.peer_statistics_params != nullptr) r.statistics = *launch.peer_statistics_params;
+  recorded.push_back(r);
+}
+
+fastnorm_peer_options options_of(int32_t rank, int32_t ranks) {
+  fastnorm_peer_options options = {};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.dtype = FASTNORM_DTYPE_BF16;
+  options.max_columns = 8192;
+  options.rings = 2;
+  return options;
+}
+
+class CudaPeer : public testing::Test {
+ protected:
+  void SetUp() override {
+    machine = {};
+    machine.gpus = 2;
+    holdings = {};
+    notes = {};
+    notes.on_launch = record;
+    recorded.clear();
+    for (int32_t gpu = 0; gpu < 2; ++gpu) {
+      ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, gpu}, nullptr, &contexts[gpu]),
+                FASTNORM_OK)
+          << fastnorm_last_error();
+    }
+    notes.loaded.clear();
+  }
+  void TearDown() override {
+    for (fastnorm_context* context : contexts) fastnorm_context_destroy(context);
+    EXPECT_EQ(holdings.device_memory, 0);
+    EXPECT_EQ(holdings.host_memory, 0);
+    EXPECT_EQ(holdings.streams, 0);
+    EXPECT_EQ(holdings.opened, 0);
+  }
+
+  fastnorm_peer* create(int32_t rank, int32_t ranks = 2) {
+    const fastnorm_peer_options options = options_of(rank, ranks);
+    fastnorm_peer* peer = nullptr;
+    EXPECT_EQ(fastnorm_peer_create(contexts[rank % 2], &options, &peer), FASTNORM_OK)
+        << fastnorm_last_error();
+    return peer;
+  }
+  static PeerBlob blob_of(fastnorm_peer* peer) {
+    PeerBlob blob;
+    EXPECT_EQ(fastnorm_peer_export(peer, &blob, sizeof blob), FASTNORM_OK);
+    return blob;
+  }
+  static fastnorm_status import(fastnorm_peer* peer, const Blobs& blobs) {
+    return fastnorm_peer_import(peer, blobs.data(), blobs.size() * sizeof blobs[0]);
+  }
+  static fastnorm_peer_state state_of(fastnorm_peer* peer) {
+    fastnorm_peer_state state = {};
+    state.struct_size = sizeof state;
+    EXPECT_EQ(fastnorm_peer_status(peer, &state), FASTNORM_OK) << fastnorm_last_error();
+    return state;
+  }
+
+  fastnorm_context* contexts[2] = {};
+};
+
+// Two ranks of one process on two GPUs.
+struct Pair {
+  Pair(fastnorm_peer* first, fastnorm_peer* second) : peers{first, second} {}
+  ~Pair() {
+    for (fastnorm_peer* peer : peers) fastnorm_peer_destroy(peer);
+  }
+  Pair(const Pair&) = delete;
+  fastnorm_peer* peers[2];
+};
+
+// [rows, 4096] of bf16.
+struct Call {
+  Call(fastnorm_peer* peer, int64_t rows) : shape{rows, 4096}, columns{4096} {
+    const auto make = [&](fastnorm_tensor* t, int number, int32_t ndim, const int64_t* extents) {
+      t->data =
+          reinterpret_cast<void*>((uintptr_t{1} << 40) + (static_cast<uintptr_t>(number) << 32));
+      t->device_type = FASTNORM_DEVICE_CUDA;
+      t->device_id = 0;
+      t->ndim = ndim;
+      t->dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+      t->shape = extents;
+    };
+    make(&x, 0, 2, shape), make(&y, 1, 2, shape), make(&h, 2, 2, shape);
+    make(&residual, 3, 2, shape), make(&weight, 4, 1, columns);
+    args.struct_size = sizeof args;
+    args.peer = peer;
+    args.eps = 1e-6f;
+    args.x = &x, args.y = &y, args.residual = &residual, args.residual_out = &h;
+    args.weight = &weight;
+  }
+  Call(const Call&) = delete;
+
+  int64_t shape[2], columns[1];
+  fastnorm_tensor x = {}, y = {}, h = {}, residual = {}, weight = {};
+  fastnorm_peer_allreduce_norm_args args = {};
+};
+
+TEST_F(CudaPeer, RanksOfOneProcessReachEachOther) {
+  Pair pair(create(0), create(1));
+  EXPECT_EQ(holdings.device_memory, 4);  // buffers and counters
+  // Kernels are loaded at once: none can be while another rank waits.
+  size_t of_dtype = 0;
+  for (const PeerEntry& entry : cuda::peer_table()) {
+    if (entry.variant.dtype == Dtype::kBF16 || entry.variant.form == PeerForm::kStatistics)
+      ++of_dtype;
+  }
+  EXPECT_EQ(notes.loaded.size(), 2 * of_dtype);
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  EXPECT_EQ(state_of(pair.peers[0]).connected, 0);
+  for (fastnorm_peer* peer : pair.peers)
+    ASSERT_EQ(import(peer, blobs), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(holdings.opened, 0);
+  const std::vector<std::pair<int, int>> access = {{0, 1}, {1, 0}};
+  EXPECT_EQ(holdings.access, access);
+  EXPECT_EQ(state_of(pair.peers[0]).connected, 1);
+  EXPECT_EQ(import(pair.peers[0], blobs), FASTNORM_ERROR_ARGUMENT);  // once
+}
+
+// The last one who can reach a buffer frees it.
+TEST_F(CudaPeer, BuffersOutliveTheirPeers) {
+  fastnorm_peer* first = create(0);
+  fastnorm_peer* second = create(1);
+  const Blobs blobs = {blob_of(first), blob_of(second)};
+  ASSERT_EQ(import(first, blobs), FASTNORM_OK);
+  fastnorm_peer_destroy(second);
+  EXPECT_EQ(holdings.device_memory, 3);
+  fastnorm_peer_destroy(first);
+  EXPECT_EQ(holdings.device_memory, 0);
+  fastnorm_peer* third = create(0);
+  EXPECT_EQ(import(third, {blob_of(third), blobs[1]}), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("was destroyed"), std::string::npos);
+  fastnorm_peer_destroy(third);
+}
+
+// A blob of another process is opened by CUDA IPC, and closed again.
+TEST_F(CudaPeer, OtherProcesses) {
+  Pair pair(create(0), create(1));
+  Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  blobs[1].process ^= 1;
+  seal_peer_blob(&blobs[1]);
+  machine.failures["cudaIpcOpenMemHandle"] = cudaErrorMapBufferObjectFailed;
+  EXPECT_EQ(import(pair.peers[0], blobs), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("blobs[1] is of another process"),
+            std::string::npos)
+      << fastnorm_last_error();
+  machine.failures.clear();
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(holdings.opened, 1);
+  EXPECT_TRUE(holdings.access.empty());
+}
+
+TEST_F(CudaPeer, NoIpcIsFineInOneProcess) {
+  machine.failures["cudaIpcGetMemHandle"] = cudaErrorInvalidValue;
+  Pair pair(create(0), create(1));
+  Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK) << fastnorm_last_error();
+  blobs[0].process ^= 1;
+  seal_peer_blob(&blobs[0]);
+  EXPECT_EQ(import(pair.peers[1], blobs), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("CUDA IPC does not work"), std::string::npos)
+      << fastnorm_last_error();
+}
+
+TEST_F(CudaPeer, GpusApart) {
+  machine.reaches = false;
+  Pair pair(create(0), create(1));
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  EXPECT_EQ(import(pair.peers[1], blobs), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("device 1 cannot reach the memory of device 0"),
+            std::string::npos)
+      << fastnorm_last_error();
+  EXPECT_EQ(state_of(pair.peers[1]).connected, 0);
+}
+
+// Whatever fails, nothing stays behind (TearDown looks) and the runtime's code is kept.
+TEST_F(CudaPeer, FailuresLeaveNothing) {
+  const fastnorm_peer_options options = options_of(0, 2);
+  for (const char* name :
+       {"cudaMalloc", "cudaHostAlloc", "cudaStreamCreateWithFlags", "cudaHostGetDevicePointer",
+        "cudaMemsetAsync", "cudaStreamSynchronize", "cudaFuncGetAttributes"}) {
+    machine.failures = {{name, cudaErrorMemoryAllocation}};
+    fastnorm_peer* peer = nullptr;
+    EXPECT_EQ(fastnorm_peer_create(contexts[0], &options, &peer), FASTNORM_ERROR_OUT_OF_MEMORY)
+        << name;
+    EXPECT_EQ(peer, nullptr);
+    EXPECT_EQ(holdings.device_memory + holdings.host_memory + holdings.streams, 0) << name;
+  }
+  machine.failures.clear();
+}
+
+TEST_F(CudaPeer, OneKernelForAlignedRows) {
+  Pair pair(create(0), create(1));
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  Call call(pair.peers[0], 3);
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK)
+      << fastnorm_last_error();
+  EXPECT_STREQ(info.kernel, "peer bf16 one-shot rms store 512x1 by 1");
+  EXPECT_EQ(info.workspace_bytes, 0u);
+  EXPECT_EQ(info.launches, 1);
+  EXPECT_EQ(info.blocks, 2u);
+  // Not yet connected.
+  EXPECT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream),
+            FASTNORM_ERROR_ARGUMENT);
+  EXPECT_TRUE(recorded.empty());
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
+  call.args.flags = FASTNORM_NORM_PDL_WAIT;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream), FASTNORM_OK)
+      << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const Launch& launch = recorded[0].launch;
+  ASSERT_NE(launch.peer_norm_params, nullptr);
+  EXPECT_EQ(launch.grid.x, 2u);
+  EXPECT_EQ(launch.block.x, 512u);
+  EXPECT_EQ(launch.early, 1);
+  EXPECT_EQ(launch.stream, kStream);
+  EXPECT_EQ(launch.context, primary_context(0));
+  const cuda::PeerExchange& e = recorded[0].norm.peer;
+  EXPECT_EQ(e.rank, 0);
+  EXPECT_EQ(e.ranks, 2);
+  EXPECT_EQ(e.rings, 2);
+  EXPECT_EQ(e.rows, 3u);
+  EXPECT_EQ(e.columns, 4096u);
+  EXPECT_EQ(e.wait_ns, 10'000'000'000u);
+  EXPECT_NE(e.buffer[0], e.buffer[1]);
+  EXPECT_EQ(recorded[0].norm.norm.x.data, static_cast<char*>(call.x.data));
+}
+
+// Rows that a fused kernel does not take: an exchange into the workspace, then the norm's kernel.
+TEST_F(CudaPeer, TwoKernelsForOthers) {
+  Pair pair(create(0), create(1));
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
+  std::vector<char> room(3 * 4096 * 4 + 4096 * 2 + 512);
+  void* const workspace =
+      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+  Call call(pair.peers[0], 3);
+  call.args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK);
+  EXPECT_EQ(info.launches, 2);
+  EXPECT_EQ(info.workspace_bytes, 3u * 4096 * 4 + 4096 * 2);
+  ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, workspace, info.workspace_bytes,
+                                         kStream),
+            FASTNORM_OK)
+      << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 2u);
+  ASSERT_NE(recorded[0].launch.peer_sum_params, nullptr);
+  EXPECT_EQ(recorded[0].sum.totals, static_cast<char*>(workspace));
+  EXPECT_EQ(recorded[0].sum.minus_zeros, static_cast<char*>(workspace) + 3 * 4096 * 4);
+  EXPECT_EQ(recorded[0].sum.exact, 1u);
+  EXPECT_EQ(recorded[0].launch.early, -1);
+  EXPECT_NE(recorded[1].launch.params, nullptr);
+  EXPECT_EQ(recorded[1].launch.early, 1);  // it waits for the exchange itself
+  EXPECT_EQ(recorded[1].launch.stream, kStream);
+}
+
+TEST_F(CudaPeer, ShardedNorm) {
+  Pair pair(create(0), create(1));
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
+  Call call(pair.peers[0], 5);
+  fastnorm_peer_sharded_norm_args args = {};
+  args.struct_size = sizeof args;
+  args.peer = pair.peers[0];
+  args.kind = FASTNORM_NORM_LAYER;
+  args.x = &call.x, args.y = &call.y;
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(fastnorm_peer_sharded_norm_query(contexts[0], &args, &info), FASTNORM_OK)
+      << fastnorm_last_error();
+  EXPECT_EQ(info.launches, 3);
+  std::vector<char> room(info.workspace_bytes + 256);
+  void* const workspace =
+      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+  ASSERT_EQ(
+      fastnorm_peer_sharded_norm(contexts[0], &args, workspace, info.workspace_bytes, kStream),
+      FASTNORM_OK)
+      << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 3u);
+  ASSERT_NE(recorded[1].launch.peer_statistics_params, nullptr);
+  const cuda::PeerStatisticsParams& p = recorded[1].statistics;
+  EXPECT_EQ(p.tokens, 5);
+  EXPECT_EQ(p.parts, 1);
+  EXPECT_EQ(p.layer, 1u);
+  EXPECT_EQ(p.share[0][1], 2048.0f);
+  EXPECT_EQ(p.next[1], 0.5f);
+  EXPECT_EQ(p.inverse[0], 1.0f / 8192);
+  for (const Recorded& r : recorded) EXPECT_EQ(r.launch.stream, kStream);
+}
+
+// What a kernel reports stops the peer until it is reset.
+TEST_F(CudaPeer, StoppedAndReset) {
+  Pair pair(create(0), create(1));
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
+  Call call(pair.peers[0], 1);
+  const auto run = [&] {
+    return fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream);
+  };
+  ASSERT_EQ(run(), FASTNORM_OK);
+  const cuda::PeerExchange e = recorded[0].norm.peer;
+  e.control->calls = 1;
+  EXPECT_EQ(state_of(pair.peers[0]).calls, 1u);
+  EXPECT_EQ(state_of(pair.peers[0]).error, FASTNORM_PEER_ERROR_NONE);
+  EXPECT_EQ(state_of(pair.peers[0]).rank, -1);
+  *e.report = e.control->stopped = FASTNORM_PEER_ERROR_MISSING | 2 << 8;
+  EXPECT_EQ(state_of(pair.peers[0]).error, FASTNORM_PEER_ERROR_MISSING);
+  EXPECT_EQ(state_of(pair.peers[0]).rank, 1);
+  EXPECT_EQ(run(), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("rank 1 was missing"), std::string::npos);
+  EXPECT_EQ(recorded.size(), 1u);
+  std::memset(e.buffer[0], 0, 64);
+  e.control->number[0][0] = 9;
+  ASSERT_EQ(fastnorm_peer_reset(pair.peers[0]), FASTNORM_OK);
+  uint32_t word = 0;
+  std::memcpy(&word, e.buffer[0], 4);
+  EXPECT_EQ(word, kPeerEmpty);
+  EXPECT_EQ(e.control->number[0][0], 0u);
+  EXPECT_EQ(state_of(pair.peers[0]).calls, 0u);
+  EXPECT_EQ(run(), FASTNORM_OK);
+}
+
+TEST_F(CudaPeer, BuffersOfTheCallers) {
+  fastnorm_peer_options options = options_of(0, 2);
+  uint64_t bytes = 0;
+  ASSERT_EQ(fastnorm_peer_buffer_bytes(contexts[0], &options, &bytes), FASTNORM_OK);
+  std::vector<char> memory(2 * bytes + 512);
+  char* const first =
+      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256);
+  void* const buffers[2] = {first, first + (bytes + 255) / 256 * 256};
+  fastnorm_peer* peer = nullptr;
+  ASSERT_EQ(fastnorm_peer_create_from_pointers(contexts[0], &options, buffers, 2, &peer),
+            FASTNORM_OK)
+      << fastnorm_last_error();
+  EXPECT_EQ(state_of(peer).connected, 1);
+  EXPECT_EQ(static_cast<unsigned char>(first[bytes - 1]), 0xff);
+  PeerBlob blob;
+  EXPECT_EQ(fastnorm_peer_export(peer, &blob, sizeof blob), FASTNORM_ERROR_ARGUMENT);
+  fastnorm_peer_destroy(peer);
+}
+
+}  // namespace
+}  // namespace fastnorm::test
