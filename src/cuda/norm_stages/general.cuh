@@ -23,7 +23,6 @@ struct StagesSlots {
 
 // Groups whose statistics are known at once. It is a multiple of 128: no block of codes is in two
 // windows.
-// whole.
 template <class Tile>
 inline constexpr int kStageWindow = Tile::kOneWarp ? 128 : 1024;
 
