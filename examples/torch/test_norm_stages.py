@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Tests of the PyTorch operators of stages, on the CPU or a CUDA device.
 
-Values are compared with double precision: each element is within the unit roundoff of its dtype for
-each rounding on the way, and 2^-18 for single precision, of the element and 0.1 more. Run with a Python that has PyTorch and
+Values are compared with double precision. Each element is within the unit roundoff of its dtype for
+each rounding on the way, and 2^-18 for single precision. Both are shares of the element and 0.1.
+Run with a Python that has PyTorch and
 NumPy. The last line is the count.
 """
 

@@ -21,8 +21,8 @@ struct StagesSlots {
   static constexpr Sink kSink = Sink::kQuant;
 };
 
-// Groups whose statistics are known at once. A multiple of 128, so that a window has blocks of codes
-// whole.
+// Groups whose statistics are known at once. It is a multiple of 128: no block of codes is in two
+// windows.
 template <class Tile>
 inline constexpr int kStageWindow = Tile::kOneWarp ? 128 : 1024;
 

@@ -122,8 +122,8 @@ def gated_norm(
     """norm(x) * act(gate), or with gate_before norm(x * act(gate)).
 
     gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all. Weight and
-    bias are [n], or [group_size] for all groups alike."""
+    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all.
+    Weight and bias are [n], or [group_size] for all groups alike."""
     return _gated_norm(
         x,
         gate,
