@@ -61,8 +61,8 @@ struct Launch {
   const cuda::NormHeadsBackwardParams* heads_backward_params;
   const cuda::HeldHeadsBackwardParams* held_heads_backward_params;
   const cuda::HeadsFoldParams* heads_fold_params;
-  const cuda::PeerNormParams* peer_norm_params;     // of a fused kernel of peers
-  const cuda::PeerSumParams* peer_sum_params;       // of one that exchanges rows
+  const cuda::PeerNormParams* peer_norm_params;  // of a fused kernel of peers
+  const cuda::PeerSumParams* peer_sum_params;    // of one that exchanges rows
   const cuda::PeerStatisticsParams* peer_statistics_params;
 };
 
