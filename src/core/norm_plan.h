@@ -15,6 +15,7 @@
 namespace fastnorm {
 
 struct NormBackwardChoices;
+struct StagesKernelList;
 
 // What planning knows of a GPU architecture. The values are in cuda/arch.h.
 struct ArchSpec {
@@ -26,6 +27,7 @@ struct ArchSpec {
   const NormChoices* choices;  // which kernel a call of the forward family runs on
   const NormBackwardChoices* backward_choices;  // of norm_backward
   bool holds_rows;  // norm_backward and norm_heads have kernels that hold rows in registers
+  const StagesKernelList* stages;  // the kernels of norm calls with stages
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };
@@ -121,6 +123,10 @@ bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc
 // the rows of both, both get it, where their plans have others or different ones by their numbers of rows. Returns whether there is one.
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
                    std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan);
+
+// Refuses rows that a grid of `blocks` thread blocks cannot number.
+fastnorm_status check_grid(const NormDesc& desc, uint64_t blocks, const ArchSpec& arch,
+                           Error& error);
 
 // Plans one call on a given kernel instead of the ladder's choice, for plan_together() and tests. FASTNORM_ERROR_UNSUPPORTED if that kernel
 // cannot serve the call.

@@ -78,7 +78,7 @@ def test_explain(program):
 
 def test_bench(program):
     cases = program.cases
-    path = program.folder / "heads_backward.json"
+    path = program.work / "heads_backward.json"
     text = program.expect(f"{WORD} bench", SUCCESS, WORD, "bench", "--tokens", "9", "--query-heads",
                           "4", "--key-heads", "2", "--repeats", "2", "--output", path,
                           says=("median", "GB/s", "copy of as many bytes in the same run"))

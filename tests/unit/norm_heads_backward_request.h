@@ -64,7 +64,8 @@ struct BackwardHeadsRequest {
 };
 
 // Query, key and value heads whose dx are views of one packed gradient: 7 tokens of 8, 2 and 2
-// heads of 128 columns. The query's weight is shared. The key has one for each head, and statistics.
+// heads of 128 columns. The query's weight is shared. The key has one for each head, and
+// statistics.
 inline BackwardHeadsRequest backward_heads_request() {
   BackwardHeadsRequest r;
   r.args.struct_size = sizeof r.args;

@@ -25,6 +25,7 @@ SECTIONS = [
             ("Gradients", "docs/norm_backward.md"),
             ("MLA decode", "docs/mla_decode.md"),
             ("Several GPUs", "docs/peer.md"),
+            ("NCCL", "docs/nccl.md"),
         ],
     ),
     (

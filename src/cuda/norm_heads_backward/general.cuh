@@ -3,8 +3,8 @@
 // rows.
 //
 // A row's gradient waits in shared memory, as f32 in the order of its columns. There rope finds its
-// pairs, and dx may replace dy or x. The sums of each lane are there too. A block with one lane adds
-// to the workspace directly.
+// pairs, and dx may replace dy or x. The sums of each lane are there too. A block with one lane
+// adds to the workspace directly.
 #pragma once
 
 #include "cuda/common/ptx/grid.cuh"

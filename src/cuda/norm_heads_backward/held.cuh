@@ -171,8 +171,8 @@ __device__ __forceinline__ void turn_held_row(float (&d)[S::kVectors][S::kPerVec
   }
 }
 
-// The forward's factors of a row's columns. With sums of dbias they do not fit in registers and are in
-// shared memory.
+// The forward's factors of a row's columns. With sums of dbias they do not fit in registers and are
+// in shared memory.
 template <class S>
 struct HeldGains {
   __device__ __forceinline__ HeldGains(const HeldGradientParams& part, uint32_t head,

@@ -1,6 +1,6 @@
 // The kernels of norm_heads_backward for each architecture, expanded from variants.inc to constexpr
-// tables. Planning searches them, tests iterate them, and instances.cu turns them into kernels. Needs
-// no CUDA.
+// tables. Planning searches them, tests iterate them, and instances.cu turns them into kernels.
+// Needs no CUDA.
 #pragma once
 
 #include <algorithm>
