@@ -161,7 +161,7 @@ class Staging:
             return relative(self.targets[page], target) + anchor
         if str(path) == "docs/reference.md":
             return relative(Path("reference/c/index.html"), target)
-        if path.parent == Path("include/fastnorm"):
+        if path.parent.name == "fastnorm" and path.parent.parent.name == "include":
             file = path.name.replace("_", "__").replace(".", "_8") + ".html"
             return relative(Path("reference/c") / file, target) + anchor
         if path.suffix in (".svg", ".png"):
