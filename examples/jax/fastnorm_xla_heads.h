@@ -1,5 +1,5 @@
-// What the handlers of norm_heads and norm_heads_backward share: XLA's buffers as tensors, one after
-// another. Buffers are compact.
+// What the handlers of norm_heads and norm_heads_backward share: XLA's buffers as tensors, in their
+// order. Buffers are compact.
 #pragma once
 
 #include <array>

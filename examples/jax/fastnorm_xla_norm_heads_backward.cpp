@@ -1,9 +1,9 @@
 // libfastnorm for XLA: the handlers behind the gradients of fastnorm.jax.norm_heads. A call builds
 // the parts of one fastnorm_norm_heads_backward on its stack, from the buffers that XLA passes.
 //
-// Attributes are as in fastnorm_xla_norm_heads.cpp. Operands are those of each part: dy, and what its
-// mask of inputs says; then the shared ones. Results are those of its mask of outputs. Statistics are
-// computed again.
+// Attributes are as in fastnorm_xla_norm_heads.cpp. Operands are those of each part: dy, and what
+// its mask of inputs says; then the shared ones. Results are those of its mask of outputs.
+// Statistics are computed again.
 
 #include "fastnorm_xla_heads.h"
 

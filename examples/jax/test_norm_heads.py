@@ -543,7 +543,8 @@ def test_gradients(suite):
         across = layer_norm
         name = f"gradients {dtype}{' layer, across heads' if layer_norm else ''}"
         layer = Layer(dtype)
-        bias = (normal((HEAD,), dtype, 8), normal((KEY, HEAD), dtype, 9)) if layer_norm else [None] * 2
+        bias = [normal((HEAD,), dtype, 8), normal((KEY, HEAD), dtype, 9)]
+        bias = bias if layer_norm else [None] * 2
         weights = [[w, b] for w, b in zip(layer.weights, bias)]
         seeds = [normal((TOKENS, h, HEAD), dtype, 10 + h) for h in (QUERY, KEY, KEY + 1)]
         seeds[2] = seeds[2][:, :KEY]
@@ -614,7 +615,8 @@ def check_direct_gradients(suite, name, layer, seeds, found):
     suite.check(f"{name}: dx has the bits of the C ABI", bits(found[0]) == bits(dqkv))
     for i, (dweight, _) in enumerate(found[1]):
         suite.check(
-            f"{name}: dweight {i} has the bits of the C ABI", bits(dweight) == bits(results[2 * i + 1])
+            f"{name}: dweight {i} has the bits of the C ABI",
+            bits(dweight) == bits(results[2 * i + 1]),
         )
 
 
@@ -629,7 +631,9 @@ def test_gradients_of_some(suite):
 
     before = fj.handler_calls()
     found = jax.block_until_ready(jax.grad(query)(layer.weights[0]))
-    suite.check("a weight's gradient alone", found.shape == (HEAD,) and bool(jnp.abs(found).sum() > 0))
+    suite.check(
+        "a weight's gradient alone", found.shape == (HEAD,) and bool(jnp.abs(found).sum() > 0)
+    )
     suite.check("it takes two calls", fj.handler_calls() == before + 2)
 
     def cached(w, cache):
@@ -649,7 +653,9 @@ def test_gradients_of_some(suite):
         lambda x: fh.norm_heads([rope._replace(x=x)], **tables)[0].y, layer.qkv
     )
     (there,) = back(turned)
-    suite.check("rope alone: its transpose turns back", bool(jnp.allclose(there, layer.qkv, atol=1e-5)))
+    suite.check(
+        "rope alone: its transpose turns back", bool(jnp.allclose(there, layer.qkv, atol=1e-5))
+    )
     for name, of in (("cos", layer.cos), ("a cache", layer.caches[0])):
         def wanted(value):
             if name == "cos":
