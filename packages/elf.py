@@ -3,6 +3,9 @@
 import re
 import subprocess
 
+# The versions of glibc that tools for wheels have a policy for.
+MANYLINUX = [(2, 17), (2, 24), (2, 26), (2, 27), (2, 28), (2, 31), (2, 34), (2, 35)]
+
 
 def _readelf(path, *options):
     return subprocess.run(
@@ -39,8 +42,8 @@ def has_cuda(path):
 
 
 def manylinux(path):
-    """The platform tag of a wheel with this library: the oldest glibc that has what it needs. One
-    that needs libstdc++ is for this machine alone: others may have an older one."""
+    """The platform tag of a wheel with this library: the oldest known glibc that has what it needs.
+    One that needs libstdc++ is for this machine alone: others may have an older one."""
     allowed = {
         "libc.so.6",
         "libm.so.6",
@@ -60,6 +63,6 @@ def manylinux(path):
         )
     if "libstdc++.so.6" in needed(path):
         return f"linux_{machine(path)}"
-    glibc = newest(path, "GLIBC") or (2, 17)
-    major, minor = max(glibc[:2], (2, 17))
+    glibc = (newest(path, "GLIBC") or (2, 17))[:2]
+    major, minor = next((known for known in MANYLINUX if known >= glibc), glibc)
     return f"manylinux_{major}_{minor}_{machine(path)}"

@@ -20,6 +20,8 @@ COPIES = {
     "bindings/java/pom.xml": r"<artifactId>fastnorm</artifactId>\s*<version>([^<]*)</version>",
     "CHANGELOG.md": r"\A(?:.*\n)*?## (\d+\.\d+\.\d+)",
 }
+# A page whose every version is the project's.
+PAGE, ANY = "docs/install.md", r"(?<![\d.])\d+\.\d+\.\d+(?![\d.]*\d)"
 PARTS = "include/fastnorm/version.h"
 
 
@@ -50,7 +52,11 @@ def check(wanted):
     if ".".join(parts) != wanted:
         print(f"FAIL {PARTS} has version {'.'.join(parts)}; required: {wanted}, of meson.build")
         failed += 1
-    print(f"{len(COPIES) + 1 - failed} passed, {failed} failed, 0 skipped")
+    others = sorted(set(re.findall(ANY, (ROOT / PAGE).read_text())) - {wanted})
+    if others:
+        print(f"FAIL {PAGE} has version {', '.join(others)}; required: {wanted}, of meson.build")
+        failed += 1
+    print(f"{len(COPIES) + 2 - failed} passed, {failed} failed, 0 skipped")
     return failed
 
 
@@ -65,6 +71,7 @@ def update(wanted):
         if found is None:
             raise SystemExit(f"{name} has no version of the form {pattern}")
         path.write_text(text[: found.start(1)] + wanted + text[found.end(1) :])
+    (ROOT / PAGE).write_text(re.sub(ANY, wanted, (ROOT / PAGE).read_text()))
 
 
 def main():

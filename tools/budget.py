@@ -42,6 +42,7 @@ FAMILIES = (
     ("norm_heads_backward", r"\b(held_|fold_)?norm_heads_backward_"),
     ("norm_heads", r"\bnorm_heads_|\bheld_heads_"),
     ("peer", r"\bpeer_"),
+    ("norm_stages", r"\bnorm_stages_"),
     ("mla_decode", r"\bmla_decode_"),
     ("norm", r"\bnorm_(pair_)?kernel<"),
 )

@@ -388,6 +388,10 @@ func TestStagesOnGPU(t *testing.T) {
 		{X: at, Y: at, Activation: fastnorm.ActivationSiLU},
 		{X: at, Y: at, Branch: &fastnorm.Branch{}},
 	} {
-		wantError(t, c.Norm(n), fastnorm.ErrUnsupported, "CPU")
+		if err := c.Norm(n); err != nil {
+			t.Error(err)
+		}
 	}
+	scaled := fastnorm.Norm{X: at, Y: at, ModulationScale: at}
+	wantError(t, c.Norm(scaled), fastnorm.ErrUnsupported, "modulation_shift is given")
 }

@@ -6,9 +6,7 @@
 // results are those of each part, as its mask of outputs says. A cache is an operand and a result,
 // in one memory; so are the scales of its blocks. Buffers are compact.
 
-#include <array>
-
-#include "fastnorm_xla.h"
+#include "fastnorm_xla_heads.h"
 
 namespace {
 
@@ -35,19 +33,12 @@ constexpr size_t kMostParts = 8, kPartBuffers = 8, kSharedTensors = 4;
 constexpr int32_t kCacheInput = 4, kScaleInput = 8;  // of the mask of inputs
 constexpr int32_t kY = 1, kCache = 2, kScale = 4;    // of the mask of outputs
 
-struct View {
-  std::array<int64_t, kMaxRank> shape = {}, strides = {};
-  fastnorm_tensor tensor = {};
-};
-
-class Call {
+class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
  public:
   Call(fastnorm_device device, ffi::RemainingArgs arguments, ffi::RemainingRets results)
-      : device_(device), arguments_(arguments), results_(results) {
+      : HeadsBuffers(device, arguments, results) {
     args.struct_size = sizeof args;
   }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
 
   // False where the buffers are not those that the numbers tell of.
   bool add_part(const int32_t* words, const float* scalars) {
@@ -86,7 +77,7 @@ class Call {
     for (size_t i = 0; i < kSharedTensors; ++i) {
       if ((words[kTensors] >> i & 1) != 0) *fields[i] = operand();
     }
-    return fits_ && next_argument_ == arguments_.size() && next_result_ == results_.size();
+    return used_up();
   }
 
   fastnorm_norm_heads_args args = {};
@@ -94,60 +85,11 @@ class Call {
   int32_t count = 0;
 
  private:
-  const fastnorm_tensor* operand() {
-    const auto buffer = arguments_.get<ffi::AnyBuffer>(next_argument_++);
-    return buffer.has_value() ? view(*buffer) : nothing();
-  }
-  const fastnorm_tensor* result() {
-    auto buffer = results_.get<ffi::AnyBuffer>(next_result_++);
-    return buffer.has_value() ? view(**buffer) : nothing();
-  }
-  const fastnorm_tensor* nothing() {
-    fits_ = false;
-    return nullptr;
-  }
-
-  const fastnorm_tensor* view(ffi::AnyBuffer buffer) {
-    const auto dims = buffer.dimensions();
-    if (used_ == views_.size() || dims.size() > kMaxRank) return nothing();
-    View& v = views_[used_++];
-    std::copy(dims.begin(), dims.end(), v.shape.begin());
-    int64_t stride = 1;
-    for (size_t i = dims.size(); i-- > 0; stride *= v.shape[i]) v.strides[i] = stride;
-    v.tensor.data = buffer.untyped_data();
-    v.tensor.device_type = device_.device_type;
-    v.tensor.device_id = device_.device_id;
-    v.tensor.ndim = static_cast<int32_t>(dims.size());
-    v.tensor.dtype = dtype_of(buffer.element_type());
-    v.tensor.shape = v.shape.data();
-    v.tensor.strides = v.strides.data();
-    return &v.tensor;
-  }
-
-  // x becomes a view of some of its heads.
-  bool take_heads(const fastnorm_tensor* x, int32_t first, int32_t heads) {
-    View& v = views_[used_ - 1];
-    if (x != &v.tensor || v.tensor.ndim != 3 || first < 0 || heads < 0 ||
-        first + int64_t{heads} > v.shape[1]) {
-      return false;
-    }
-    const int64_t bytes = v.tensor.dtype.bits / 8;
-    v.tensor.byte_offset = static_cast<uint64_t>(first * v.strides[1] * bytes);
-    v.shape[1] = heads;
-    return true;
-  }
-
   // Of an operand that is also a result, or is none.
   static bool is_same(const fastnorm_tensor* operand, const fastnorm_tensor* result) {
     return operand == nullptr || (result != nullptr && operand->data == result->data);
   }
 
-  const fastnorm_device device_;
-  ffi::RemainingArgs arguments_;
-  ffi::RemainingRets results_;
-  size_t next_argument_ = 0, next_result_ = 0, used_ = 0;
-  bool fits_ = true;
-  std::array<View, kMostParts * kPartBuffers + kSharedTensors> views_;
   fastnorm_norm_heads_part part_[kMostParts] = {};
 };
 

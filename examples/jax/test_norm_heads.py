@@ -496,15 +496,182 @@ def test_errors(suite):
                     [r.cache for r in fh.norm_heads([q, k], **{**layer.tables(), **change})]
                 ),
             )
+
+
+# --- gradients ---
+
+
+def plain(q, k, v, weights, tables, layer_norm=False, across=False):
+    """The heads of test_gradients as JAX's own functions of float32."""
+    c, s = (tables[n][tables["positions"]][:, None] for n in ("cos", "sin"))
+
+    def turned(z):
+        a, b = z[..., : HEAD // 2], z[..., HEAD // 2 :]
+        return jnp.concatenate([a * c - b * s, b * c + a * s], -1)
+
+    def norm(x, w, bias):
+        axes = (-2, -1) if across else -1
+        if layer_norm:
+            x = x - x.mean(axes, keepdims=True)
+        z = x * jax.lax.rsqrt((x**2).mean(axes, keepdims=True) + EPS) * w
+        return z if bias is None else z + bias
+
+    return turned(norm(q, *weights[0])), turned(norm(k, *weights[1])), v
+
+
+def gradient_parts(qkv, weights, layer_norm=False, across=False):
+    both = {
+        "norm": "layer" if layer_norm else "rms",
+        "eps": EPS,
+        "rope": True,
+        "across_heads": across,
+    }
+    return [
+        fh.Part(qkv, weight=weights[0][0], bias=weights[0][1], heads=(0, QUERY), **both),
+        fh.Part(qkv, weight=weights[1][0], bias=weights[1][1], heads=(QUERY, KEY), **both),
+        fh.Part(qkv, heads=(QUERY + KEY, KEY)),
+    ]
+
+
+def gradient_tables(layer):
+    return {**layer.tables(), "slots": None}
+
+
+def test_gradients(suite):
+    """Against JAX's own gradients of the formula in float32."""
+    for dtype, layer_norm in (*((d, False) for d in DTYPES), ("bfloat16", True)):
+        across = layer_norm
+        name = f"gradients {dtype}{' layer, across heads' if layer_norm else ''}"
+        layer = Layer(dtype)
+        bias = [normal((HEAD,), dtype, 8), normal((KEY, HEAD), dtype, 9)]
+        bias = bias if layer_norm else [None] * 2
+        weights = [[w, b] for w, b in zip(layer.weights, bias)]
+        seeds = [normal((TOKENS, h, HEAD), dtype, 10 + h) for h in (QUERY, KEY, KEY + 1)]
+        seeds[2] = seeds[2][:, :KEY]
+
+        def ours(qkv, weights):
+            found = fh.norm_heads(
+                gradient_parts(qkv, weights, layer_norm, across), **gradient_tables(layer)
+            )
+            return sum((r.y.astype(jnp.float32) * d).sum() for r, d in zip(found, seeds))
+
+        def theirs(qkv, weights):
+            heads = (qkv[:, :QUERY], qkv[:, QUERY : QUERY + KEY], qkv[:, QUERY + KEY :])
+            found = plain(*heads, weights, layer.tables(), layer_norm, across)
+            return sum((y * d).sum() for y, d in zip(found, seeds))
+
+        wide = jax.tree.map(lambda a: a.astype(jnp.float32), (layer.qkv, weights))
+        found = jax.jit(jax.grad(ours, (0, 1)))(layer.qkv, weights)
+        wanted = jax.jit(jax.grad(theirs, (0, 1)))(*wide)
+        unit = {"float32": 2.0**-18, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+        for of, a, b in zip(
+            ("qkv", "weights and biases"), (found[0], found[1]), (wanted[0], wanted[1])
+        ):
+            pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
+            near = all(
+                x.dtype == jnp.dtype(dtype)
+                and (abs(f64(x) - f64(y)) <= unit * (abs(f64(y)) + abs(f64(y)).max())).all()
+                for x, y in pairs
+            )
+            suite.check(f"{name}: {of}", near and len(pairs) > 0)
+        again = jax.grad(ours, (0, 1))(layer.qkv, weights)
+        suite.check(
+            f"{name}: the same bits without jit",
+            all(bits(a) == bits(b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(again))),
+        )
+        if not across:
+            check_direct_gradients(suite, name, layer, seeds, found)
+
+
+def check_direct_gradients(suite, name, layer, seeds, found):
+    """The bits of the C ABI, called directly."""
+    if DEVICE != "cpu":
+        return
+    kept = []
+
+    def view(label, value):
+        host = np.array(np.asarray(value), order="C")
+        kept.append(host)
+        strides = [s // host.itemsize for s in host.strides]
+        return View(
+            host.ctypes.data, fj._dtype(label, host.dtype), host.shape, strides, host.itemsize
+        )
+
+    parts, results = [], []
+    for i, x in enumerate(heads_of(layer)):
+        part = {"dy": view("dy", seeds[i]), "dx": view("dx", jnp.zeros_like(x))}
+        results.append(kept[-1])
+        if i < 2:
+            part.update(flags=c.NORM | c.ROPE, eps=EPS, x=view("x", x))
+            part["weight"] = view("weight", layer.weights[i])
+            part["dweight"] = view("dweight", jnp.zeros_like(layer.weights[i]))
+            results.append(kept[-1])
+        parts.append(part)
+    tables = {n: view(n, a) for n, a in layer.tables().items() if n != "slots"}
+    call = context.norm_heads_backward(parts, rope_dim=HEAD, **tables)
+    room = np.zeros(call.query().workspace_bytes + 256, np.uint8)
+    call.run((room.ctypes.data + 255) // 256 * 256, room.nbytes - 256)
+    dqkv = np.concatenate([results[i] for i in (0, 2, 4)], axis=1)
+    suite.check(f"{name}: dx has the bits of the C ABI", bits(found[0]) == bits(dqkv))
+    for i, (dweight, _) in enumerate(found[1]):
+        suite.check(
+            f"{name}: dweight {i} has the bits of the C ABI",
+            bits(dweight) == bits(results[2 * i + 1]),
+        )
+
+
+def test_gradients_of_some(suite):
+    """Only what is wanted is computed; what has no gradient says so."""
+    layer = Layer("float32")
+    q, k, v = layer.parts()
+    tables = gradient_tables(layer)
+
+    def query(w):
+        return fh.norm_heads([q._replace(weight=w)], **tables)[0].y.sum()
+
+    before = fj.handler_calls()
+    found = jax.block_until_ready(jax.grad(query)(layer.weights[0]))
+    suite.check(
+        "a weight's gradient alone", found.shape == (HEAD,) and bool(jnp.abs(found).sum() > 0)
+    )
+    suite.check("it takes two calls", fj.handler_calls() == before + 2)
+
+    def cached(w, cache):
+        results = fh.norm_heads([k._replace(weight=w, cache=cache)], **layer.tables())
+        return results[0].y.sum(), results[0].cache
+
+    (value, cache), _ = jax.value_and_grad(cached, has_aux=True)(
+        layer.weights[1], layer.caches[0]
+    )
+    suite.check(
+        "a gradient beside a cache",
+        bits(cache) == bits(fh.norm_heads([k], **layer.tables())[0].cache)
+        and bool(jnp.isfinite(value)),
+    )
+    rope = fh.Part(layer.qkv, rope=True, interleaved=True)
+    turned, back = jax.vjp(
+        lambda x: fh.norm_heads([rope._replace(x=x)], **tables)[0].y, layer.qkv
+    )
+    (there,) = back(turned)
+    suite.check(
+        "rope alone: its transpose turns back", bool(jnp.allclose(there, layer.qkv, atol=1e-5))
+    )
+    for name, of in (("cos", layer.cos), ("a cache", layer.caches[0])):
+        def wanted(value):
+            if name == "cos":
+                return fh.norm_heads([q], **{**tables, "cos": value})[0].y.sum()
+            return fh.norm_heads([k._replace(cache=value)], **layer.tables())[0].y.sum()
+
+        suite.raises(
+            f"a gradient of {name}", FastnormError, "is wanted", lambda: jax.grad(wanted)(of)
+        )
     suite.raises(
-        "a gradient",
-        Exception,
-        "cannot be differentiated",
+        "a gradient through a cache",
+        FastnormError,
+        "stored is given",
         lambda: jax.grad(
-            lambda w: fh.norm_heads([q._replace(weight=w)], **{**layer.tables(), "slots": None})[
-                0
-            ].y.sum()
-        )(layer.weights[0]),
+            lambda w: fh.norm_heads([k._replace(weight=w)], **layer.tables())[0].cache.sum()
+        )(layer.weights[1]),
     )
 
 
@@ -570,6 +737,8 @@ if __name__ == "__main__":
             test_vmap,
             test_nothing,
             test_errors,
+            test_gradients,
+            test_gradients_of_some,
             test_handler_for_cuda,
         ]
     )

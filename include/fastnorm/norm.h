@@ -97,8 +97,8 @@
  *  sqrt(S / N + eps) for N columns in all. LAYER: merge the means and sums of squares by Chan's
  *  formula; adding the sums up is wrong.
  *
- *  Calls with a stage run on the CPU: on a CUDA context they are FASTNORM_ERROR_UNSUPPORTED in this
- *  version.
+ *  Calls with residual_gate or a modulation run on the CPU: on a CUDA context they are
+ *  FASTNORM_ERROR_UNSUPPORTED in this version.
  *
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *

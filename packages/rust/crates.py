@@ -134,6 +134,21 @@ def make_workspace(work):
     return space
 
 
+def cargo_home(folder, more=""):
+    """A home of cargo with what the user's has, but for unpacked crates: cargo takes an unpacked
+    fastnorm-sys of the same version for the one that it packs. more: lines of config.toml."""
+    own = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "registry").mkdir(parents=True)
+    for name in ("registry/index", "registry/cache", "git"):
+        (own / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(own / name)
+    settings = own / "config.toml"
+    text = settings.read_text() if settings.exists() else ""
+    (folder / "config.toml").write_text(f"{text}\n{more}")
+    return folder
+
+
 def make(work, out):
     """Both crates, each compiled once from what is packed, as documentation is: without a
     library."""
@@ -145,7 +160,12 @@ def make(work, out):
     run(
         ["cargo", "package", "--workspace", "--allow-dirty", "--locked"],
         cwd=space,
-        env={**os.environ, "CARGO_TARGET_DIR": str(target), "DOCS_RS": "1"},
+        env={
+            **os.environ,
+            "CARGO_HOME": str(cargo_home(work / "home")),
+            "CARGO_TARGET_DIR": str(target),
+            "DOCS_RS": "1",
+        },
     )
     out.mkdir(parents=True, exist_ok=True)
     made = sorted((target / "package").glob("*.crate"))

@@ -4,7 +4,6 @@ files and nothing else. Go's proxy and cargo's registry are folders of this test
 published."""
 
 import argparse
-import os
 import re
 import shutil
 import subprocess
@@ -78,20 +77,12 @@ def environment(work, title):
         }
     if title == "Rust":
         folder, _ = rust_crates.unpacked(work / "rust")
-        home = work / "cargo"
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir()
-        own = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
-        for name in ("registry", "git", "config.toml"):
-            if name != "config.toml" and (own / name).exists():
-                (home / name).symlink_to(own / name)
-        settings = (own / "config.toml").read_text() if (own / "config.toml").exists() else ""
         version = module.project_version()
         patches = "".join(
             f'{name} = {{ path = "{folder}/{name}-{version}" }}\n'
             for name in ("fastnorm", "fastnorm-sys")
         )
-        (home / "config.toml").write_text(f"{settings}\n[patch.crates-io]\n{patches}")
+        home = rust_crates.crates.cargo_home(work / "cargo", f"[patch.crates-io]\n{patches}")
         return {"CARGO_HOME": str(home), "CARGO_TARGET_DIR": str(work / "target")}
     return {}
 

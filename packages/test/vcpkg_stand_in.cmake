@@ -26,14 +26,14 @@ endfunction()
 function(vcpkg_configure_meson)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "SOURCE_PATH" "OPTIONS")
   execute_process(
-    COMMAND meson setup "${WORK}/build" "${arg_SOURCE_PATH}" --buildtype release
+    COMMAND meson setup "${arg_SOURCE_PATH}/build" "${arg_SOURCE_PATH}" --buildtype "${BUILDTYPE}"
             --prefix "${CURRENT_PACKAGES_DIR}" --libdir lib ${arg_OPTIONS}
     COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 function(vcpkg_install_meson)
   if(FASTNORM_BUILD)
-    execute_process(COMMAND meson install -C "${WORK}/build" COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND meson install -C "${SOURCE_PATH}/build" COMMAND_ERROR_IS_FATAL ANY)
   endif()
 endfunction()
 

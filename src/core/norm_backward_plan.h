@@ -137,8 +137,8 @@ struct NormBackwardPlan {
   uint64_t bytes_written = 0;
 };
 
-// Plans on a kernel of `table`, the table of a CUDA device. FASTNORM_ERROR_UNSUPPORTED if a grid would
-// be too large, or if the weight varies along more than one index of the rows.
+// Plans on a kernel of `table`, the table of a CUDA device. FASTNORM_ERROR_UNSUPPORTED if a grid
+// would be too large, or if the weight varies along more than one index of the rows.
 fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                    std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,
                                    Error& error);

@@ -122,12 +122,7 @@ fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* 
 // Calls with stages have their own kernels.
 [[gnu::noinline]] fastnorm_status plan_stages(const NormDesc& d, const DeviceFacts& facts,
                                               NormPlan* plan, Error& error) {
-  FASTNORM_REQUIRE(facts.device_type == FASTNORM_DEVICE_CPU, FASTNORM_ERROR_UNSUPPORTED,
-                   "the context's device is CUDA:%d and a stage is given (gate, activation, "
-                   "group_size, sumsq, rstd_in, branch_norm, alpha, sum_scale, residual_gate or a "
-                   "modulation); this version has them on the CPU; nearest: a "
-                   "CPU context, or no stage",
-                   facts.device_id);
+  if (facts.device_type == FASTNORM_DEVICE_CUDA) return plan_stages_cuda(d, facts, plan, error);
   plan->index = stages_kernel(d.dtype, d.kind == FASTNORM_NORM_LAYER ? Stat::kLayer : Stat::kRms);
   plan->entry = &kStagesTable[static_cast<size_t>(plan->index)];
   return plan_cpu(d, facts, plan);
@@ -147,6 +142,21 @@ FASTNORM_HOT bool streams_short_loads(const NormDesc& d, NormKey key, const Norm
                  plan.bytes_read + plan.bytes_written);
 }
 
+FASTNORM_HOT fastnorm_status fits_grid(const NormDesc& d, uint64_t blocks, const ArchSpec& arch,
+                                       Error& error) {
+  constexpr int64_t kMaxRows = int64_t{0xffffff00};  // row numbers are 32 bits wide on the device
+  FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
+                   "x has %" PRId64 " rows; a call takes %" PRId64
+                   "; nearest: a call for each part of the rows",
+                   d.rows, kMaxRows);
+  FASTNORM_REQUIRE(blocks <= arch.max_blocks, FASTNORM_ERROR_UNSUPPORTED,
+                   "x has %" PRId64 " rows, which take %" PRIu64
+                   " thread blocks; a grid holds %" PRIu64
+                   "; nearest: a call for each part of the rows",
+                   d.rows, blocks, arch.max_blocks);
+  return FASTNORM_OK;
+}
+
 // The part of a CUDA plan that follows from the kernel.
 FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts,
                                        const NormEntry& entry, NormPlan* plan, Error& error) {
@@ -157,16 +167,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   plan->rows_per_block = per_block;
   plan->blocks = static_cast<uint64_t>(divide_up_pow2(d.rows, plan->rows_per_block)) *
                  static_cast<uint64_t>(tile.blocks);
-  constexpr int64_t kMaxRows = int64_t{0xffffff00};  // the device numbers rows in 32 bits
-  FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
-                   "x has %" PRId64 " rows; a call takes %" PRId64
-                   "; nearest: a call for each part of the rows",
-                   d.rows, kMaxRows);
-  FASTNORM_REQUIRE(plan->blocks <= arch.max_blocks, FASTNORM_ERROR_UNSUPPORTED,
-                   "x has %" PRId64 " rows, which take %" PRIu64
-                   " thread blocks; a grid holds %" PRIu64
-                   "; nearest: a call for each part of the rows",
-                   d.rows, plan->blocks, arch.max_blocks);
+  FASTNORM_TRY(fits_grid(d, plan->blocks, arch, error));
   const bool layer = d.kind == FASTNORM_NORM_LAYER;
   // A lean kernel with several rows per block that writes y either streams or does not.
   const bool known = per_block > 1 && key.source == Source::kPlain && key.sink == Sink::kStore &&
@@ -467,6 +468,10 @@ FASTNORM_HOT bool asks_the_same(const NormDesc& a, const NormDesc& b) {
 }
 
 }  // namespace
+
+fastnorm_status check_grid(const NormDesc& d, uint64_t blocks, const ArchSpec& arch, Error& error) {
+  return fits_grid(d, blocks, arch, error);
+}
 
 int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
   return widest_access(alignment_bits(desc), limit);

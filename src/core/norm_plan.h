@@ -15,6 +15,7 @@
 namespace fastnorm {
 
 struct NormBackwardChoices;
+struct StagesKernelList;
 
 // What planning knows of a GPU architecture. cuda/arch.h has the values.
 struct ArchSpec {
@@ -26,6 +27,7 @@ struct ArchSpec {
   const NormChoices* choices;  // which kernel a call of the forward family runs on
   const NormBackwardChoices* backward_choices;  // of norm_backward
   bool holds_rows;  // norm_backward and norm_heads have kernels that hold rows in registers
+  const StagesKernelList* stages;  // the kernels of norm calls with stages
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };
@@ -123,6 +125,10 @@ bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc
 // different kernels, because their numbers of rows differ. Returns whether there is one.
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
                    std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan);
+
+// Refuses rows that a grid of `blocks` thread blocks cannot number.
+fastnorm_status check_grid(const NormDesc& desc, uint64_t blocks, const ArchSpec& arch,
+                           Error& error);
 
 // Plans one call on a specific kernel, for plan_together() and tests. FASTNORM_ERROR_UNSUPPORTED if
 // the kernel does not support the call.

@@ -1,11 +1,17 @@
-// The kernels of calls with stages: one for each dtype and statistic. Each supports all stages.
+// The kernels of calls with stages. On CPUs: one for each dtype and statistic, which supports all
+// stages. On GPUs: general kernels, and forms for common calls.
 #pragma once
 
 #include <array>
 
+#include "core/error.h"
+#include "core/norm_desc.h"
 #include "core/norm_key.h"
 
 namespace fastnorm {
+
+struct DeviceFacts;
+struct NormPlan;
 
 inline constexpr int kStagesKernels = 6;
 
@@ -30,5 +36,59 @@ constexpr std::array<NormEntry, kStagesKernels> make_stages_table() {
 }
 
 inline constexpr std::array<NormEntry, kStagesKernels> kStagesTable = make_stages_table();
+
+// What a CUDA kernel does.
+enum class StagesForm : uint8_t {
+  kGeneral,  // every call
+  // Aligned rows of 16 bits that registers hold, RMS, weights of T or none:
+  kGated,     // a gate after the norm; a group of a row is a row of its own
+  kSandwich,  // norm, residual, norm
+};
+
+// One CUDA kernel as data.
+struct StagesVariant {
+  Dtype dtype = Dtype::kF32;  // T
+  StagesForm form = StagesForm::kGeneral;
+  int16_t threads = 0;  // that share a row
+  int8_t vectors = 0;   // of 16 bytes that a thread holds of a row; kGeneral: 0, it holds none
+  int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
+
+  constexpr bool operator==(const StagesVariant&) const = default;
+
+  constexpr bool is_held() const { return form != StagesForm::kGeneral; }
+  constexpr int64_t vectors_held() const { return int64_t{threads} * vectors; }
+};
+
+// Its numbers in one word, which orders a table.
+constexpr uint32_t packed(const StagesVariant& v) {
+  return static_cast<uint32_t>(v.dtype) << 26 | static_cast<uint32_t>(v.form) << 23 |
+         static_cast<uint32_t>(v.threads) << 12 | static_cast<uint32_t>(v.vectors) << 6 |
+         static_cast<uint32_t>(v.per_sm);
+}
+constexpr StagesVariant stages_variant_of(uint32_t word) {
+  return {static_cast<Dtype>(word >> 26), static_cast<StagesForm>(word >> 23 & 7),
+          static_cast<int16_t>(word >> 12 & 0x7ff), static_cast<int8_t>(word >> 6 & 63),
+          static_cast<int8_t>(word & 63)};
+}
+
+struct StagesEntry {
+  StagesVariant variant;
+  NormEntry norm;  // what a plan points to
+};
+
+// The kernels of an architecture, sorted by packed().
+struct StagesKernelList {
+  const StagesEntry* entries;
+  int32_t count;
+};
+
+// Plans a call with stages on a CUDA device. *plan has what does not depend on the kernel.
+fastnorm_status plan_stages_cuda(const NormDesc& desc, const DeviceFacts& facts, NormPlan* plan,
+                                 Error& error);
+
+// The same on kernel `index` of the device's list, for tests. FASTNORM_ERROR_UNSUPPORTED if that
+// kernel cannot serve the call.
+fastnorm_status plan_stages_for(const NormDesc& desc, const DeviceFacts& facts, int32_t index,
+                                NormPlan* plan, Error& error);
 
 }  // namespace fastnorm

@@ -3,6 +3,7 @@
 
 #include "core/norm_backward_choice.h"
 #include "core/norm_plan.h"
+#include "cuda/norm_stages/list.h"
 
 namespace fastnorm::cuda {
 
@@ -17,7 +18,8 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .max_blocks = 0x7fffffff,
           .choices = &choices,
           .backward_choices = &backward,
-          .holds_rows = holds_rows};
+          .holds_rows = holds_rows,
+          .stages = holds_rows ? &kStagesList<true> : &kStagesList<false>};
 }
 
 inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);

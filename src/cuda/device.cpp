@@ -15,30 +15,32 @@ std::span<const KernelTable> kernel_tables() {
   static const KernelTable tables[] = {
 #ifdef FASTNORM_HAS_SM80
       {&kSm80, kernel_parts<80>(), all_norm_backward_kernels<80>(), all_norm_heads_kernels<80>(),
-       all_norm_heads_backward_kernels<80>(), all_peer_kernels<80>()},
+       all_norm_heads_backward_kernels<80>(), all_norm_stages_kernels<80>(),
+       all_peer_kernels<80>()},
 #endif
 #ifdef FASTNORM_HAS_SM90
       {&kSm90, kernel_parts<90>(), all_norm_backward_kernels<90>(), all_norm_heads_kernels<90>(),
-       all_norm_heads_backward_kernels<90>(), all_peer_kernels<90>()},
+       all_norm_heads_backward_kernels<90>(), all_norm_stages_kernels<90>(),
+       all_peer_kernels<90>()},
 #endif
 #ifdef FASTNORM_HAS_SM100
       {&kSm100, kernel_parts<100>(), all_norm_backward_kernels<100>(),
        all_norm_heads_kernels<100>(), all_norm_heads_backward_kernels<100>(),
-       all_peer_kernels<100>()},
+       all_norm_stages_kernels<100>(), all_peer_kernels<100>()},
 #endif
 #ifdef FASTNORM_HAS_SM120
       {&kSm120, kernel_parts<120>(), all_norm_backward_kernels<120>(),
        all_norm_heads_kernels<120>(), all_norm_heads_backward_kernels<120>(),
-       all_peer_kernels<120>()},
+       all_norm_stages_kernels<120>(), all_peer_kernels<120>()},
 #endif
 #ifdef FASTNORM_HAS_PTX
       {&kPtx, kernel_parts<kPtxNumber>(), all_norm_backward_kernels<kPtxNumber>(),
        all_norm_heads_kernels<kPtxNumber>(), all_norm_heads_backward_kernels<kPtxNumber>(),
-       all_peer_kernels<kPtxNumber>()},
+       all_norm_stages_kernels<kPtxNumber>(), all_peer_kernels<kPtxNumber>()},
 #endif
   };
   return tables;
-}
+}  // namespace
 
 bool is_built(const ArchSpec& arch) { return kernel_table(arch) != nullptr; }
 
@@ -267,7 +269,8 @@ std::span<const KernelSet> kernel_sets() {
                       mla_decode_kernels(*table.arch),
                       norm_backward_kernels_of(*table.arch),
                       norm_heads_kernels_of(*table.arch),
-                      norm_heads_backward_kernels_of(*table.arch)};
+                      norm_heads_backward_kernels_of(*table.arch),
+                      norm_stages_entries(*table.arch)};
         set[count++].peer = peer_kernel_names();
       }
     }

@@ -17,6 +17,8 @@
 #include "cuda/norm_heads/table.h"
 #include "cuda/norm_heads_backward/kernels.h"
 #include "cuda/norm_heads_backward/table.h"
+#include "cuda/norm_stages/kernels.h"
+#include "cuda/norm_stages/table.h"
 #include "cuda/peer/kernels.h"
 #include "cuda/peer/table.h"
 
@@ -40,6 +42,7 @@ struct KernelTable {
   NormBackwardKernels backward;
   NormHeadsKernels heads;
   NormHeadsBackwardKernels heads_backward;
+  NormStagesKernels stages;
   PeerKernels peers;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
@@ -118,6 +121,9 @@ class CudaDevice final : public Device {
   fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
   fastnorm_status allow_heads_backward(const HeadsBackwardStep& step, Error& error);
   fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
+  // On the current device.
+  fastnorm_status prepare_stages(const NormCall& call, Error& error);
+  fastnorm_status run_stages(const NormCall& call, cudaStream_t stream, Error& error);
   // One launch on the current device.
   fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
 

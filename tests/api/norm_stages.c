@@ -268,7 +268,7 @@ static void query_and_refusals(fastnorm_context* context) {
   CHECK(y[0] == 77);
 }
 
-/* A GPU has no kernels with stages in this version, and the error says so. */
+/* What a GPU would run, without one. */
 static void on_a_gpu(void) {
   const fastnorm_device device = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context_options options = empty_options();
@@ -283,10 +283,17 @@ static void on_a_gpu(void) {
   args.y = make_rows(&ty, (void*)(uintptr_t)0x200000000000u, FASTNORM_DTYPE_BF16, 4, 64);
   args.gate = make_rows(&tg, (void*)(uintptr_t)0x300000000000u, FASTNORM_DTYPE_BF16, 4, 64);
   tx.tensor.device_type = ty.tensor.device_type = tg.tensor.device_type = FASTNORM_DEVICE_CUDA;
-  CHECK_STATUS(fastnorm_norm_query(context, &args, &info), FASTNORM_ERROR_UNSUPPORTED);
-  CHECK_TEXT("a stage is given");
-  CHECK_TEXT("nearest: a CPU context, or no stage");
-  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+  CHECK_OK(fastnorm_norm_query(context, &args, &info));
+  CHECK(strcmp(info.kernel, "bf16 gated 8x1") == 0 && info.launches == 1);
+  CHECK(info.blocks == 1 && info.rows_per_block == 16 && info.workspace_bytes == 0);
+  CHECK(info.bytes_read == 2 * 4 * 64 * 2 && info.bytes_written == 4 * 64 * 2);
+  CHECK(strncmp(info.variant, "V(kGated, ", 10) == 0 && info.choice[0] == '\0');
+  CHECK_OK(fastnorm_norm_prepare(context, &args));
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  args.activation = FASTNORM_ACTIVATION_SILU;
+  CHECK_OK(fastnorm_norm_query(context, &args, &info));
+  CHECK(strcmp(info.kernel, "bf16 stages 32xstream") == 0 && info.rows_per_block == 4);
+  args.activation = FASTNORM_ACTIVATION_IDENTITY;
   args.gate = NULL;
   CHECK_OK(fastnorm_norm_query(context, &args, &info));
   fastnorm_context_destroy(context);

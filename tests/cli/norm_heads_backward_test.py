@@ -101,7 +101,7 @@ def test_explain(program):
 
 def test_bench(program):
     cases = program.cases
-    path = program.folder / "heads_backward.json"
+    path = program.work / "heads_backward.json"
     text = program.expect(
         f"{WORD} bench",
         SUCCESS,

@@ -14,6 +14,8 @@
 #include "cuda/norm_heads_backward/kernels.h"
 #include "cuda/norm_heads_backward/launch_params.h"
 #include "cuda/norm_heads_backward/table.h"
+#include "cuda/norm_stages/kernels.h"
+#include "cuda/norm_stages/launch_params.h"
 #include "simt/spec.h"
 
 namespace simt {
@@ -128,6 +130,7 @@ class SimtDevice final : public Device {
     using namespace fastnorm::cuda;
     const KernelParts& parts = simt_kernels();
     const NormPlan& plan = *calls.front().plan;
+    if (calls.front().desc->has_stages) return run_norm_stages(*calls.front().desc, plan, order_);
     cuda::Grid blocks;
     find_grid(calls, &blocks);
     const auto start = [&](auto kernel, const auto& params) {
@@ -246,6 +249,30 @@ std::string run_norm_heads_backward(const HeadsGradients& call, const NormHeadsB
     if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
   }
   return "";
+}
+
+std::string run_norm_stages(const NormDesc& desc, const NormPlan& plan, Order order) {
+  using namespace fastnorm::cuda;
+  static const NormStagesKernels kernels = all_norm_stages_kernels<kSimt>();
+  const NormStagesKernel kernel = kernels.at(plan.index);
+  // No kernel reads ahead of its wait: there are no inputs that it could.
+  const simt::Grid grid = {static_cast<unsigned>(plan.blocks),
+                           1,
+                           static_cast<unsigned>(plan.entry->tile.threads * plan.rows_per_block),
+                           1,
+                           0,
+                           order,
+                           (desc.flags & FASTNORM_NORM_PDL_WAIT) != 0,
+                           {}};
+  std::string complaint;
+  if (kernel.held != nullptr) {
+    const HeldStagesParams params = make_held_stages_params(desc, plan);
+    complaint = launch(grid, [&] { kernel.held(params); });
+  } else {
+    const NormStagesParams params = make_norm_stages_params(desc, plan);
+    complaint = launch(grid, [&] { kernel.general(params); });
+  }
+  return complaint.empty() ? "" : std::string(plan.entry->name) + ": " + complaint;
 }
 
 bool has_kernel(int32_t index) {

@@ -23,6 +23,9 @@ std::string run_norm_heads(const fastnorm::NormHeadsDesc& desc, const fastnorm::
 std::string run_norm_heads_backward(const fastnorm::HeadsGradients& call,
                                     const fastnorm::NormHeadsBackwardPlan& plan, void* workspace,
                                     Order order);
+// Runs a norm call with stages likewise.
+std::string run_norm_stages(const fastnorm::NormDesc& desc, const fastnorm::NormPlan& plan,
+                            Order order);
 
 // Whether kernel `index` of the table was compiled: see -Dsimt_sample.
 bool has_kernel(int32_t index);

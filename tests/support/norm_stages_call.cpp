@@ -16,22 +16,39 @@ Type type_of(const CallTensor& t) {
 
 }  // namespace
 
-RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order)
-    : random_(ref::hash(seed, 43)), seed_(seed), order_(order) {
-  type_ = ref::kTypes[random_.below(3)];
+// Rows, groups and columns.
+void RandomStagesCall::make_shape() {
   batch_ = random_.below(4);
   heads_ = 1 + random_.below(3);
   const int64_t groups[] = {1, 1, 1, 2, 3, 5, 8};
   const int64_t columns[] = {1, 2, 5, 16, 31, 32, 64, 96, 127, 128, 130, 256, 300, 512, 1100};
-  groups_ = random_.of(groups);
-  const int64_t group = random_.of(columns);
+  groups_ = kind_ == StagesKind::kSandwich ? 1 : random_.of(groups);
+  int64_t group = random_.of(columns);
+  if (aligned()) {
+    const int64_t wide[] = {64, 128, 128, 256, 336, 512, 1040, 2048, 2560, 4096};
+    group = random_.of(wide);
+    if (kind_ == StagesKind::kSandwich && random_.one_in(2)) group *= 2;
+  } else if (random_.one_in(16)) {  // more groups than are known at once
+    groups_ = random_.one_in(2) ? 150 : 1030 + random_.below(100);
+    group = 1 + random_.below(5);
+  }
   n_ = groups_ * group;
-  if (groups_ == 1 && random_.one_in(20)) n_ = 16384 + random_.below(3000);
+  if (groups_ == 1 && !plain() && random_.one_in(20))
+    n_ = aligned() ? 16384 + 16 * random_.below(200) : 16384 + random_.below(3000);
+}
+
+RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind kind)
+    : random_(ref::hash(seed, 43)), seed_(seed), order_(order), kind_(kind) {
+  type_ = ref::kTypes[random_.below(3)];
+  if (plain() && type_ == Type::kF32) type_ = Type::kBF16;
+  make_shape();
   ref::NormOptions& o = options_.norm;
   options_.group = n_ / groups_;
   o.dtype = type_;
-  o.kind = random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(4));
+  o.kind = !plain() && random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0
+                                          : odd(1)          ? random_.below(4)
+                                                            : random_.below(2));
   o.eps = 1e-5f;
   args_.struct_size = sizeof args_;
   args_.kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
@@ -43,11 +60,13 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order)
       static_cast<ref::Pattern>(random_.one_in(2) ? 0 : random_.below(ref::kPatterns));
   x_ = make_rows(id_of(type_), n_);
   fill(*x_, pattern, type_, n_);
-  if (random_.one_in(2)) {
+  if (plain() ? kind_ == StagesKind::kSandwich : random_.one_in(2)) {
     const Type type = any_type();
     residual_ = make_rows(id_of(type), n_);
     fill(*residual_, ref::Pattern::kNormal, type, n_);
-    o.residual_rounding = static_cast<ref::ResidualRounding>(random_.below(3));
+    o.residual_rounding = static_cast<ref::ResidualRounding>(odd(1)              ? random_.below(3)
+                                                             : random_.one_in(2) ? 0
+                                                                                 : 2);
     args_.residual_rounding =
         static_cast<fastnorm_residual_rounding>(static_cast<int>(o.residual_rounding));
   }
@@ -56,28 +75,32 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order)
     weight_ = make_columns(weight_shared_ ? options_.group : n_);
     if (random_.one_in(2)) args_.weight_offset = o.weight_offset = 1;
   }
-  if (random_.one_in(3)) {
+  if (!plain() && random_.one_in(3)) {
     bias_shared_ = groups_ > 1 && random_.one_in(2);
     bias_ = make_columns(bias_shared_ ? options_.group : n_);
   }
-  if (!random_.one_in(4)) make_gate();
-  if (random_.one_in(3)) make_branch();
-  make_sum();
-  if (random_.one_in(2)) make_modulation();
-  if (random_.one_in(3)) {
+  if (plain() ? kind_ == StagesKind::kGated : !random_.one_in(4)) make_gate();
+  if (plain() ? kind_ == StagesKind::kSandwich : random_.one_in(3)) make_branch();
+  if (kind_ != StagesKind::kGated) make_sum();
+  if (kind_ == StagesKind::kAny && random_.one_in(2)) make_modulation();
+  if (!plain() && random_.one_in(3)) {
     options_.activation = static_cast<ref::Activation>(random_.below(4));
     args_.activation = static_cast<fastnorm_activation>(static_cast<int>(options_.activation));
   }
   make_statistics();
-  if (random_.one_in(2)) make_codes();
+  if (odd(2)) make_codes();
   make_outputs();
 }
 
-Type RandomStagesCall::any_type() { return ref::kTypes[random_.below(3)]; }
+Type RandomStagesCall::any_type() {
+  const Type type = ref::kTypes[random_.below(3)];
+  return aligned() ? type_ : type;
+}
 
 OwnedTensor RandomStagesCall::make_rows(fastnorm_dtype_id dtype, int64_t columns) {
-  return make_tensor(std::vector<int64_t>{batch_, heads_, columns}, dtype, random_.below(4),
-                     random_.one_in(3) ? random_.below(8) : int64_t{0});
+  const int64_t unit = aligned() ? 16 : 1;
+  return make_tensor(std::vector<int64_t>{batch_, heads_, columns}, dtype, unit * random_.below(4),
+                     random_.one_in(3) ? unit * random_.below(8) : int64_t{0});
 }
 
 // Of `values` for each group of each row.
@@ -92,9 +115,10 @@ OwnedTensor RandomStagesCall::make_statistic(int64_t values) {
 
 OwnedTensor RandomStagesCall::make_columns(int64_t columns) {
   const Type type = any_type();
-  const bool each = random_.one_in(3);
+  const bool each = odd(3);
+  const int64_t unit = aligned() ? 16 : 1;
   OwnedTensor t = each ? make_tensor(std::vector<int64_t>{heads_, columns}, id_of(type),
-                                     random_.below(3), random_.below(3))
+                                     unit * random_.below(3), unit * random_.below(3))
                        : make_tensor(std::vector<int64_t>{columns}, id_of(type));
   std::vector<float> row(static_cast<size_t>(columns));
   for (int64_t h = 0; h < (each ? heads_ : 1); ++h) {
@@ -115,7 +139,7 @@ void RandomStagesCall::fill(CallTensor& t, ref::Pattern pattern, Type type, int6
 }
 
 void RandomStagesCall::make_gate() {
-  const Type type = random_.one_in(3) ? Type::kF32 : type_;
+  const Type type = !aligned() && random_.one_in(3) ? Type::kF32 : type_;
   gate_ = make_rows(id_of(type), n_);
   fill(*gate_, random_.one_in(4) ? ref::Pattern::kRandomBits : ref::Pattern::kNormal, type, n_);
   if (batch_ > 0) {  // of large magnitude, and Inf, at a few places
@@ -127,7 +151,7 @@ void RandomStagesCall::make_gate() {
     }
   }
   options_.gate_act = static_cast<ref::Activation>(random_.below(4));
-  options_.gate_before = random_.one_in(3);
+  options_.gate_before = !plain() && random_.one_in(3);
   options_.gate_from_rounded = !options_.gate_before && random_.one_in(3);
   args_.gate_act = static_cast<fastnorm_activation>(static_cast<int>(options_.gate_act));
   args_.gate_position = options_.gate_before ? FASTNORM_GATE_BEFORE_NORM : FASTNORM_GATE_AFTER_NORM;
@@ -140,8 +164,10 @@ void RandomStagesCall::make_branch() {
   args_.branch_norm = 1;
   ref::NormOptions& o = options_.of_branch;
   o.dtype = type_;
-  o.kind = random_.one_in(3) ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
+  o.kind = !plain() && random_.one_in(3) ? ref::Kind::kLayer : ref::Kind::kRms;
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0
+                                          : odd(1)          ? random_.below(3)
+                                                            : random_.below(2));
   o.eps = 1e-3f;
   args_.branch_kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
   args_.branch_rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
@@ -152,7 +178,7 @@ void RandomStagesCall::make_branch() {
     branch_weight_ = make_columns(n_);
     if (random_.one_in(2)) args_.branch_weight_offset = o.weight_offset = 1;
   }
-  if (random_.one_in(3)) branch_bias_ = make_columns(n_);
+  if (!plain() && random_.one_in(3)) branch_bias_ = make_columns(n_);
   if (random_.one_in(2))
     branch_rstd_ = make_tensor(std::vector<int64_t>{batch_, heads_}, FASTNORM_DTYPE_F32, 1);
 }
@@ -270,7 +296,7 @@ std::vector<float> RandomStagesCall::modulator_row(const Modulator& m, int64_t b
 // Given ones are others than the rows'.
 void RandomStagesCall::make_statistics() {
   const bool layer = options_.norm.kind == ref::Kind::kLayer;
-  if (random_.one_in(5)) {
+  if (!plain() && random_.one_in(5)) {
     const auto make = [&](float value) {
       OwnedTensor t = make_statistic(1);
       for (int64_t i = 0; i < batch_ * heads_ * groups_; ++i)
@@ -283,7 +309,7 @@ void RandomStagesCall::make_statistics() {
   }
   if (random_.one_in(2)) rstd_ = make_statistic(1);
   if (layer && random_.one_in(2)) mean_ = make_statistic(1);
-  if (options_.norm.rounding != ref::Rounding::kEveryStep && random_.one_in(2))
+  if (options_.norm.rounding != ref::Rounding::kEveryStep && odd(2))
     sumsq_ = make_statistic(layer ? 2 : 1);
 }
 
@@ -329,7 +355,7 @@ void RandomStagesCall::make_codes() {
 void RandomStagesCall::make_outputs() {
   const bool needed = codes_ == nullptr && sumsq_ == nullptr;
   if (needed || random_.one_in(2)) {
-    const Type y = random_.one_in(4) ? Type::kF32 : type_;
+    const Type y = odd(4) ? Type::kF32 : type_;
     options_.norm.y_f32 = y == Type::kF32;
     y_over_x_ = y == type_ && random_.one_in(3);
     y_over_gate_ = !y_over_x_ && gate_ != nullptr && type_of(*gate_) == y && random_.one_in(3);

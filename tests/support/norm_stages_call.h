@@ -12,9 +12,18 @@
 
 namespace fastnorm::support {
 
+// What calls are like.
+enum class StagesKind : uint8_t {
+  kAny,
+  kUnmodulated,  // any without residual_gate and modulation
+  kAligned,      // inputs of x's dtype; groups are aligned
+  kGated,        // aligned: a gate after RMS, and little else
+  kSandwich,     // aligned: RMS, the residual, RMS
+};
+
 class RandomStagesCall {
  public:
-  RandomStagesCall(uint64_t seed, ref::Order order);
+  RandomStagesCall(uint64_t seed, ref::Order order, StagesKind kind = StagesKind::kAny);
 
   // Works out what should be there afterwards. Before the call.
   void expect_results();
@@ -44,6 +53,11 @@ class RandomStagesCall {
   Modulator make_modulator();
   // Its values for a row, as many as x has columns.
   std::vector<float> modulator_row(const Modulator& m, int64_t b, int64_t h) const;
+  bool aligned() const { return kind_ >= StagesKind::kAligned; }
+  bool plain() const { return kind_ == StagesKind::kGated || kind_ == StagesKind::kSandwich; }
+  // Plain calls seldom have what their forms do not.
+  bool odd(int64_t others) { return random_.one_in(plain() ? 12 : others); }
+  void make_shape();
   OwnedTensor make_rows(fastnorm_dtype_id dtype, int64_t columns);
   OwnedTensor make_statistic(int64_t values);
   OwnedTensor make_columns(int64_t columns);
@@ -65,6 +79,7 @@ class RandomStagesCall {
   ref::Random random_;
   const uint64_t seed_;
   const ref::Order order_;
+  const StagesKind kind_;
   ref::Type type_ = ref::Type::kF32;
   ref::StagesOptions options_;
   ref::QuantOptions quant_;

@@ -825,7 +825,7 @@ TEST(CheckStages, NoRows) {
   EXPECT_EQ(d.rows, 0);
 }
 
-TEST(CheckStages, PlansOfTheCpuAndRefusalOfAGpu) {
+TEST(CheckStages, PlansOfTheCpu) {
   NormDesc d;
   Error error;
   ASSERT_EQ(full_request().check(&d, error), FASTNORM_OK);
@@ -841,10 +841,6 @@ TEST(CheckStages, PlansOfTheCpuAndRefusalOfAGpu) {
   EXPECT_EQ(plan.bytes_read,
             uint64_t{3 * kRows * kN * 2 + 3 * kN * 2 + kRows * kN * 4} + kModulators);
   EXPECT_EQ(plan.bytes_written, uint64_t{2 * kRows * kN * 2 + kRows * kGroups * 4 * 4 + kRows * 4});
-  facts.device_type = FASTNORM_DEVICE_CUDA;
-  EXPECT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
-  for (const char* text : {"CUDA:0", "a stage is given", "nearest: a CPU context"})
-    EXPECT_NE(std::strstr(error.text, text), nullptr) << error.text;
 }
 
 }  // namespace

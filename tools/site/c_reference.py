@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 HEADERS = ROOT / "include" / "fastnorm"
+NCCL = ROOT / "src" / "nccl" / "include" / "fastnorm"  # of a library beside, with its own header
 MAIN_PAGE = ROOT / "docs" / "reference.md"
 
 SETTINGS = {
@@ -20,7 +21,7 @@ SETTINGS = {
     "FILE_PATTERNS": "*.h *.md",
     "USE_MDFILE_AS_MAINPAGE": MAIN_PAGE,
     "STRIP_FROM_PATH": ROOT,
-    "STRIP_FROM_INC_PATH": ROOT / "include",
+    "STRIP_FROM_INC_PATH": f"{ROOT / 'include'} {NCCL.parent}",
     "FULL_PATH_NAMES": "YES",
     "FILTER_PATTERNS": f'"*/status.h={sys.executable} {Path(__file__).resolve()}"',
     "OPTIMIZE_OUTPUT_FOR_C": "YES",
@@ -59,10 +60,14 @@ def expanded_status(text):
     return re.sub(r"^#(define|undef) FASTNORM_STATUS_ENUMERATOR.*", "", text, flags=re.M)
 
 
+def headers():
+    return sorted([*HEADERS.glob("*.h"), *NCCL.glob("*.h")], key=lambda path: path.name)
+
+
 def public_names():
     """What the headers declare: functions, types and values of enums."""
     names = set()
-    for path in HEADERS.glob("*.h"):
+    for path in headers():
         text = expanded_status(path.read_text()) if path.name == "status.h" else path.read_text()
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
         names |= set(re.findall(r"FASTNORM_API[^;(]*?\b(fastnorm_\w+)\s*\(", text))
@@ -81,7 +86,7 @@ def make(html, work):
         folder.mkdir(parents=True)
     settings = {
         **SETTINGS,
-        "INPUT": f"{HEADERS} {MAIN_PAGE}",
+        "INPUT": f"{HEADERS} {NCCL} {MAIN_PAGE}",
         "OUTPUT_DIRECTORY": work,
         "HTML_OUTPUT": html,
         "GENERATE_TAGFILE": work / "reference.tag",
@@ -116,7 +121,7 @@ def names_page(work):
     """Markdown: functions, types and values of each header, with links into the reference."""
     folder = work / "xml"
     lines = []
-    for path in sorted(HEADERS.glob("*.h")):
+    for path in headers():
         file = path.name.replace("_", "__").replace(".", "_8")
         definition = xml.parse(folder / f"{file}.xml").getroot().find("compounddef")
         rows = []

@@ -18,12 +18,14 @@ SECTIONS = [
         [
             ("RMSNorm and LayerNorm", "docs/norm.md"),
             ("Gated norms and groups", "docs/gated_norm.md"),
+            ("Gated residual, scale and shift", "docs/adaln.md"),
             ("Norm before the residual", "docs/sandwich_norm.md"),
             ("Quantised outputs", "docs/quantisation.md"),
             ("Query and key heads", "docs/norm_heads.md"),
             ("Gradients", "docs/norm_backward.md"),
             ("MLA decode", "docs/mla_decode.md"),
             ("Several GPUs", "docs/peer.md"),
+            ("NCCL", "docs/nccl.md"),
         ],
     ),
     (
@@ -159,7 +161,7 @@ class Staging:
             return relative(self.targets[page], target) + anchor
         if str(path) == "docs/reference.md":
             return relative(Path("reference/c/index.html"), target)
-        if path.parent == Path("include/fastnorm"):
+        if path.parent.name == "fastnorm" and path.parent.parent.name == "include":
             file = path.name.replace("_", "__").replace(".", "_8") + ".html"
             return relative(Path("reference/c") / file, target) + anchor
         if path.suffix in (".svg", ".png"):

@@ -279,6 +279,11 @@ def integrations(report, _):
         examples / "torch" / "test_norm_heads.py",
         *library,
     ]
+    programs["torch norm_stages"] = [
+        torch_python(),
+        examples / "torch" / "test_norm_stages.py",
+        *library,
+    ]
     programs["smollm2"] = [
         sys.executable,
         examples / "smollm2" / "test.py",

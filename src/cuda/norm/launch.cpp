@@ -46,6 +46,10 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
   return with_device(error, [&] {
     cudaFuncAttributes attributes;  // reading them loads the kernel
     for (const NormCall& call : calls) {
+      if (call.desc->has_stages) {
+        FASTNORM_TRY(prepare_stages(call, error));
+        continue;
+      }
       const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(call.plan->index));
       FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));
       FASTNORM_TRY(allow_large(*call.plan, kernel, error));
@@ -78,6 +82,7 @@ fastnorm_status CudaDevice::allow_large(const NormPlan& plan, const void* kernel
 fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaStream_t stream,
                                          Error& error) {
   const NormCall& first = calls.front();
+  if (first.desc->has_stages) return run_stages(first, stream, error);
   Grid grid;
   find_grid(calls, &grid);
   if (grid.form == GridForm::kRows) {

@@ -11,6 +11,8 @@
 #include "cuda/norm_heads/table.h"
 #include "cuda/norm_heads_backward/launch_params.h"
 #include "cuda/norm_heads_backward/table.h"
+#include "cuda/norm_stages/launch_params.h"
+#include "cuda/norm_stages/table.h"
 #include "cuda/peer/dry_link.h"
 #include "cuda/peer/table.h"
 
@@ -79,7 +81,16 @@ class DryDevice final : public Device {
       count = calls_together(calls);
       Grid grid;
       find_grid(calls.first(count), &grid);
-      if (grid.form != GridForm::kRows) {
+      if (calls[0].desc->has_stages) {
+        const NormPlan& plan = *calls[0].plan;
+        if (facts.arch->stages->entries[plan.index].variant.is_held()) {
+          const HeldStagesParams params = make_held_stages_params(*calls[0].desc, plan);
+          asm volatile("" ::"m"(params));
+        } else {
+          const NormStagesParams params = make_norm_stages_params(*calls[0].desc, plan);
+          asm volatile("" ::"m"(params));
+        }
+      } else if (grid.form != GridForm::kRows) {
         const NormPairParams params = make_pair_params(calls.first(count), grid);
         asm volatile("" ::"m"(params));
       } else {
@@ -173,7 +184,9 @@ class DryDevice final : public Device {
 
 }  // namespace
 
-const char* variant_text(const NormEntry& entry) { return kVariantTexts[entry.line]; }
+const char* variant_text(const NormEntry& entry) {
+  return has_stages_line(entry) ? stages_text(entry) : kVariantTexts[entry.line];
+}
 
 std::span<const NormEntry> norm_table(const ArchSpec& arch) {
   return table_of<kSm80, kSm90, kSm100, kSm120>(arch);

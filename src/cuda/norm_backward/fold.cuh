@@ -1,6 +1,6 @@
-// The sums of the blocks of the row order, folded to dweight and dbias. A block folds 32 columns: the
-// numbers of the row order's blocks have their highest digits in registers, then in warps, the lowest
-// in lanes.
+// The sums of the blocks of the row order, folded to dweight and dbias. A block folds 32 columns:
+// the numbers of the row order's blocks have their highest digits in registers, then in warps, the
+// lowest in lanes.
 #pragma once
 
 #include "core/norm_backward_rows.h"

@@ -17,6 +17,8 @@
 #include "cuda/norm_heads/table.h"
 #include "cuda/norm_heads_backward/kernels.h"
 #include "cuda/norm_heads_backward/table.h"
+#include "cuda/norm_stages/kernels.h"
+#include "cuda/norm_stages/table.h"
 #include "cuda/peer/kernels.h"
 #include "cuda/peer/table.h"
 
@@ -226,6 +228,38 @@ std::span<const cuda::PeerKernel> peer_part() {
   return kernels;
 }
 
+// The kernels of calls with stages: likewise.
+char stages_bytes[cuda::kStagesEntries<true>.size()];
+
+bool is_stages(const void* kernel) {
+  return kernel >= stages_bytes && kernel < std::end(stages_bytes);
+}
+bool is_held_stages(const void* kernel) {
+  return cuda::kStagesEntries<true>[static_cast<size_t>(static_cast<const char*>(kernel) -
+                                                        stages_bytes)]
+      .variant.is_held();
+}
+
+template <Dtype kDtype>
+std::span<const cuda::NormStagesKernel> stages_part() {
+  static const std::vector<cuda::NormStagesKernel> kernels = [] {
+    std::vector<cuda::NormStagesKernel> part;
+    const auto table = cuda::norm_stages_table(cuda::kSm90);
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].variant.dtype != kDtype) continue;
+      if (table[i].variant.is_held()) {
+        part.push_back(
+            {nullptr, reinterpret_cast<void (*)(cuda::HeldStagesParams)>(&stages_bytes[i])});
+      } else {
+        part.push_back(
+            {reinterpret_cast<void (*)(cuda::NormStagesParams)>(&stages_bytes[i]), nullptr});
+      }
+    }
+    return part;
+  }();
+  return kernels;
+}
+
 // The GPU that is current.
 int current_gpu() {
   int gpu = -1;
@@ -351,6 +385,20 @@ FASTNORM_PRETEND_PEER(kF32)
 FASTNORM_PRETEND_PEER(kF16)
 FASTNORM_PRETEND_PEER(kBF16)
 #undef FASTNORM_PRETEND_PEER
+
+#define FASTNORM_PRETEND_STAGES(dtype)                                                \
+  template <>                                                                         \
+  std::span<const NormStagesKernel> norm_stages_kernels<90, Dtype::dtype>() {         \
+    return test::stages_part<Dtype::dtype>();                                         \
+  }                                                                                   \
+  template <>                                                                         \
+  std::span<const NormStagesKernel> norm_stages_kernels<kPtxNumber, Dtype::dtype>() { \
+    return {};                                                                        \
+  }
+FASTNORM_PRETEND_STAGES(kF32)
+FASTNORM_PRETEND_STAGES(kF16)
+FASTNORM_PRETEND_STAGES(kBF16)
+#undef FASTNORM_PRETEND_STAGES
 
 template <>
 const void* mla_decode_kernel<Dtype::kBF16>(bool profiles) {
@@ -525,6 +573,13 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
           static_cast<const fastnorm::cuda::PeerStatisticsParams*>(arguments[0]);
     } else {
       launch.peer_sum_params = static_cast<const fastnorm::cuda::PeerSumParams*>(arguments[0]);
+    }
+  } else if (is_stages(kernel)) {
+    if (is_held_stages(kernel)) {
+      launch.held_stages_params =
+          static_cast<const fastnorm::cuda::HeldStagesParams*>(arguments[0]);
+    } else {
+      launch.stages_params = static_cast<const fastnorm::cuda::NormStagesParams*>(arguments[0]);
     }
   } else if (is_pair(kernel)) {
     launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);

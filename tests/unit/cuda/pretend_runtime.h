@@ -15,6 +15,7 @@
 #include "cuda/norm_backward/params.h"
 #include "cuda/norm_heads/params.h"
 #include "cuda/norm_heads_backward/params.h"
+#include "cuda/norm_stages/params.h"
 #include "cuda/peer/params.h"
 
 namespace fastnorm::test {
@@ -61,8 +62,10 @@ struct Launch {
   const cuda::NormHeadsBackwardParams* heads_backward_params;
   const cuda::HeldHeadsBackwardParams* held_heads_backward_params;
   const cuda::HeadsFoldParams* heads_fold_params;
-  const cuda::PeerNormParams* peer_norm_params;  // of a fused kernel of peers
-  const cuda::PeerSumParams* peer_sum_params;    // of one that exchanges rows
+  const cuda::NormStagesParams* stages_params;       // of norm calls with stages: the general form
+  const cuda::HeldStagesParams* held_stages_params;  // the other forms
+  const cuda::PeerNormParams* peer_norm_params;      // of a fused kernel of peers
+  const cuda::PeerSumParams* peer_sum_params;        // of one that exchanges rows
   const cuda::PeerStatisticsParams* peer_statistics_params;
 };
 

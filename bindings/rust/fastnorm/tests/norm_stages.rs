@@ -736,7 +736,7 @@ fn stages_of_five_dimensions() -> Result<()> {
 }
 
 #[test]
-fn no_stages_on_a_gpu() -> Result<()> {
+fn stages_on_a_gpu() -> Result<()> {
     let device = Device::cuda(0);
     let gpu = ContextOptions::new(device).dry_run(90).create()?;
     let address = |i: usize| (i * 0x1000_0000_0000) as *mut _;
@@ -762,10 +762,17 @@ fn no_stages_on_a_gpu() -> Result<()> {
                 &[4, 64],
             )?)
     };
-    let error = norm.run(&gpu).expect_err("a stage on a GPU");
+    assert_eq!(norm.query(&gpu)?.kernel, "bf16 stages 32xstream");
+    norm.run(&gpu)?;
+    // SAFETY: as above.
+    let scale = unsafe { Tensor::from_device(device, address(4), DType::BF16, &[4, 64])? };
+    let error = norm
+        .modulation_scale(scale)
+        .run(&gpu)
+        .expect_err("a modulation on a GPU");
     assert_eq!(error.status(), Status::UNSUPPORTED);
     assert!(error
         .message()
-        .contains("nearest: a CPU context, or no stage"));
+        .contains("nearest: a CPU context, or a call without them"));
     Ok(())
 }

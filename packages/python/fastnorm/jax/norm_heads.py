@@ -3,7 +3,11 @@ function interface. The library and the devices are those of fastnorm.jax.
 
 A cache is an argument and a result: XLA writes it in place where nothing else needs the argument,
 such as one that donate_argnums gives away, and copies it first elsewhere. norm_heads.h says what
-each tensor is. JAX refuses to differentiate norm_heads.
+each tensor is.
+
+Gradients of y reach x, weight and bias: one fastnorm_norm_heads_backward for all parts, which
+computes the statistics again. Caches and tables have none, and a gradient that would need one is a
+FastnormError.
 """
 
 import functools
@@ -17,7 +21,7 @@ import numpy as np
 from fastnorm import jax as _shared
 
 _c, FastnormError = _shared._c, _shared.FastnormError
-_TARGET = "fastnorm_norm_heads"
+_TARGET, _BACKWARD_TARGET = "fastnorm_norm_heads", "fastnorm_norm_heads_backward"
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
 _DIVISIONS = {"reciprocal": 0, "divide": 1}
@@ -29,8 +33,9 @@ _SHARED = ("cos", "sin", "positions", "slots")
 
 def _register():
     for platform, symbol in (("cpu", "cpu"), ("CUDA", "cuda")):
-        handler = getattr(_shared._library, f"fastnorm_xla_norm_heads_{symbol}")
-        jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform=platform)
+        for target in (_TARGET, _BACKWARD_TARGET):
+            handler = getattr(_shared._library, target.replace("_", "_xla_", 1) + f"_{symbol}")
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
 
 
 _register()
@@ -142,9 +147,9 @@ def _describe(i, part):
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(parts, shared):
+def _check(parts, shared, backward=False):
     """Asks the library what it would say. A part: its scalars, its heads, and (name, shape, dtype)
-    of its tensors. shared: fields, and tensors."""
+    of its tensors. shared: fields, and tensors. backward: of norm_heads_backward."""
     used = 0
 
     def view(name, shape, dtype, heads=None):
@@ -180,7 +185,8 @@ def _check(parts, shared):
         )
     fields, tensors = shared
     found = {name: view(name, shape, dtype) for name, shape, dtype in tensors}
-    _shared._checker.norm_heads(described, **dict(fields), **found).query()
+    call = _shared._checker.norm_heads_backward if backward else _shared._checker.norm_heads
+    call(described, **dict(fields), **found).query()
 
 
 def _tensors(arrays):
@@ -204,6 +210,205 @@ def _words(p):
         "quant_division",
     )
     return [*(scalars[name] for name in names), *p.heads, *masks]
+
+
+def _key(i, name):
+    return f"parts[{i}].{name}"
+
+
+class _Program:
+    """The parts without their arrays. Shapes with dtypes can be hashed."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def __hash__(self):
+        return hash(self.parts)
+
+    def __eq__(self, other):
+        return self.parts == other.parts
+
+    def described(self, arrays):
+        return [
+            _Described(
+                scalars, heads, {n: arrays[_key(i, n)] for n in inputs}, dict(outputs), aliases
+            )
+            for i, (scalars, heads, inputs, outputs, aliases) in enumerate(self.parts)
+        ]
+
+
+def _shared_words(fields, tables, names):
+    mask = sum(1 << i for i, name in enumerate(names) if name in tables)
+    return np.array([*(value for _, value in fields), mask], np.int32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _differentiable(call, arrays):
+    """norm_heads as a function of its arrays by name. call: parts, and fields of the call."""
+    program, fields = call
+    described = program.described(arrays)
+    tables = {name: arrays[name] for name in _SHARED if name in arrays}
+    operands, outputs, aliases = [], [], {}
+    for p in described:
+        at = {}
+        for name, a in p.inputs.items():
+            at[name] = len(operands)
+            operands.append(a)
+        for name, shape in p.outputs.items():
+            if name in p.aliases:
+                aliases[at[name]] = len(outputs)
+            outputs.append(shape)
+    ffi = jax.ffi.ffi_call(_TARGET, outputs, vmap_method="sequential", input_output_aliases=aliases)
+    scalars = [dict(p.scalars)[name] for p in described for name in ("eps", "weight_offset")]
+    return tuple(
+        ffi(
+            *operands,
+            *tables.values(),
+            words=np.array([word for p in described for word in _words(p)], np.int32),
+            scalars=np.array(scalars, np.float32),
+            shared=_shared_words(fields, tables, _SHARED),
+        )
+    )
+
+
+def _forward(call, arrays):
+    wanted = {name: () for name, primal in arrays.items() if primal.perturbed}
+    for name in wanted:
+        if name.rpartition(".")[2] not in ("x", "weight", "bias"):
+            raise FastnormError(
+                f"FASTNORM_ERROR_UNSUPPORTED: a gradient of {name} is wanted; "
+                "norm_heads has those of x, weight and bias"
+            )
+    arrays = {name: primal.value for name, primal in arrays.items()}
+    # Caches are not needed again, nor slots.
+    kept = {
+        name: a
+        for name, a in arrays.items()
+        if name.rpartition(".")[2] in ("x", "weight", "bias", "cos", "sin", "positions")
+    }
+    return _differentiable(call, arrays), (wanted, kept, {name: () for name in arrays})
+
+
+_BACKWARD_FLAGS = (
+    _c.NORM | _c.ACROSS_HEADS | _c.ROPE | _c.ROPE_INTERLEAVED | _c.ROPE_INVERSE
+)
+_BACKWARD_WORDS = ("flags", "kind", "rounding", "rope_offset")
+_GRADIENTS = {"x": "dx", "weight": "dweight", "bias": "dbias"}
+
+
+class _Gradient(NamedTuple):
+    """A part of the backward call."""
+
+    number: int  # of the forward's part
+    scalars: dict
+    heads: tuple
+    inputs: dict  # dy, x, weight
+    outputs: dict  # dx, dweight, dbias
+
+
+def _gradient_of(i, part, dy, wanted, kept):
+    """None where nothing of the part is wanted."""
+    scalars, heads, inputs, _, _ = part
+    forward = dict(scalars)
+    x = kept[_key(i, "x")]
+    norm = forward["flags"] & _c.NORM
+    arrays = {"dy": dy}
+    if norm:
+        arrays["x"] = x
+        if "weight" in inputs:
+            arrays["weight"] = kept[_key(i, "weight")]
+    outputs = {}
+    if _key(i, "x") in wanted:
+        outputs["dx"] = jax.ShapeDtypeStruct((x.shape[0], heads[1], x.shape[2]), x.dtype)
+    for name in ("weight", "bias"):
+        if norm and _key(i, name) in wanted:
+            outputs[_GRADIENTS[name]] = _shared._like(kept[_key(i, name)])
+    if not outputs:
+        return None
+    fields = {
+        "flags": forward["flags"] & _BACKWARD_FLAGS,
+        "kind": forward["kind"],
+        "rounding": forward["rounding"],
+        "rope_offset": forward["rope_offset"],
+        "eps": forward["eps"] if norm else 0.0,
+        "weight_offset": forward["weight_offset"],
+    }
+    return _Gradient(i, fields, heads, arrays, outputs)
+
+
+def _run_gradients(parts, fields, tables):
+    """The outputs of one norm_heads_backward: for each part, by name."""
+    _check(
+        tuple(
+            (
+                tuple(p.scalars.items()),
+                p.heads,
+                (*_tensors(p.inputs), *_tensors(p.outputs)),
+            )
+            for p in parts
+        ),
+        (fields, _tensors(tables)),
+        True,
+    )
+    words = []
+    for p in parts:
+        words += [p.scalars[name] for name in _BACKWARD_WORDS]
+        words += p.heads
+        words.append(sum(1 << i for i, n in enumerate(("x", "weight")) if n in p.inputs))
+        words.append(sum(1 << i for i, n in enumerate(_GRADIENTS.values()) if n in p.outputs))
+    call = jax.ffi.ffi_call(
+        _BACKWARD_TARGET,
+        [shape for p in parts for shape in p.outputs.values()],
+        vmap_method="sequential",
+    )
+    found = iter(
+        call(
+            *(a for p in parts for a in p.inputs.values()),
+            *tables.values(),
+            words=np.array(words, np.int32),
+            scalars=np.array(
+                [p.scalars[n] for p in parts for n in ("eps", "weight_offset")], np.float32
+            ),
+            shared=_shared_words(fields, tables, _SHARED[:3]),
+        )
+    )
+    return [{name: next(found) for name in p.outputs} for p in parts]
+
+
+def _backward(call, kept, gradients):
+    program, fields = call
+    wanted, kept, names = kept
+    zero = jax.custom_derivatives.SymbolicZero
+    gradients, parts = iter(gradients), []
+    for i, part in enumerate(program.parts):
+        for name, _ in part[3]:
+            gradient = next(gradients)
+            if isinstance(gradient, zero) or gradient.dtype == jax.dtypes.float0:
+                continue
+            if name != "y":
+                raise FastnormError(
+                    f"FASTNORM_ERROR_UNSUPPORTED: a gradient of the {name} that parts[{i}] stored "
+                    "is given; norm_heads has those of y"
+                )
+            parts.append(_gradient_of(i, part, gradient, wanted, kept))
+    parts = [part for part in parts if part is not None]
+    tables = {name: kept[name] for name in _SHARED[:3] if name in kept}
+    result = dict.fromkeys(names)
+    for part, found in zip(parts, _run_gradients(parts, fields, tables) if parts else ()):
+        for name, of in _GRADIENTS.items():
+            if of not in found:
+                continue
+            key, value = _key(part.number, name), found[of]
+            if name == "x" and value.shape != kept[key].shape:
+                # Some heads of x: the others' gradient is zero.
+                first, heads = part.heads
+                others = kept[key].shape[1] - first - heads
+                value = jnp.pad(value, ((0, 0), (first, others), (0, 0)))
+            result[key] = value
+    return (result,)
+
+
+_differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def norm_heads(
@@ -269,29 +474,12 @@ def norm_heads(
     if not described:
         return []
 
-    operands, outputs, aliases = [], [], {}
-    for p in described:
-        at = {}
-        for name, a in p.inputs.items():
-            at[name] = len(operands)
-            operands.append(a)
-        for name, shape in p.outputs.items():
-            if name in p.aliases:
-                aliases[at[name]] = len(outputs)
-            outputs.append(shape)
-    words = [word for p in described for word in _words(p)]
-    scalars = [dict(p.scalars)[name] for p in described for name in ("eps", "weight_offset")]
-    mask = sum(1 << i for i, name in enumerate(_SHARED) if name in tables)
-    call = jax.ffi.ffi_call(
-        _TARGET, outputs, vmap_method="sequential", input_output_aliases=aliases
+    # What is no array is part of the program; arrays are by their names.
+    program = tuple(
+        (p.scalars, p.heads, tuple(p.inputs), tuple(p.outputs.items()), p.aliases)
+        for p in described
     )
-    found = iter(
-        call(
-            *operands,
-            *tables.values(),
-            words=np.array(words, np.int32),
-            scalars=np.array(scalars, np.float32),
-            shared=np.array([*fields.values(), mask], np.int32),
-        )
-    )
+    arrays = {_key(i, n): a for i, p in enumerate(described) for n, a in p.inputs.items()}
+    arrays.update(tables)
+    found = iter(_differentiable((_Program(program), tuple(fields.items())), arrays))
     return [Result(*(next(found) if n in p.outputs else None for n in _OUTPUTS)) for p in described]

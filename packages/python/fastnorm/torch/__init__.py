@@ -144,7 +144,7 @@ def _check_places(names, tensors, devices):
 # --- views: the shapes and strides that the library gets ---
 
 _MAX_RANK = 4
-_PARAMETERS = ("weight", "bias", "dweight", "dbias")
+_PARAMETERS = ("weight", "bias", "dweight", "dbias", "branch_weight", "sum_scale")
 
 
 def _compact(shape):

@@ -6,6 +6,10 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.IntBuffer;
+import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
 import java.util.Arrays;
 import java.util.Random;
@@ -326,6 +330,10 @@ class NormStagesTest {
         assertArrayEquals(new float[] {6, -8, -0.5f, 0.5f}, Data.floats(sum));
     }
 
+    private static ByteBuffer memory(int bytes) {
+        return ByteBuffer.allocateDirect(bytes).order(ByteOrder.nativeOrder());
+    }
+
     /** Rows of modulators by number are those that broadcast. */
     @Test
     void modulationIndex() {
@@ -335,13 +343,14 @@ class NormStagesTest {
         long[] shape = {2, 1, N};
         Norm.layer(1e-6).x(x).modulationShift(modulators.view(0, shape, new long[] {N, N, 1}))
                 .y(y[0]).run(context);
-        Tensor index = Tensor.of(java.nio.IntBuffer.wrap(new int[] {0, 0, 0, 1, 1, 1}), 2, 3);
+        IntBuffer narrow = memory(4 * 6).asIntBuffer().put(0, new int[] {0, 0, 0, 1, 1, 1});
+        Tensor index = Tensor.of(narrow, 2, 3);
         Norm norm = Norm.layer(1e-6).x(x).modulationShift(modulators).modulationIndex(index)
                 .y(y[1]);
         norm.run(context);
         assertArrayEquals(Data.floats(y[0]), Data.floats(y[1]));
-        index = Tensor.of(java.nio.LongBuffer.wrap(new long[] {0, 0, 0, 1, -1, 1}), 2, 3);
-        norm.modulationIndex(index);
+        LongBuffer wide = memory(8 * 6).asLongBuffer().put(0, new long[] {0, 0, 0, 1, -1, 1});
+        norm.modulationIndex(Tensor.of(wide, 2, 3));
         FastnormException thrown = assertThrows(FastnormException.class, () -> norm.run(context));
         assertEquals("modulation_index of row 4 is -1; required: 0 to 1, the rows of the modulators",
                 thrown.getMessage());
@@ -461,18 +470,19 @@ class NormStagesTest {
         assertEquals(Status.ERROR_LAYOUT, thrown.status());
     }
 
-    /** A GPU has no kernels with stages in this version, and says so. */
+    /** A GPU has kernels with stages, but for modulations, and says so. */
     @Test
     void onAGpu() {
         try (Context gpu = Context.builder(Device.cuda(0)).dryRun(90).open()) {
             Norm norm = Norm.rms(0).x(Tensor.at(gpu, 1L << 44, DType.BF16, 4, 64))
                     .y(Tensor.at(gpu, 1L << 45, DType.BF16, 4, 64)).activation(Activation.SILU);
+            assertEquals("bf16 stages 32xstream", norm.query(gpu).kernel());
+            norm.run(gpu);
+            norm.modulationScale(Tensor.at(gpu, 1L << 46, DType.BF16, 4, 64));
             FastnormException thrown =
                     assertThrows(FastnormException.class, () -> norm.query(gpu));
             assertEquals(Status.ERROR_UNSUPPORTED, thrown.status());
-            assertTrue(thrown.getMessage().contains("nearest: a CPU context, or no stage"),
-                    thrown.getMessage());
-            norm.activation(Activation.IDENTITY).run(gpu);
+            assertTrue(thrown.getMessage().contains("a call without them"), thrown.getMessage());
         }
     }
 }

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Tests of the PyTorch operators of stages, on the CPU or a CUDA device.
+
+Values are compared with double precision. Each element is within the unit roundoff of its dtype for
+each rounding on the way, and 2^-18 for single precision. Both are shares of the element and 0.1.
+Run with a Python that has PyTorch and
+NumPy. The last line is the count.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
+
+UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+EPS, BRANCH_EPS = 1e-5, 1e-3
+
+
+def dtypes():
+    return torch.float32, torch.float16, torch.bfloat16
+
+
+def random(*shape, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(dtype).to(DEVICE)
+
+
+def rms(x, weight, eps):
+    x = x.double()
+    x = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    return x if weight is None else x * weight.double()
+
+
+def near(found, exact, dtype, roundings=1):
+    unit = UNIT[str(dtype).removeprefix("torch.")]
+    allowed = (exact.abs() + 0.1) * (unit * roundings + 2.0**-18)
+    return bool(((found.double() - exact).abs() <= allowed).all())
+
+
+def exact_gated(x, gate, weight, act, group, before):
+    functions = {
+        "silu": torch.nn.functional.silu,
+        "sigmoid": torch.sigmoid,
+        "identity": lambda z: z,
+    }
+    factor = functions[act](gate.double())
+    rows = x.double() * factor if before else x.double()
+    y = rms(rows.unflatten(-1, (-1, group)), weight.view(-1, group), EPS).flatten(-2)
+    return y if before else y * factor
+
+
+def test_gated(suite):
+    """Groups of a row, either position of the gate, a gate that is a column slice."""
+    for dtype in dtypes():
+        both = random(5, 3, 512, dtype=dtype, seed=1)
+        x, gate = both[..., :256], both[..., 256:]
+        for group, columns in ((256, 256), (64, 64), (64, 256), (32, 32)):
+            weight = 1 + 0.2 * random(columns, dtype=dtype, seed=2)
+            for act in ("silu", "sigmoid", "identity"):
+                for before in (False, True):
+                    y = fs.gated_norm(
+                        x,
+                        gate,
+                        weight,
+                        EPS,
+                        gate_act=act,
+                        gate_before=before,
+                        group_size=0 if group == 256 else group,
+                    )
+                    exact = exact_gated(x, gate, weight, act, group, before)
+                    suite.check(
+                        f"gated, {dtype}, {act}, group {group}, weight of {columns}, "
+                        f"{'before' if before else 'after'}",
+                        y.shape == x.shape and y.dtype == dtype and near(y, exact, dtype),
+                    )
+        wide = fs.gated_norm(x, gate.float(), None, EPS, y_dtype=torch.float32)
+        exact = exact_gated(x, gate, torch.ones(256, device=DEVICE), "silu", 256, False)
+        suite.check(
+            f"gated, {dtype}, gate and y of float32",
+            wide.dtype == torch.float32 and near(wide, exact, torch.float32),
+        )
+        y = fs.gated_norm(x, gate, None, EPS, gate_act="identity", activation="silu")
+        exact = torch.nn.functional.silu(
+            exact_gated(x, gate, torch.ones(256, device=DEVICE), "identity", 256, False)
+        )
+        suite.check(f"gated, {dtype}, activation of the result", near(y, exact, dtype))
+
+
+def test_sandwich(suite):
+    """Against double precision, and the same bits as two calls."""
+    for dtype in dtypes():
+        x, residual = (random(6, 384, dtype=dtype, seed=s) for s in (3, 4))
+        first, second = (1 + 0.2 * random(384, dtype=dtype, seed=s) for s in (5, 6))
+        scale = torch.tensor([0.37], device=DEVICE)
+        y, total = fs.sandwich_norm(
+            x, residual, first, second, EPS, branch_eps=BRANCH_EPS, alpha=0.22, sum_scale=scale
+        )
+        exact = (0.22 * rms(x, first, BRANCH_EPS) + residual.double()) * scale.double()
+        suite.check(f"sandwich, {dtype}, sum", near(total, exact, dtype))
+        suite.check(f"sandwich, {dtype}, y", near(y, rms(exact, second, EPS), dtype))
+        y, total = fs.sandwich_norm(
+            x, residual, first, second, EPS, branch_eps=BRANCH_EPS, branch_rounded=True
+        )
+        branch = ft.rms_norm(x, first, BRANCH_EPS)
+        wanted = ft.add_rms_norm(branch, residual, second, EPS)
+        suite.check(
+            f"sandwich, {dtype}, the bits of two calls",
+            torch.equal(y, wanted[0]) and torch.equal(total, wanted[1]),
+        )
+
+
+def test_errors(suite):
+    x, gate = (random(4, 96, dtype=torch.bfloat16, seed=s) for s in (7, 8))
+    suite.raises(
+        "a group that does not divide",
+        RuntimeError,
+        "group_size is 36 and n is 96",
+        lambda: fs.gated_norm(x, gate, group_size=36),
+    )
+    suite.raises(
+        "an activation without a name",
+        ValueError,
+        "gate_act is 'gelu'",
+        lambda: fs.gated_norm(x, gate, gate_act="gelu"),
+    )
+    suite.raises(
+        "a gate of another shape",
+        RuntimeError,
+        "gate.shape",
+        lambda: fs.gated_norm(x, gate[:, :48]),
+    )
+    suite.raises(
+        "a gradient",
+        RuntimeError,
+        "fastnorm::gated_norm has no backward",
+        lambda: fs.gated_norm(x.clone().requires_grad_(), gate),
+    )
+    with torch.no_grad():
+        y = fs.gated_norm(x.clone().requires_grad_(), gate)
+    suite.check("under no_grad", torch.equal(y, fs.gated_norm(x, gate)))
+
+
+def test_opcheck(suite):
+    x, gate = (random(4, 96, dtype=torch.bfloat16, seed=s) for s in (9, 10))
+    weight, scale = random(96, dtype=torch.bfloat16, seed=11), torch.ones(1, device=DEVICE)
+    calls = {
+        "gated_norm": (
+            x, gate, weight, None, EPS, "rms", "silu", False, True, 48, "identity", 1.0, "once", None
+        ),
+        "sandwich_norm": (
+            x, gate, weight, weight, scale, EPS, EPS, 1.0, 1.0, "once", "once", True, "exact", 0.0,
+            "once", None,
+        ),
+    }  # fmt: skip
+    calls["gated_norm"] = (*calls["gated_norm"][:2], None, *calls["gated_norm"][3:11], 0.0, "once", None)
+    for name, args in calls.items():
+        found = torch.library.opcheck(
+            getattr(torch.ops.fastnorm, name).default, args, raise_exception=False
+        )
+        suite.check(
+            f"opcheck of {name}",
+            len(found) == 4 and all(v == "SUCCESS" for v in found.values()),
+            found,
+        )
+
+
+def test_compile(suite):
+    """The calls within pointwise work that the compiler fuses."""
+    backends = ["aot_eager"]
+    if shutil.which("g++"):
+        backends.append("inductor")
+    else:
+        suite.skip("compile, inductor", "no C++ compiler for it")
+
+    def block(x, gate, weight):
+        y = fs.gated_norm(x * 2, gate + 1, weight, EPS)
+        y, total = fs.sandwich_norm(y, x, weight, weight, EPS)
+        return torch.relu(y), total - 1
+
+    tensors = [random(8, 128, dtype=torch.bfloat16, seed=s) for s in (12, 13)]
+    tensors.append(random(128, dtype=torch.bfloat16, seed=14))
+    wanted = block(*tensors)
+    for backend in backends:
+        torch._dynamo.reset()
+        found = torch.compile(block, fullgraph=True, backend=backend)(*tensors)
+        suite.check(
+            f"compile, {backend}", all(torch.equal(a, b) for a, b in zip(wanted, found))
+        )
+
+
+if __name__ == "__main__":
+    parser = arguments(__doc__.splitlines()[0])
+    options = parser.parse_args()
+    why = missing("torch", "numpy")
+    suite = Suite("torch norm_stages", options)
+    if why:
+        suite.skip("the PyTorch operators of stages", why)
+        suite.write()
+        suite.finish()
+    import torch
+
+    os.environ["FASTNORM_LIBRARY"] = use_library(options)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+    import fastnorm.torch as ft
+    import fastnorm.torch.norm_stages as fs
+
+    DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+    suite.results["versions"]["torch"] = torch.__version__
+    suite.run([test_gated, test_sandwich, test_errors, test_opcheck, test_compile])
+    suite.finish()

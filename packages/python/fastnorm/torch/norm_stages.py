@@ -1,0 +1,185 @@
+"""The stages of fastnorm_norm as PyTorch operators: the gated norm, and norm, residual, norm.
+
+The library, the streams and the views are those of fastnorm.torch. Tensors keep the strides they
+have. docs/gated_norm.md and docs/sandwich_norm.md say what each setting means.
+
+The operators have no backward: they refuse tensors that require grad while grad is enabled.
+"""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from fastnorm import torch as _shared
+
+_c = _shared._c
+_KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
+_ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
+_SUM_ROUNDING = {"once": 0, "every_step": 1}
+
+
+@_shared._operator(
+    "gated_norm(Tensor x, Tensor gate, Tensor? weight, Tensor? bias, float? eps, str kind, "
+    "str gate_act, bool gate_before, bool gate_from_rounded, int group_size, str activation, "
+    "float weight_offset, str rounding, ScalarType? y_dtype) -> Tensor"
+)
+def _gated_norm(
+    run,
+    x,
+    gate,
+    weight,
+    bias,
+    eps,
+    kind,
+    gate_act,
+    gate_before,
+    gate_from_rounded,
+    group_size,
+    activation,
+    weight_offset,
+    rounding,
+    y_dtype,
+):
+    y = _shared._like(x, y_dtype)
+    run(
+        _shared._options(_shared._word(_KINDS, "kind", kind), eps, weight_offset, rounding)
+        + (
+            ("gate_act", _shared._word(_ACTS, "gate_act", gate_act)),
+            ("gate_position", int(gate_before)),
+            ("gate_source", int(gate_from_rounded)),
+            ("group_size", group_size),
+            ("activation", _shared._word(_ACTS, "activation", activation)),
+        ),
+        ("x", "gate", "weight", "bias", "y"),
+        (x, gate, weight, bias, y),
+    )
+    return y
+
+
+@_shared._operator(
+    "sandwich_norm(Tensor x, Tensor residual, Tensor? branch_weight, Tensor? weight, "
+    "Tensor? sum_scale, float? branch_eps, float? eps, float branch_weight_offset, "
+    "float weight_offset, str branch_rounding, str rounding, bool branch_rounded, "
+    "str residual_rounding, float alpha, str sum_rounding, ScalarType? y_dtype) -> (Tensor, Tensor)"
+)
+def _sandwich_norm(
+    run,
+    x,
+    residual,
+    branch_weight,
+    weight,
+    sum_scale,
+    branch_eps,
+    eps,
+    branch_weight_offset,
+    weight_offset,
+    branch_rounding,
+    rounding,
+    branch_rounded,
+    residual_rounding,
+    alpha,
+    sum_rounding,
+    y_dtype,
+):
+    y, total = _shared._like(x, y_dtype), _shared._like(residual)
+    branch = dict(_shared._options(_c.RMS, branch_eps, branch_weight_offset, branch_rounding))
+    run(
+        _shared._options(_c.RMS, eps, weight_offset, rounding, residual_rounding)
+        + (
+            ("branch_norm", 1),
+            ("branch_kind", branch["kind"]),
+            ("branch_eps", branch["eps"]),
+            ("branch_weight_offset", branch["weight_offset"]),
+            ("branch_rounding", branch["rounding"]),
+            ("branch_rounded", int(branch_rounded)),
+            ("alpha", alpha),
+            ("sum_rounding", _shared._word(_SUM_ROUNDING, "sum_rounding", sum_rounding)),
+        ),
+        ("x", "residual", "branch_weight", "weight", "sum_scale", "y", "residual_out"),
+        (x, residual, branch_weight, weight, sum_scale, y, total),
+    )
+    return y, total
+
+
+def gated_norm(
+    x: Tensor,
+    gate: Tensor,
+    weight: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    bias: Optional[Tensor] = None,
+    kind: str = "rms",
+    gate_act: str = "silu",
+    gate_before: bool = False,
+    gate_from_rounded: bool = False,
+    group_size: int = 0,
+    activation: str = "identity",
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    y_dtype: Optional[torch.dtype] = None,
+) -> Tensor:
+    """norm(x) * act(gate), or with gate_before norm(x * act(gate)).
+
+    gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
+    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all.
+    Weight and bias are [n], or [group_size] for all groups alike."""
+    return _gated_norm(
+        x,
+        gate,
+        weight,
+        bias,
+        eps,
+        kind,
+        gate_act,
+        gate_before,
+        gate_from_rounded,
+        group_size,
+        activation,
+        weight_offset,
+        rounding,
+        y_dtype,
+    )
+
+
+def sandwich_norm(
+    x: Tensor,
+    residual: Tensor,
+    branch_weight: Optional[Tensor] = None,
+    weight: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    branch_eps: Optional[float] = None,
+    branch_weight_offset: float = 0.0,
+    weight_offset: float = 0.0,
+    branch_rounding: str = "once",
+    rounding: str = "once",
+    branch_rounded: bool = False,
+    residual_rounding: str = "exact",
+    alpha: float = 0.0,
+    sum_scale: Optional[Tensor] = None,
+    sum_rounding: str = "once",
+    y_dtype: Optional[torch.dtype] = None,
+) -> Tuple[Tensor, Tensor]:
+    """(rms_norm of the sum, sum) with sum = (alpha * rms_norm(x) + residual) * sum_scale.
+
+    The sum is a new tensor of residual's dtype. branch_eps None is eps. alpha 0 means 1. sum_scale
+    is a float32 tensor [1]. sum_rounding is "once" or "every_step"."""
+    return _sandwich_norm(
+        x,
+        residual,
+        branch_weight,
+        weight,
+        sum_scale,
+        eps if branch_eps is None else branch_eps,
+        eps,
+        branch_weight_offset,
+        weight_offset,
+        branch_rounding,
+        rounding,
+        branch_rounded,
+        residual_rounding,
+        alpha,
+        sum_rounding,
+        y_dtype,
+    )

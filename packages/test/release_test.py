@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""The papers of tools/release, made of small files: bill of materials, notes, comparison."""
+
+import argparse
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from clean import ROOT, Cases
+
+sys.dont_write_bytecode = True  # tools/release has no ending, and its cache would lie beside it
+
+
+def load_release():
+    loader = importlib.machinery.SourceFileLoader("release", str(ROOT / "tools" / "release"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("release", loader))
+    loader.exec_module(module)
+    return module
+
+
+def check_bill(cases, release, out, made, with_cuda):
+    """What SPDX 2.3 asks for of the parts that this bill has."""
+    name = "with CUDA" if with_cuda else "without CUDA"
+    bill = json.loads(release.bill_of_materials(out, "1.2.3", made, with_cuda).read_text())
+    for field in ("spdxVersion", "dataLicense", "SPDXID", "name", "documentNamespace"):
+        cases.check(f"bill {name}: {field}", bill.get(field))
+    form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+    cases.check(f"bill {name}: its time", re.fullmatch(form, bill["creationInfo"]["created"]))
+    ids = [e["SPDXID"] for e in bill["packages"] + bill["files"]] + [bill["SPDXID"]]
+    cases.equal(f"bill {name}: names twice", sorted(n for n in set(ids) if ids.count(n) > 1), [])
+    wrong = [n for n in ids if not re.fullmatch(r"SPDXRef-[A-Za-z0-9.-]+", n)]
+    cases.equal(f"bill {name}: names of another form", wrong, [])
+    relations = bill["relationships"]
+    ends = {r[k] for r in relations for k in ("spdxElementId", "relatedSpdxElement")}
+    cases.equal(f"bill {name}: what it does not name", sorted(ends - set(ids)), [])
+    # A package whose files are not analysed contains none.
+    contained = [r for r in relations if r["relationshipType"] == "CONTAINS"]
+    cases.equal(f"bill {name}: contained files", contained, [])
+    sums = {
+        f["fileName"]: next(
+            c["checksumValue"] for c in f["checksums"] if c["algorithm"] == "SHA256"
+        )
+        for f in bill["files"]
+    }
+    wanted = {f"./{p.relative_to(out)}": hashlib.sha256(p.read_bytes()).hexdigest() for p in made}
+    cases.equal(f"bill {name}: hashes", sums, wanted)
+    linked = {r["relatedSpdxElement"] for r in relations if r["relationshipType"] == "STATIC_LINK"}
+    cudart = {"SPDXRef-cudart"} if with_cuda else set()
+    cases.equal(f"bill {name}: what is linked in", linked, {"SPDXRef-libstdcxx"} | cudart)
+    used = set(re.findall(r"LicenseRef-[\w-]+", json.dumps(bill["packages"])))
+    known = {e["licenseId"] for e in bill["hasExtractedLicensingInfos"]}
+    cases.equal(f"bill {name}: licences with their text", known, used)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", type=Path, help="not used")
+    parser.add_argument("--program", type=Path, help="not used")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
+    options = parser.parse_args()
+    cases, out = Cases(), options.work.resolve() / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    (out / "sub").mkdir(parents=True)
+    release = load_release()
+    small, large = out / "sub" / "a.jar", out / "b-cpu.tar.xz"
+    small.write_bytes(b"a" * 10)
+    large.write_bytes(b"b" * (release.MIB + 1))
+    made = [small, large]
+    for with_cuda in (True, False):
+        check_bill(cases, release, out, made, with_cuda)
+
+    version = release.project_version()
+    notes = release.release_notes(out, version, made, {"b": {"CPU kernels, AVX2": 7}}).read_text()
+    changes = (ROOT / "CHANGELOG.md").read_text().split(f"## {version}", 1)[1].split("\n## ")[0]
+    cases.check("the notes have the changes", changes.strip().split("\n")[-1] in notes)
+    cases.check("the notes have sizes", "| sub/a.jar | 10 |  |" in notes, notes[-500:])
+    over = f"| b-cpu.tar.xz | {release.MIB + 1} | {release.MIB}, exceeded |"
+    cases.check("the notes say what is too large", over in notes, notes[-500:])
+    cases.check("the notes have the code", "| CPU kernels, AVX2 | 7 |" in notes)
+
+    (out / "SHA256SUMS").write_text("00  x\n11  y\n")
+    (out / "sub" / "SHA256SUMS").write_text("00  x\n22  y\n33  z\n")
+    cases.equal("files that differ", release.compare(out, out / "sub"), ["y", "z"])
+    cases.equal("files that differ from themselves", release.compare(out, out), [])
+    result = subprocess.run(
+        [sys.executable, ROOT / "tools" / "release", "--build", "gpu=/nowhere"],
+        capture_output=True,
+        text=True,
+    )
+    said = "gpu cannot be made here; required: one of" in result.stderr
+    cases.check("an unknown kind is refused", result.returncode != 0 and said, result.stderr)
+    cases.finish()
+
+
+main()

@@ -1,0 +1,164 @@
+// The stages around a norm, on elements in registers. What is known of a call is the same for all
+// threads, so its branches are, too.
+#pragma once
+
+#include "cuda/common/functions.cuh"
+#include "cuda/norm/affine.cuh"
+#include "cuda/norm/stat.cuh"
+#include "cuda/norm_stages/params.h"
+
+namespace fastnorm::cuda {
+
+// silu(z) is z * sigmoid(z) of one sequence, where z is not below its clamp; sigmoid's result there
+// does not change.
+template <int kCount>
+__device__ __forceinline__ void activate(float (&v)[kCount], StageFunction function) {
+  if (function == StageFunction::kIdentity) return;
+  if (function == StageFunction::kTanh) {
+#pragma unroll
+    for (float& z : v) z = hyperbolic_tangent(z);
+    return;
+  }
+  const bool is_silu = function == StageFunction::kSilu;
+#pragma unroll
+  for (float& z : v) {
+    const float kept = at_least(z, -110.0f);
+    z = over_one_and_power(kept, is_silu ? kept : 1.0f);
+  }
+}
+
+// u * act(gate).
+template <int kCount, class R>
+__device__ __forceinline__ void multiply_by_gate(float (&u)[kCount], const float (&gate)[kCount],
+                                                 StageFunction function, const R& rounding) {
+  float factor[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) factor[i] = gate[i];
+  activate(factor, function);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) u[i] = rounding.step(__fmul_rn(u[i], rounding.step(factor[i])));
+}
+
+// t * (weight + offset) + bias for one element.
+template <class R>
+__device__ __forceinline__ float affine_of(float t, float weight, float bias, float weight_offset,
+                                           float rstd, const R& rounding) {
+  const float one[1] = {t}, w[1] = {weight}, b[1] = {bias};
+  float z[1];
+  apply(z, one, w, b, weight_offset, rstd, rounding);
+  return z[0];
+}
+
+// (s - mean) * rstd for one element; without rstd where the weight takes it.
+template <class R>
+__device__ __forceinline__ float normalized(float s, float mean, float rstd, bool layer,
+                                            const R& rounding) {
+  if (layer) s = rounding.step(__fsub_rn(s, mean));
+  return rounding.factor_first ? s : __fmul_rn(s, rstd);
+}
+
+// (u * alpha + residual) * sum_scale, in place, as a call's bits say.
+template <class T, int kCount>
+__device__ __forceinline__ void add_residual(float (&u)[kCount], const float (&residual)[kCount],
+                                             uint32_t bits, float alpha, bool scales,
+                                             float sum_scale) {
+  const bool scaled = (bits & kStagesScaled) != 0, steps = (bits & kStagesSumEveryStep) != 0;
+  const auto step = [steps](float s) { return steps ? T::round(s) : s; };
+  const bool adds = (bits & kStagesResidual) != 0, fused = scaled && adds && !steps;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (fused) {
+      u[i] = __fmaf_rn(u[i], alpha, residual[i]);
+    } else {
+      if (scaled) u[i] = step(__fmul_rn(u[i], alpha));
+      if (adds) u[i] = step(__fadd_rn(u[i], residual[i]));
+    }
+    if (scales) u[i] = step(__fmul_rn(u[i], sum_scale));
+  }
+}
+
+// One vector's share of the sums of s - from and of its squares, `from` being -0 for RMS, which is
+// about nothing. Positions from `count` on add nothing. `steps`: a chain in T rounds.
+template <class T, int kCount>
+__device__ __forceinline__ Moments stage_moments(const float (&s)[kCount], float from, int count,
+                                                 bool layer, bool steps) {
+  float sum[2], square[2];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    float d = __fsub_rn(s[i], from);
+    if (steps && layer) d = T::round(d);
+    d = i < count ? d : 0.0f;
+    float& chain = sum[i % 2];
+    float& power = square[i % 2];
+    chain = i < 2 ? d : __fadd_rn(chain, d);
+    if (steps) {
+      const float q = T::round(__fmul_rn(d, d));
+      power = i < 2 ? q : __fadd_rn(power, q);
+    } else {
+      power = i < 2 ? __fmul_rn(d, d) : __fmaf_rn(d, d, power);
+    }
+  }
+  return {__fadd_rn(sum[0], sum[1]), __fadd_rn(square[0], square[1])};
+}
+
+// The values of a vector's columns that a row's source needs.
+template <class T>
+struct StageValues {
+  static constexpr int kCount = T::kPerVector;
+  float x[kCount], gate[kCount], residual[kCount], weight[kCount], bias[kCount];  // of the branch
+};
+
+// What a row's source stages need beside the values.
+template <class T>
+struct StageSource {
+  using R = Rounding<Affine::kAny, T>;
+
+  __device__ __forceinline__ StageSource(const NormStagesParams& params, float factor)
+      : p(params),
+        bits(params.bits),
+        rounding(params.norm),
+        branch(params.branch),
+        sum_scale(factor) {}
+
+  static constexpr int kCount = T::kPerVector;
+
+  // The branch before its norm: x, gated where the gate comes first.
+  __device__ __forceinline__ void gated(float (&u)[kCount], const StageValues<T>& v) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) u[i] = v.x[i];
+    if ((bits & kStagesGateBefore) != 0) multiply_by_gate(u, v.gate, p.gate_act, rounding);
+  }
+
+  // The row that is normalised, from gated().
+  __device__ __forceinline__ void sum(float (&u)[kCount], const StageValues<T>& v) const {
+    if ((bits & kStagesBranch) != 0) {
+#pragma unroll
+      for (float& value : u)
+        value = normalized(value, mean, rstd, (bits & kStagesBranchLayer) != 0, branch);
+      branch.normalized(u);
+      apply(u, u, v.weight, v.bias, p.branch.weight_offset, rstd, branch);
+      if ((bits & kStagesBranchRounded) != 0) round_to<T>(u);
+    }
+    add_residual<T>(u, v.residual, bits, p.alpha, p.sum_scale != nullptr, sum_scale);
+  }
+
+  // What follows weight and bias.
+  __device__ __forceinline__ void finish(float (&z)[kCount], const StageValues<T>& v) const {
+    if ((bits & (kStagesGate | kStagesGateBefore)) == kStagesGate) {
+      if ((bits & kStagesGateRounded) != 0) round_to<T>(z);
+      multiply_by_gate(z, v.gate, p.gate_act, rounding);
+    }
+    if (p.activation == StageFunction::kIdentity) return;
+    activate(z, p.activation);
+#pragma unroll
+    for (float& value : z) value = rounding.step(value);
+  }
+
+  const NormStagesParams& p;
+  const uint32_t bits;
+  const R rounding, branch;  // of the two norms
+  const float sum_scale;
+  float mean = 0.0f, rstd = 0.0f;  // of the branch
+};
+
+}  // namespace fastnorm::cuda

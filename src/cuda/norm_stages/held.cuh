@@ -1,0 +1,184 @@
+// The held forms: aligned rows of 16 bits in registers, read once. RMS alone.
+//
+// kGated     y = norm(x) * act(gate); a group of a row has the threads of a row
+// kSandwich  y = norm(norm(x) + residual); the sum stays in f32 between the two
+//
+// Bytes: each input once, each output once.
+// Shared memory: a float a thread for each sum, where a row has several warps.
+// A thread's weights are loaded while the sum before them is made.
+#pragma once
+
+#include "cuda/common/ptx/grid.cuh"
+#include "cuda/norm_stages/arithmetic.cuh"
+
+namespace fastnorm::cuda {
+
+template <class Slots>
+class HeldStagesRow {
+ public:
+  using T = typename Slots::T;
+  using Tile = typename Slots::Tile;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+  static constexpr bool kSandwich = Slots::kVariant.form == StagesForm::kSandwich;
+  using Scratch = FoldScratch<Tile>[kSandwich ? 2 : 1];
+
+  __device__ __forceinline__ HeldStagesRow(const HeldStagesParams& params, const Place<Tile>& at,
+                                           Scratch& shared)
+      : p(params),
+        place(at),
+        scratch(shared),
+        live(at.row < params.norm.rows),
+        row(!live                ? 0
+            : params.groups == 1 ? at.row
+                                 : quotient(at.row, params.by_groups)),
+        group(live ? at.row - row * params.groups : 0),
+        left(params.norm.vectors - at.first),
+        index(row_index<3, Tile::kRows == 1>(params.norm, row, params.norm.bits)) {}
+
+  __device__ __forceinline__ void run() {
+    const uint32_t first = group * static_cast<uint32_t>(p.norm.vectors);  // of the row's vectors
+    uint4 x[kVectors], beside[kVectors];
+    load(x, input(p.norm.x, p.norm.x_upper, first));
+    if constexpr (kSandwich) {
+      load(beside, input(p.norm.residual, p.norm.residual_upper, first));
+      trigger();
+      sandwich(x, beside);
+    } else {
+      load(beside, input(p.gate.row, p.gate.upper, first));
+      trigger();
+      gated(x, beside, first);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void trigger() const {
+    if ((p.norm.bits & kTrigger) != 0) ptx::grid_trigger();
+  }
+  __device__ __forceinline__ bool has(int v) const { return Tile::offset(v) < left; }
+  __device__ __forceinline__ char* input(const RowRef& tensor, const RowStrides& upper,
+                                         uint32_t first) const {
+    return row_address(tensor, upper, index) + int64_t{first} * kVectorBytes;
+  }
+  __device__ __forceinline__ void load(uint4 (&raw)[kVectors], const char* from,
+                                       uint32_t filler = 0) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      raw[v] = make_uint4(filler, filler, filler, filler);
+      ptx::ld_global_v4_if(raw[v], place.template address<kVectorBytes>(from, v),
+                           from != nullptr && has(v));
+    }
+  }
+  __device__ __forceinline__ void store(char* to, int v, const float (&z)[kPerVector]) const {
+    if (live && has(v)) ptx::st_global_v4(place.template address<kVectorBytes>(to, v), T::pack(z));
+  }
+  __device__ __forceinline__ void put(const RowRef& to, const RowStrides& upper,
+                                      float value) const {
+    if (to.data == nullptr || !live || !place.leads_row()) return;
+    ptx::st_global_u32(row_address(to, upper, index) + int64_t{group} * 4, __float_as_uint(value));
+  }
+
+  // What absent vectors hold adds nothing.
+  __device__ __forceinline__ float rstd_from(float (&q)[kVectors], int sum, float eps) const {
+    const float total = sum_row(q, scratch[sum], place);
+    return reciprocal_root(__fadd_rn(__fmul_rn(total, p.norm.inv_n), eps));
+  }
+  __device__ __forceinline__ bool asks(uint32_t bit) const { return (p.bits & bit) != 0; }
+
+  // s * rstd * weight, in place.
+  __device__ __forceinline__ void normalize(float (&s)[kPerVector], float rstd, const uint4& weight,
+                                            float offset, uint32_t rounds) const {
+    float w[kPerVector], b[kPerVector];
+    T::unpack(weight, w);
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) s[i] = __fmul_rn(s[i], rstd), b[i] = -0.0f;
+    if (asks(rounds)) round_to<T>(s);
+    apply(s, s, w, b, offset, rstd, KnownRounding<T, false>());
+  }
+
+  __device__ __forceinline__ void gated(const uint4 (&x)[kVectors], const uint4 (&gate)[kVectors],
+                                        uint32_t first) const {
+    uint4 weight[kVectors];
+    load(weight, p.norm.weight == nullptr ? nullptr : p.norm.weight + group * p.weight_step,
+         T::kOneWord);
+    float q[kVectors];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float s[kPerVector];
+      T::unpack(x[v], s);
+      q[v] = vector_sum_of_squares(s);
+    }
+    const float rstd = rstd_from(q, 0, p.norm.eps);
+    put(p.norm.rstd, p.norm.rstd_upper, rstd);
+    char* const y = input(p.norm.y, p.norm.y_upper, first);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float z[kPerVector], g[kPerVector];
+      T::unpack(x[v], z);
+      T::unpack(gate[v], g);
+      normalize(z, rstd, weight[v], p.norm.weight_offset, kStagesRoundNormalized);
+      if (asks(kStagesGateRounded)) round_to<T>(z);
+      multiply_by_gate(z, g, p.gate_act, KnownRounding<T, false>());
+      store(y, v, z);
+    }
+  }
+
+  __device__ __forceinline__ void sandwich(const uint4 (&x)[kVectors],
+                                           const uint4 (&residual)[kVectors]) const {
+    uint4 weight[kVectors];
+    load(weight, p.branch_weight, T::kOneWord);
+    float s[kVectors][kPerVector], q[kVectors];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      T::unpack(x[v], s[v]);
+      q[v] = vector_sum_of_squares(s[v]);
+    }
+    const float scale = p.sum_scale != nullptr ? ptx::ld_global_f32(p.sum_scale) : 1.0f;
+    const float branch_rstd = rstd_from(q, 0, p.branch_eps);
+    put(p.branch_rstd.row, p.branch_rstd.upper, branch_rstd);
+    char* const sum = input(p.norm.residual_out, p.norm.residual_out_upper, 0);
+    const bool stores_sum = p.norm.residual_out.data != nullptr;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float r[kPerVector];
+      T::unpack(residual[v], r);
+      normalize(s[v], branch_rstd, weight[v], p.branch_weight_offset, kStagesBranchRoundNormalized);
+      if (asks(kStagesBranchRounded)) round_to<T>(s[v]);
+      add_residual<T>(s[v], r, p.bits, p.alpha, p.sum_scale != nullptr, scale);
+      if (stores_sum) store(sum, v, s[v]);
+      if (asks(kStagesRoundSum)) round_to<T>(s[v]);
+      q[v] = has(v) ? vector_sum_of_squares(s[v]) : 0.0f;
+    }
+    load(weight, p.norm.weight, T::kOneWord);
+    const float rstd = rstd_from(q, 1, p.norm.eps);
+    put(p.norm.rstd, p.norm.rstd_upper, rstd);
+    char* const y = input(p.norm.y, p.norm.y_upper, 0);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      normalize(s[v], rstd, weight[v], p.norm.weight_offset, kStagesRoundNormalized);
+      store(y, v, s[v]);
+    }
+  }
+
+  const HeldStagesParams& p;
+  const Place<Tile>& place;
+  Scratch& scratch;
+  const bool live;            // the row exists
+  const uint32_t row, group;  // of the call
+  const int left;             // vectors from this thread's first one to the end
+  const RowIndex index;
+};
+
+template <class Slots>
+__device__ __forceinline__ void run_held_stages(const HeldStagesParams& p) {
+  using Row = HeldStagesRow<Slots>;
+  struct Shared {
+    typename Row::Scratch fold;
+  };
+  auto& shared = ptx::block_shared<Shared>();
+  const Place<typename Slots::Tile> place(blockIdx.x);
+  if ((p.norm.bits & (kWaitFirst | kWaitAfterWeights)) != 0) ptx::grid_wait();
+  Row row(p, place, shared.fold);
+  row.run();
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,45 @@
+// The kernels of calls with stages by address, in the order of an architecture's table. CUDA-free.
+#pragma once
+
+#include <span>
+
+#include "core/dtype.h"
+#include "cuda/norm_stages/params.h"
+
+namespace fastnorm::cuda {
+
+// The argument depends on the form: one of the two is null.
+struct NormStagesKernel {
+  void (*general)(NormStagesParams);
+  void (*held)(HeldStagesParams);
+
+  const void* address() const {
+    return general != nullptr ? reinterpret_cast<const void*>(general)
+                              : reinterpret_cast<const void*>(held);
+  }
+};
+
+// Those of one dtype: neighbours in the table.
+template <int kArch, Dtype kDtype>
+std::span<const NormStagesKernel> norm_stages_kernels();
+
+struct NormStagesKernels {
+  std::span<const NormStagesKernel> of[kRowDtypes];  // by Dtype
+
+  NormStagesKernel at(int32_t index) const {
+    auto left = static_cast<size_t>(index);
+    for (const std::span<const NormStagesKernel>& part : of) {
+      if (left < part.size()) return part[left];
+      left -= part.size();
+    }
+    return {nullptr, nullptr};
+  }
+};
+
+template <int kArch>
+NormStagesKernels all_norm_stages_kernels() {
+  return {{norm_stages_kernels<kArch, Dtype::kF32>(), norm_stages_kernels<kArch, Dtype::kF16>(),
+           norm_stages_kernels<kArch, Dtype::kBF16>()}};
+}
+
+}  // namespace fastnorm::cuda

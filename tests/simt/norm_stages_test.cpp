@@ -1,0 +1,124 @@
+// Norm calls with stages on the SIMT machine: each kernel, and what planning chooses, against the
+// model byte for byte, whose results are compared with double precision.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/norm_check.h"
+#include "cuda/norm/table.h"
+#include "cuda/norm_stages/table.h"
+#include "simt/device.h"
+#include "simt/machine.h"
+#include "simt/spec.h"
+#include "support/norm_stages_call.h"
+
+namespace {
+
+using namespace fastnorm;
+using support::RandomStagesCall;
+using support::StagesKind;
+
+DeviceFacts facts() { return cuda::make_facts(cuda::kSimt, 0, 132, 8); }
+
+constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward,
+                                   simt::Order::kShuffled};
+
+// A random call, described; its tensors are the GPU's.
+struct Described {
+  Described(uint64_t call_seed, StagesKind kind)
+      : seed(call_seed), call(call_seed, ref::Order::kGpu, kind) {
+    for (support::CallTensor* t : call.tensors()) t->abi.device_type = FASTNORM_DEVICE_CUDA;
+    Error error;
+    EXPECT_EQ(check_norm(&call.args(), {FASTNORM_DEVICE_CUDA, 0}, &desc, error), FASTNORM_OK)
+        << call.text() << ": " << error.text;
+  }
+
+  void run(const NormPlan& plan) {
+    call.expect_results();
+    EXPECT_EQ(simt::run_norm_stages(desc, plan, kOrders[seed % std::size(kOrders)]), "")
+        << call.text();
+    EXPECT_EQ(call.difference(), "") << plan.entry->name << " " << call.text();
+  }
+
+  const uint64_t seed;
+  RandomStagesCall call;
+  NormDesc desc;
+};
+
+// What planning chooses. Returns how many calls were compared with double precision.
+int64_t run_chosen(uint64_t seeds, StagesKind kind, int64_t least_held = 0) {
+  int64_t bounded = 0, held = 0;
+  for (uint64_t seed = 0; seed < seeds && !testing::Test::HasFailure(); ++seed) {
+    Described described(seed, kind);
+    NormPlan plan;
+    Error error;
+    EXPECT_EQ(make_plan(described.desc, facts(), {}, &plan, error), FASTNORM_OK)
+        << described.call.text() << ": " << error.text;
+    if (plan.entry != nullptr) described.run(plan);
+    held += plan.entry != nullptr && facts().arch->stages->entries[plan.index].variant.is_held();
+    bounded += described.call.bounded() != 0 ? 1 : 0;
+  }
+  EXPECT_GE(held, least_held) << "calls on kernels that hold their rows";
+  return bounded;
+}
+
+TEST(SimtNormStages, RandomCallsEqualTheModel) {
+  EXPECT_GE(run_chosen(300, StagesKind::kUnmodulated), 40) << "compared with double precision";
+}
+
+// What only CPUs have is refused.
+TEST(SimtNormStages, ModulationIsRefused) {
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const Described described(seed, StagesKind::kAny);
+    const StagesDesc& s = described.desc.stages;
+    NormPlan plan;
+    Error error;
+    const fastnorm_status status = make_plan(described.desc, facts(), {}, &plan, error);
+    const bool modulated = described.desc.rows != 0 && (s.residual_gate || s.modulates());
+    EXPECT_EQ(status, modulated ? FASTNORM_ERROR_UNSUPPORTED : FASTNORM_OK) << seed;
+    if (!modulated) continue;
+    EXPECT_NE(std::string(error.text).find("residual_gate, modulation_scale"), std::string::npos)
+        << error.text;
+    ++refused;
+  }
+  EXPECT_GE(refused, 8);
+}
+
+TEST(SimtNormStages, AlignedCallsEqualTheModel) {
+  EXPECT_GE(run_chosen(60, StagesKind::kAligned), 4) << "compared with double precision";
+}
+
+TEST(SimtNormStages, CommonCallsEqualTheModel) {
+  EXPECT_GE(run_chosen(50, StagesKind::kGated, 5), 10) << "compared with double precision";
+  EXPECT_GE(run_chosen(50, StagesKind::kSandwich, 5), 1) << "compared with double precision";
+}
+
+// Each kernel, with several calls that it can serve.
+TEST(SimtNormStages, EveryKernelEqualsTheModel) {
+  constexpr int kCalls = 12;
+  const auto table = cuda::norm_stages_table(cuda::kSimt);
+  std::vector<int> calls(table.size());
+  for (uint64_t seed = 1000; seed < 20000 && !HasFailure(); ++seed) {
+    if (std::all_of(calls.begin(), calls.end(), [](int count) { return count >= kCalls; })) break;
+    Described described(seed, static_cast<StagesKind>(1 + seed % 4));
+    if (described.desc.rows == 0) continue;
+    for (size_t i = 0; i < table.size(); ++i) {
+      NormPlan plan;
+      Error error;
+      if (calls[i] >= kCalls || plan_stages_for(described.desc, facts(), static_cast<int32_t>(i),
+                                                &plan, error) != FASTNORM_OK)
+        continue;
+      EXPECT_EQ(plan.entry, &table[i].norm);
+      described.run(plan);
+      ++calls[i];
+      break;  // the call's memory has its results
+    }
+  }
+  for (size_t i = 0; i < table.size(); ++i)
+    EXPECT_EQ(calls[i], kCalls) << table[i].norm.name << " serves too few of the calls";
+}
+
+}  // namespace

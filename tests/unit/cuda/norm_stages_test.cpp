@@ -1,0 +1,212 @@
+// Norm calls with stages from the C ABI down to what they tell the CUDA runtime. The runtime only
+// takes notes.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_runtime.h"
+
+namespace fastnorm::test {
+namespace {
+
+void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
+
+// 8 groups of 96 columns of bf16: a branch norm and a gate after the norm, all stages' tensors.
+struct StagesCall {
+  explicit StagesCall(int64_t rows) : shape{rows, 768}, statistic{rows, 8} {
+    const auto make = [&](fastnorm_tensor* t, int number, fastnorm_dtype_id dtype, int32_t ndim,
+                          const int64_t* extents) {
+      t->data =
+          reinterpret_cast<void*>((uintptr_t{1} << 40) + (static_cast<uintptr_t>(number) << 36));
+      t->device_type = FASTNORM_DEVICE_CUDA;
+      t->ndim = ndim;
+      t->dtype = fastnorm_dtype_of(dtype);
+      t->shape = extents;
+    };
+    make(&x, 1, FASTNORM_DTYPE_BF16, 2, shape), make(&y, 2, FASTNORM_DTYPE_BF16, 2, shape);
+    make(&gate, 3, FASTNORM_DTYPE_F32, 2, shape);
+    make(&weight, 4, FASTNORM_DTYPE_BF16, 1, group);
+    make(&branch_weight, 5, FASTNORM_DTYPE_F32, 1, shape + 1);
+    make(&rstd, 6, FASTNORM_DTYPE_F32, 2, statistic);
+    make(&sum_scale, 7, FASTNORM_DTYPE_F32, 1, one);
+    args.struct_size = sizeof args;
+    args.eps = 1e-5f;
+    args.x = &x, args.y = &y, args.gate = &gate, args.weight = &weight, args.rstd = &rstd;
+    args.gate_act = FASTNORM_ACTIVATION_SILU;
+    args.group_size = 96;
+    args.branch_norm = 1;
+    args.branch_eps = 1e-3f;
+    args.branch_weight = &branch_weight;
+    args.branch_weight_offset = 1;
+    args.alpha = 0.5f;
+    args.sum_scale = &sum_scale;
+  }
+  StagesCall(const StagesCall&) = delete;
+
+  int64_t shape[2], statistic[2], group[1] = {96}, one[1] = {1};
+  fastnorm_tensor x = {}, y = {}, gate = {}, weight = {}, branch_weight = {}, rstd = {},
+                  sum_scale = {};
+  fastnorm_norm_args args = {};
+};
+
+struct Recorded {
+  Launch launch;
+  bool is_held;
+  cuda::NormStagesParams params;
+  cuda::HeldStagesParams held;
+};
+thread_local std::vector<Recorded> recorded;
+
+void record(const Launch& launch) {
+  Recorded r = {launch, launch.held_stages_params != nullptr, {}, {}};
+  ASSERT_TRUE(r.is_held || launch.stages_params != nullptr);
+  if (r.is_held) {
+    r.held = *launch.held_stages_params;
+  } else {
+    r.params = *launch.stages_params;
+  }
+  recorded.push_back(r);
+}
+
+class CudaNormStages : public testing::Test {
+ protected:
+  void SetUp() override {
+    machine = {};
+    notes = {};
+    notes.on_launch = record;
+    recorded.clear();
+    ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, nullptr, &context), FASTNORM_OK)
+        << fastnorm_last_error();
+    notes.loaded.clear();
+  }
+  void TearDown() override { fastnorm_context_destroy(context); }
+
+  fastnorm_info query(const StagesCall& call) {
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    EXPECT_EQ(fastnorm_norm_query(context, &call.args, &info), FASTNORM_OK)
+        << fastnorm_last_error();
+    return info;
+  }
+  fastnorm_status run(const StagesCall& call) {
+    recorded.clear();
+    return fastnorm_norm(context, &call.args, nullptr, 0, kStream);
+  }
+
+  fastnorm_context* context = nullptr;
+};
+
+TEST_F(CudaNormStages, GeneralKernelGetsTheCall) {
+  const StagesCall call(1001);
+  const fastnorm_info info = query(call);
+  EXPECT_STREQ(info.kernel, "bf16 stages 32xstream");
+  EXPECT_EQ(info.blocks, 251u);
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  ASSERT_FALSE(recorded[0].is_held);
+  const Launch& launch = recorded[0].launch;
+  const cuda::NormStagesParams& p = recorded[0].params;
+  EXPECT_EQ(launch.stream, kStream);
+  EXPECT_EQ(launch.context, primary_context(0));
+  EXPECT_EQ(launch.grid.x, 251u);
+  EXPECT_EQ(launch.block.x, 128u);
+  EXPECT_EQ(launch.early, -1);
+  EXPECT_EQ(p.bits, cuda::kStagesGate | cuda::kStagesBranch | cuda::kStagesScaled |
+                        cuda::kStagesWeightShared | cuda::kStagesStoresRows);
+  EXPECT_EQ(p.gate_act, cuda::StageFunction::kSilu);
+  EXPECT_EQ(p.activation, cuda::StageFunction::kIdentity);
+  EXPECT_EQ(p.gate_type, cuda::OperandType::kF32);
+  EXPECT_EQ(p.gate.row.stride, 768 * 4);
+  EXPECT_EQ(p.columns, 768u);
+  EXPECT_EQ(p.group, 96u);
+  EXPECT_EQ(p.groups, 8u);
+  EXPECT_EQ(p.alpha, 0.5f);
+  EXPECT_EQ(p.sum_scale, call.sum_scale.data);
+  EXPECT_EQ(p.norm.inv_n, 1.0f / 96);
+  EXPECT_EQ(p.norm.rstd.stride, 32);
+  EXPECT_EQ(p.branch.inv_n, 1.0f / 768);
+  EXPECT_EQ(p.branch.eps, 1e-3f);
+  EXPECT_EQ(p.branch.weight_offset, 1.0f);
+  EXPECT_EQ(static_cast<const void*>(p.branch.weight), call.branch_weight.data);
+  EXPECT_EQ(notes.context, nullptr) << "current is what was";
+}
+
+TEST_F(CudaNormStages, LongRowsHaveABlock) {
+  StagesCall call(3);
+  call.shape[1] = 1536;
+  call.args.group_size = 192;
+  call.group[0] = 192;
+  EXPECT_STREQ(query(call).kernel, "bf16 stages 256xstream");
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(recorded[0].launch.grid.x, 3u);
+  EXPECT_EQ(recorded[0].launch.block.x, 256u);
+}
+
+TEST_F(CudaNormStages, StartsEarlyWhereAsked) {
+  StagesCall call(8);
+  call.args.flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(recorded[0].launch.early, 1);
+  EXPECT_NE(recorded[0].params.norm.bits & cuda::kWaitFirst, 0u);
+  EXPECT_NE(recorded[0].params.norm.bits & cuda::kTrigger, 0u);
+}
+
+// Groups of 96 columns of a sliced gate, in registers.
+TEST_F(CudaNormStages, HeldKernelGetsGroups) {
+  StagesCall call(1000);
+  const int64_t strides[] = {1536, 1};
+  call.gate.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+  call.gate.strides = strides;
+  call.args.branch_norm = 0, call.args.branch_eps = 0, call.args.branch_weight_offset = 0;
+  call.args.alpha = 0;
+  call.args.branch_weight = call.args.sum_scale = nullptr;
+  call.args.gate_source = FASTNORM_GATE_FROM_ROUNDED;
+  const fastnorm_info info = query(call);
+  EXPECT_STREQ(info.kernel, "bf16 gated 16x1");
+  EXPECT_EQ(info.blocks, 1000u) << "8 groups a block";
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  ASSERT_TRUE(recorded[0].is_held);
+  EXPECT_EQ(recorded[0].launch.block.x, 128u);
+  EXPECT_EQ(recorded[0].launch.grid.x, 1000u);
+  const cuda::HeldStagesParams& p = recorded[0].held;
+  EXPECT_EQ(p.norm.rows, 8000u);
+  EXPECT_EQ(p.norm.vectors, 12);
+  EXPECT_EQ(p.norm.inv_n, 1.0f / 96);
+  EXPECT_EQ(p.groups, 8u);
+  EXPECT_EQ(p.weight_step, 0u);
+  EXPECT_EQ(p.gate.row.stride, 3072);
+  EXPECT_EQ(p.gate_act, cuda::StageFunction::kSilu);
+  EXPECT_NE(p.bits & cuda::kStagesGateRounded, 0u);
+  call.weight.shape = call.shape + 1;
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(recorded[0].held.weight_step, 192u);
+}
+
+// Alone, and beside a call without stages: each has a launch of its own.
+TEST_F(CudaNormStages, PrepareLoadsTheKernelOfEachCall) {
+  const StagesCall call(64);
+  StagesCall plain(64);
+  plain.y.data = static_cast<char*>(plain.y.data) + (size_t{1} << 30);
+  plain.args = {};
+  plain.args.struct_size = sizeof plain.args;
+  plain.args.x = &plain.x, plain.args.y = &plain.y;
+  const fastnorm_norm_args* const both[] = {&plain.args, &call.args};
+  ASSERT_EQ(fastnorm_norm_many_prepare(context, both, 2), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(notes.loaded.size(), 2u);
+  notes.on_launch = nullptr;
+  ASSERT_EQ(fastnorm_norm_many(context, both, 2, nullptr, 0, kStream), FASTNORM_OK)
+      << fastnorm_last_error();
+  EXPECT_EQ(notes.launches, 2);
+}
+
+TEST_F(CudaNormStages, BadInputLaunchesNothing) {
+  StagesCall call(8);
+  call.args.group_size = 100;
+  EXPECT_EQ(run(call), FASTNORM_ERROR_SHAPE);
+  EXPECT_EQ(notes.launches, 0);
+}
+
+}  // namespace
+}  // namespace fastnorm::test

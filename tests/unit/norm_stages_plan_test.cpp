@@ -1,0 +1,217 @@
+// Which kernel a norm call with stages runs on, and the lists of kernels.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "core/norm_check.h"
+#include "core/norm_plan.h"
+#include "core/norm_stages.h"
+#include "cuda/arch.h"
+#include "cuda/norm/table.h"
+#include "cuda/norm_stages/table.h"
+
+namespace fastnorm::test {
+namespace {
+
+constexpr uintptr_t kPlace = uintptr_t{1} << 40;
+
+// Rows of T with an activation.
+NormDesc described(Dtype dtype, int64_t rows, int64_t n) {
+  NormDesc d;
+  d.rows = d.outer[0] = rows;
+  d.n = n;
+  d.dtype = dtype;
+  d.x.data = reinterpret_cast<std::byte*>(kPlace);
+  d.x.stride_bytes[0] = n * dtype_bytes(dtype);
+  d.x.dtype = dtype;
+  d.y = d.x;
+  d.has_stages = true;
+  d.stages.group = n;
+  d.stages.activation = FASTNORM_ACTIVATION_SILU;
+  return d;
+}
+
+TEST(StagesPlan, KernelsOfEachArchitecture) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const DeviceFacts facts = cuda::make_facts(*arch, 0, 100, arch->max_cluster_blocks);
+    const struct {
+      Dtype dtype;
+      int64_t rows, n;
+      const char* kernel;
+      uint64_t blocks;
+    } calls[] = {
+        {Dtype::kBF16, 1, 1, "bf16 stages 32xstream", 1},
+        {Dtype::kBF16, 9, 1024, "bf16 stages 32xstream", 3},
+        {Dtype::kBF16, 9, 1025, "bf16 stages 256xstream", 9},
+        {Dtype::kF16, 4096, 200000, "f16 stages 256xstream", 4096},
+        {Dtype::kF32, 8, 512, "f32 stages 32xstream", 2},
+        {Dtype::kF32, 8, 513, "f32 stages 256xstream", 8},
+    };
+    for (const auto& call : calls) {
+      const NormDesc d = described(call.dtype, call.rows, call.n);
+      NormPlan plan;
+      Error error;
+      ASSERT_EQ(make_plan(d, facts, cuda::norm_table(*arch), &plan, error), FASTNORM_OK)
+          << error.text;
+      EXPECT_STREQ(plan.entry->name, call.kernel) << arch->name;
+      EXPECT_EQ(plan.blocks, call.blocks) << arch->name;
+      EXPECT_EQ(plan.workspace_bytes, 0u);
+      EXPECT_EQ(plan.bytes_read,
+                static_cast<uint64_t>(call.rows * call.n * dtype_bytes(call.dtype)));
+      EXPECT_EQ(plan.entry, &arch->stages->entries[plan.index].norm);
+      EXPECT_EQ(std::strncmp(cuda::variant_text(*plan.entry), "V(kGeneral, ALL", 15), 0);
+    }
+  }
+}
+
+const char* kernel_of(const NormDesc& d, const ArchSpec& arch) {
+  NormPlan plan;
+  Error error;
+  EXPECT_EQ(make_plan(d, cuda::make_facts(arch, 0, 132, 8), {}, &plan, error), FASTNORM_OK)
+      << error.text;
+  return plan.entry != nullptr ? plan.entry->name : "";
+}
+
+NormDesc gated(int64_t rows, int64_t groups, int64_t group) {
+  NormDesc d = described(Dtype::kBF16, rows, groups * group);
+  d.stages.activation = FASTNORM_ACTIVATION_IDENTITY;
+  d.stages.gate = d.x;
+  d.stages.gate_act = FASTNORM_ACTIVATION_SILU;
+  d.stages.group = group;
+  d.stages.groups = groups;
+  return d;
+}
+
+NormDesc sandwich(int64_t rows, int64_t n) {
+  NormDesc d = described(Dtype::kF16, rows, n);
+  d.stages.activation = FASTNORM_ACTIVATION_IDENTITY;
+  d.stages.branch = true;
+  d.residual = d.residual_out = d.x;
+  d.sum_dtype = Dtype::kF16;
+  return d;
+}
+
+TEST(StagesPlan, HeldKernels) {
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 8x1");
+  EXPECT_STREQ(kernel_of(gated(1, 32, 128), cuda::kSm90), "bf16 gated 16x1");
+  EXPECT_STREQ(kernel_of(gated(4096, 8, 1024), cuda::kSm90), "bf16 gated 128x1");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 8192), cuda::kSm90), "bf16 gated 256x4");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 8200), cuda::kSm90), "bf16 stages 256xstream");
+  EXPECT_STREQ(kernel_of(sandwich(4096, 2304), cuda::kSm90), "f16 sandwich 256x2");
+  EXPECT_STREQ(kernel_of(sandwich(4096, 5376), cuda::kSm90), "f16 sandwich 256x3");
+  EXPECT_STREQ(kernel_of(sandwich(132, 8192), cuda::kSm90), "f16 sandwich 1024x1");
+  EXPECT_STREQ(kernel_of(sandwich(133, 8192), cuda::kSm90), "f16 sandwich 256x4");
+  EXPECT_STREQ(kernel_of(sandwich(1, 16392), cuda::kSm90), "f16 stages 256xstream");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm80), "bf16 stages 32xstream");
+  EXPECT_STREQ(kernel_of(sandwich(4096, 4096), cuda::kPtx), "f16 stages 256xstream");
+}
+
+// What held kernels do not do goes to the general one.
+TEST(StagesPlan, OtherCallsAreGeneral) {
+  const auto is_general = [](const NormDesc& d) {
+    return std::strstr(kernel_of(d, cuda::kSm90), " stages ") != nullptr;
+  };
+  ASSERT_FALSE(is_general(gated(8, 4, 128)));
+  ASSERT_FALSE(is_general(sandwich(8, 4096)));
+  void (*const of_both[])(NormDesc&) = {
+      [](NormDesc& d) { d.kind = FASTNORM_NORM_LAYER; },
+      [](NormDesc& d) { d.rounding = FASTNORM_ROUND_EVERY_STEP; },
+      [](NormDesc& d) { d.rounding = FASTNORM_ROUND_ONCE_RW; },
+      [](NormDesc& d) {
+        d.y = {};
+        d.stages.sumsq.data = d.x.data;
+      },
+      [](NormDesc& d) { d.y.dtype = Dtype::kF32; },
+      [](NormDesc& d) { d.quant.scheme = FASTNORM_QUANT_PER_ROW; },
+      [](NormDesc& d) { d.quant.amax = d.x.data; },
+      [](NormDesc& d) { d.bias.data = d.x.data; },
+      [](NormDesc& d) {
+        d.weight = {d.x.data, 0, {}, Dtype::kF32};
+      },
+      [](NormDesc& d) {
+        d.weight = {d.x.data, 256, {}, d.dtype};
+      },
+      [](NormDesc& d) { d.stages.activation = FASTNORM_ACTIVATION_SILU; },
+      [](NormDesc& d) { d.stages.rstd_in.data = d.x.data; },
+      [](NormDesc& d) { d.x.data += 8; },
+      [](NormDesc& d) { d.x.stride_bytes[0] += 8; },
+  };
+  for (const auto& change : of_both) {
+    NormDesc g = gated(8, 4, 128), s = sandwich(8, 4096);
+    change(g), change(s);
+    EXPECT_TRUE(is_general(g)) << &change - of_both;
+    EXPECT_TRUE(is_general(s)) << &change - of_both;
+  }
+  NormDesc g = gated(8, 4, 128);
+  g.stages.gate_before = true;
+  EXPECT_TRUE(is_general(g));
+  g = gated(8, 4, 128);
+  g.residual = g.x;
+  EXPECT_TRUE(is_general(g));
+  g = gated(8, 3, 132);
+  EXPECT_TRUE(is_general(g)) << "groups that are not whole vectors";
+  NormDesc s = sandwich(8, 4096);
+  s.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
+  EXPECT_TRUE(is_general(s));
+  s = sandwich(8, 4096);
+  s.stages.branch_kind = FASTNORM_NORM_LAYER;
+  EXPECT_TRUE(is_general(s));
+  s = sandwich(8, 4096);
+  s.stages.branch_bias.data = s.x.data;
+  EXPECT_TRUE(is_general(s));
+  s = sandwich(8, 4096);
+  s.residual = s.residual_out = {};
+  EXPECT_TRUE(is_general(s));
+}
+
+TEST(StagesPlan, RefusesWhatAGridCannotNumber) {
+  const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 8);
+  NormPlan plan;
+  Error error;
+  NormDesc d = described(Dtype::kBF16, int64_t{1} << 32, 64);
+  EXPECT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(error.text, "x has 4294967296 rows"), nullptr) << error.text;
+  d = described(Dtype::kBF16, int64_t{1} << 31, 4096);
+  EXPECT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(error.text, "a grid holds 2147483647"), nullptr) << error.text;
+  d = described(Dtype::kBF16, 1, int64_t{1} << 32);
+  EXPECT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(error.text, "rows of 4294967296 elements"), nullptr) << error.text;
+}
+
+TEST(StagesPlan, GivenKernelsServeTheirDtype) {
+  const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 8);
+  const NormDesc d = described(Dtype::kF16, 8, 64);
+  int served = 0;
+  for (int32_t i = 0; i < facts.arch->stages->count; ++i) {
+    NormPlan plan;
+    Error error;
+    const StagesVariant& v = facts.arch->stages->entries[i].variant;
+    const bool serves = plan_stages_for(d, facts, i, &plan, error) == FASTNORM_OK;
+    EXPECT_TRUE(!serves || v.dtype == Dtype::kF16) << facts.arch->stages->entries[i].norm.name;
+    EXPECT_TRUE(serves || v.dtype != Dtype::kF16 || v.form != StagesForm::kGeneral);
+    EXPECT_TRUE(!serves || plan.index == i);
+    served += serves ? 1 : 0;
+  }
+  EXPECT_EQ(served, 2);
+}
+
+TEST(StagesPlan, ListsAreSortedAndNamesAreUnique) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    std::set<std::string> names;
+    uint32_t before = 0;
+    for (const StagesEntry& entry : cuda::norm_stages_table(*arch)) {
+      const uint32_t word = packed(entry.variant);
+      EXPECT_TRUE(names.empty() || before < word) << entry.norm.name;
+      EXPECT_EQ(stages_variant_of(word), entry.variant) << entry.norm.name;
+      EXPECT_TRUE(names.insert(entry.norm.name).second) << entry.norm.name;
+      before = word;
+    }
+    EXPECT_EQ(names.size(), cuda::norm_stages_entries(*arch).size());
+  }
+}
+
+}  // namespace
+}  // namespace fastnorm::test
