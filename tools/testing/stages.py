@@ -39,6 +39,7 @@ def native_build():
         "native",
         f"-Dcuda={cuda}",
         "-Dgpu_archs=90",
+        "-Dnccl=true",
         f"-Dprefix={ROOT / 'build-test' / 'prefix'}",
         "-Dlibdir=lib",
         "-Djax=auto",
