@@ -39,7 +39,6 @@ def native_build():
         "native",
         f"-Dcuda={cuda}",
         "-Dgpu_archs=90",
-        "-Dnccl=true",
         f"-Dprefix={ROOT / 'build-test' / 'prefix'}",
         "-Dlibdir=lib",
         "-Djax=auto",
@@ -369,6 +368,7 @@ def asan_build():
         "-Db_lundef=false",
         f"-Dcpp_args={cheap}",
         "-Dfuzz=true",
+        "-Dnccl=true",
         "-Dbench=false",
         compiler=("clang", "clang++"),
     )
