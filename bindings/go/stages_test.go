@@ -392,6 +392,7 @@ func TestStagesOnGPU(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	scaled := fastnorm.Norm{X: at, Y: at, ModulationScale: at}
+	scale := fastnorm.At(c.Device(), 0x20000, fastnorm.BF16, 4, 64)
+	scaled := fastnorm.Norm{X: at, Y: at, ModulationScale: scale}
 	wantError(t, c.Norm(scaled), fastnorm.ErrUnsupported, "modulation_shift is given")
 }

@@ -150,6 +150,7 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_allreduce_n
       accept_struct(args, kFirstPeerAllreduceNormArgs, "args", &call->local, &call->args, error));
   const fastnorm_peer_allreduce_norm_args& a = *call->args;
   FASTNORM_TRY(check_peer(context, a.peer, error));
+  FASTNORM_TRY(check_peer_flags(a.flags, error));
   call->link = a.peer->link.get();
   call->norm = norm_of(a);
   FASTNORM_TRY(plan_one(planner_of(*context), &call->norm, &call->batch, error));

@@ -58,11 +58,7 @@ class ShardedCheck {
                      "rounding is %d; required: FASTNORM_ROUND_ONCE (0) or "
                      "FASTNORM_ROUND_NORMALIZED (1), as statistics of several ranks are f32",
                      rounding);
-    constexpr uint32_t kFlags =
-        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
-    FASTNORM_REQUIRE((args_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     args_.flags, kFlags, args_.flags & kFlags);
+    FASTNORM_TRY(check_peer_flags(args_.flags, error));
     FASTNORM_REQUIRE((args_.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) == 0 ||
                          (args_.flags & FASTNORM_NORM_PDL_WAIT) != 0,
                      FASTNORM_ERROR_ARGUMENT,
@@ -238,6 +234,15 @@ fastnorm_status check_peer_buffers(const PeerDesc& desc, void* const* buffers, i
                        j, buffers[j], i, buffers[i], bytes);
     }
   }
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_peer_flags(uint32_t flags, Error& error) {
+  constexpr uint32_t kFlags =
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+  FASTNORM_REQUIRE((flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+                   "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x", flags,
+                   kFlags, flags & kFlags);
   return FASTNORM_OK;
 }
 

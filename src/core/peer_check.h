@@ -32,6 +32,9 @@ fastnorm_status check_peer_options(const fastnorm_peer_options* options, int32_t
 fastnorm_status check_peer_buffers(const PeerDesc& desc, void* const* buffers, int32_t count,
                                    Error& error);
 
+// Refuses flags of the norm that peers do not have.
+fastnorm_status check_peer_flags(uint32_t flags, Error& error);
+
 // What the norm does not check of an all-reduce: `norm` is what it made of the same fields.
 fastnorm_status check_peer_allreduce_norm(const fastnorm_peer_allreduce_norm_args& args,
                                           const NormDesc& norm, const PeerDesc& desc, Error& error);

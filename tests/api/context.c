@@ -88,7 +88,7 @@ static void no_gpu(void) {
 static int is_family(const char* name) {
   return strcmp(name, "norm") == 0 || strcmp(name, "mla_decode") == 0 ||
          strcmp(name, "norm_backward") == 0 || strcmp(name, "norm_heads") == 0 ||
-         strcmp(name, "norm_heads_backward") == 0;
+         strcmp(name, "norm_heads_backward") == 0 || strcmp(name, "peer") == 0;
 }
 
 static void kernels(void) {

@@ -63,7 +63,7 @@ std::string run(RandomHeadsCall& call, Target& target, int32_t kernel) {
 }
 
 // The comparison must be able to fail: some of these calls differ if sums have another order.
-bool tells_orders(Target& target) {
+bool heads_tell_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -139,7 +139,7 @@ void check_norm_heads(Target& target, const Options& options, Counts* counts) {
   checks.run_chosen(CallKind::kMany, options.reduced ? 2 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;
-  const bool tells = tells_orders(target);
+  const bool tells = heads_tell_orders(target);
   tells ? ++counts->passed : ++counts->failed;
   if (!tells) std::printf("FAIL %s norm_heads: a wrong order does not show\n", target.name.c_str());
   std::printf("%s: %lld cases of norm_heads", target.name.c_str(),

@@ -59,7 +59,7 @@ std::string run(RandomHeadsBackwardCall& call, Target& target) {
 }
 
 // The comparison must be able to fail: some of these calls differ if sums have another order.
-bool tells_orders(Target& target) {
+bool gradients_tell_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -92,7 +92,7 @@ void check_norm_heads_backward(Target& target, const Options& options, Counts* c
   check(options.reduced ? 40 : 400, GradientCallKind::kAligned);
   check(options.reduced ? 1 : 6, GradientCallKind::kAlignedMany);
   if (cases == 0) return;
-  const bool tells = tells_orders(target);
+  const bool tells = gradients_tell_orders(target);
   tells ? ++counts->passed : ++counts->failed;
   if (!tells)
     std::printf("FAIL %s %s: a wrong order does not show\n", target.name.c_str(), kFamily);

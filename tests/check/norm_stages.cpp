@@ -17,12 +17,12 @@ namespace {
 using support::RandomStagesCall;
 using support::StagesKind;
 
-constexpr int32_t kChosen = -1;  // the kernel that planning chooses
+constexpr int32_t kPlanned = -1;  // the kernel that planning chooses
 
-using Placed = PlacedCall<RandomStagesCall>;
+using PlacedStages = PlacedCall<RandomStagesCall>;
 
 // Any call that a target has kernels for.
-StagesKind any_of(const Target& target) {
+StagesKind any_kind_of(const Target& target) {
   return target.cuda ? StagesKind::kUnmodulated : StagesKind::kAny;
 }
 
@@ -33,13 +33,13 @@ int32_t kernels_of(const Target& target) {
 
 fastnorm_status plan_call(const NormDesc& desc, const Device& device, int32_t kernel,
                           NormPlan* plan, Error& error) {
-  if (kernel == kChosen) return make_plan(desc, device.facts, device.norm_table(), plan, error);
+  if (kernel == kPlanned) return make_plan(desc, device.facts, device.norm_table(), plan, error);
   return plan_stages_for(desc, device.facts, kernel, plan, error);
 }
 
 // Whether a kernel can run a call.
 bool can_run(RandomStagesCall& call, Target& target, int32_t kernel) {
-  const Placed placed(call, target);
+  const PlacedStages placed(call, target);
   const Device& device = *target.devices[0];
   NormDesc desc;
   NormPlan plan;
@@ -52,7 +52,7 @@ bool can_run(RandomStagesCall& call, Target& target, int32_t kernel) {
 // "" or what is wrong.
 std::string run_stages(RandomStagesCall& call, Target& target, int32_t kernel) {
   call.expect_results();
-  Placed placed(call, target);
+  PlacedStages placed(call, target);
   for (const std::unique_ptr<Device>& device : target.devices) {
     const DeviceFacts& facts = device->facts;
     NormDesc desc;
@@ -79,8 +79,8 @@ bool stages_tell_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    RandomStagesCall call(seed, wrong, any_of(target));
-    if (!run_stages(call, target, kChosen).empty()) return true;
+    RandomStagesCall call(seed, wrong, any_kind_of(target));
+    if (!run_stages(call, target, kPlanned).empty()) return true;
   }
   return false;
 }
@@ -98,7 +98,7 @@ class StagesChecks {
   void run_chosen(StagesKind kind, uint64_t seeds) {
     for (uint64_t seed = 0; seed < seeds; seed += static_cast<uint64_t>(options_.every)) {
       RandomStagesCall call(seed, target_.order, kind);
-      if (options_.wants(call.text())) check(call, kChosen);
+      if (options_.wants(call.text())) check(call, kPlanned);
     }
   }
 
@@ -146,7 +146,7 @@ void check_norm_stages(Target& target, const Options& options, Counts* counts) {
   constexpr const char* kFamily = "norm_stages";
   if (!options.wants(kFamily) && options.filter.find(kFamily) == std::string::npos) return;
   StagesChecks checks(target, options, counts);
-  checks.run_chosen(any_of(target), options.reduced ? 300 : 3000);
+  checks.run_chosen(any_kind_of(target), options.reduced ? 300 : 3000);
   for (const StagesKind kind : {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich})
     checks.run_chosen(kind, target.cuda && !options.reduced ? 1000 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);

@@ -368,6 +368,7 @@ def asan_build():
         "-Db_lundef=false",
         f"-Dcpp_args={cheap}",
         "-Dfuzz=true",
+        "-Dnccl=true",
         "-Dbench=false",
         compiler=("clang", "clang++"),
     )

@@ -261,10 +261,13 @@ impl<'c> Peer<'c> {
         // SAFETY: it is writable and knows its size.
         check(unsafe { sys::fastnorm_peer_status(self.as_ptr(), &mut raw) })?;
         Ok(PeerState {
-            error: match raw.error {
-                sys::FASTNORM_PEER_ERROR_NONE => None,
-                sys::FASTNORM_PEER_ERROR_DISAGREES => Some(PeerError::Disagrees(raw.rank)),
-                sys::FASTNORM_PEER_ERROR_MISSING | _ => Some(PeerError::Missing(raw.rank)),
+            error: if raw.error == sys::FASTNORM_PEER_ERROR_NONE {
+                None
+            } else if raw.error == sys::FASTNORM_PEER_ERROR_DISAGREES {
+                Some(PeerError::Disagrees(raw.rank))
+            } else {
+                debug_assert_eq!(raw.error, sys::FASTNORM_PEER_ERROR_MISSING);
+                Some(PeerError::Missing(raw.rank))
             },
             calls: raw.calls,
             connected: raw.connected != 0,
@@ -460,9 +463,8 @@ fn show_kind(kind: sys::fastnorm_norm_kind) -> &'static str {
 
 mod allreduce {
     use super::{
-        check, launch, show_kind, slots, sys, Context, Info, Peer, PeerSumRounding,
-        PhantomData, Quant, ResidualRounding, Result, Rounding, Stream, Tensor, TensorMut, View,
-        Workspace,
+        check, launch, show_kind, slots, sys, Context, Info, Peer, PeerSumRounding, PhantomData,
+        Quant, ResidualRounding, Result, Rounding, Stream, Tensor, TensorMut, View, Workspace,
     };
 
     slots! {
@@ -583,8 +585,8 @@ mod allreduce {
 
 mod sharded {
     use super::{
-        check, launch, show_kind, slots, sys, Context, Info, Peer, PhantomData, Result,
-        Rounding, Stream, Tensor, TensorMut, View, Workspace,
+        check, launch, show_kind, slots, sys, Context, Info, Peer, PhantomData, Result, Rounding,
+        Stream, Tensor, TensorMut, View, Workspace,
     };
 
     slots! {

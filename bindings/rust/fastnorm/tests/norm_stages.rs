@@ -762,7 +762,7 @@ fn stages_on_a_gpu() -> Result<()> {
                 &[4, 64],
             )?)
     };
-    assert_eq!(norm.query(&gpu)?.kernel, "bf16 stages 32xstream");
+    assert_eq!(norm.query(&gpu)?.kernel, "bf16 gated 8x1");
     norm.run(&gpu)?;
     // SAFETY: as above.
     let scale = unsafe { Tensor::from_device(device, address(4), DType::BF16, &[4, 64])? };

@@ -200,9 +200,9 @@ fn sharded_rows() -> Result<()> {
             ] {
                 let mean = row_squares(parts, row) / (ranks * COLUMNS) as f64;
                 let rstd = 1.0 / (mean + 0.5).sqrt();
-                for i in row * COLUMNS..(row + 1) * COLUMNS {
-                    let wanted = f64::from(parts(rank)[i]) * rstd;
-                    assert!((f64::from(results[i]) - wanted).abs() < 1e-5);
+                let (values, columns) = (parts(rank), row * COLUMNS..(row + 1) * COLUMNS);
+                for (found, value) in results[columns.clone()].iter().zip(&values[columns]) {
+                    assert!((f64::from(*found) - f64::from(*value) * rstd).abs() < 1e-5);
                 }
             }
         }
