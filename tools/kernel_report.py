@@ -4,8 +4,8 @@
 Reads the finished binary, so what is reported is what ships. Local memory (a stack frame, and every
 register spill lives in one) is a failure: each kernel is meant to keep its row in registers.
 Attention kernels may spill where they load, up to 64 bytes, but not where they compute, and their
-tensor-core products must not be serialised. The general kernels with stages keep the pending sums of
-a long row there.
+tensor-core products must not be serialised. The general kernels with stages keep the pending sums
+of a long row there.
 """
 
 import argparse
