@@ -94,7 +94,8 @@ func TestModulationRounding(t *testing.T) {
 	for rounding, wanted := range map[fastnorm.ModulationRounding]float32{
 		fastnorm.ModulationOnce: 1 + 0x1p-8, fastnorm.ModulationEveryStep: 1,
 	} {
-		check(t, c.Norm(fastnorm.Norm{X: fastnorm.Of([]fastnorm.BFloat16{0x3f80}, 1), Y: fastnorm.Of(y, 1),
+		x := fastnorm.Of([]fastnorm.BFloat16{0x3f80}, 1)
+		check(t, c.Norm(fastnorm.Norm{X: x, Y: fastnorm.Of(y, 1),
 			ModulationScale: fastnorm.Of([]float32{0x1p-8}, 1), ModulationRounding: rounding}))
 		equal(t, "y", y[0], wanted)
 	}

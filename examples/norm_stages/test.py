@@ -1,64 +1,12 @@
 #!/usr/bin/env python3
 """Runs the example on the CPU and looks at what it prints; then a wrong norm, and no library."""
 
-import argparse
-import os
-import re
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "abi"))
-sys.dont_write_bytecode = True
-from cases import Cases  # noqa: E402
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.dont_write_bytecode = True
+from layer_testing import test_layers  # noqa: E402
 
-
-def example(build, *options, program=HERE):
-    result = subprocess.run([sys.executable, program, "--build", build, *options],
-                            capture_output=True,
-                            text=True,
-                            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
-    return result.returncode, result.stdout, result.stderr
-
-
-def check_run(cases, build, *options):
-    name = f"example {' '.join(options)}".strip()
-    code, text, errors = example(build, *options)
-    cases.equal(f"{name}: exit code", (code, errors), (0, ""))
-    line = r"(\w+): 21 tokens, largest output (\S+), largest error (\S+), bound (\S+)"
-    found = re.findall(f"^{line}$", text, re.M)
-    cases.equal(f"{name}: layers", [layer[0] for layer in found], ["gemma", "delta", "dit"])
-    for layer, largest, error, bound in found:
-        cases.check(f"{name}, {layer}: the error is there, and within the bound",
-                    0 < float(error) <= float(bound) < float(largest) / 250000, text)
-    return text
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", type=Path, required=True)
-    build, cases = parser.parse_args().build.resolve(), Cases()
-    one = check_run(cases, build)
-    cases.equal("two threads: the same figures", check_run(cases, build, "--threads", "2"), one)
-    cases.check("another seed: other figures", check_run(cases, build, "--seed", "2") != one)
-    with tempfile.TemporaryDirectory() as work:
-        # The same program with another eps in the reference.
-        copy = Path(work) / "examples" / "norm_stages" / "__main__.py"
-        copy.parent.mkdir(parents=True)
-        (Path(work) / "packages").symlink_to(ROOT / "packages")
-        source = (HERE / "__main__.py").read_text()
-        cases.check("the reference's eps is found", "np.float32(EPS)" in source)
-        copy.write_text(source.replace("np.float32(EPS)", "np.float32(1e-3)"))
-        code, text, errors = example(build, program=copy)
-        found = code == 1 and "larger than the bound" in errors
-        cases.check("a wrong norm is found", found, text + errors)
-        code, _, errors = example(Path(work))
-        cases.check("no library", code == 1 and "there is no" in errors, errors)
-    cases.finish()
-
-
-main()
+test_layers(HERE, "21 tokens", ["gemma", "delta", "dit"], 250000)

@@ -149,14 +149,16 @@ def test_opcheck(suite):
     weight, scale = random(96, dtype=torch.bfloat16, seed=11), torch.ones(1, device=DEVICE)
     calls = {
         "gated_norm": (
-            x, gate, weight, None, EPS, "rms", "silu", False, True, 48, "identity", 1.0, "once", None
+            x, gate, weight, None, EPS, "rms", "silu", False, True, 48, "identity", 1.0,
+            "once", None
         ),
         "sandwich_norm": (
             x, gate, weight, weight, scale, EPS, EPS, 1.0, 1.0, "once", "once", True, "exact", 0.0,
             "once", None,
         ),
     }  # fmt: skip
-    calls["gated_norm"] = (*calls["gated_norm"][:2], None, *calls["gated_norm"][3:11], 0.0, "once", None)
+    gated = calls["gated_norm"]
+    calls["gated_norm"] = (*gated[:2], None, *gated[3:11], 0.0, "once", None)
     for name, args in calls.items():
         found = torch.library.opcheck(
             getattr(torch.ops.fastnorm, name).default, args, raise_exception=False

@@ -69,8 +69,8 @@
  *  FASTNORM_GATE_FROM_ROUNDED. With FASTNORM_ROUND_EVERY_STEP act(gate), both products and
  *  activation(z) are rounded to x's dtype. z is then stored and quantised.
  *
- *  **Modulation** (adaLN). residual_gate, modulation_scale and modulation_shift broadcast against x,
- *  their last dimension too. Each may have a table, a row that is added to it in f32. Without a
+ *  **Modulation** (adaLN). residual_gate, modulation_scale and modulation_shift broadcast against
+ *  x, their last dimension too. Each may have a table, a row that is added to it in f32. Without a
  *  shift z * (1 + scale) is one operation, without a scale z + shift is. With
  *  FASTNORM_MODULATION_EVERY_STEP, and with FASTNORM_ROUND_EVERY_STEP, these are rounded to x's
  *  dtype: z before it, both sums with tables, 1 + scale, the product, and the sum. With
@@ -78,14 +78,14 @@
  *  rounded, too.
  *
  *  With modulation_index the modulators have rows of their own, [m, n] or [m, 1]. Row r of x takes
- *  their row modulation_index[r]. An index below 0 or from m on is an error on the CPU; on a GPU the
- *  results of such a call are undefined.
+ *  their row modulation_index[r]. An index below 0 or from m on is an error. CUDA contexts refuse
+ *  residual_gate and modulation in this version.
  *
  *  The branch's norm has the arithmetic of the norm, and statistics of all n columns. With
- *  branch_rounded, and without alpha, residual_gate and sum_scale, the call has the bits of two: one
- *  from x to the branch, one from that and the residual. With FASTNORM_SUM_EVERY_STEP u * k, the sum
- *  and the product with sum_scale are each rounded to x's dtype. residual_rounding is about the s
- *  that is left.
+ *  branch_rounded, and without alpha, residual_gate and sum_scale, the call has the bits of two:
+ *  one from x to the branch, one from that and the residual. With FASTNORM_SUM_EVERY_STEP u * k,
+ *  the sum and the product with sum_scale are each rounded to x's dtype. residual_rounding is about
+ *  the s that is left.
  *
  *  With group_size d the columns are n / d groups that have statistics of their own: as x viewed
  *  [.., n / d, d]. mean, rstd, rstd_in, mean_in and sumsq then have x.shape[:-1] + [n / d], for

@@ -127,8 +127,8 @@ impl PeerOptions {
     /// Makes one rank's end with a buffer of its own.
     ///
     /// # Errors
-    /// [`Status::ARGUMENT`](crate::Status::ARGUMENT) and [`Status::DTYPE`](crate::Status::DTYPE) for
-    /// options that are out of range.
+    /// [`Status::ARGUMENT`](crate::Status::ARGUMENT) and [`Status::DTYPE`](crate::Status::DTYPE)
+    /// for options that are out of range.
     pub fn create(self, context: &Context) -> Result<Peer<'_>> {
         let mut raw = ptr::null_mut();
         // SAFETY: as above.
@@ -144,8 +144,8 @@ impl PeerOptions {
     /// misaligned or overlap.
     ///
     /// # Safety
-    /// Each address has [`buffer_bytes`](Self::buffer_bytes) bytes of the device that are there, and
-    /// used for nothing else, until every rank's peer is dropped.
+    /// Each address has [`buffer_bytes`](Self::buffer_bytes) bytes of the device that are there,
+    /// and used for nothing else, until every rank's peer is dropped.
     pub unsafe fn create_from_pointers<'c>(
         self,
         context: &'c Context,
@@ -242,8 +242,8 @@ impl<'c> Peer<'c> {
     /// Connects this rank with all others, once: with the blobs of all ranks, in rank order.
     ///
     /// # Errors
-    /// [`Status::ARGUMENT`](crate::Status::ARGUMENT) for blobs that are none, of another rank, or of
-    /// options that differ: the text has both values.
+    /// [`Status::ARGUMENT`](crate::Status::ARGUMENT) for blobs that are none, of another rank, or
+    /// of options that differ: the text has both values.
     /// [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED) for ranks that cannot be reached.
     pub fn import(&self, blobs: &[PeerBlob]) -> Result<()> {
         // SAFETY: blobs lie side by side.
@@ -371,7 +371,7 @@ macro_rules! calls {
                 self.put(Slot::Y, y.view)
             }
 
-            /// Says what a run would do. No tensor's memory is touched, no other rank is waited for.
+            /// Says what a run would do. No tensor's memory is touched, no rank is waited for.
             ///
             /// # Errors
             /// As [`run`](Self::run).
@@ -399,12 +399,12 @@ macro_rules! calls {
             /// there on return.
             ///
             /// # Errors
-            /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): a peer that is not connected or runs
-            ///   a call; a rank that makes another call; what the library refuses of the tensors
+            /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): a peer that is not connected or
+            ///   runs a call; a rank that makes another call; what the library refuses of the tensors
             /// - [`Status::SHAPE`](crate::Status::SHAPE), [`Status::DTYPE`](crate::Status::DTYPE),
             ///   [`Status::LAYOUT`](crate::Status::LAYOUT): tensors that do not fit
-            /// - [`Status::DEVICE`](crate::Status::DEVICE): a rank that did not arrive in time, or a
-            ///   peer that was stopped before
+            /// - [`Status::DEVICE`](crate::Status::DEVICE): a rank that did not arrive in time, or
+            ///   a peer that was stopped before
             ///
             /// # Panics
             /// Only if a callback of the context does.

@@ -352,8 +352,8 @@ class NormStagesTest {
         LongBuffer wide = memory(8 * 6).asLongBuffer().put(0, new long[] {0, 0, 0, 1, -1, 1});
         norm.modulationIndex(Tensor.of(wide, 2, 3));
         FastnormException thrown = assertThrows(FastnormException.class, () -> norm.run(context));
-        assertEquals("modulation_index of row 4 is -1; required: 0 to 1, the rows of the modulators",
-                thrown.getMessage());
+        assertEquals("modulation_index of row 4 is -1; required: 0 to 1, the rows of the "
+                + "modulators", thrown.getMessage());
         assertArrayEquals(Data.floats(y[0]), Data.floats(y[1]));
     }
 
@@ -378,8 +378,8 @@ class NormStagesTest {
         refuses("flags is 0x8 and modulation_scale is NULL; required: no "
                 + "FASTNORM_NORM_MODULATION_PLAIN_SCALE (8) without a modulation_scale",
                 norm -> norm.modulationPlainScale(true));
-        refuses(Status.ERROR_SHAPE, "modulation_shift.shape is [3]; required: extents that are 1 or "
-                + "x's, counted from the right, for x of shape [1, 4]",
+        refuses(Status.ERROR_SHAPE, "modulation_shift.shape is [3]; required: extents that are 1 "
+                + "or x's, counted from the right, for x of shape [1, 4]",
                 norm -> norm.modulationShift(row(1, 2, 3)));
     }
 
