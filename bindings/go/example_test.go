@@ -139,7 +139,7 @@ func ExampleError() {
 		fmt.Println(e.Status == fastnorm.StatusShape)
 	}
 	// Output:
-	// FASTNORM_ERROR_SHAPE: weight.shape is [3]; required: [2], or with leading extents that are 1 or
-	// x's, counted from the right, for x of shape [2, 2] true
+	// FASTNORM_ERROR_SHAPE: weight.shape is [3]; required: [2], or with leading extents that are 1 or x's, counted from the right, for x of shape [2, 2]
+	// true
 	// true
 }
