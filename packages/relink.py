@@ -83,6 +83,7 @@ def relink(build, out, python, cache):
         *parts,
         *runtime,
         f"-Wl,--version-script,{ROOT / 'src' / 'fastnorm.map'}",
+        "-Wl,--gc-sections",  # what libstdc++ has and nobody calls
         "-Wl,-z,nodelete",
         "-Wl,-soname,libfastnorm.so.0",
         compiler_file(compiler, "libstdc++.a"),

@@ -328,7 +328,10 @@ COLUMNS = 100
 CODE = {".py", ".java", ".go", ".rs", ".sh", ".build", *SOURCES}
 # A text that cannot be cut without harm to who searches for it, alone on its line; or what an
 # example of Go prints.
-ONE_TEXT = re.compile(r"""\s*// FASTNORM_ERROR_\w+: .*|\s*(?:return |\w+ = |"[^"]*": |[\w.]+\()?[rbf]*(["']).*\1[\s,;:)\]}]*$""")
+ONE_TEXT = re.compile(
+    r"""\s*// FASTNORM_ERROR_\w+: .*"""
+    r"""|\s*(?:return |\w+ = |"[^"]*": |[\w.]+\()?[rbf]*(["']).*\1[\s,;:)\]}]*$"""
+)
 
 
 def is_in(name, folders):
