@@ -128,6 +128,7 @@ class ShardedRows {
   __device__ __forceinline__ void normalize(const Row& x, const Weights& weight, int64_t token,
                                             int step) const {
     RankStatistics merged;
+#pragma unroll 1
     for (int rank = 0; rank < peer.ranks; ++rank)
       merged.add(s, rank, scratch.words[step % 2][rank]);
 #pragma unroll
@@ -303,24 +304,26 @@ __device__ __forceinline__ void sharded_norm(const PeerShardedParams& params) {
   ptx::grid_wait_if((params.bits & kWaitAfterWeights) == 0);
   rows.load_weights(weight);
   ptx::grid_wait();
-  rows.load_x(x, rows.token_of(0));
   const uint32_t number = first_number(peer, kPeerStatistics, rows.ring());
   rows.ended = is_stopped(peer);
   const int steps = (params.statistics.tokens - rows.ring() + peer.rings - 1) / peer.rings;
-  uint4 own = rows.sums_of(x), own_next = own;
-  rows.push(number, own);
-  if ((params.bits & kTrigger) != 0) ptx::grid_trigger();
+  uint4 own, own_next;
+  // Step -1 sends the first token; the sums' code is there once.
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
+  for (int step = -1; step < steps; ++step) {
     const bool more = step + 1 < steps;
     const uint32_t at = number + static_cast<uint32_t>(step);
     if (more) {
       rows.load_x(next, rows.token_of(step + 1));
       own_next = rows.sums_of(next);
     }
-    if (!rows.take(at, step, own)) return;
+    if (step >= 0 && !rows.take(at, step, own)) return;
     if (more) rows.push(at + 1, own_next);
-    rows.normalize(x, weight, rows.token_of(step), step);
+    if (step >= 0) {
+      rows.normalize(x, weight, rows.token_of(step), step);
+    } else if ((params.bits & kTrigger) != 0) {
+      ptx::grid_trigger();
+    }
     own = own_next;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
