@@ -6,7 +6,6 @@ Values are compared with double precision: each element of o within (|o| + sum o
 tolerance of its dtype. Run with a Python that has PyTorch and NumPy.
 """
 
-import json
 import math
 import os
 import shutil
@@ -343,7 +342,7 @@ def test_compare(suite):
         suite.skip("compare", "there is no folder bench beside the examples")
         return
     with tempfile.TemporaryDirectory() as work:
-        path = Path(work) / "run.json"
+        path = Path(work) / "run.csv"
         program = [
             sys.executable,
             str(ROOT / "bench" / "compare_mla_decode.py"),
@@ -353,7 +352,7 @@ def test_compare(suite):
             os.environ["FASTNORM_LIBRARY"],
             "--repeats",
             "2",
-            "--json",
+            "--csv",
             str(path),
         ]
         ran = subprocess.run(
@@ -361,7 +360,10 @@ def test_compare(suite):
         )
         if not suite.check("compare: runs", ran.returncode == 0, ran.stdout + ran.stderr):
             return
-        for row in json.loads(path.read_text())["results"]:
+        sys.path.insert(0, str(ROOT / "bench"))
+        from compare import lines
+
+        for row in lines.read(path)["results"]:
             if row["provider"] in ("fastnorm", "torch"):
                 suite.check(
                     f"compare: {row['shape']} of {row['provider']}",
