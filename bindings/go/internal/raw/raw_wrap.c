@@ -245,9 +245,31 @@ SWIGINTERN struct fastnorm_kernel_info *new_fastnorm_kernel_info(void){
     if (self != NULL) self->struct_size = sizeof(fastnorm_kernel_info);
     return self;
   }
+SWIGINTERN struct fastnorm_peer_state *new_fastnorm_peer_state(void){
+    fastnorm_peer_state* self = (fastnorm_peer_state*)calloc(1, sizeof(fastnorm_peer_state));
+    if (self != NULL) self->struct_size = sizeof(fastnorm_peer_state);
+    return self;
+  }
 
 static void fnb_log(void* user, int32_t level, const char* text) {
   fastnormGoLog((uintptr_t)user, level, (char*)text);
+}
+
+static fastnorm_peer_options fnb_peer_options(int32_t rank, int32_t ranks, uint32_t dtype,
+                                              int32_t algorithm, int64_t max_columns,
+                                              int64_t one_shot_bytes, int64_t wait_ns,
+                                              int32_t rings) {
+  fastnorm_peer_options options = {0};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.dtype = (fastnorm_dtype_id)dtype;
+  options.algorithm = (fastnorm_peer_algorithm)algorithm;
+  options.max_columns = max_columns;
+  options.one_shot_bytes = one_shot_bytes;
+  options.wait_ns = wait_ns;
+  options.rings = rings;
+  return options;
 }
 
 
@@ -276,6 +298,25 @@ static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* even
                                  (size_t*)count);
 }
 
+/* `buffers`: memory of `count` addresses; NULL = a peer with a buffer of its own. */
+static fastnorm_status fnb_peer_create(fastnorm_context* context, int32_t rank, int32_t ranks,
+                                       uint32_t dtype, int32_t algorithm, int64_t max_columns,
+                                       int64_t one_shot_bytes, int64_t wait_ns, int32_t rings,
+                                       void* buffers, int32_t count, fastnorm_peer** peer) {
+  const fastnorm_peer_options options = fnb_peer_options(rank, ranks, dtype, algorithm, max_columns,
+                                                         one_shot_bytes, wait_ns, rings);
+  if (buffers == NULL) return fastnorm_peer_create(context, &options, peer);
+  return fastnorm_peer_create_from_pointers(context, &options, (void* const*)buffers, count, peer);
+}
+static fastnorm_status fnb_peer_buffer_bytes(fastnorm_context* context, int32_t rank, int32_t ranks,
+                                             uint32_t dtype, int32_t algorithm, int64_t max_columns,
+                                             int64_t one_shot_bytes, int64_t wait_ns, int32_t rings,
+                                             uint64_t* bytes) {
+  const fastnorm_peer_options options = fnb_peer_options(rank, ranks, dtype, algorithm, max_columns,
+                                                         one_shot_bytes, wait_ns, rings);
+  return fastnorm_peer_buffer_bytes(context, &options, bytes);
+}
+
 static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_id,
                                            fastnorm_device_info* info) {
   fastnorm_device device = {device_type, device_id};
@@ -286,7 +327,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_7e0a10084f5feeb7(void *_swig_go_0) {
+void _wrap_Swig_free_raw_e55edb45774700a3(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -296,7 +337,7 @@ void _wrap_Swig_free_raw_7e0a10084f5feeb7(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_e55edb45774700a3(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -309,7 +350,7 @@ void *_wrap_Swig_malloc_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_version_raw_e55edb45774700a3() {
   int32_t result;
   int _swig_go_result;
 
@@ -320,7 +361,7 @@ int _wrap_fastnorm_version_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_version_string_raw_e55edb45774700a3() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -331,7 +372,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_build_info_raw_e55edb45774700a3() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -342,7 +383,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_numeric_version_raw_e55edb45774700a3() {
   int32_t result;
   int _swig_go_result;
 
@@ -353,7 +394,7 @@ int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_e55edb45774700a3(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -366,7 +407,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_last_error_raw_e55edb45774700a3() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -377,7 +418,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_last_device_error_raw_e55edb45774700a3() {
   int32_t result;
   int _swig_go_result;
 
@@ -388,7 +429,7 @@ int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_e55edb45774700a3(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -403,7 +444,7 @@ intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -416,7 +457,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -429,7 +470,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -442,7 +483,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -455,7 +496,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -468,7 +509,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -481,7 +522,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -494,7 +535,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -507,7 +548,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_e55edb45774700a3() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -518,7 +559,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -528,7 +569,7 @@ void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_e55edb45774700a3(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -538,7 +579,7 @@ void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -551,7 +592,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -564,7 +605,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -577,7 +618,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -590,7 +631,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -603,7 +644,7 @@ int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -616,7 +657,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -629,7 +670,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -642,7 +683,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -655,7 +696,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -668,7 +709,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -681,7 +722,7 @@ long long _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_profile_bytes_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -694,7 +735,7 @@ long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kind_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -707,7 +748,7 @@ _gostring_ _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(struct fastnorm_inf
 }
 
 
-_gostring_ _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_choice_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -720,7 +761,7 @@ _gostring_ _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(struct fastnorm_i
 }
 
 
-_gostring_ _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_variant_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -733,7 +774,7 @@ _gostring_ _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_e55edb45774700a3() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -744,7 +785,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -754,7 +795,7 @@ void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -767,7 +808,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -780,7 +821,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -793,7 +834,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_e55edb45774700a3() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -804,7 +845,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -814,7 +855,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_kernel_count_raw_e55edb45774700a3() {
   int32_t result;
   int _swig_go_result;
 
@@ -825,7 +866,7 @@ int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_e55edb45774700a3(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -840,7 +881,7 @@ intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int _swig_go_0, struct
 }
 
 
-_gostring_ _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_profile_id_name_raw_e55edb45774700a3(intgo _swig_go_0) {
   fastnorm_profile_id arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -853,7 +894,7 @@ _gostring_ _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(intgo _swig_go_0)
 }
 
 
-intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
+intgo _wrap_fastnorm_profile_write_trace_raw_e55edb45774700a3(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
   void *arg1 = 0 ;
   size_t arg2 ;
   char *arg3 = 0 ;
@@ -879,14 +920,87 @@ intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, 
 }
 
 
-intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_state_error_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  fastnorm_peer_error result;
+  intgo _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result = (fastnorm_peer_error) ((arg1)->error);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+int _wrap_fastnorm_peer_state_rank_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  int32_t result;
+  int _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result =  ((arg1)->rank);
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+long long _wrap_fastnorm_peer_state_calls_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  uint64_t result;
+  long long _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result =  ((arg1)->calls);
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+int _wrap_fastnorm_peer_state_connected_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  int32_t result;
+  int _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result =  ((arg1)->connected);
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_e55edb45774700a3() {
+  struct fastnorm_peer_state *result = 0 ;
+  struct fastnorm_peer_state *_swig_go_result;
+
+
+  result = (struct fastnorm_peer_state *)new_fastnorm_peer_state();
+  *(struct fastnorm_peer_state **)&_swig_go_result = (struct fastnorm_peer_state *)result;
+  return _swig_go_result;
+}
+
+
+void _wrap_delete_fastnorm_peer_state_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  free((char *) arg1);
+
+}
+
+
+intgo _wrap_fastnorm_peer_export_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
   arg2 = (void *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
 
@@ -896,14 +1010,14 @@ intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swi
 }
 
 
-intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_import_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
   arg2 = (void *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
 
@@ -913,12 +1027,27 @@ intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swi
 }
 
 
-intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+intgo _wrap_fastnorm_peer_status_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0, struct fastnorm_peer_state *_swig_go_1) {
+  fastnorm_peer *arg1 = 0 ;
+  fastnorm_peer_state *arg2 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_peer *)_swig_go_0;
+  arg2 = *(fastnorm_peer_state **)&_swig_go_1;
+
+  result = (fastnorm_status)fastnorm_peer_status((struct fastnorm_peer const *)arg1,arg2);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fastnorm_peer_reset_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
 
   result = (fastnorm_status)fastnorm_peer_reset(arg1);
   _swig_go_result = (int32_t)result;
@@ -926,17 +1055,17 @@ intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig
 }
 
 
-void _wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+void _wrap_fastnorm_peer_destroy_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
 
   fastnorm_peer_destroy(arg1);
 
 }
 
 
-intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -955,7 +1084,7 @@ intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -972,7 +1101,7 @@ intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -995,7 +1124,7 @@ intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1016,7 +1145,7 @@ intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1035,7 +1164,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1060,7 +1189,7 @@ intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uin
 }
 
 
-intgo _wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_backward_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1079,7 +1208,7 @@ intgo _wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_backward_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1096,7 +1225,7 @@ intgo _wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_sw
 }
 
 
-intgo _wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_backward_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1119,7 +1248,7 @@ intgo _wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0,
 }
 
 
-intgo _wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_backward_many_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1140,7 +1269,7 @@ intgo _wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(fastnorm_context *
 }
 
 
-intgo _wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_backward_many_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1159,7 +1288,7 @@ intgo _wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context
 }
 
 
-intgo _wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_backward_many_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1184,7 +1313,7 @@ intgo _wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_mla_decode_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1203,7 +1332,7 @@ intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_mla_decode_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1220,7 +1349,7 @@ intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_mla_decode_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1243,7 +1372,7 @@ intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1264,7 +1393,7 @@ intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1283,7 +1412,7 @@ intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1308,7 +1437,7 @@ intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_backward_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1329,7 +1458,7 @@ intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_backward_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1348,7 +1477,7 @@ intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_backward_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1373,7 +1502,7 @@ intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_allreduce_norm_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1392,7 +1521,7 @@ intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1409,7 +1538,7 @@ intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_allreduce_norm_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1432,7 +1561,7 @@ intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_sharded_norm_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1451,7 +1580,7 @@ intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_sharded_norm_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1468,7 +1597,7 @@ intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_sharded_norm_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1491,7 +1620,7 @@ intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
+intgo _wrap_fnb_context_create_raw_e55edb45774700a3(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1525,7 +1654,7 @@ intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go
 }
 
 
-intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
+intgo _wrap_fnb_profile_decode_raw_e55edb45774700a3(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
   void *arg1 = 0 ;
   size_t arg2 ;
   void *arg3 = 0 ;
@@ -1546,7 +1675,73 @@ intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _sw
 }
 
 
-intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_peer_create_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, void *_swig_go_9, int _swig_go_10, fastnorm_peer **_swig_go_11) {
+  fastnorm_context *arg1 = 0 ;
+  int32_t arg2 ;
+  int32_t arg3 ;
+  uint32_t arg4 ;
+  int32_t arg5 ;
+  int64_t arg6 ;
+  int64_t arg7 ;
+  int64_t arg8 ;
+  int32_t arg9 ;
+  void *arg10 = 0 ;
+  int32_t arg11 ;
+  fastnorm_peer **arg12 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (int32_t)_swig_go_1;
+  arg3 = (int32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (int32_t)_swig_go_4;
+  arg6 = (int64_t)_swig_go_5;
+  arg7 = (int64_t)_swig_go_6;
+  arg8 = (int64_t)_swig_go_7;
+  arg9 = (int32_t)_swig_go_8;
+  arg10 = (void *)_swig_go_9;
+  arg11 = (int32_t)_swig_go_10;
+  arg12 = *(fastnorm_peer ***)&_swig_go_11;
+
+  result = (fastnorm_status)fnb_peer_create(arg1,arg2,arg3,arg4,arg5,arg6,arg7,arg8,arg9,arg10,arg11,arg12);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_peer_buffer_bytes_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, long long *_swig_go_9) {
+  fastnorm_context *arg1 = 0 ;
+  int32_t arg2 ;
+  int32_t arg3 ;
+  uint32_t arg4 ;
+  int32_t arg5 ;
+  int64_t arg6 ;
+  int64_t arg7 ;
+  int64_t arg8 ;
+  int32_t arg9 ;
+  uint64_t *arg10 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (int32_t)_swig_go_1;
+  arg3 = (int32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (int32_t)_swig_go_4;
+  arg6 = (int64_t)_swig_go_5;
+  arg7 = (int64_t)_swig_go_6;
+  arg8 = (int64_t)_swig_go_7;
+  arg9 = (int32_t)_swig_go_8;
+  arg10 = *(uint64_t **)&_swig_go_9;
+
+  result = (fastnorm_status)fnb_peer_buffer_bytes(arg1,arg2,arg3,arg4,arg5,arg6,arg7,arg8,arg9,arg10);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_device_describe_raw_e55edb45774700a3(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;
