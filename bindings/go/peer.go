@@ -21,8 +21,8 @@ type PeerAlgorithm int32
 // The algorithms.
 const (
 	PeerAuto    PeerAlgorithm = raw.FASTNORM_PEER_AUTO     // by rows, columns, dtype and ranks
-	PeerOneShot PeerAlgorithm = raw.FASTNORM_PEER_ONE_SHOT // each rank sends its rows to all, and all add
-	PeerTwoShot PeerAlgorithm = raw.FASTNORM_PEER_TWO_SHOT // each adds a share of the rows, and sends sums
+	PeerOneShot PeerAlgorithm = raw.FASTNORM_PEER_ONE_SHOT // each rank sends its rows to all
+	PeerTwoShot PeerAlgorithm = raw.FASTNORM_PEER_TWO_SHOT // each adds a share, and sends the sums
 )
 
 // PeerSumRounding says which sum of the ranks' rows goes on.
@@ -422,8 +422,8 @@ func (p *Peer) with(encode func(peer uintptr) *call, f func(q *call) error) erro
 }
 
 // AllreduceNorm adds up the ranks' X and normalises, together with all other ranks. On the CPU the
-// work is done when it returns. On a GPU kernels are queued on the stream, and [Peer.State] tells of
-// ranks that did not come.
+// work is done when it returns. On a GPU kernels are queued on the stream; [Peer.State] tells of ranks
+// that did not come.
 func (p *Peer) AllreduceNorm(n PeerAllreduceNorm, options ...CallOption) error {
 	return p.with(n.call, func(q *call) error {
 		q.apply(options)

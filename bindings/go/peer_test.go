@@ -37,7 +37,8 @@ func peerSum(ranks int) []float32 {
 }
 
 // peerGroup makes connected peers, which are closed at the test's end.
-func peerGroup(t *testing.T, c *fastnorm.Context, ranks int, o fastnorm.PeerOptions) []*fastnorm.Peer {
+func peerGroup(t *testing.T, c *fastnorm.Context, ranks int,
+	o fastnorm.PeerOptions) []*fastnorm.Peer {
 	t.Helper()
 	peers := make([]*fastnorm.Peer, ranks)
 	var blobs []byte
@@ -167,7 +168,8 @@ func TestPeerShardedNorm(t *testing.T) {
 			Eps: eps, Flags: fastnorm.NormPDLWait,
 			X: fastnorm.Of(x, peerRows, peerColumns), Y: fastnorm.Of(y, peerRows, peerColumns),
 			Weight: fastnorm.Of(weight, peerColumns),
-			X2:     fastnorm.Of(k, peerRows, 3, peerColumns/3), Y2: fastnorm.Of(z, peerRows, 3, peerColumns/3),
+			X2:     fastnorm.Of(k, peerRows, 3, peerColumns/3),
+			Y2:     fastnorm.Of(z, peerRows, 3, peerColumns/3),
 		}
 		info, err := p.ShardedNormQuery(n)
 		if err != nil || info.WorkspaceBytes == 0 {
@@ -217,7 +219,9 @@ func TestPeerFailures(t *testing.T) {
 		fastnorm.PeerState{Failure: fastnorm.PeerMissing, Rank: 1, Connected: true})
 	wantError(t, peers[0].AllreduceNorm(rows(1)), fastnorm.ErrDevice, "was stopped")
 	reset()
-	errs := onAll(peers, func(rank int, p *fastnorm.Peer) error { return p.AllreduceNorm(rows(1 + rank)) })
+	errs := onAll(peers, func(rank int, p *fastnorm.Peer) error {
+		return p.AllreduceNorm(rows(1 + rank))
+	})
 	if errs[0] == nil || errs[1] == nil {
 		t.Errorf("ranks disagree: %v", errs)
 	}
@@ -231,7 +235,9 @@ func TestPeerFailures(t *testing.T) {
 		t.Error("no rank found that the other one makes another call")
 	}
 	reset()
-	for _, err := range onAll(peers, func(_ int, p *fastnorm.Peer) error { return p.AllreduceNorm(rows(2)) }) {
+	for _, err := range onAll(peers, func(_ int, p *fastnorm.Peer) error {
+		return p.AllreduceNorm(rows(2))
+	}) {
 		check(t, err)
 	}
 }
@@ -257,7 +263,9 @@ func TestPeerFromPointers(t *testing.T) {
 	for _, err := range onAll(peers, func(rank int, p *fastnorm.Peer) error {
 		v := float32(rank + 1)
 		x, y := []float32{v, -v, v, -v}, make([]float32, 4)
-		err := p.AllreduceNorm(fastnorm.PeerAllreduceNorm{X: fastnorm.Of(x, 1, 4), Y: fastnorm.Of(y, 1, 4)})
+		err := p.AllreduceNorm(fastnorm.PeerAllreduceNorm{
+			X: fastnorm.Of(x, 1, 4), Y: fastnorm.Of(y, 1, 4),
+		})
 		if err == nil && !slices.Equal(y, []float32{1, -1, 1, -1}) {
 			err = fmt.Errorf("y is %v", y)
 		}
@@ -301,7 +309,8 @@ func TestPeersRefused(t *testing.T) {
 		"not connected")
 	wantError(t, p.ShardedNorm(fastnorm.PeerShardedNorm{X: x}), fastnorm.ErrArgument, "y is NULL")
 	short := fastnorm.Of(make([]float32, 3), 1, 4)
-	wantError(t, p.ShardedNorm(fastnorm.PeerShardedNorm{X: x, Y: short}), fastnorm.ErrShape, "y's slice")
+	wantError(t, p.ShardedNorm(fastnorm.PeerShardedNorm{X: x, Y: short}), fastnorm.ErrShape,
+		"y's slice")
 	wantError(t, (*fastnorm.Peer)(nil).Reset(), fastnorm.ErrArgument, "peer is nil")
 }
 
@@ -326,7 +335,9 @@ func TestPeersAndContextsClose(t *testing.T) {
 	for range 2 {
 		check(t, p.Close())
 	}
-	for _, err := range []error{p.Reset(), p.Import(nil), p.AllreduceNormPrepare(fastnorm.PeerAllreduceNorm{})} {
+	for _, err := range []error{
+		p.Reset(), p.Import(nil), p.AllreduceNormPrepare(fastnorm.PeerAllreduceNorm{}),
+	} {
 		if !errors.Is(err, fastnorm.ErrPeerClosed) || !strings.Contains(err.Error(), "peer is closed") {
 			t.Errorf("after Close: %v", err)
 		}

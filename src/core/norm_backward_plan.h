@@ -96,6 +96,7 @@ enum NormBackwardBits : uint32_t {
   kBackwardRoundGain = 1 << 3,        // weight + offset is
   kBackwardAccumulateDweight = 1 << 4,
   kBackwardAccumulateDbias = 1 << 5,
+  kBackwardNarrowStrides = 1 << 6,  // single index, and each stride is a signed 32-bit number
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x

@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 """`fastnorm peer bench` with ranks as threads of the CPU: the program compares the results itself."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 from program import SUCCESS, USAGE, main
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 QUICK = ("--calls", 2, "--repeats", 2, "--replays", 3)
 
@@ -22,6 +28,29 @@ REFUSED = {
     "processes on a CPU": (("--processes",), "--processes needs GPUs"),
     "one rank": (("--ranks", 1), "--ranks"),
 }
+
+
+def test_compare_peers(program):
+    """bench/compare_peers.py has a line with a time for each case."""
+    sys.path.insert(0, str(BENCH))
+    from compare import lines
+
+    path = program.work / "peers.csv"
+    ran = subprocess.run(
+        [sys.executable, BENCH / "compare_peers.py", "--program", program.path, "--device", "cpu",
+         "--ranks", "4", "--rows", "1", "8", "--columns", "96", "--repeats", "1", "--csv", path],
+        capture_output=True, text=True,
+    )
+    cases = program.cases
+    cases.equal("compare_peers: exit code", ran.returncode, 0)
+    rows = lines.read(path)["results"] if path.exists() else []
+    found = [(r["family"], r["rows"], r.get("algorithm")) for r in rows]
+    wanted = [("allreduce", 1, "one-shot"), ("allreduce", 8, "one-shot"),
+              ("allreduce", 8, "two-shot"), ("allreduce", 8, "auto")]
+    cases.equal("compare_peers: the all-reduces", found[:4], wanted)
+    sharded = [r for r in rows if r["family"] == "sharded"]
+    cases.check("compare_peers: sharded norms", len(sharded) == 4, found)
+    cases.check("compare_peers: times", rows and all(r["us"] > 0 for r in rows), rows)
 
 
 def test(program):
@@ -49,6 +78,7 @@ def test(program):
     text = program.expect("text", SUCCESS, "peer", "bench", *CASES["sharded"], *QUICK)
     for part in ("3 ranks, kernel", "right on all ranks, and 3 times more", "median"):
         cases.check(f"text: {part}", part in text, text)
+    test_compare_peers(program)
     for name, (options, says) in REFUSED.items():
         program.expect(name, USAGE, "peer", "bench", *options, says=says)
 

@@ -804,9 +804,9 @@ TEST(PeerPlans, KernelsOfCalls) {
       {2, kBF16, 7, 4096, unaligned, false, "peer bf16 sum", 7},
       {4, kBF16, 8, 4096, rms, false, "peer bf16 one-shot rms store 512x1 by 4", 8},
       {4, kBF16, 1024, 4096, rms, false, "peer bf16 two-shot rms store 512x1 by 4", 128},
-      {8, kBF16, 100, 8192, rms, false, "peer bf16 two-shot rms store 512x2 by 4", 13},
+      {8, kBF16, 100, 8192, rms, false, "peer bf16 two-shot rms store 512x2 by 3", 13},
       {8, kBF16, 100, 8192, codes, false, "peer bf16 two-shot rms quant 512x2 by 3", 13},
-      {3, kF32, 4096, 4096, layer, false, "peer f32 two-shot layer store 512x2 by 4", 128},
+      {3, kF32, 4096, 4096, layer, false, "peer f32 two-shot layer store 512x2 by 3", 128},
       {3, kF32, 4096, 4100, layer, false, "peer f32 sum two-shot", 128},
   };
   for (const Golden& g : goldens) {

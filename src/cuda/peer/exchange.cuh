@@ -84,6 +84,14 @@ __device__ __forceinline__ uint4 header_of(const PeerExchange& p, uint32_t numbe
   return peer_sent(make_uint4(p.rows, p.columns, number, p.options));
 }
 
+// Word `word` of it.
+__device__ __forceinline__ uint32_t header_word(const PeerExchange& p, uint32_t number, int word) {
+  return fastnorm::peer_sent(word == 0   ? p.rows
+                             : word == 1 ? p.columns
+                             : word == 2 ? number
+                                         : p.options);
+}
+
 __device__ __forceinline__ void send_header(const PeerExchange& p, int channel, int to, int ring,
                                             uint32_t number) {
   ptx::st_system_v4(message_at(p, channel, to, p.rank, ring, number), header_of(p, number));

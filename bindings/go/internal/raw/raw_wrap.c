@@ -291,7 +291,8 @@ static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id
   return fastnorm_context_create(device, &options, context);
 }
 
-/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a size_t. */
+/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a
+ * size_t. */
 static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* events, size_t capacity,
                                           void* count) {
   return fastnorm_profile_decode(buffer, bytes, (fastnorm_profile_event*)events, capacity,
@@ -327,7 +328,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_e55edb45774700a3(void *_swig_go_0) {
+void _wrap_Swig_free_raw_38ef6f1a75eb5580(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -337,7 +338,7 @@ void _wrap_Swig_free_raw_e55edb45774700a3(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_e55edb45774700a3(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -350,7 +351,7 @@ void *_wrap_Swig_malloc_raw_e55edb45774700a3(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_e55edb45774700a3() {
+int _wrap_fastnorm_version_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -361,7 +362,7 @@ int _wrap_fastnorm_version_raw_e55edb45774700a3() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_e55edb45774700a3() {
+_gostring_ _wrap_fastnorm_version_string_raw_38ef6f1a75eb5580() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -372,7 +373,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_e55edb45774700a3() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_e55edb45774700a3() {
+_gostring_ _wrap_fastnorm_build_info_raw_38ef6f1a75eb5580() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -383,7 +384,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_e55edb45774700a3() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_e55edb45774700a3() {
+int _wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -394,7 +395,7 @@ int _wrap_fastnorm_numeric_version_raw_e55edb45774700a3() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_e55edb45774700a3(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -407,7 +408,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_e55edb45774700a3(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_e55edb45774700a3() {
+_gostring_ _wrap_fastnorm_last_error_raw_38ef6f1a75eb5580() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -418,7 +419,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_e55edb45774700a3() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_e55edb45774700a3() {
+int _wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -429,7 +430,7 @@ int _wrap_fastnorm_last_device_error_raw_e55edb45774700a3() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_e55edb45774700a3(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -444,7 +445,7 @@ intgo _wrap_fastnorm_device_count_raw_e55edb45774700a3(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -457,7 +458,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_e55edb45774700a3(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -470,7 +471,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_e55edb45774700a3(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -483,7 +484,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_e55edb45774700a3(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -496,7 +497,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_e55edb45774700a3(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -509,7 +510,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_e55edb45774700a3(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -522,7 +523,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_e55edb45774700a3(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -535,7 +536,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_e55edb45774700a3(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -548,7 +549,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_e55edb45774700a3(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_e55edb45774700a3() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -559,7 +560,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_e55edb45774700a3
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_e55edb45774700a3(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -569,7 +570,7 @@ void _wrap_delete_fastnorm_device_info_raw_e55edb45774700a3(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_e55edb45774700a3(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -579,7 +580,7 @@ void _wrap_fastnorm_context_destroy_raw_e55edb45774700a3(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -592,7 +593,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_e55edb45774700a3(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -605,7 +606,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_e55edb45774700a3(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -618,7 +619,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_e55edb45774700a3(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -631,7 +632,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_e55edb45774700a3(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -644,7 +645,7 @@ int _wrap_fastnorm_info_launches_get_raw_e55edb45774700a3(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -657,7 +658,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_e55edb45774700a3(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -670,7 +671,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_e55edb45774700a3(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -683,7 +684,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_e55edb45774700a3(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -696,7 +697,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_e55edb45774700a3(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -709,7 +710,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_e55edb45774700a3(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -722,7 +723,7 @@ long long _wrap_fastnorm_info_blocks_get_raw_e55edb45774700a3(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_profile_bytes_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -735,7 +736,7 @@ long long _wrap_fastnorm_info_profile_bytes_get_raw_e55edb45774700a3(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kind_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -748,7 +749,7 @@ _gostring_ _wrap_fastnorm_info_kind_get_raw_e55edb45774700a3(struct fastnorm_inf
 }
 
 
-_gostring_ _wrap_fastnorm_info_choice_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -761,7 +762,7 @@ _gostring_ _wrap_fastnorm_info_choice_get_raw_e55edb45774700a3(struct fastnorm_i
 }
 
 
-_gostring_ _wrap_fastnorm_info_variant_get_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -774,7 +775,7 @@ _gostring_ _wrap_fastnorm_info_variant_get_raw_e55edb45774700a3(struct fastnorm_
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_e55edb45774700a3() {
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_38ef6f1a75eb5580() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -785,7 +786,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_e55edb45774700a3() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_e55edb45774700a3(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -795,7 +796,7 @@ void _wrap_delete_fastnorm_info_raw_e55edb45774700a3(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -808,7 +809,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_e55edb45774700a3(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -821,7 +822,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_e55edb45774700a3(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -834,7 +835,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_e55edb45774700a3(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_e55edb45774700a3() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -845,7 +846,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_e55edb45774700a3
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_e55edb45774700a3(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -855,7 +856,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_e55edb45774700a3(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_e55edb45774700a3() {
+int _wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -866,7 +867,7 @@ int _wrap_fastnorm_kernel_count_raw_e55edb45774700a3() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_e55edb45774700a3(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -881,7 +882,7 @@ intgo _wrap_fastnorm_kernel_describe_raw_e55edb45774700a3(int _swig_go_0, struct
 }
 
 
-_gostring_ _wrap_fastnorm_profile_id_name_raw_e55edb45774700a3(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
   fastnorm_profile_id arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -894,7 +895,7 @@ _gostring_ _wrap_fastnorm_profile_id_name_raw_e55edb45774700a3(intgo _swig_go_0)
 }
 
 
-intgo _wrap_fastnorm_profile_write_trace_raw_e55edb45774700a3(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
+intgo _wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
   void *arg1 = 0 ;
   size_t arg2 ;
   char *arg3 = 0 ;
@@ -920,7 +921,7 @@ intgo _wrap_fastnorm_profile_write_trace_raw_e55edb45774700a3(void *_swig_go_0, 
 }
 
 
-intgo _wrap_fastnorm_peer_state_error_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+intgo _wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   fastnorm_peer_error result;
   intgo _swig_go_result;
@@ -933,7 +934,7 @@ intgo _wrap_fastnorm_peer_state_error_get_raw_e55edb45774700a3(struct fastnorm_p
 }
 
 
-int _wrap_fastnorm_peer_state_rank_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+int _wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -946,7 +947,7 @@ int _wrap_fastnorm_peer_state_rank_get_raw_e55edb45774700a3(struct fastnorm_peer
 }
 
 
-long long _wrap_fastnorm_peer_state_calls_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+long long _wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -959,7 +960,7 @@ long long _wrap_fastnorm_peer_state_calls_get_raw_e55edb45774700a3(struct fastno
 }
 
 
-int _wrap_fastnorm_peer_state_connected_get_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+int _wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -972,7 +973,7 @@ int _wrap_fastnorm_peer_state_connected_get_raw_e55edb45774700a3(struct fastnorm
 }
 
 
-struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_e55edb45774700a3() {
+struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580() {
   struct fastnorm_peer_state *result = 0 ;
   struct fastnorm_peer_state *_swig_go_result;
 
@@ -983,7 +984,7 @@ struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_e55edb45774700a3()
 }
 
 
-void _wrap_delete_fastnorm_peer_state_raw_e55edb45774700a3(struct fastnorm_peer_state *_swig_go_0) {
+void _wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
@@ -993,7 +994,7 @@ void _wrap_delete_fastnorm_peer_state_raw_e55edb45774700a3(struct fastnorm_peer_
 }
 
 
-intgo _wrap_fastnorm_peer_export_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
@@ -1010,7 +1011,7 @@ intgo _wrap_fastnorm_peer_export_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0,
 }
 
 
-intgo _wrap_fastnorm_peer_import_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
@@ -1027,7 +1028,7 @@ intgo _wrap_fastnorm_peer_import_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0,
 }
 
 
-intgo _wrap_fastnorm_peer_status_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0, struct fastnorm_peer_state *_swig_go_1) {
+intgo _wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, struct fastnorm_peer_state *_swig_go_1) {
   fastnorm_peer *arg1 = 0 ;
   fastnorm_peer_state *arg2 = 0 ;
   fastnorm_status result;
@@ -1042,7 +1043,7 @@ intgo _wrap_fastnorm_peer_status_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0,
 }
 
 
-intgo _wrap_fastnorm_peer_reset_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0) {
+intgo _wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
   fastnorm_status result;
   intgo _swig_go_result;
@@ -1055,7 +1056,7 @@ intgo _wrap_fastnorm_peer_reset_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0) 
 }
 
 
-void _wrap_fastnorm_peer_destroy_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0) {
+void _wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
 
   arg1 = (fastnorm_peer *)_swig_go_0;
@@ -1065,7 +1066,7 @@ void _wrap_fastnorm_peer_destroy_raw_e55edb45774700a3(fastnorm_peer *_swig_go_0)
 }
 
 
-intgo _wrap_fnb_norm_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1084,7 +1085,7 @@ intgo _wrap_fnb_norm_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1101,7 +1102,7 @@ intgo _wrap_fnb_norm_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1124,7 +1125,7 @@ intgo _wrap_fnb_norm_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1145,7 +1146,7 @@ intgo _wrap_fnb_norm_many_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1164,7 +1165,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1189,7 +1190,7 @@ intgo _wrap_fnb_norm_many_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uin
 }
 
 
-intgo _wrap_fnb_norm_backward_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1208,7 +1209,7 @@ intgo _wrap_fnb_norm_backward_query_raw_e55edb45774700a3(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_norm_backward_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1225,7 +1226,7 @@ intgo _wrap_fnb_norm_backward_prepare_raw_e55edb45774700a3(fastnorm_context *_sw
 }
 
 
-intgo _wrap_fnb_norm_backward_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1248,7 +1249,7 @@ intgo _wrap_fnb_norm_backward_raw_e55edb45774700a3(fastnorm_context *_swig_go_0,
 }
 
 
-intgo _wrap_fnb_norm_backward_many_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1269,7 +1270,7 @@ intgo _wrap_fnb_norm_backward_many_query_raw_e55edb45774700a3(fastnorm_context *
 }
 
 
-intgo _wrap_fnb_norm_backward_many_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1288,7 +1289,7 @@ intgo _wrap_fnb_norm_backward_many_prepare_raw_e55edb45774700a3(fastnorm_context
 }
 
 
-intgo _wrap_fnb_norm_backward_many_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1313,7 +1314,7 @@ intgo _wrap_fnb_norm_backward_many_raw_e55edb45774700a3(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1332,7 +1333,7 @@ intgo _wrap_fnb_mla_decode_query_raw_e55edb45774700a3(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_mla_decode_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1349,7 +1350,7 @@ intgo _wrap_fnb_mla_decode_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1372,7 +1373,7 @@ intgo _wrap_fnb_mla_decode_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1393,7 +1394,7 @@ intgo _wrap_fnb_norm_heads_query_raw_e55edb45774700a3(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_norm_heads_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1412,7 +1413,7 @@ intgo _wrap_fnb_norm_heads_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_norm_heads_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1437,7 +1438,7 @@ intgo _wrap_fnb_norm_heads_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1458,7 +1459,7 @@ intgo _wrap_fnb_norm_heads_backward_query_raw_e55edb45774700a3(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1477,7 +1478,7 @@ intgo _wrap_fnb_norm_heads_backward_prepare_raw_e55edb45774700a3(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1502,7 +1503,7 @@ intgo _wrap_fnb_norm_heads_backward_raw_e55edb45774700a3(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1521,7 +1522,7 @@ intgo _wrap_fnb_peer_allreduce_norm_query_raw_e55edb45774700a3(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1538,7 +1539,7 @@ intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_e55edb45774700a3(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1561,7 +1562,7 @@ intgo _wrap_fnb_peer_allreduce_norm_raw_e55edb45774700a3(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_query_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1580,7 +1581,7 @@ intgo _wrap_fnb_peer_sharded_norm_query_raw_e55edb45774700a3(fastnorm_context *_
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_prepare_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1597,7 +1598,7 @@ intgo _wrap_fnb_peer_sharded_norm_prepare_raw_e55edb45774700a3(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1620,7 +1621,7 @@ intgo _wrap_fnb_peer_sharded_norm_raw_e55edb45774700a3(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_context_create_raw_e55edb45774700a3(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
+intgo _wrap_fnb_context_create_raw_38ef6f1a75eb5580(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1654,7 +1655,7 @@ intgo _wrap_fnb_context_create_raw_e55edb45774700a3(int _swig_go_0, int _swig_go
 }
 
 
-intgo _wrap_fnb_profile_decode_raw_e55edb45774700a3(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
+intgo _wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
   void *arg1 = 0 ;
   size_t arg2 ;
   void *arg3 = 0 ;
@@ -1675,7 +1676,7 @@ intgo _wrap_fnb_profile_decode_raw_e55edb45774700a3(void *_swig_go_0, size_t _sw
 }
 
 
-intgo _wrap_fnb_peer_create_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, void *_swig_go_9, int _swig_go_10, fastnorm_peer **_swig_go_11) {
+intgo _wrap_fnb_peer_create_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, void *_swig_go_9, int _swig_go_10, fastnorm_peer **_swig_go_11) {
   fastnorm_context *arg1 = 0 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1710,7 +1711,7 @@ intgo _wrap_fnb_peer_create_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, i
 }
 
 
-intgo _wrap_fnb_peer_buffer_bytes_raw_e55edb45774700a3(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, long long *_swig_go_9) {
+intgo _wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, long long *_swig_go_9) {
   fastnorm_context *arg1 = 0 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1741,7 +1742,7 @@ intgo _wrap_fnb_peer_buffer_bytes_raw_e55edb45774700a3(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_device_describe_raw_e55edb45774700a3(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_device_describe_raw_38ef6f1a75eb5580(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;
