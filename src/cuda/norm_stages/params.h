@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/norm_stages.h"
+#include "cuda/common/activation.h"
 #include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
@@ -32,9 +33,6 @@ enum StagesBits : uint32_t {
   kStagesBranchRoundNormalized = 1 << 16,  // before the branch's weight
   kStagesRoundSum = 1 << 17,               // to T before the statistics
 };
-
-// exp and its like: an activation.
-enum class StageFunction : uint32_t { kIdentity, kSilu, kSigmoid, kTanh };
 
 // A tensor with a row, or values, for each row of x.
 struct StageTensor {
