@@ -4,8 +4,7 @@
 Reads the finished binary, so what is reported is what ships. Local memory (a stack frame, and every
 register spill lives in one) is a failure: each kernel is meant to keep its row in registers.
 Attention kernels may spill where they load, up to 64 bytes, but not where they compute, and their
-tensor-core products must not be serialised. The general kernels with stages keep the pending sums
-of a long row there.
+tensor-core products must not be serialised.
 """
 
 import argparse
@@ -83,8 +82,6 @@ def shown(name):
     return re.sub("<.*", f"<{', '.join(map(str, numbers.values()))}>", name) if numbers else name
 
 
-# Bytes of stack of the general kernels with stages: the pending sums of two trees and their total.
-PENDING_STACK = 352
 # Bytes of stack of the warpgroup that loads: it has 24 registers and no arithmetic to speak of.
 LOADER_STACK = 64
 # The same where a profile is recorded, which takes three registers of every thread; and accesses of
@@ -164,8 +161,6 @@ def main():
         has_roles = "mla_decode_kernel<" in name
         profiles = has_roles and "true>" in name
         stack = PROFILE_STACK if profiles else LOADER_STACK if has_roles else 0
-        if re.search(r"\bnorm_stages_kernel<", name):
-            stack = PENDING_STACK
         bad = use["STACK"] > stack or use["LOCAL"] > 0
         if bad:
             bad_names.add(mangled)

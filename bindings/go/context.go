@@ -11,8 +11,8 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// Context is one device, ready for calls. It may be used by any number of goroutines at a time. Close it when
-// it is no longer needed; one that is forgotten is closed by the garbage collector.
+// Context is one device, ready for calls. It may be used by any number of goroutines at a time.
+// Close it when it is no longer needed; one that is forgotten is closed by the garbage collector.
 type Context struct {
 	h       *handle
 	cleanup runtime.Cleanup
@@ -20,22 +20,24 @@ type Context struct {
 
 // Options of a context. The zero Options are the default of everything.
 type Options struct {
-	// Threads of a pool of the context's own, the caller included: 0 and 1 = the calling thread alone, at
-	// most 1024. CPU only. Without it, several goroutines may still work on parts of the rows.
+	// Threads of a pool of the context's own, the caller included: 0 and 1 = the calling thread alone,
+	// at most 1024. CPU only. Without it, several goroutines may still work on parts of the rows.
 	Threads int
 
-	// Log receives the context's messages, one line each, on the goroutine that makes a call. It must not
-	// call runtime.Goexit. A panic in it is raised again when the call into the library has returned.
+	// Log receives the context's messages, one line each, on the goroutine that makes a call. It must
+	// not call runtime.Goexit. A panic in it is raised again when the call into the library has
+	// returned.
 	Log func(level LogLevel, text string)
 
-	// DryRun makes calls check and plan, but start no work and touch no memory. A CUDA context of this kind
-	// needs no GPU, only DryRunCapability: the compute capability as major * 10 + minor, such as 90.
+	// DryRun makes calls check and plan, but start no work and touch no memory. A CUDA context of this
+	// kind needs no GPU, only DryRunCapability: the compute capability as major * 10 + minor, such as
+	// 90.
 	DryRun           bool
 	DryRunCapability int
 
-	// TuningFile is the path of a file that `fastnorm tune` wrote for this model of GPU and this version of the
-	// library: calls of the shapes in it run on the kernels that were fastest there, with the same results to
-	// the bit. It is read once, by [OpenWith]. CUDA only; "" = none.
+	// TuningFile is the path of a file that `fastnorm tune` wrote for this model of GPU and this
+	// version of the library: calls of the shapes in it run on the kernels that were fastest there,
+	// with the same results to the bit. It is read once, by [OpenWith]. CUDA only; "" = none.
 	TuningFile string
 }
 
@@ -60,8 +62,9 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	}
 	if strings.Contains(options.TuningFile, "\x00") { // where C would take it to end
 		return nil, &Error{
-			Status:  StatusArgument,
-			Message: fmt.Sprintf("options.tuning_file is %q; required: a path without a zero byte", options.TuningFile),
+			Status: StatusArgument,
+			Message: fmt.Sprintf("options.tuning_file is %q; required: a path without a zero byte",
+				options.TuningFile),
 		}
 	}
 	h := &handle{device: device}
@@ -77,7 +80,8 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	}
 	var context uintptr // by itself: C may not get a pointer into memory that has pointers
 	err := checked(func() int32 {
-		return raw.Fnb_context_create(int32(device.Type()), int32(device.ID()), clip(options.Threads), flags,
+		return raw.Fnb_context_create(int32(device.Type()), int32(device.ID()), clip(options.Threads),
+			flags,
 			clip(options.DryRunCapability), options.TuningFile, log, &context)
 	})
 	h.raw = context
@@ -92,8 +96,9 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	return c, nil
 }
 
-// Close ends the context: later calls return [ErrClosed]. Calls that are running finish first, without Close
-// waiting for them; work that is queued on a GPU goes on unharmed. Closing twice is fine. It returns nil.
+// Close ends the context: later calls return [ErrClosed]. Calls that are running finish first,
+// without Close waiting for them; work that is queued on a GPU goes on unharmed. Closing twice is
+// fine. It returns nil.
 func (c *Context) Close() error {
 	if c != nil && c.h != nil {
 		c.cleanup.Stop()
@@ -158,7 +163,8 @@ func (h *handle) close() {
 	}
 }
 
-// destroy runs when the last call has ended. A late acquire, which fails, can make that happen twice.
+// destroy runs when the last call has ended. A late acquire, which fails, can make that happen
+// twice.
 func (h *handle) destroy() {
 	if !h.destroyed.CompareAndSwap(false, true) {
 		return
@@ -169,7 +175,8 @@ func (h *handle) destroy() {
 	}
 }
 
-// logger hands messages to the user's function. Nothing may unwind through the library: a panic waits here.
+// logger hands messages to the user's function. Nothing may unwind through the library: a panic
+// waits here.
 type logger struct {
 	to       func(LogLevel, string)
 	panicked atomic.Pointer[any]

@@ -176,8 +176,6 @@ const (
 // takes the statistic of all. RMS: add up the sums S; rstd = 1 / sqrt(S / N + Eps) for N columns in
 // all. Layer: merge means and sums by Chan's formula, of docs/gated_norm.md.
 //
-// Stages run on the CPU. On a CUDA context they are [ErrUnsupported].
-//
 // All arithmetic is single precision; ResidualRounding and Rounding say where else a value is rounded. A row's
 // bits depend on its values, Weight, Bias, n, dtypes and options only.
 //

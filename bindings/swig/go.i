@@ -1,8 +1,8 @@
-/* The raw layer of the Go bindings, package raw. go.py runs SWIG on this with a folder on the path that
- * holds words.h and go_hidden.i, the list of what the word functions replace.
+/* The raw layer of the Go bindings, package raw. go.py runs SWIG on this with a folder on the path
+ * that holds words.h and go_hidden.i, the list of what the word functions replace.
  *
- * Enums are int32, sizes uintptr, and so are handles and addresses, that of the words included: cgo looks
- * through what pointers point to before each call. */
+ * Enums are int32, sizes uintptr, and so are handles and addresses, that of the words included: cgo
+ * looks through what pointers point to before each call. */
 %{
 #include <fastnorm/fastnorm.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ extern void fastnormGoLog(uintptr_t handle, int32_t level, char* text);
 %typemap(in) void *, fastnorm_context *, const uint64_t *words %{ $1 = ($1_ltype)$input; %}
 %typemap(out) void *, fastnorm_context * %{ $result = (uintptr_t)$1; %}
 
-/* A bare T * would be one type with T **. */
+/* A plain T * would be one type with T **. */
 %typemap(gotype) fastnorm_context ** "*uintptr"
 %typemap(gotype) int32_t * "*int32"
 
@@ -94,7 +94,8 @@ static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id
   return fastnorm_context_create(device, &options, context);
 }
 
-/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a size_t. */
+/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a
+ * size_t. */
 static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* events, size_t capacity,
                                           void* count) {
   return fastnorm_profile_decode(buffer, bytes, (fastnorm_profile_event*)events, capacity,

@@ -78,8 +78,8 @@
  *  rounded, too.
  *
  *  With modulation_index the modulators have rows of their own, [m, n] or [m, 1]. Row r of x takes
- *  their row modulation_index[r]. An index below 0 or from m on is an error. CUDA contexts refuse
- *  residual_gate and modulation in this version.
+ *  their row modulation_index[r]. An index below 0 or from m on is an error on CPUs; a GPU takes the
+ *  nearest row.
  *
  *  The branch's norm has the arithmetic of the norm, and statistics of all n columns. With
  *  branch_rounded, and without alpha, residual_gate and sum_scale, the call has the bits of two:
@@ -96,9 +96,6 @@
  *  part and rstd_in (LAYER: and mean_in) takes the statistic. RMS: add up the sums S; rstd = 1 /
  *  sqrt(S / N + eps) for N columns in all. LAYER: merge the means and sums of squares by Chan's
  *  formula; adding the sums up is wrong.
- *
- *  Calls with residual_gate or a modulation run on the CPU: on a CUDA context they are
- *  FASTNORM_ERROR_UNSUPPORTED in this version.
  *
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *

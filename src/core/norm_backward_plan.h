@@ -102,8 +102,9 @@ enum NormBackwardBits : uint32_t {
   kBackwardRoundGain = 1 << 3,        // weight + offset is
   kBackwardAccumulateDweight = 1 << 4,
   kBackwardAccumulateDbias = 1 << 5,
-  kBackwardGateBefore = 1 << 6,   // the norm
-  kBackwardRoundResult = 1 << 7,  // what a gate after the norm multiplies is rounded to T
+  kBackwardNarrowStrides = 1 << 6,  // single index, and each stride is a signed 32-bit number
+  kBackwardGateBefore = 1 << 7,     // the gate multiplies before the norm
+  kBackwardRoundResult = 1 << 11,   // what a gate after the norm multiplies is rounded to T
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x

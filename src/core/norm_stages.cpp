@@ -8,38 +8,63 @@
 namespace fastnorm {
 namespace {
 
-// The general kernels: a warp has a row up to this many bytes, a block has a longer one.
-constexpr int64_t kWarpRowBytes = 2048;
-constexpr int16_t kWarp = 32, kBlock = 256;
-
-int32_t find_kernel(const StagesKernelList& list, Dtype dtype, StagesForm form, int threads) {
+// The general kernel of `dtype` with the fewest threads, or with the most; -1: there is none.
+int32_t find_general(const StagesKernelList& list, Dtype dtype, bool fewest) {
+  int32_t best = -1;
   for (int32_t i = 0; i < list.count; ++i) {
     const StagesVariant& v = list.entries[i].variant;
-    if (v.dtype == dtype && v.form == form && v.threads == threads) return i;
+    if (v.dtype != dtype || v.is_held()) continue;
+    if (best < 0 || (v.threads < list.entries[best].variant.threads) == fewest) best = i;
   }
-  return -1;
+  return best;
 }
 
-// True if all rows and weights have x's dtype, of 16 bits, and groups are aligned: their addresses,
-// strides and lengths are multiples of 16 bytes.
+// Collects whether tensors have x's dtype, of 16 bits, and are multiples of 16 bytes: addresses,
+// strides and lengths.
+class Alignment {
+ public:
+  explicit Alignment(const NormDesc& d)
+      : d_(d),
+        own_(d.dtype != Dtype::kF32),
+        bits_(static_cast<uint64_t>(d.stages.group * dtype_bytes(d.dtype))) {}
+
+  Alignment& rows(const RowTensor& t) {
+    if (!t) return *this;
+    own_ = own_ && t.dtype == d_.dtype;
+    bits_ |= reinterpret_cast<uintptr_t>(t.data);
+    for (int i = 0; i < d_.outer_rank; ++i) bits_ |= static_cast<uint64_t>(t.stride_bytes[i]);
+    return *this;
+  }
+  // One row for all.
+  Alignment& weight(const WeightTensor& w) {
+    if (!w) return *this;
+    own_ = own_ && w.dtype == d_.dtype;
+    bits_ |= reinterpret_cast<uintptr_t>(w.data);
+    for (int i = 0; i < kMaxOuter; ++i) own_ = own_ && w.stride_bytes(i) == 0;
+    return *this;
+  }
+  // Of n elements, without a table.
+  Alignment& modulator(const Modulator& m) {
+    if (!m) return *this;
+    own_ = own_ && !m.single && !m.table;
+    bits_ |= static_cast<uint64_t>(m.index_stride);
+    return rows(m.rows);
+  }
+  explicit operator bool() const { return own_ && bits_ % kVectorBytes == 0; }
+
+ private:
+  const NormDesc& d_;
+  bool own_;
+  uint64_t bits_;
+};
+
 bool is_aligned(const NormDesc& d) {
   const StagesDesc& s = d.stages;
-  auto bits = static_cast<uint64_t>(s.group * dtype_bytes(d.dtype));
-  bool own = d.dtype != Dtype::kF32;
-  for (const RowTensor* t : {&d.x, &d.residual, &s.gate, &d.y, &d.residual_out}) {
-    if (!*t) continue;
-    own = own && t->dtype == d.dtype;
-    bits |= reinterpret_cast<uintptr_t>(t->data);
-    for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(t->stride_bytes[i]);
-  }
-  for (const WeightTensor* w : {&d.weight, &s.branch_weight}) {
-    if (!*w) continue;
-    own = own && w->dtype == d.dtype;
-    bits |= reinterpret_cast<uintptr_t>(w->data);
-    // All rows have the same.
-    for (int i = 0; i < kMaxOuter; ++i) own = own && w->stride_bytes(i) == 0;
-  }
-  return own && bits % kVectorBytes == 0;
+  Alignment all(d);
+  all.rows(d.x).rows(d.residual).rows(s.gate).rows(d.y).rows(d.residual_out);
+  all.weight(d.weight).weight(s.branch_weight);
+  all.modulator(s.residual_gate).modulator(s.modulation_scale).modulator(s.modulation_shift);
+  return static_cast<bool>(all);
 }
 
 bool rounds_rows_alone(fastnorm_rounding rounding) {
@@ -50,20 +75,25 @@ bool rounds_rows_alone(fastnorm_rounding rounding) {
 StagesForm form_of(const NormDesc& d) {
   const StagesDesc& s = d.stages;
   constexpr int64_t kMostRows = int64_t{0xffffff00};  // of groups
-  const bool plain = d.kind == FASTNORM_NORM_RMS && rounds_rows_alone(d.rounding) && d.y &&
-                     !d.quant.any() && !d.bias && s.activation == FASTNORM_ACTIVATION_IDENTITY &&
-                     !s.rstd_in && !s.sumsq && d.rows <= kMostRows / s.groups && is_aligned(d);
+  const bool plain = rounds_rows_alone(d.rounding) && d.y && !d.quant.any() && !d.bias &&
+                     s.activation == FASTNORM_ACTIVATION_IDENTITY && !s.rstd_in && !s.sumsq &&
+                     d.rows <= kMostRows / s.groups && is_aligned(d);
   if (!plain) return StagesForm::kGeneral;
+  const bool sum_is_held =
+      !d.residual || d.residual_rounding == FASTNORM_RESIDUAL_EXACT ||
+      (d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS && d.sum_dtype == d.dtype);
+  if (s.residual_gate || s.modulates()) {
+    const bool modulated = !d.weight && !s.gate && !s.branch && s.groups == 1 && !s.sum_scale &&
+                           s.residual_gate_act == FASTNORM_ACTIVATION_IDENTITY && sum_is_held;
+    return modulated ? StagesForm::kModulated : StagesForm::kGeneral;
+  }
+  if (d.kind != FASTNORM_NORM_RMS) return StagesForm::kGeneral;
   const bool sums = d.residual || s.scaled || s.sum_scale != nullptr || s.sum_every_step;
   const bool gates = s.gate && !s.gate_before && s.gate_act != FASTNORM_ACTIVATION_TANH;
   if (gates && !s.branch && !sums) return StagesForm::kGated;
-  const bool sum_is_held =
-      d.residual && (d.residual_rounding == FASTNORM_RESIDUAL_EXACT ||
-                     (d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS &&
-                      d.sum_dtype == d.dtype));
   const bool branch = s.branch && s.branch_kind == FASTNORM_NORM_RMS && !s.branch_bias &&
                       rounds_rows_alone(s.branch_rounding);
-  if (branch && sum_is_held && !s.gate && s.groups == 1) return StagesForm::kSandwich;
+  if (branch && d.residual && sum_is_held && !s.gate && s.groups == 1) return StagesForm::kSandwich;
   return StagesForm::kGeneral;
 }
 
@@ -102,12 +132,6 @@ int32_t find_held(const NormDesc& d, const DeviceFacts& facts) {
 
 fastnorm_status plan_on(const NormDesc& d, const DeviceFacts& facts, int32_t index, NormPlan* plan,
                         Error& error) {
-  const StagesDesc& s = d.stages;
-  FASTNORM_REQUIRE(!s.residual_gate && !s.modulates(), FASTNORM_ERROR_UNSUPPORTED,
-                   "the context's device is CUDA:%d and residual_gate, modulation_scale or "
-                   "modulation_shift is given; this version has them on the CPU; nearest: a CPU "
-                   "context, or a call without them",
-                   facts.device_id);
   const StagesEntry& entry = facts.arch->stages->entries[index];
   constexpr int64_t kMostColumns = UINT32_MAX;  // column numbers are 32 bits wide on the device
   FASTNORM_REQUIRE(d.n <= kMostColumns, FASTNORM_ERROR_UNSUPPORTED,
@@ -129,8 +153,8 @@ fastnorm_status plan_stages_cuda(const NormDesc& d, const DeviceFacts& facts, No
                                  Error& error) {
   int32_t index = find_held(d, facts);
   if (index < 0) {
-    const bool warp = d.n * dtype_bytes(d.dtype) <= kWarpRowBytes;
-    index = find_kernel(*facts.arch->stages, d.dtype, StagesForm::kGeneral, warp ? kWarp : kBlock);
+    const bool fits_warp = d.n * dtype_bytes(d.dtype) <= kWarpRowBytes;
+    index = find_general(*facts.arch->stages, d.dtype, fits_warp);
   }
   FASTNORM_REQUIRE(index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel for stages of %s",
                    dtype_name(d.dtype));

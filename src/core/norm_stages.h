@@ -37,12 +37,17 @@ constexpr std::array<NormEntry, kStagesKernels> make_stages_table() {
 
 inline constexpr std::array<NormEntry, kStagesKernels> kStagesTable = make_stages_table();
 
+#define C(name, value) inline constexpr int64_t name = value;
+#include "core/norm_stages_choice.inc"
+#undef C
+
 // What a CUDA kernel does.
 enum class StagesForm : uint8_t {
   kGeneral,  // every call
-  // Aligned rows of 16 bits that registers hold, RMS, weights of T or none:
-  kGated,     // a gate after the norm; a group of a row is a row of its own
-  kSandwich,  // norm, residual, norm
+  // Aligned rows of 16 bits that registers hold:
+  kGated,      // RMS, weight of T or none, a gate after it; a group of a row is a row of its own
+  kSandwich,   // RMS, residual, RMS, weights of T or none
+  kModulated,  // x * residual_gate + residual, RMS or LAYER without weight, scale and shift of T
 };
 
 // One CUDA kernel as data.

@@ -21,11 +21,6 @@ constexpr int32_t kPlanned = -1;  // the kernel that planning chooses
 
 using PlacedStages = PlacedCall<RandomStagesCall>;
 
-// Any call that a target has kernels for.
-StagesKind any_kind_of(const Target& target) {
-  return target.cuda ? StagesKind::kUnmodulated : StagesKind::kAny;
-}
-
 // The kernels with stages of a GPU.
 int32_t kernels_of(const Target& target) {
   return target.cuda ? target.devices[0]->facts.arch->stages->count : 0;
@@ -79,7 +74,7 @@ bool stages_tell_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    RandomStagesCall call(seed, wrong, any_kind_of(target));
+    RandomStagesCall call(seed, wrong, StagesKind::kAny);
     if (!run_stages(call, target, kPlanned).empty()) return true;
   }
   return false;
@@ -108,7 +103,8 @@ class StagesChecks {
     std::vector<int> left(static_cast<size_t>(kernels_of(target_)), most);
     for (uint64_t seed = kFirst; seed < kFirst + kSeeds; ++seed) {
       if (std::all_of(left.begin(), left.end(), [](int count) { return count == 0; })) break;
-      RandomStagesCall call(seed, target_.order, static_cast<StagesKind>(1 + seed % 4));
+      RandomStagesCall call(seed, target_.order,
+                            static_cast<StagesKind>(seed % support::kStagesKinds));
       if (!options_.wants(call.text())) continue;
       for (size_t i = 0; i < left.size(); ++i) {
         if (left[i] == 0 || !can_run(call, target_, static_cast<int32_t>(i))) continue;
@@ -146,8 +142,9 @@ void check_norm_stages(Target& target, const Options& options, Counts* counts) {
   constexpr const char* kFamily = "norm_stages";
   if (!options.wants(kFamily) && options.filter.find(kFamily) == std::string::npos) return;
   StagesChecks checks(target, options, counts);
-  checks.run_chosen(any_kind_of(target), options.reduced ? 300 : 3000);
-  for (const StagesKind kind : {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich})
+  checks.run_chosen(StagesKind::kAny, options.reduced ? 300 : 3000);
+  for (const StagesKind kind :
+       {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich, StagesKind::kModulated})
     checks.run_chosen(kind, target.cuda && !options.reduced ? 1000 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;

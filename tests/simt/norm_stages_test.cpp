@@ -65,26 +65,7 @@ int64_t run_chosen(uint64_t seeds, StagesKind kind, int64_t least_held = 0) {
 }
 
 TEST(SimtNormStages, RandomCallsEqualTheModel) {
-  EXPECT_GE(run_chosen(300, StagesKind::kUnmodulated), 40) << "compared with double precision";
-}
-
-// What only CPUs have is refused.
-TEST(SimtNormStages, ModulationIsRefused) {
-  int refused = 0;
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    const Described described(seed, StagesKind::kAny);
-    const StagesDesc& s = described.desc.stages;
-    NormPlan plan;
-    Error error;
-    const fastnorm_status status = make_plan(described.desc, facts(), {}, &plan, error);
-    const bool modulated = described.desc.rows != 0 && (s.residual_gate || s.modulates());
-    EXPECT_EQ(status, modulated ? FASTNORM_ERROR_UNSUPPORTED : FASTNORM_OK) << seed;
-    if (!modulated) continue;
-    EXPECT_NE(std::string(error.text).find("residual_gate, modulation_scale"), std::string::npos)
-        << error.text;
-    ++refused;
-  }
-  EXPECT_GE(refused, 8);
+  EXPECT_GE(run_chosen(300, StagesKind::kAny), 30) << "compared with double precision";
 }
 
 TEST(SimtNormStages, AlignedCallsEqualTheModel) {
@@ -94,6 +75,7 @@ TEST(SimtNormStages, AlignedCallsEqualTheModel) {
 TEST(SimtNormStages, CommonCallsEqualTheModel) {
   EXPECT_GE(run_chosen(50, StagesKind::kGated, 5), 10) << "compared with double precision";
   EXPECT_GE(run_chosen(50, StagesKind::kSandwich, 5), 1) << "compared with double precision";
+  EXPECT_GE(run_chosen(80, StagesKind::kModulated, 10), 4) << "compared with double precision";
 }
 
 // Each kernel, with several calls that it can serve.
@@ -103,7 +85,7 @@ TEST(SimtNormStages, EveryKernelEqualsTheModel) {
   std::vector<int> calls(table.size());
   for (uint64_t seed = 1000; seed < 20000 && !HasFailure(); ++seed) {
     if (std::all_of(calls.begin(), calls.end(), [](int count) { return count >= kCalls; })) break;
-    Described described(seed, static_cast<StagesKind>(1 + seed % 4));
+    Described described(seed, static_cast<StagesKind>(seed % support::kStagesKinds));
     if (described.desc.rows == 0) continue;
     for (size_t i = 0; i < table.size(); ++i) {
       NormPlan plan;

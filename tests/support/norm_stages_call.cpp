@@ -22,12 +22,12 @@ void RandomStagesCall::make_shape() {
   heads_ = 1 + random_.below(3);
   const int64_t groups[] = {1, 1, 1, 2, 3, 5, 8};
   const int64_t columns[] = {1, 2, 5, 16, 31, 32, 64, 96, 127, 128, 130, 256, 300, 512, 1100};
-  groups_ = kind_ == StagesKind::kSandwich ? 1 : random_.of(groups);
+  groups_ = kind_ >= StagesKind::kSandwich ? 1 : random_.of(groups);
   int64_t group = random_.of(columns);
   if (aligned()) {
     const int64_t wide[] = {64, 128, 128, 256, 336, 512, 1040, 2048, 2560, 4096};
     group = random_.of(wide);
-    if (kind_ == StagesKind::kSandwich && random_.one_in(2)) group *= 2;
+    if (kind_ >= StagesKind::kSandwich && random_.one_in(2)) group *= 2;
   } else if (random_.one_in(16)) {  // more groups than are known at once
     groups_ = random_.one_in(2) ? 150 : 1030 + random_.below(100);
     group = 1 + random_.below(5);
@@ -45,7 +45,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
   ref::NormOptions& o = options_.norm;
   options_.group = n_ / groups_;
   o.dtype = type_;
-  o.kind = !plain() && random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
+  o.kind = (!plain() || modulated()) && random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
   o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0
                                           : odd(1)          ? random_.below(4)
                                                             : random_.below(2));
@@ -60,7 +60,8 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
       static_cast<ref::Pattern>(random_.one_in(2) ? 0 : random_.below(ref::kPatterns));
   x_ = make_rows(id_of(type_), n_);
   fill(*x_, pattern, type_, n_);
-  if (plain() ? kind_ == StagesKind::kSandwich : random_.one_in(2)) {
+  if (plain() ? kind_ == StagesKind::kSandwich || (modulated() && !random_.one_in(4))
+              : random_.one_in(2)) {
     const Type type = any_type();
     residual_ = make_rows(id_of(type), n_);
     fill(*residual_, ref::Pattern::kNormal, type, n_);
@@ -70,7 +71,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
     args_.residual_rounding =
         static_cast<fastnorm_residual_rounding>(static_cast<int>(o.residual_rounding));
   }
-  if (!random_.one_in(3)) {
+  if (modulated() ? odd(1) : !random_.one_in(3)) {
     weight_shared_ = groups_ > 1 && random_.one_in(2);
     weight_ = make_columns(weight_shared_ ? options_.group : n_);
     if (random_.one_in(2)) args_.weight_offset = o.weight_offset = 1;
@@ -82,7 +83,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
   if (plain() ? kind_ == StagesKind::kGated : !random_.one_in(4)) make_gate();
   if (plain() ? kind_ == StagesKind::kSandwich : random_.one_in(3)) make_branch();
   if (kind_ != StagesKind::kGated) make_sum();
-  if (kind_ == StagesKind::kAny && random_.one_in(2)) make_modulation();
+  if (modulated() || (kind_ == StagesKind::kAny && random_.one_in(2))) make_modulation();
   if (!plain() && random_.one_in(3)) {
     options_.activation = static_cast<ref::Activation>(random_.below(4));
     args_.activation = static_cast<fastnorm_activation>(static_cast<int>(options_.activation));
@@ -221,8 +222,7 @@ void RandomStagesCall::make_modulation() {
   const int64_t which = 1 + random_.below(7);  // at least one of them
   if ((which & 1) != 0) {
     residual_gate_ = make_modulator();
-    if (random_.one_in(2))
-      options_.residual_gate_act = static_cast<ref::Activation>(random_.below(4));
+    if (odd(2)) options_.residual_gate_act = static_cast<ref::Activation>(random_.below(4));
     args_.residual_gate_act =
         static_cast<fastnorm_activation>(static_cast<int>(options_.residual_gate_act));
   }
@@ -242,7 +242,8 @@ void RandomStagesCall::make_modulation() {
 
 // Of x's dimensions any may be 1, and leading ones may be missing.
 RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
-  const auto type = [&] { return random_.one_in(2) ? Type::kF32 : type_; };
+  const auto type = [&] { return odd(2) ? Type::kF32 : type_; };
+  const int64_t unit = aligned() ? 16 : 1;
   Modulator m;
   std::vector<int64_t> shape = {batch_, heads_, n_};
   if (index_ != nullptr) {
@@ -251,9 +252,9 @@ RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
     for (size_t i = 0; i < 2; ++i) shape[i] = random_.one_in(2) ? shape[i] : 1;
     shape.erase(shape.begin(), shape.begin() + random_.below(3));
   }
-  if (random_.one_in(4)) shape.back() = 1;
+  if (odd(4)) shape.back() = 1;
   const Type of_rows = type();
-  m.rows = make_tensor(shape, id_of(of_rows), random_.below(4), random_.below(3));
+  m.rows = make_tensor(shape, id_of(of_rows), unit * random_.below(4), unit * random_.below(3));
   CallTensor& t = *m.rows;
   std::vector<float> row(static_cast<size_t>(shape.back()));
   const int64_t first = shape.size() > 2 ? shape[0] : 1,
@@ -267,7 +268,7 @@ RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
                                              : t.first;
     t.set(place, of_rows, row.data(), shape.back());
   }
-  if (!random_.one_in(3)) return m;
+  if (!odd(3)) return m;
   std::vector<int64_t> of_table(static_cast<size_t>(1 + random_.below(3)), 1);
   of_table.back() = n_;
   const Type type_of_table = type();

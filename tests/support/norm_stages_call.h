@@ -15,11 +15,12 @@ namespace fastnorm::support {
 // What calls are like.
 enum class StagesKind : uint8_t {
   kAny,
-  kUnmodulated,  // any without residual_gate and modulation
-  kAligned,      // inputs of x's dtype; groups are aligned
-  kGated,        // aligned: a gate after RMS, and little else
-  kSandwich,     // aligned: RMS, the residual, RMS
+  kAligned,    // inputs of x's dtype; groups are aligned
+  kGated,      // aligned: a gate after RMS, and little else
+  kSandwich,   // aligned: RMS, the residual, RMS
+  kModulated,  // aligned: residual gate, scale and shift
 };
+inline constexpr int kStagesKinds = 5;
 
 class RandomStagesCall {
  public:
@@ -54,7 +55,8 @@ class RandomStagesCall {
   // Its values for a row, as many as x has columns.
   std::vector<float> modulator_row(const Modulator& m, int64_t b, int64_t h) const;
   bool aligned() const { return kind_ >= StagesKind::kAligned; }
-  bool plain() const { return kind_ == StagesKind::kGated || kind_ == StagesKind::kSandwich; }
+  bool plain() const { return kind_ >= StagesKind::kGated; }
+  bool modulated() const { return kind_ == StagesKind::kModulated; }
   // Plain calls seldom have what their forms do not.
   bool odd(int64_t others) { return random_.one_in(plain() ? 12 : others); }
   void make_shape();

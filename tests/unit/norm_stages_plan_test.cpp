@@ -93,6 +93,25 @@ NormDesc sandwich(int64_t rows, int64_t n) {
   return d;
 }
 
+// [batch, tokens, n] with modulators of [batch, 1, n].
+NormDesc modulated(int64_t tokens, int64_t n) {
+  NormDesc d = described(Dtype::kBF16, 2 * tokens, n);
+  d.stages.activation = FASTNORM_ACTIVATION_IDENTITY;
+  d.kind = FASTNORM_NORM_LAYER;
+  d.outer_rank = 2;
+  d.outer[0] = tokens, d.outer[1] = 2;
+  d.x.stride_bytes[1] = tokens * n * 2;
+  d.y = d.residual = d.residual_out = d.x;
+  d.sum_dtype = Dtype::kBF16;
+  for (Modulator* m :
+       {&d.stages.residual_gate, &d.stages.modulation_scale, &d.stages.modulation_shift}) {
+    m->rows = d.x;
+    m->rows.stride_bytes[0] = 0;
+    m->rows.stride_bytes[1] = n * 2;
+  }
+  return d;
+}
+
 TEST(StagesPlan, HeldKernels) {
   EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 8x1");
   EXPECT_STREQ(kernel_of(gated(1, 32, 128), cuda::kSm90), "bf16 gated 16x1");
@@ -106,6 +125,12 @@ TEST(StagesPlan, HeldKernels) {
   EXPECT_STREQ(kernel_of(sandwich(1, 16392), cuda::kSm90), "f16 stages 256xstream");
   EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm80), "bf16 stages 32xstream");
   EXPECT_STREQ(kernel_of(sandwich(4096, 4096), cuda::kPtx), "f16 stages 256xstream");
+  EXPECT_STREQ(kernel_of(modulated(4096, 512), cuda::kSm90), "bf16 modulated 32x2");
+  EXPECT_STREQ(kernel_of(modulated(4096, 3072), cuda::kSm90), "bf16 modulated 128x3");
+  EXPECT_STREQ(kernel_of(modulated(1, 3072), cuda::kSm90), "bf16 modulated 512x1");
+  EXPECT_STREQ(kernel_of(modulated(4096, 8192), cuda::kSm90), "bf16 modulated 256x4");
+  EXPECT_STREQ(kernel_of(modulated(1, 8200), cuda::kSm90), "bf16 stages 256xstream");
+  EXPECT_STREQ(kernel_of(modulated(4096, 3072), cuda::kSm100), "bf16 stages 256xstream");
 }
 
 // What held kernels do not do goes to the general one.
@@ -164,6 +189,55 @@ TEST(StagesPlan, OtherCallsAreGeneral) {
   s = sandwich(8, 4096);
   s.residual = s.residual_out = {};
   EXPECT_TRUE(is_general(s));
+}
+
+TEST(StagesPlan, ModulatedCalls) {
+  const auto is_general = [](void (*change)(NormDesc&)) {
+    NormDesc d = modulated(8, 3072);
+    change(d);
+    return std::strstr(kernel_of(d, cuda::kSm90), " stages ") != nullptr;
+  };
+  void (*const held[])(NormDesc&) = {
+      [](NormDesc&) {},
+      [](NormDesc& d) { d.kind = FASTNORM_NORM_RMS; },
+      [](NormDesc& d) { d.rounding = FASTNORM_ROUND_NORMALIZED; },
+      [](NormDesc& d) { d.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS; },
+      [](NormDesc& d) { d.residual = d.residual_out = {}; },
+      [](NormDesc& d) { d.stages.residual_gate = {}; },
+      [](NormDesc& d) { d.stages.modulation_scale = {}; },
+      [](NormDesc& d) { d.stages.modulation_shift = {}; },
+      [](NormDesc& d) { d.stages.modulation_every_step = true; },
+      [](NormDesc& d) { d.stages.sum_every_step = true; },
+      [](NormDesc& d) { d.stages.plain_scale = true; },
+      [](NormDesc& d) { d.stages.scaled = true; },
+      [](NormDesc& d) {
+        d.stages.modulation_index = d.x;
+        d.stages.modulation_scale.index_rows = 4;
+        d.stages.modulation_scale.index_stride = 6144;
+      },
+  };
+  for (const auto& change : held) EXPECT_FALSE(is_general(change)) << &change - held;
+  void (*const general[])(NormDesc&) = {
+      [](NormDesc& d) { d.rounding = FASTNORM_ROUND_EVERY_STEP; },
+      [](NormDesc& d) { d.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY; },
+      [](NormDesc& d) {
+        d.weight = {d.x.data, 0, {}, d.dtype};
+      },
+      [](NormDesc& d) { d.quant.scheme = FASTNORM_QUANT_PER_ROW; },
+      [](NormDesc& d) { d.stages.gate = d.x; },
+      [](NormDesc& d) { d.stages.branch = true; },
+      [](NormDesc& d) { d.stages.sum_scale = d.x.data; },
+      [](NormDesc& d) { d.stages.residual_gate_act = FASTNORM_ACTIVATION_TANH; },
+      [](NormDesc& d) { d.stages.modulation_scale.single = true; },
+      [](NormDesc& d) { d.stages.modulation_scale.rows.dtype = Dtype::kF32; },
+      [](NormDesc& d) { d.stages.modulation_scale.rows.data += 8; },
+      [](NormDesc& d) { d.stages.modulation_shift.rows.stride_bytes[1] += 8; },
+      [](NormDesc& d) { d.stages.modulation_shift.index_stride = 8; },
+      [](NormDesc& d) {
+        d.stages.modulation_shift.table = {d.x.data, 0, {}, d.dtype};
+      },
+  };
+  for (const auto& change : general) EXPECT_TRUE(is_general(change)) << &change - general;
 }
 
 TEST(StagesPlan, RefusesWhatAGridCannotNumber) {

@@ -39,24 +39,75 @@ __device__ __forceinline__ float normalized(float s, float mean, float rstd, boo
   return rounding.factor_first ? s : __fmul_rn(s, rstd);
 }
 
-// (u * alpha + residual) * sum_scale, in place, as a call's bits say.
-template <class T, int kCount>
+// (u * k + residual) * sum_scale, in place, as a call's bits say. k[i] is factor(i).
+template <class T, int kCount, class Factor>
 __device__ __forceinline__ void add_residual(float (&u)[kCount], const float (&residual)[kCount],
-                                             uint32_t bits, float alpha, bool scales,
+                                             uint32_t bits, const Factor& factor, bool scales,
                                              float sum_scale) {
-  const bool scaled = (bits & kStagesScaled) != 0, steps = (bits & kStagesSumEveryStep) != 0;
+  const bool scaled = (bits & (kStagesScaled | kStagesFactor)) != 0,
+             steps = (bits & kStagesSumEveryStep) != 0;
   const auto step = [steps](float s) { return steps ? T::round(s) : s; };
   const bool adds = (bits & kStagesResidual) != 0, fused = scaled && adds && !steps;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (fused) {
-      u[i] = __fmaf_rn(u[i], alpha, residual[i]);
+      u[i] = __fmaf_rn(u[i], factor(i), residual[i]);
     } else {
-      if (scaled) u[i] = step(__fmul_rn(u[i], alpha));
+      if (scaled) u[i] = step(__fmul_rn(u[i], factor(i)));
       if (adds) u[i] = step(__fadd_rn(u[i], residual[i]));
     }
     if (scales) u[i] = step(__fmul_rn(u[i], sum_scale));
   }
+}
+
+// The branch's factor from a residual gate: act(k) * alpha, in place.
+template <class T, int kCount>
+__device__ __forceinline__ void make_factor(float (&k)[kCount], uint32_t bits, StageFunction act,
+                                            float alpha) {
+  const bool scaled = (bits & kStagesScaled) != 0, steps = (bits & kStagesSumEveryStep) != 0;
+  const auto step = [steps](float s) { return steps ? T::round(s) : s; };
+  activate(k, act);
+#pragma unroll
+  for (float& f : k) {
+    if (act != StageFunction::kIdentity) f = step(f);
+    if (scaled) f = step(__fmul_rn(f, alpha));
+  }
+}
+
+// z * (1 + scale) + shift, in place.
+template <class T, int kCount>
+__device__ __forceinline__ void modulate(float (&z)[kCount], const float (&scale)[kCount],
+                                         const float (&shift)[kCount], uint32_t bits) {
+  const bool scales = (bits & kStagesScale) != 0, shifts = (bits & kStagesShift) != 0,
+             plain = (bits & kStagesPlainScale) != 0, steps = (bits & kStagesModulateInSteps) != 0;
+  const auto step = [steps](float s) { return steps ? T::round(s) : s; };
+  const bool fused = scales && shifts && !steps;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float k = plain ? scale[i] : step(__fadd_rn(1.0f, scale[i]));
+    if (fused) {
+      z[i] = __fmaf_rn(z[i], k, shift[i]);
+    } else {
+      z[i] = step(z[i]);
+      if (scales) z[i] = step(__fmul_rn(z[i], k));
+      if (shifts) z[i] = step(__fadd_rn(z[i], shift[i]));
+    }
+  }
+}
+
+// Where a modulator's row begins. An index outside its rows selects the nearest one, so that
+// nothing else is read.
+__device__ __forceinline__ char* modulator_row(const StageModulator& m, const StageTensor& numbers,
+                                               uint32_t bits, const RowIndex& index) {
+  char* const row = row_address(m.rows.row, m.rows.upper, index);
+  if (numbers.row.data == nullptr) return row;
+  const char* const at = row_address(numbers.row, numbers.upper, index);
+  int64_t number = static_cast<int32_t>(ptx::ld_global_u32(at));
+  if ((bits & kStagesWideIndex) != 0)
+    number = static_cast<int64_t>(uint64_t{ptx::ld_global_u32(at + 4)} << 32 |
+                                  static_cast<uint32_t>(number));
+  number = number < 0 ? 0 : number > m.last_row ? m.last_row : number;
+  return row + number * m.index_stride;
 }
 
 // One vector's share of the sums of s - from and of its squares, `from` being -0 for RMS, which is
@@ -87,7 +138,9 @@ __device__ __forceinline__ Moments stage_moments(const float (&s)[kCount], float
 template <class T>
 struct StageValues {
   static constexpr int kCount = T::kPerVector;
-  float x[kCount], gate[kCount], residual[kCount], weight[kCount], bias[kCount];  // of the branch
+  float x[kCount], gate[kCount], residual[kCount];
+  float weight[kCount], bias[kCount];  // of the branch
+  float factor[kCount];                // of the branch, by make_factor()
 };
 
 // What a row's source stages need beside the values.
@@ -121,10 +174,12 @@ struct StageSource {
       apply(u, u, v.weight, v.bias, p.branch.weight_offset, rstd, branch);
       if ((bits & kStagesBranchRounded) != 0) round_to<T>(u);
     }
-    add_residual<T>(u, v.residual, bits, p.alpha, p.sum_scale != nullptr, sum_scale);
+    const bool varies = (bits & kStagesFactor) != 0;
+    const auto factor = [&](int i) { return varies ? v.factor[i] : p.alpha; };
+    add_residual<T>(u, v.residual, bits, factor, p.sum_scale != nullptr, sum_scale);
   }
 
-  // What follows weight and bias.
+  // What follows weight, bias and modulation.
   __device__ __forceinline__ void finish(float (&z)[kCount], const StageValues<T>& v) const {
     if ((bits & (kStagesGate | kStagesGateBefore)) == kStagesGate) {
       if ((bits & kStagesGateRounded) != 0) round_to<T>(z);

@@ -6,6 +6,8 @@
 // shared memory between the two, those of a window of the row at a time.
 #pragma once
 
+#include <bit>
+
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/norm/quant.cuh"
 #include "cuda/norm/stream.cuh"
@@ -25,9 +27,6 @@ struct StagesSlots {
 // windows.
 template <class Tile>
 inline constexpr int kStageWindow = Tile::kOneWarp ? 128 : 1024;
-
-// A group of up to so many columns has a warp, a longer one the block.
-inline constexpr uint32_t kMostWarpColumns = 1024;
 
 template <class T>
 __device__ __forceinline__ int element_bytes(OperandType type) {
@@ -60,6 +59,13 @@ enum StageRowTensor {
   kStageBias,
   kStageY,
   kStageSum,
+  // Modulators, each followed by its table.
+  kStageFactor,
+  kStageFactorTable,
+  kStageScale,
+  kStageScaleTable,
+  kStageShift,
+  kStageShiftTable,
   kStageRowTensors
 };
 
@@ -84,6 +90,11 @@ __device__ __forceinline__ StagePlace stage_place(const NormStagesParams& p, con
     return row({present ? const_cast<char*>(data) : nullptr, stride}, upper,
                static_cast<uint32_t>(type));
   };
+  const auto modulator = [&](const StageModulator& m, int first) -> StagePlace {
+    if (tensor != first) return {const_cast<char*>(m.table), m.table_type};
+    if (m.rows.row.data == nullptr) return {nullptr, OperandType::kAbsent};
+    return {modulator_row(m, p.modulators.index, p.bits, index), m.type};
+  };
   switch (tensor) {
     case kStageX:
       return row(norm.x, norm.x_upper, static_cast<uint32_t>(OperandType::kElement));
@@ -98,6 +109,15 @@ __device__ __forceinline__ StagePlace stage_place(const NormStagesParams& p, con
     case kStageBranchWeight:
     case kStageWeight:
       return column(of.weight, of.weight_head_stride, of.weight_upper, weight_type(of.bits));
+    case kStageFactor:
+    case kStageFactorTable:
+      return modulator(p.modulators.factor, kStageFactor);
+    case kStageScale:
+    case kStageScaleTable:
+      return modulator(p.modulators.scale, kStageScale);
+    case kStageShift:
+    case kStageShiftTable:
+      return modulator(p.modulators.shift, kStageShift);
     default:
       return column(of.bias, of.bias_head_stride, of.bias_upper, bias_type(of.bits));
   }
@@ -168,18 +188,54 @@ __device__ __forceinline__ void take_sources(StageValues<T>& v, const StagePlace
   }
 }
 
-template <class Tile>
+// A modulator's values of the first `count` columns of a vector, with its table's. `tensor`: the
+// modulator's place, behind which its table has one.
+template <class T>
+__device__ __forceinline__ void take_modulator(float (&k)[T::kPerVector], const StagePlace* places,
+                                               int tensor, bool single, bool steps, uint32_t first,
+                                               int64_t vector, int count) {
+#pragma unroll 1
+  for (int t = tensor; t < tensor + 2 && places[t].data != nullptr; ++t) {
+    float f[T::kPerVector];
+    if (t == tensor && single) {
+      const float value =
+          element_at<T>(StageRow<T>(places[t].data, kStageAlign, places[t].type), 0);
+#pragma unroll
+      for (float& each : f) each = value;
+    } else {
+      load_any<T>(f, places[t], t, first, vector, count);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) {
+      const float sum = __fadd_rn(k[i], f[i]);
+      k[i] = t == tensor ? f[i] : steps ? T::round(sum) : sum;
+    }
+  }
+}
+
+// Pending sums of a thread: registers hold those of the lowest digits, shared memory the others.
+inline constexpr int kStageRegisterDigits = 3;
+// Digits of the number of a thread's group of vectors, in a row of 2^32 columns.
+template <class Slots>
+inline constexpr int kStageDigits = 32 -
+                                    std::countr_zero(unsigned{Slots::T::kPerVector} *
+                                                     Slots::Tile::kThreads * StreamFold::kGroup);
+
+template <class Slots>
 struct StagesScratch {
+  using Tile = typename Slots::Tile;
   float2 statistics[Tile::kRows][kStageWindow<Tile>];  // mean, rstd
   float fold[2][Tile::kOneWarp ? 1 : Tile::kThreads];
   FoldScratch<Tile> greatest;
   StagePlace places[Tile::kRows][kStageRowTensors];
+  Moments pending[kStageDigits<Slots> - kStageRegisterDigits][Tile::kBlockThreads];
 };
 
 // By the canonical tree, in every thread: of a warp's sums, or of the block's.
-template <class Tile>
+template <class Slots>
 __device__ __forceinline__ Moments fold_stage(const Moments& m, bool by_warp,
-                                              StagesScratch<Tile>& scratch) {
+                                              StagesScratch<Slots>& scratch) {
+  using Tile = typename Slots::Tile;
   if constexpr (!Tile::kOneWarp) {
     if (!by_warp) {
       __syncthreads();  // the last fold has been read
@@ -194,26 +250,42 @@ __device__ __forceinline__ Moments fold_stage(const Moments& m, bool by_warp,
   return {fold_lanes<32>(m.sum), fold_lanes<32>(m.squares)};
 }
 
-// The canonical fold of a thread's vectors as they come, as StreamFold. A thread has pending sums
-// in its local memory: there may be many, and few are touched.
+// The canonical fold of a thread's vectors as they come, as StreamFold.
+template <class Slots>
 class StageFold {
  public:
   // Group numbers count up from 0; each carry of that count is one addition of the tree.
   __device__ __forceinline__ void add(const Moments (&q)[StreamFold::kGroup], uint32_t group) {
     total_ = fold_moments(q);
-    int digit = 0;
-#pragma unroll 1
-    for (; (group >> digit & 1) != 0; ++digit) {
-      total_.sum = __fadd_rn(pending_[digit].sum, total_.sum);
-      total_.squares = __fadd_rn(pending_[digit].squares, total_.squares);
-    }
-    pending_[digit] = total_;
+    carry<0>(group);
   }
   using Value = Moments;
   __device__ __forceinline__ Moments total() const { return total_; }
 
  private:
-  Moments pending_[StreamFold::kDigits + 1];
+  template <int kDigit>
+  __device__ __forceinline__ void carry(uint32_t group) {
+    if constexpr (kDigit == kStageRegisterDigits) {
+      auto& shared = ptx::block_shared<StagesScratch<Slots>>().pending;
+      constexpr int kCount = kStageDigits<Slots> - kStageRegisterDigits;
+      int digit = 0;
+#pragma unroll 1
+      for (; (group >> (digit + kDigit) & 1) != 0; ++digit) add(shared[digit][threadIdx.x]);
+      // Behind the last group there is nothing pending.
+      if (digit < kCount) shared[digit][threadIdx.x] = total_;
+    } else if ((group >> kDigit & 1) == 0) {
+      pending_[kDigit] = total_;
+    } else {
+      add(pending_[kDigit]);
+      carry<kDigit + 1>(group);
+    }
+  }
+  __device__ __forceinline__ void add(Moments pending) {
+    total_.sum = __fadd_rn(pending.sum, total_.sum);
+    total_.squares = __fadd_rn(pending.squares, total_.squares);
+  }
+
+  Moments pending_[kStageRegisterDigits];
   Moments total_;
 };
 
@@ -242,7 +314,7 @@ class StagesRow {
   static constexpr uint32_t kWindow = kStageWindow<Tile>;
 
   __device__ __forceinline__ StagesRow(const NormStagesParams& params, const Place<Tile>& at,
-                                       StagesScratch<Tile>& shared)
+                                       StagesScratch<Slots>& shared)
       : p(params),
         place(at),
         scratch(shared),
@@ -325,7 +397,7 @@ class StagesRow {
       const float from = of_layer.from;
       const bool steps = layer ? of_layer.steps(pass, rounding) : rounding.every_step;
       float first_value = 0.0f;
-      const Moments of_thread = fold_stream<StageFold, Tile>(
+      const Moments of_thread = fold_stream<StageFold<Slots>, Tile>(
           finds ? 1 : (vectors + threads - 1) / threads,
           [&](int64_t begin, int64_t step, Moments(&q)[StreamFold::kGroup]) {
 #pragma unroll 1
@@ -339,6 +411,7 @@ class StagesRow {
                 float s[kPerVector];
                 take_sources(v, places, wide, all ? kStageSources : kStageResidual, first, vector,
                              count);
+                if (all) take_factor(v, first, vector, count);
                 source.gated(s, v);
                 if (all) source.sum(s, v);
                 if (rounds_sum) source.rounding.summed(s);
@@ -353,7 +426,7 @@ class StagesRow {
         of_layer.from = first_value;
         continue;
       }
-      m = fold_stage(of_thread, by_warp, scratch);
+      m = fold_stage<Slots>(of_thread, by_warp, scratch);
       if (layer) of_layer.take(m, pass, norm, rounding);
     }
     if (!layer) return {0.0f, rstd_of(__fmul_rn(m.squares, norm.inv_n), norm, rounding), m.squares};
@@ -369,7 +442,7 @@ class StagesRow {
         statistics[g] = make_float2(given(p.mean_in, first + g), given(p.rstd_in, first + g));
       return;
     }
-    const bool by_warp = Tile::kOneWarp || (count > 1 && p.group <= kMostWarpColumns);
+    const bool by_warp = Tile::kOneWarp || (count > 1 && p.group <= kWarpGroupColumns);
     const bool layer = (p.bits & kStagesLayer) != 0;
     uint32_t g = 0, step = 1;
     if (!Tile::kOneWarp && by_warp) g = threadIdx.x / 32, step = kThreads / 32;
@@ -430,6 +503,37 @@ class StagesRow {
     }
   }
 
+  // The branch's factor, if a residual gate gives it.
+  __device__ __forceinline__ void take_factor(StageValues<T>& v, uint32_t first, int64_t vector,
+                                              int count) const {
+    if ((p.bits & kStagesFactor) == 0) return;
+    take_modulator<T>(v.factor, places, kStageFactor, (p.bits & kStagesSingleFactor) != 0,
+                      (p.bits & kStagesSumEveryStep) != 0, first, vector, count);
+    make_factor<T>(v.factor, p.bits, p.modulators.factor_act, p.alpha);
+  }
+
+  __device__ __forceinline__ void modulate_columns(float (&z)[kPerVector], int64_t vector,
+                                                   int count) const {
+    if ((p.bits & (kStagesScale | kStagesShift)) == 0) return;
+    float scale[kPerVector] = {}, shift[kPerVector] = {};
+#pragma unroll 1
+    for (int t = kStageScale; t <= kStageShift; t += kStageShift - kStageScale) {
+      const uint32_t single = t == kStageScale ? kStagesSingleScale : kStagesSingleShift;
+      float f[kPerVector] = {};
+      take_modulator<T>(f, places, t, (p.bits & single) != 0,
+                        (p.bits & kStagesModulateInSteps) != 0, 0, vector, count);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) {
+        if (t == kStageScale) {
+          scale[i] = f[i];
+        } else {
+          shift[i] = f[i];
+        }
+      }
+    }
+    modulate<T>(z, scale, shift, p.bits);
+  }
+
   __device__ __forceinline__ void store(const float (&f)[kPerVector], int tensor, int64_t vector,
                                         int count) const {
     const StagePlace to = places[tensor];
@@ -462,10 +566,12 @@ class StagesRow {
         StageValues<T> v;
         take_sources(v, places, (p.bits & kStagesWide) != 0, kStageSources, 0, vector,
                      columns_here);
+        take_factor(v, 0, vector, columns_here);
         source.gated(z, v);
         source.sum(z, v);
         if (last) store(z, kStageSum, vector, columns_here);
         normalize(z, vector, columns_here, column - group * p.group, group - first, layer);
+        modulate_columns(z, vector, columns_here);
         source.finish(z, v);
         if (last) store(z, kStageY, vector, columns_here);
       }
@@ -505,7 +611,7 @@ class StagesRow {
 
   const NormStagesParams& p;
   const Place<Tile>& place;
-  StagesScratch<Tile>& scratch;
+  StagesScratch<Slots>& scratch;
   float2* const statistics;  // of the window's groups
   StagePlace* const places;
   const RowIndex index;
@@ -516,7 +622,7 @@ class StagesRow {
 template <class Slots>
 __device__ __forceinline__ void run_general_stages(const NormStagesParams& p) {
   using Tile = typename Slots::Tile;
-  auto& scratch = ptx::block_shared<StagesScratch<Tile>>();
+  auto& scratch = ptx::block_shared<StagesScratch<Slots>>();
   const Place<Tile> place(blockIdx.x);
   if ((p.norm.bits & (kWaitFirst | kWaitAfterWeights)) != 0) ptx::grid_wait();
   if ((p.norm.bits & kTrigger) != 0) ptx::grid_trigger();

@@ -1,11 +1,12 @@
-// The held forms: aligned rows of 16 bits in registers, read once. RMS alone.
+// The held forms: aligned rows of 16 bits in registers, read once.
 //
-// kGated     y = norm(x) * act(gate); a group of a row has the threads of a row
-// kSandwich  y = norm(norm(x) + residual); the sum stays in f32 between the two
+// kGated      y = norm(x) * act(gate), RMS; a group of a row has the threads of a row
+// kSandwich   y = norm(norm(x) + residual), RMS; the sum stays in f32 between the two
+// kModulated  y = norm(x * residual_gate + residual) * (1 + scale) + shift, RMS or LAYER, no weight
 //
 // Bytes: each input once, each output once.
 // Shared memory: a float a thread for each sum, where a row has several warps.
-// A thread's weights are loaded while the sum before them is made.
+// A thread's weights are loaded while the sum before them is made, modulators with the row.
 #pragma once
 
 #include "cuda/common/ptx/grid.cuh"
@@ -19,8 +20,10 @@ class HeldStagesRow {
   using T = typename Slots::T;
   using Tile = typename Slots::Tile;
   static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
-  static constexpr bool kSandwich = Slots::kVariant.form == StagesForm::kSandwich;
-  using Scratch = FoldScratch<Tile>[kSandwich ? 2 : 1];
+  static constexpr StagesForm kForm = Slots::kVariant.form;
+  static constexpr int kFolds = kForm == StagesForm::kGated ? 1 : 2,
+                       kSums = kForm == StagesForm::kModulated ? 2 : 1;
+  using Scratch = FoldScratch<Tile, kSums>[kFolds];
 
   __device__ __forceinline__ HeldStagesRow(const HeldStagesParams& params, const Place<Tile>& at,
                                            Scratch& shared)
@@ -39,7 +42,12 @@ class HeldStagesRow {
     const uint32_t first = group * static_cast<uint32_t>(p.norm.vectors);  // of the row's vectors
     uint4 x[kVectors], beside[kVectors];
     load(x, input(p.norm.x, p.norm.x_upper, first));
-    if constexpr (kSandwich) {
+    if constexpr (kForm == StagesForm::kModulated) {
+      load(beside, p.norm.residual.data == nullptr
+                       ? nullptr
+                       : input(p.norm.residual, p.norm.residual_upper, 0));
+      modulated(x, beside);
+    } else if constexpr (kForm == StagesForm::kSandwich) {
       load(beside, input(p.norm.residual, p.norm.residual_upper, first));
       trigger();
       sandwich(x, beside);
@@ -143,7 +151,8 @@ class HeldStagesRow {
       T::unpack(residual[v], r);
       normalize(s[v], branch_rstd, weight[v], p.branch_weight_offset, kStagesBranchRoundNormalized);
       if (asks(kStagesBranchRounded)) round_to<T>(s[v]);
-      add_residual<T>(s[v], r, p.bits, p.alpha, p.sum_scale != nullptr, scale);
+      add_residual<T>(
+          s[v], r, p.bits, [&](int) { return p.alpha; }, p.sum_scale != nullptr, scale);
       if (stores_sum) store(sum, v, s[v]);
       if (asks(kStagesRoundSum)) round_to<T>(s[v]);
       q[v] = has(v) ? vector_sum_of_squares(s[v]) : 0.0f;
@@ -155,6 +164,100 @@ class HeldStagesRow {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       normalize(s[v], rstd, weight[v], p.norm.weight_offset, kStagesRoundNormalized);
+      store(y, v, s[v]);
+    }
+  }
+
+  // A modulator's row; nullptr: it is absent.
+  __device__ __forceinline__ const char* row_of(const StageModulator& m, uint32_t present) const {
+    return asks(present) ? modulator_row(m, p.modulators.index, p.bits, index) : nullptr;
+  }
+  // The branch's factor and the sum of branch and residual, in place.
+  __device__ __forceinline__ void add(float (&s)[kPerVector], const uint4& residual,
+                                      const uint4& factor) const {
+    float r[kPerVector], k[kPerVector];
+    T::unpack(residual, r);
+    T::unpack(factor, k);
+    const bool varies = asks(kStagesFactor);
+    if (varies) make_factor<T>(k, p.bits, StageFunction::kIdentity, p.alpha);
+    add_residual<T>(
+        s, r, p.bits, [&](int i) { return varies ? k[i] : p.alpha; }, false, 1.0f);
+  }
+  // The row's first value, which LAYER's sums are about, before it is rounded. Other warps than the
+  // first read it from memory.
+  __device__ __forceinline__ float first_value(const float (&s)[kPerVector],
+                                               const char* factor) const {
+    if constexpr (Tile::kOneWarp) {
+      return __shfl_sync(~0u, s[0], 0, Tile::kLanes);
+    } else {
+      const auto word = [](const char* from) {
+        return from == nullptr ? 0u : ptx::ld_global_u16(from);
+      };
+      float first[kPerVector];
+      T::unpack(make_uint4(word(input(p.norm.x, p.norm.x_upper, 0)), 0, 0, 0), first);
+      const char* const residual = p.norm.residual.data == nullptr
+                                       ? nullptr
+                                       : input(p.norm.residual, p.norm.residual_upper, 0);
+      add(first, make_uint4(word(residual), 0, 0, 0), make_uint4(word(factor), 0, 0, 0));
+      return first[0];
+    }
+  }
+
+  __device__ __forceinline__ void modulated(const uint4 (&x)[kVectors],
+                                            const uint4 (&residual)[kVectors]) const {
+    uint4 factor[kVectors], scale[kVectors], shift[kVectors];
+    const char* const factor_row = row_of(p.modulators.factor, kStagesFactor);
+    load(factor, factor_row);
+    load(scale, row_of(p.modulators.scale, kStagesScale));
+    load(shift, row_of(p.modulators.shift, kStagesShift));
+    trigger();
+    float s[kVectors][kPerVector];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      T::unpack(x[v], s[v]);
+      add(s[v], residual[v], factor[v]);
+    }
+    // RMS sums about nothing, as x - -0 is x.
+    const bool layer = asks(kStagesLayer);
+    float first[2] = {layer ? first_value(s[0], factor_row) : -0.0f, 0.0f};
+    if (asks(kStagesRoundSum)) {
+      round_to<T>(first);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) round_to<T>(s[v]);
+    }
+    LayerStatistics statistics(first[0], KnownRounding<T, false>());
+    float mean_square = 0.0f;
+#pragma unroll 1
+    for (int pass = 0; pass < (layer ? 2 : 1); ++pass) {
+      Moments q[kVectors];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v)
+        q[v] = moments<T, false>(s[v], statistics.from, has(v) ? kPerVector : 0, false);
+      const Moments row_sums = fold_row_moments(fold_moments(q), scratch[pass], place);
+      mean_square = __fmul_rn(row_sums.squares, p.norm.inv_n);
+      if (layer) statistics.take(row_sums, pass, p.norm, KnownRounding<T, false>());
+      // All threads have read the row's first value.
+      if (pass == 0 && p.norm.residual_out.data != nullptr) {
+        char* const sum = input(p.norm.residual_out, p.norm.residual_out_upper, 0);
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) store(sum, v, s[v]);
+      }
+    }
+    const KnownRounding<T, false> rounding;
+    const float rstd =
+        layer ? statistics.rstd(p.norm, rounding) : rstd_of(mean_square, p.norm, rounding);
+    put(p.norm.rstd, p.norm.rstd_upper, rstd);
+    if (layer) put(p.norm.mean, p.norm.mean_upper, statistics.mean());
+    char* const y = input(p.norm.y, p.norm.y_upper, 0);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float k[kPerVector], b[kPerVector];
+#pragma unroll
+      for (float& value : s[v]) value = normalized(value, statistics.mean(), rstd, layer, rounding);
+      if (asks(kStagesRoundNormalized)) round_to<T>(s[v]);
+      T::unpack(scale[v], k);
+      T::unpack(shift[v], b);
+      modulate<T>(s[v], k, b, p.bits);
       store(y, v, s[v]);
     }
   }

@@ -29,7 +29,7 @@ NormDesc branch_of(const NormDesc& d) {
   return branch;
 }
 
-// True if all inputs but statistics have x's dtype, and their groups are aligned.
+// True if all inputs but statistics and modulators have x's dtype, and their groups are aligned.
 bool is_wide(const NormDesc& d) {
   const StagesDesc& s = d.stages;
   auto bits = static_cast<uint64_t>(s.group * dtype_bytes(d.dtype));
@@ -47,6 +47,25 @@ bool is_wide(const NormDesc& d) {
     for (int i = 0; i < kMaxOuter; ++i) bits |= static_cast<uint64_t>(c->stride_bytes(i));
   }
   return own && bits % 16 == 0;
+}
+
+StageModulator modulator_of(const NormDesc& d, const Modulator& m) {
+  StageModulator p = {};
+  if (!m) return p;
+  p.rows = tensor_of(m.rows);
+  p.type = operand_type(m.rows.dtype, d.dtype);
+  p.index_stride = m.index_stride;
+  p.last_row = m.index_rows - 1;
+  p.table = reinterpret_cast<const char*>(m.table.data);
+  if (m.table) p.table_type = operand_type(m.table.dtype, d.dtype);
+  return p;
+}
+
+StageModulators modulators_of(const NormDesc& d) {
+  const StagesDesc& s = d.stages;
+  return {modulator_of(d, s.residual_gate), modulator_of(d, s.modulation_scale),
+          modulator_of(d, s.modulation_shift), tensor_of(s.modulation_index),
+          function_of(s.residual_gate_act)};
 }
 
 uint32_t bits_of(const NormDesc& d) {
@@ -68,6 +87,15 @@ uint32_t bits_of(const NormDesc& d) {
   put(d.y || d.residual_out || d.quant.any(), kStagesStoresRows);
   put(d.quant.any(), kStagesCodes);
   put(is_wide(d), kStagesWide);
+  put(bool{s.residual_gate}, kStagesFactor);
+  put(bool{s.modulation_scale}, kStagesScale);
+  put(bool{s.modulation_shift}, kStagesShift);
+  put(s.residual_gate.single, kStagesSingleFactor);
+  put(s.modulation_scale.single, kStagesSingleScale);
+  put(s.modulation_shift.single, kStagesSingleShift);
+  put(s.plain_scale, kStagesPlainScale);
+  put(s.modulation_every_step, kStagesModulateInSteps);
+  put(s.modulation_index.dtype == Dtype::kI64, kStagesWideIndex);
   return bits;
 }
 
@@ -97,6 +125,7 @@ NormStagesParams make_norm_stages_params(const NormDesc& desc, const NormPlan& p
   p.gate = tensor_of(s.gate);
   p.mean_in = tensor_of(s.mean_in), p.rstd_in = tensor_of(s.rstd_in);
   p.sumsq = tensor_of(s.sumsq);
+  p.modulators = modulators_of(desc);
   return p;
 }
 
@@ -124,6 +153,7 @@ HeldStagesParams make_held_stages_params(const NormDesc& desc, const NormPlan& p
   p.alpha = s.alpha;
   p.sum_scale = reinterpret_cast<const float*>(s.sum_scale);
   p.branch_rstd = tensor_of(s.branch_rstd);
+  p.modulators = modulators_of(desc);
   return p;
 }
 

@@ -62,9 +62,10 @@ constexpr int count_stages(bool held) {
 }
 
 constexpr const char* name_of(StagesForm form) {
-  return form == StagesForm::kGated      ? "gated"
-         : form == StagesForm::kSandwich ? "sandwich"
-                                         : "stages";
+  return form == StagesForm::kGated       ? "gated"
+         : form == StagesForm::kSandwich  ? "sandwich"
+         : form == StagesForm::kModulated ? "modulated"
+                                          : "stages";
 }
 
 // Lines of entries of this family begin here, behind those of the norm's own list.

@@ -25,19 +25,45 @@ enum StagesBits : uint32_t {
   kStagesBiasShared = 1 << 11,
   kStagesStoresRows = 1 << 12,  // more leaves than statistics
   kStagesCodes = 1 << 13,       // `quantized` or amax is wanted
-  // All inputs but statistics have x's dtype. Their groups are aligned: addresses, strides and
-  // lengths are multiples of 16 bytes.
+  // All inputs but statistics and modulators have x's dtype. Their groups are aligned: addresses,
+  // strides and lengths are multiples of 16 bytes.
   kStagesWide = 1 << 14,
   // The held forms:
   kStagesRoundNormalized = 1 << 15,        // before the weight
   kStagesBranchRoundNormalized = 1 << 16,  // before the branch's weight
   kStagesRoundSum = 1 << 17,               // to T before the statistics
+  // Modulators: there is one, ..
+  kStagesFactor = 1 << 18,  // residual_gate
+  kStagesScale = 1 << 19,
+  kStagesShift = 1 << 20,
+  // .. and it has one element for all columns.
+  kStagesSingleFactor = 1 << 21,
+  kStagesSingleScale = 1 << 22,
+  kStagesSingleShift = 1 << 23,
+  kStagesPlainScale = 1 << 24,       // the factor is the scale, not 1 + it
+  kStagesModulateInSteps = 1 << 25,  // each step of the modulation is rounded to T
+  kStagesWideIndex = 1 << 26,        // of i64, else i32
 };
 
 // A tensor with a row, or values, for each row of x.
 struct StageTensor {
   RowRef row;
   RowStrides upper;
+};
+
+// A factor or a summand of rows.
+struct StageModulator {
+  StageTensor rows;
+  int64_t index_stride;  // bytes between the rows that an index selects
+  int64_t last_row;      // the greatest index
+  const char* table;     // a row that is added; nullptr = absent
+  OperandType type, table_type;
+};
+
+struct StageModulators {
+  StageModulator factor, scale, shift;
+  StageTensor index;  // [rows] of i32 or i64; without data: there is none
+  StageFunction factor_act;
 };
 
 struct NormStagesParams {
@@ -55,6 +81,7 @@ struct NormStagesParams {
   StageTensor gate;                     // [rows, columns]
   StageTensor mean_in, rstd_in, sumsq;  // [rows, groups], LAYER's sumsq: [rows, groups, 2]
   StageTensor branch_rstd;              // [rows]
+  StageModulators modulators;
 };
 static_assert(sizeof(NormStagesParams) <= 4096);
 
@@ -73,6 +100,7 @@ struct HeldStagesParams {
   float alpha;
   const float* sum_scale;  // nullptr = 1
   StageTensor branch_rstd;
+  StageModulators modulators;  // of T, [rows, columns] each, without tables and act
 };
 
 }  // namespace fastnorm::cuda

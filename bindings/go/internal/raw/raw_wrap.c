@@ -269,7 +269,8 @@ static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id
   return fastnorm_context_create(device, &options, context);
 }
 
-/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a size_t. */
+/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a
+ * size_t. */
 static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* events, size_t capacity,
                                           void* count) {
   return fastnorm_profile_decode(buffer, bytes, (fastnorm_profile_event*)events, capacity,
@@ -286,7 +287,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_7e0a10084f5feeb7(void *_swig_go_0) {
+void _wrap_Swig_free_raw_9e63cdc2a674daaa(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -296,7 +297,7 @@ void _wrap_Swig_free_raw_7e0a10084f5feeb7(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_9e63cdc2a674daaa(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -309,7 +310,7 @@ void *_wrap_Swig_malloc_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_version_raw_9e63cdc2a674daaa() {
   int32_t result;
   int _swig_go_result;
 
@@ -320,7 +321,7 @@ int _wrap_fastnorm_version_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_version_string_raw_9e63cdc2a674daaa() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -331,7 +332,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_build_info_raw_9e63cdc2a674daaa() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -342,7 +343,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_numeric_version_raw_9e63cdc2a674daaa() {
   int32_t result;
   int _swig_go_result;
 
@@ -353,7 +354,7 @@ int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_9e63cdc2a674daaa(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -366,7 +367,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_last_error_raw_9e63cdc2a674daaa() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -377,7 +378,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_last_device_error_raw_9e63cdc2a674daaa() {
   int32_t result;
   int _swig_go_result;
 
@@ -388,7 +389,7 @@ int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_9e63cdc2a674daaa(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -403,7 +404,7 @@ intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -416,7 +417,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -429,7 +430,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -442,7 +443,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -455,7 +456,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -468,7 +469,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -481,7 +482,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -494,7 +495,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -507,7 +508,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_9e63cdc2a674daaa() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -518,7 +519,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_9e63cdc2a674daaa(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -528,7 +529,7 @@ void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -538,7 +539,7 @@ void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -551,7 +552,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -564,7 +565,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -577,7 +578,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -590,7 +591,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -603,7 +604,7 @@ int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -616,7 +617,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -629,7 +630,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -642,7 +643,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -655,7 +656,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -668,7 +669,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -681,7 +682,7 @@ long long _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_profile_bytes_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -694,7 +695,7 @@ long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kind_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -707,7 +708,7 @@ _gostring_ _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(struct fastnorm_inf
 }
 
 
-_gostring_ _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_choice_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -720,7 +721,7 @@ _gostring_ _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(struct fastnorm_i
 }
 
 
-_gostring_ _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_variant_get_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -733,7 +734,7 @@ _gostring_ _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_9e63cdc2a674daaa() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -744,7 +745,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_9e63cdc2a674daaa(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -754,7 +755,7 @@ void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_9e63cdc2a674daaa(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -767,7 +768,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_9e63cdc2a674daaa(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -780,7 +781,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_9e63cdc2a674daaa(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -793,7 +794,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_9e63cdc2a674daaa() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -804,7 +805,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_9e63cdc2a674daaa(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -814,7 +815,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_kernel_count_raw_9e63cdc2a674daaa() {
   int32_t result;
   int _swig_go_result;
 
@@ -825,7 +826,7 @@ int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_9e63cdc2a674daaa(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -840,7 +841,7 @@ intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int _swig_go_0, struct
 }
 
 
-_gostring_ _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_profile_id_name_raw_9e63cdc2a674daaa(intgo _swig_go_0) {
   fastnorm_profile_id arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -853,7 +854,7 @@ _gostring_ _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(intgo _swig_go_0)
 }
 
 
-intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
+intgo _wrap_fastnorm_profile_write_trace_raw_9e63cdc2a674daaa(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
   void *arg1 = 0 ;
   size_t arg2 ;
   char *arg3 = 0 ;
@@ -879,7 +880,7 @@ intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, 
 }
 
 
-intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_export_raw_9e63cdc2a674daaa(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
@@ -896,7 +897,7 @@ intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swi
 }
 
 
-intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_import_raw_9e63cdc2a674daaa(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
@@ -913,7 +914,7 @@ intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swi
 }
 
 
-intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+intgo _wrap_fastnorm_peer_reset_raw_9e63cdc2a674daaa(struct fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
   fastnorm_status result;
   intgo _swig_go_result;
@@ -926,7 +927,7 @@ intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig
 }
 
 
-void _wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+void _wrap_fastnorm_peer_destroy_raw_9e63cdc2a674daaa(struct fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
 
   arg1 = *(fastnorm_peer **)&_swig_go_0;
@@ -936,7 +937,7 @@ void _wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swi
 }
 
 
-intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -955,7 +956,7 @@ intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -972,7 +973,7 @@ intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -995,7 +996,7 @@ intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1016,7 +1017,7 @@ intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1035,7 +1036,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1060,7 +1061,7 @@ intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uin
 }
 
 
-intgo _wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_backward_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1079,7 +1080,7 @@ intgo _wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_backward_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1096,7 +1097,7 @@ intgo _wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_sw
 }
 
 
-intgo _wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_backward_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1119,7 +1120,7 @@ intgo _wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0,
 }
 
 
-intgo _wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_backward_many_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1140,7 +1141,7 @@ intgo _wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(fastnorm_context *
 }
 
 
-intgo _wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_backward_many_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1159,7 +1160,7 @@ intgo _wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context
 }
 
 
-intgo _wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_backward_many_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1184,7 +1185,7 @@ intgo _wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_mla_decode_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1203,7 +1204,7 @@ intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_mla_decode_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1220,7 +1221,7 @@ intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_mla_decode_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1243,7 +1244,7 @@ intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1264,7 +1265,7 @@ intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1283,7 +1284,7 @@ intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1308,7 +1309,7 @@ intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_backward_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1329,7 +1330,7 @@ intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_backward_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1348,7 +1349,7 @@ intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_backward_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1373,7 +1374,7 @@ intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_allreduce_norm_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1392,7 +1393,7 @@ intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1409,7 +1410,7 @@ intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_allreduce_norm_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1432,7 +1433,7 @@ intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_sharded_norm_query_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1451,7 +1452,7 @@ intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_sharded_norm_prepare_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1468,7 +1469,7 @@ intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_sharded_norm_raw_9e63cdc2a674daaa(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1491,7 +1492,7 @@ intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
+intgo _wrap_fnb_context_create_raw_9e63cdc2a674daaa(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1525,7 +1526,7 @@ intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go
 }
 
 
-intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
+intgo _wrap_fnb_profile_decode_raw_9e63cdc2a674daaa(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
   void *arg1 = 0 ;
   size_t arg2 ;
   void *arg3 = 0 ;
@@ -1546,7 +1547,7 @@ intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _sw
 }
 
 
-intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_device_describe_raw_9e63cdc2a674daaa(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;

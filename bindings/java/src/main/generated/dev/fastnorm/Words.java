@@ -3,10 +3,10 @@ package dev.fastnorm;
 
 /**
  * Where each value of a call lies in its list of words; words.h has the layout.
- * NAME_FIELD is the index of a scalar's word, NAME_MASK that of the mask, NAME_BIT_TENSOR the number of a
- * tensor's bit in it, NAME_MAX_WORDS the most words that a description can have. TENSOR_WORDS is the number of
- * words of a tensor before its extents; one of more than MAX_RANK dimensions carries none. MAX_PARTS is the
- * number of descriptions that a _many function takes.
+ * NAME_FIELD is the index of a scalar's word, NAME_MASK that of the mask. NAME_BIT_TENSOR is the
+ * number of a tensor's bit in it, NAME_MAX_WORDS the most words of a description. TENSOR_WORDS is the
+ * number of words of a tensor before its extents; one of more than MAX_RANK dimensions carries none.
+ * MAX_PARTS is the number of descriptions that a _many function takes.
  */
 final class Words {
   private Words() {}

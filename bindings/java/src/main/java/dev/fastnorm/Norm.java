@@ -29,9 +29,6 @@ package dev.fastnorm;
  * z = activation(z)              {@link #activation}
  * </pre>
  *
- * <p>A call with a stage runs on the CPU; a CUDA context refuses it. So it
- * is with {@link #groupSize}, {@link #sumsq} and {@link #rstdIn}.
- *
  * <p>A setter that is given null takes the tensor away again.
  */
 public final class Norm extends Call {
