@@ -123,7 +123,7 @@ func (c *Context) handle() *handle {
 // acquire keeps the context alive until release; nil if it is closed.
 func (c *Context) acquire() *handle {
 	h := c.handle()
-	if h.state.Add(1) < 0 {
+	if !h.lifetime.acquire() {
 		h.release()
 		return nil
 	}
@@ -134,29 +134,48 @@ func (c *Context) acquire() *handle {
 type handle struct {
 	raw       uintptr
 	device    Device
-	state     atomic.Int64 // calls that are running; closed is added when it is closed
-	destroyed atomic.Bool
 	log       *logger
 	logHandle cgo.Handle
+	lifetime  // peers of the context count as calls
+}
+
+func (h *handle) release() { h.lifetime.release(h.end) }
+func (h *handle) close()   { h.lifetime.close(h.end) }
+func (h *handle) destroy() { h.lifetime.destroy(h.end) }
+
+func (h *handle) end() {
+	raw.Fastnorm_context_destroy(h.raw)
+	if h.logHandle != 0 {
+		h.logHandle.Delete()
+	}
+}
+
+// lifetime counts the calls of what is destroyed when it is closed and the last call has ended.
+type lifetime struct {
+	state     atomic.Int64 // calls that are running; closed is added when it is closed
+	destroyed atomic.Bool
 }
 
 const closed = math.MinInt64
 
-func (h *handle) release() {
-	if h.state.Add(-1) == closed {
-		h.destroy()
+// acquire is false if it is closed. The caller releases it in any case.
+func (l *lifetime) acquire() bool { return l.state.Add(1) >= 0 }
+
+func (l *lifetime) release(end func()) {
+	if l.state.Add(-1) == closed {
+		l.destroy(end)
 	}
 }
 
-func (h *handle) close() {
+func (l *lifetime) close(end func()) {
 	for {
-		calls := h.state.Load()
+		calls := l.state.Load()
 		if calls < 0 {
 			return
 		}
-		if h.state.CompareAndSwap(calls, calls+closed) {
+		if l.state.CompareAndSwap(calls, calls+closed) {
 			if calls == 0 {
-				h.destroy()
+				l.destroy(end)
 			}
 			return
 		}
@@ -165,13 +184,9 @@ func (h *handle) close() {
 
 // destroy runs when the last call has ended. A late acquire, which fails, can make that happen
 // twice.
-func (h *handle) destroy() {
-	if !h.destroyed.CompareAndSwap(false, true) {
-		return
-	}
-	raw.Fastnorm_context_destroy(h.raw)
-	if h.logHandle != 0 {
-		h.logHandle.Delete()
+func (l *lifetime) destroy(end func()) {
+	if l.destroyed.CompareAndSwap(false, true) {
+		end()
 	}
 }
 

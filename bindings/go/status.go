@@ -73,6 +73,9 @@ var (
 // ErrClosed is returned by calls on a context after [Context.Close]. It is an ErrArgument, too.
 var ErrClosed error = &Error{Status: StatusArgument, Message: "context is closed"}
 
+// ErrPeerClosed is returned by calls on a peer after [Peer.Close]. It is an ErrArgument, too.
+var ErrPeerClosed error = &Error{Status: StatusArgument, Message: "peer is closed"}
+
 // lastError makes the error of a status that a call on this thread has just returned. The goroutine
 // must have been locked to its thread since before that call.
 func lastError(status int32) error {
