@@ -279,5 +279,7 @@ if __name__ == "__main__":
 
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     suite.results["versions"]["torch"] = torch.__version__
-    suite.run([test_gated, test_gated_gradients, test_sandwich, test_errors, test_opcheck, test_compile])
+    suite.run(
+        [test_gated, test_gated_gradients, test_sandwich, test_errors, test_opcheck, test_compile]
+    )
     suite.finish()
