@@ -422,8 +422,8 @@ func (p *Peer) with(encode func(peer uintptr) *call, f func(q *call) error) erro
 }
 
 // AllreduceNorm adds up the ranks' X and normalises, together with all other ranks. On the CPU the
-// work is done when it returns. On a GPU kernels are queued on the stream; [Peer.State] tells of ranks
-// that did not come.
+// work is done when it returns. On a GPU kernels are queued on the stream; [Peer.State] tells of
+// ranks that did not come.
 func (p *Peer) AllreduceNorm(n PeerAllreduceNorm, options ...CallOption) error {
 	return p.with(n.call, func(q *call) error {
 		q.apply(options)
