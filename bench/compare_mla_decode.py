@@ -241,7 +241,7 @@ class Clock:
         graph = self.torch.cuda.CUDAGraph()
         with self.torch.cuda.graph(graph):
             kept = [run(i) for i in range(self.sets)]
-        return lambda: (graph.replay(), kept)
+        return lambda: (graph.replay(), kept, run)  # run holds the workspace
 
     def us(self, run_pass):
         if not self.cuda:

@@ -1,8 +1,8 @@
-"""What the tests of the integrations share: the count, results as JSON, and the norms in double precision
-with the bounds of their error.
+"""What the tests of the integrations share: the count, results as JSON, and the norms in double
+precision with the bounds of their error.
 
-The bounds follow from the single-precision roundings on the way of a value: L in a sum, and one for each
-operation after it. UNIT is half a unit in the last place of f32.
+The bounds follow from the single-precision roundings on the way of a value: L in a sum, and one for
+each operation after it. UNIT is half a unit in the last place of f32.
 """
 
 import argparse
@@ -42,8 +42,8 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 
 def missing(*names):
-    """Which package is not here, and so why there is nothing to test; None if all are. The suites' folders have names of
-    packages, too: a package is one only if it has a file."""
+    """Which package is not here, and so why there is nothing to test; None if all are. The suites'
+    folders have names of packages, too: a package is one only if it has a file."""
     for name in names:
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:
@@ -109,8 +109,8 @@ class Exact:
         )
 
     def holds_codes(self, codes, scales, name, block):
-        """Codes (as numbers) and the scale of each block of columns, both float64, against the exact result;
-        a text that says what is wrong, or ''."""
+        """Codes (as numbers) and the scale of each block of columns, both float64, against the
+        exact result; a text that says what is wrong, or ''."""
         n = self.z.shape[-1]
         wide = np.repeat(scales, block, -1)[..., :n]
         ends = np.stack([self.low / wide, self.high / wide])
@@ -151,7 +151,8 @@ class View:
 
 
 class Suite(Cases):
-    """Cases whose results are kept and written as they come, so that a run cut short leaves what it found."""
+    """Cases whose results are kept and written as they come, so that a run cut short leaves what it
+    found."""
 
     def __init__(self, what, options):
         super().__init__()

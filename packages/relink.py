@@ -25,9 +25,8 @@ def ninja(build, *arguments):
     ).stdout
 
 
-def objects(build):
-    """The objects that a build folder links its shared library from, and the CUDA runtime's
-    archive."""
+def shared_library(build):
+    """Ninja's name of the shared library of a build folder."""
     target = next(
         (
             line.split(":")[0]
@@ -38,7 +37,13 @@ def objects(build):
     )
     if target is None:
         raise SystemExit(f"{build} does not build libfastnorm.so; required: a build folder of it")
-    listed = ninja(build, "-t", "query", target).split("outputs:")[0]
+    return target
+
+
+def objects(build):
+    """The objects that a build folder links its shared library from, and the CUDA runtime's
+    archive."""
+    listed = ninja(build, "-t", "query", shared_library(build)).split("outputs:")[0]
     found = [build / name for name in re.findall(r"^ +(\S+\.o)$", listed, re.M)]
     missing = [str(path) for path in found if not path.exists()]
     if not found or missing:
@@ -78,6 +83,7 @@ def relink(build, out, python, cache):
         *parts,
         *runtime,
         f"-Wl,--version-script,{ROOT / 'src' / 'fastnorm.map'}",
+        "-Wl,--gc-sections",  # what libstdc++ has and nobody calls
         "-Wl,-z,nodelete",
         "-Wl,-soname,libfastnorm.so.0",
         compiler_file(compiler, "libstdc++.a"),

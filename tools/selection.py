@@ -204,11 +204,12 @@ def read_compared(path):
 
 def with_compared(ratios, compared, rules):
     """Each time over the best on the worse of two devices. Where the second tells its kernels
-    apart, kernels that it did not time do not count."""
+    apart, kernels that it did not time do not count, unless all that it timed are too slow."""
     found = {}
     for shape, of in ratios.items():
         beside = {k: r for k, r in compared.get(shape, {}).items() if k in of}
-        if beside and max(compared[shape].values()) > 1 + rules.distance(shape):
+        served = min(beside.values(), default=math.inf) <= 1 + rules.worst(shape)
+        if served and max(compared[shape].values()) > 1 + rules.distance(shape):
             of = {k: max(of[k], r) for k, r in beside.items()}
         found[shape] = {k: max(r, beside.get(k, 1.0)) for k, r in of.items()}
     return found

@@ -35,11 +35,9 @@ class Library(ctypes_api.Library):
     def __init__(self, path):
         super().__init__(path)
         many = [c_void_p, POINTER(POINTER(NormArgs)), c_int32]
-        self.c.fastnorm_norm_prepare.argtypes = [c_void_p, POINTER(NormArgs)]
         self.c.fastnorm_norm_many_query.argtypes = [*many, POINTER(Info)]
         self.c.fastnorm_norm_many_prepare.argtypes = many
         self.c.fastnorm_norm_many.argtypes = [*many, c_void_p, ctypes.c_size_t, c_void_p]
-        self.c.fastnorm_norm_backward_prepare.argtypes = [c_void_p, POINTER(NormBackwardArgs)]
         self.c.fastnorm_build_info.restype = ctypes.c_char_p
 
     def identity(self):

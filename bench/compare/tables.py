@@ -238,7 +238,7 @@ def against_summary(content):
     for group in PRESETS[content["preset"]]:
         cases = group.cases()
         found = {c: against(by_key[c.key]) for c in cases if c.key in by_key}
-        found = {c: ratio for c, ratio in found.items() if ratio is not None}
+        found = {c: times for c, times in found.items() if times is not None}
         short = [v for c, v in found.items() if c.n <= LONG_N]
         long = [v for c, v in found.items() if c.n > LONG_N]
         furthest = sorted(found, key=found.get, reverse=True)[:3]

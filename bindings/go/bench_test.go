@@ -10,9 +10,10 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/gpu"
 )
 
-// The cost of a call over that of the same call from C: RMSNorm with the residual in place, four tensors, five
-// given. Short stretches from C and Go alternate and the fastest of each counts, for the rest is the machine's.
-// A stretch fits into a stream's queue; settle, which is not timed, empties it.
+// The cost of a call over that of the same call from C: RMSNorm with the residual in place, four
+// tensors, five given. Short stretches from C and Go alternate and the fastest of each counts, for
+// the rest is the machine's. A stretch fits into a stream's queue; settle, which is not timed,
+// empties it.
 func overC(b *testing.B, loop *direct.Loop, err error, settle, call func() error) {
 	if err != nil {
 		b.Fatal(err)
@@ -58,7 +59,8 @@ func BenchmarkDevice(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer c.Close()
-	benchmarkGPU(b, c, [4]uintptr{0x100000000000, 0x200000000000, 0x300000000000, 0x400000000000}, true, 0, nothing)
+	benchmarkGPU(b, c, [4]uintptr{0x100000000000, 0x200000000000, 0x300000000000, 0x400000000000},
+		true, 0, nothing)
 }
 
 // A GPU, the launch included, where FASTNORM_TEST_DEVICE is cuda.
@@ -71,22 +73,25 @@ func BenchmarkGPU(b *testing.B) {
 	for i := range addresses {
 		addresses[i] = put(p, make([]fastnorm.BFloat16, benchmarkRows*benchmarkN)).address
 	}
-	benchmarkGPU(b, p.context, addresses, false, p.stream, func() error { return gpu.Synchronize(p.stream) })
+	benchmarkGPU(b, p.context, addresses, false, p.stream,
+		func() error { return gpu.Synchronize(p.stream) })
 }
 
 const benchmarkRows, benchmarkN = 16, 4096
 
 // benchmarkGPU makes calls at the addresses of x, weight, residual and y.
-func benchmarkGPU(b *testing.B, c *fastnorm.Context, addresses [4]uintptr, dryRun bool, stream uintptr, settle func() error) {
+func benchmarkGPU(b *testing.B, c *fastnorm.Context, addresses [4]uintptr, dryRun bool,
+	stream uintptr, settle func() error) {
 	const rows, n = benchmarkRows, benchmarkN
 	atX, atWeight, atResidual, atY := addresses[0], addresses[1], addresses[2], addresses[3]
 	device := c.Device()
 	kept := fastnorm.Norm{
 		Kind: fastnorm.RMS, Eps: 1e-6,
-		X:        fastnorm.At(device, atX, fastnorm.BF16, rows, n),
-		Weight:   fastnorm.At(device, atWeight, fastnorm.BF16, n),
-		Residual: fastnorm.At(device, atResidual, fastnorm.BF16, rows, n), ResidualOut: fastnorm.At(device, atResidual, fastnorm.BF16, rows, n),
-		Y: fastnorm.At(device, atY, fastnorm.BF16, rows, n),
+		X:           fastnorm.At(device, atX, fastnorm.BF16, rows, n),
+		Weight:      fastnorm.At(device, atWeight, fastnorm.BF16, n),
+		Residual:    fastnorm.At(device, atResidual, fastnorm.BF16, rows, n),
+		ResidualOut: fastnorm.At(device, atResidual, fastnorm.BF16, rows, n),
+		Y:           fastnorm.At(device, atY, fastnorm.BF16, rows, n),
 	}
 	for _, form := range []struct {
 		name string
@@ -135,7 +140,8 @@ func BenchmarkCPU(b *testing.B) {
 	}
 	defer c.Close()
 	kept := fastnorm.Norm{Eps: 1e-6, X: fastnorm.Of(x, rows, n), Weight: fastnorm.Of(weight, n),
-		Residual: fastnorm.Of(residual, rows, n), ResidualOut: fastnorm.Of(residual, rows, n), Y: fastnorm.Of(y, rows, n)}
+		Residual: fastnorm.Of(residual, rows, n), ResidualOut: fastnorm.Of(residual, rows, n),
+		Y: fastnorm.Of(y, rows, n)}
 	for _, form := range []struct {
 		name string
 		call func() error

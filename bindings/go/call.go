@@ -12,8 +12,8 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// call is one call of the library under way: its descriptions as a list of words (see words.h), what is
-// pinned for it, and where it runs. Calls are pooled: one costs no allocation.
+// call is one call of the library under way: its descriptions as a list of words (see words.h),
+// what is pinned for it, and where it runs. Calls are pooled: one costs no allocation.
 type call struct {
 	words  []uint64 // memory of C, so that cgo has nothing to look through
 	used   int
@@ -42,8 +42,9 @@ type family struct {
 	run, prepare func(context uintptr, q *call) int32
 	query        func(context uintptr, q *call, info raw.Fastnorm_info) int32
 	tensors      []string // names, by their bits
-	list         string   // what the library calls a list of descriptions; "" = there is one description
-	shared       []string // names of tensors that the list shares
+	// what the library calls a list of descriptions; "" = there is one description
+	list   string
+	shared []string // names of tensors that the list shares
 }
 
 // shared is in the place of a part's number for tensors that the parts share.
@@ -98,7 +99,8 @@ func (q *call) begin(scalars int) []uint64 {
 	return words[:scalars]
 }
 
-// tensor appends a tensor of the description if it is given. Tensors come in the order of their bits.
+// tensor appends a tensor of the description if it is given. Tensors come in the order of their
+// bits.
 func (q *call) tensor(part, bit int, t *Tensor) {
 	if t.given {
 		q.add(part, bit, t)
@@ -132,8 +134,8 @@ func (q *call) add(part, bit int, t *Tensor) {
 	q.used += int(t.rank)
 }
 
-// noteFault remembers the first tensor with a fault, and returns an address for the query of refuse: memory that
-// lies beside the tensor must not decide which error is found.
+// noteFault remembers the first tensor with a fault, and returns an address for the query of
+// refuse: memory that lies beside the tensor must not decide which error is found.
 func (q *call) noteFault(part, bit int, t *Tensor) uint64 {
 	if q.fault == nil {
 		q.fault = &faultyTensor{*t, part, bit}
@@ -162,8 +164,8 @@ func (q *call) tensorWithMore(words []uint64, t *Tensor) {
 	}
 }
 
-// pin keeps memory in its place until free. In-place calls name memory twice; to pin it twice costs the
-// runtime a record of its own.
+// pin keeps memory in its place until free. In-place calls name memory twice; to pin it twice costs
+// the runtime a record of its own.
 func (q *call) pin(data unsafe.Pointer) {
 	if !slices.Contains(q.pinned, data) {
 		q.pinner.Pin(data)
@@ -187,12 +189,13 @@ const (
 	workspaceOption
 )
 
-// Stream queues the work on a CUDA stream, by its handle (cudaStream_t, CUstream). Without it, it is the
-// legacy default stream. A CPU context takes none.
+// Stream queues the work on a CUDA stream, by its handle (cudaStream_t, CUstream). Without it, it
+// is the legacy default stream. A CPU context takes none.
 func Stream(handle uintptr) CallOption { return CallOption{stream: handle, what: streamOption} }
 
-// Workspace gives the call [Info.WorkspaceBytes] bytes on its device, 256-byte aligned, that nothing else
-// uses until the work has run. A CPU context that is given none takes what it needs from Go.
+// Workspace gives the call [Info.WorkspaceBytes] bytes on its device, 256-byte aligned, that
+// nothing else uses until the work has run. A CPU context that is given none takes what it needs
+// from Go.
 func Workspace(address, bytes uintptr) CallOption {
 	return CallOption{workspace: address, workspaceBytes: bytes, what: workspaceOption}
 }
@@ -208,11 +211,12 @@ func (q *call) apply(options []CallOption) {
 	}
 }
 
-// run runs the call, on a CPU with a workspace of Go's if the library needs one and was given none. That is
-// found out by a query, when the first try was refused, which wrote nothing.
+// run runs the call, on a CPU with a workspace of Go's if the library needs one and was given none.
+// That is found out by a query, when the first try was refused, which wrote nothing.
 func (q *call) run(c *Context, f *family) error {
 	err := q.do(c, f, f.run)
-	if err == nil || q.workspace != 0 || q.workspaceBytes != 0 || c.Device().Type() != DeviceCPU || !errors.Is(err, ErrArgument) {
+	if err == nil || q.workspace != 0 || q.workspaceBytes != 0 || c.Device().Type() != DeviceCPU ||
+		!errors.Is(err, ErrArgument) {
 		return err
 	}
 	info, queryError := q.query(c, f)
@@ -225,11 +229,13 @@ func (q *call) run(c *Context, f *family) error {
 // withWorkspace runs the call with that many bytes.
 func (q *call) withWorkspace(c *Context, f *family, bytes uint64) error {
 	if bytes > math.MaxInt/2 {
-		return &Error{Status: StatusOutOfMemory, Message: fmt.Sprintf("%d bytes of workspace are needed", bytes)}
+		return &Error{Status: StatusOutOfMemory,
+			Message: fmt.Sprintf("%d bytes of workspace are needed", bytes)}
 	}
 	memory := make([]byte, bytes+workspaceAlignment-1)
 	q.pin(unsafe.Pointer(&memory[0]))
-	q.workspace = (uintptr(unsafe.Pointer(&memory[0])) + workspaceAlignment - 1) &^ (workspaceAlignment - 1)
+	q.workspace = (uintptr(unsafe.Pointer(&memory[0])) +
+		workspaceAlignment - 1) &^ (workspaceAlignment - 1)
 	q.workspaceBytes = uintptr(bytes)
 	return q.do(c, f, f.run)
 }
@@ -285,8 +291,8 @@ func (q *call) do(c *Context, f *family, function func(uintptr, *call) int32) er
 	return err
 }
 
-// refuse makes the error of a call with a faulty tensor: the library's, where it finds a fault of its own
-// (a query does not touch memory), else ours.
+// refuse makes the error of a call with a faulty tensor: the library's, where it finds a fault of
+// its own (a query does not touch memory), else ours.
 func (q *call) refuse(h *handle, f *family) error {
 	info := raw.NewFastnorm_info()
 	defer raw.DeleteFastnorm_info(info)

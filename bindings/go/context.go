@@ -11,8 +11,8 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// Context is one device, ready for calls. It may be used by any number of goroutines at a time. Close it when
-// it is no longer needed; one that is forgotten is closed by the garbage collector.
+// Context is one device, ready for calls. It may be used by any number of goroutines at a time.
+// Close it when it is no longer needed; one that is forgotten is closed by the garbage collector.
 type Context struct {
 	h       *handle
 	cleanup runtime.Cleanup
@@ -20,22 +20,24 @@ type Context struct {
 
 // Options of a context. The zero Options are the default of everything.
 type Options struct {
-	// Threads of a pool of the context's own, the caller included: 0 and 1 = the calling thread alone, at
-	// most 1024. CPU only. Without it, several goroutines may still work on parts of the rows.
+	// Threads of a pool of the context's own, the caller included: 0 and 1 = the calling thread alone,
+	// at most 1024. CPU only. Without it, several goroutines may still work on parts of the rows.
 	Threads int
 
-	// Log receives the context's messages, one line each, on the goroutine that makes a call. It must not
-	// call runtime.Goexit. A panic in it is raised again when the call into the library has returned.
+	// Log receives the context's messages, one line each, on the goroutine that makes a call. It must
+	// not call runtime.Goexit. A panic in it is raised again when the call into the library has
+	// returned.
 	Log func(level LogLevel, text string)
 
-	// DryRun makes calls check and plan, but start no work and touch no memory. A CUDA context of this kind
-	// needs no GPU, only DryRunCapability: the compute capability as major * 10 + minor, such as 90.
+	// DryRun makes calls check and plan, but start no work and touch no memory. A CUDA context of this
+	// kind needs no GPU, only DryRunCapability: the compute capability as major * 10 + minor, such as
+	// 90.
 	DryRun           bool
 	DryRunCapability int
 
-	// TuningFile is the path of a file that `fastnorm tune` wrote for this model of GPU and this version of the
-	// library: calls of the shapes in it run on the kernels that were fastest there, with the same results to
-	// the bit. It is read once, by [OpenWith]. CUDA only; "" = none.
+	// TuningFile is the path of a file that `fastnorm tune` wrote for this model of GPU and this
+	// version of the library: calls of the shapes in it run on the kernels that were fastest there,
+	// with the same results to the bit. It is read once, by [OpenWith]. CUDA only; "" = none.
 	TuningFile string
 }
 
@@ -60,8 +62,9 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	}
 	if strings.Contains(options.TuningFile, "\x00") { // where C would take it to end
 		return nil, &Error{
-			Status:  StatusArgument,
-			Message: fmt.Sprintf("options.tuning_file is %q; required: a path without a zero byte", options.TuningFile),
+			Status: StatusArgument,
+			Message: fmt.Sprintf("options.tuning_file is %q; required: a path without a zero byte",
+				options.TuningFile),
 		}
 	}
 	h := &handle{device: device}
@@ -77,7 +80,8 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	}
 	var context uintptr // by itself: C may not get a pointer into memory that has pointers
 	err := checked(func() int32 {
-		return raw.Fnb_context_create(int32(device.Type()), int32(device.ID()), clip(options.Threads), flags,
+		return raw.Fnb_context_create(int32(device.Type()), int32(device.ID()), clip(options.Threads),
+			flags,
 			clip(options.DryRunCapability), options.TuningFile, log, &context)
 	})
 	h.raw = context
@@ -92,8 +96,9 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	return c, nil
 }
 
-// Close ends the context: later calls return [ErrClosed]. Calls that are running finish first, without Close
-// waiting for them; work that is queued on a GPU goes on unharmed. Closing twice is fine. It returns nil.
+// Close ends the context: later calls return [ErrClosed]. Calls that are running finish first,
+// without Close waiting for them; work that is queued on a GPU goes on unharmed. Closing twice is
+// fine. It returns nil.
 func (c *Context) Close() error {
 	if c != nil && c.h != nil {
 		c.cleanup.Stop()
@@ -118,7 +123,7 @@ func (c *Context) handle() *handle {
 // acquire keeps the context alive until release; nil if it is closed.
 func (c *Context) acquire() *handle {
 	h := c.handle()
-	if h.state.Add(1) < 0 {
+	if !h.lifetime.acquire() {
 		h.release()
 		return nil
 	}
@@ -129,47 +134,64 @@ func (c *Context) acquire() *handle {
 type handle struct {
 	raw       uintptr
 	device    Device
-	state     atomic.Int64 // calls that are running; closed is added when it is closed
-	destroyed atomic.Bool
 	log       *logger
 	logHandle cgo.Handle
+	lifetime  // peers of the context count as calls
 }
 
-const closed = math.MinInt64
+func (h *handle) release() { h.lifetime.release(h.end) }
+func (h *handle) close()   { h.lifetime.close(h.end) }
+func (h *handle) destroy() { h.lifetime.destroy(h.end) }
 
-func (h *handle) release() {
-	if h.state.Add(-1) == closed {
-		h.destroy()
-	}
-}
-
-func (h *handle) close() {
-	for {
-		calls := h.state.Load()
-		if calls < 0 {
-			return
-		}
-		if h.state.CompareAndSwap(calls, calls+closed) {
-			if calls == 0 {
-				h.destroy()
-			}
-			return
-		}
-	}
-}
-
-// destroy runs when the last call has ended. A late acquire, which fails, can make that happen twice.
-func (h *handle) destroy() {
-	if !h.destroyed.CompareAndSwap(false, true) {
-		return
-	}
+func (h *handle) end() {
 	raw.Fastnorm_context_destroy(h.raw)
 	if h.logHandle != 0 {
 		h.logHandle.Delete()
 	}
 }
 
-// logger hands messages to the user's function. Nothing may unwind through the library: a panic waits here.
+// lifetime counts the calls of what is destroyed when it is closed and the last call has ended.
+type lifetime struct {
+	state     atomic.Int64 // calls that are running; closed is added when it is closed
+	destroyed atomic.Bool
+}
+
+const closed = math.MinInt64
+
+// acquire is false if it is closed. The caller releases it in any case.
+func (l *lifetime) acquire() bool { return l.state.Add(1) >= 0 }
+
+func (l *lifetime) release(end func()) {
+	if l.state.Add(-1) == closed {
+		l.destroy(end)
+	}
+}
+
+func (l *lifetime) close(end func()) {
+	for {
+		calls := l.state.Load()
+		if calls < 0 {
+			return
+		}
+		if l.state.CompareAndSwap(calls, calls+closed) {
+			if calls == 0 {
+				l.destroy(end)
+			}
+			return
+		}
+	}
+}
+
+// destroy runs when the last call has ended. A late acquire, which fails, can make that happen
+// twice.
+func (l *lifetime) destroy(end func()) {
+	if l.destroyed.CompareAndSwap(false, true) {
+		end()
+	}
+}
+
+// logger hands messages to the user's function. Nothing may unwind through the library: a panic
+// waits here.
 type logger struct {
 	to       func(LogLevel, string)
 	panicked atomic.Pointer[any]

@@ -18,7 +18,8 @@ import (
 
 func TestVersions(t *testing.T) {
 	v := fastnorm.Version()
-	equal(t, "the version", fastnorm.VersionString(), fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100))
+	equal(t, "the version", fastnorm.VersionString(),
+		fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100))
 	if !strings.Contains(fastnorm.BuildInfo(), "compiler") {
 		t.Errorf("the build info is %q", fastnorm.BuildInfo())
 	}
@@ -70,20 +71,24 @@ func TestDevices(t *testing.T) {
 	equal(t, "its number", fastnorm.DeviceOf(fastnorm.DeviceCUDAManaged, -7).ID(), -7)
 	equal(t, "the CPU", fastnorm.CPU, fastnorm.DeviceOf(fastnorm.DeviceCPU, 0))
 	equal(t, "the CPU's name", fastnorm.CPU.String(), "CPU:0")
-	equal(t, "a name", fastnorm.DeviceOf(fastnorm.DeviceCUDAHost, 1).String()+fastnorm.DeviceOf(fastnorm.DeviceCUDAManaged, 2).String(), "CUDAHost:1CUDAManaged:2")
+	equal(t, "a name",
+		fastnorm.DeviceOf(fastnorm.DeviceCUDAHost,
+			1).String()+fastnorm.DeviceOf(fastnorm.DeviceCUDAManaged, 2).String(), "CUDAHost:1CUDAManaged:2")
 	equal(t, "no name", fastnorm.DeviceType(99).String(), "DeviceType(99)")
 	equal(t, "a context's device", cpu(t).Device(), fastnorm.CPU)
 }
 
 func TestLog(t *testing.T) {
 	var messages []string
-	c, err := fastnorm.OpenWith(fastnorm.CPU, fastnorm.Options{Log: func(level fastnorm.LogLevel, text string) {
-		runtime.GC() // Go's memory may not be needed by who calls
-		messages = append(messages, fmt.Sprintf("%d %s", level, text))
-	}})
+	c, err := fastnorm.OpenWith(fastnorm.CPU,
+		fastnorm.Options{Log: func(level fastnorm.LogLevel, text string) {
+			runtime.GC() // Go's memory may not be needed by who calls
+			messages = append(messages, fmt.Sprintf("%d %s", level, text))
+		}})
 	check(t, err)
 	defer c.Close()
-	if len(messages) == 0 || !strings.HasPrefix(messages[0], fmt.Sprintf("%d ", fastnorm.LogInfo)) || len(messages[0]) < 10 {
+	if len(messages) == 0 || !strings.HasPrefix(messages[0], fmt.Sprintf("%d ", fastnorm.LogInfo)) ||
+		len(messages[0]) < 10 {
 		t.Errorf("the messages are %q", messages)
 	}
 	defer func() {
@@ -91,7 +96,8 @@ func TestLog(t *testing.T) {
 			t.Errorf("recovered %v", p)
 		}
 	}()
-	_, err = fastnorm.OpenWith(fastnorm.CPU, fastnorm.Options{Log: func(fastnorm.LogLevel, string) { panic("of the user") }})
+	_, err = fastnorm.OpenWith(fastnorm.CPU,
+		fastnorm.Options{Log: func(fastnorm.LogLevel, string) { panic("of the user") }})
 	t.Errorf("no panic, error %v", err)
 }
 
@@ -105,7 +111,8 @@ func TestGoroutines(t *testing.T) {
 		c := open(t, fastnorm.CPU, fastnorm.Options{Threads: threads})
 		wanted := make([]float32, len(x))
 		norm := func(y []float32) fastnorm.Norm {
-			return fastnorm.Norm{Kind: fastnorm.Layer, Eps: 1e-5, X: fastnorm.Of(x, rows, n), Y: fastnorm.Of(y, rows, n)}
+			return fastnorm.Norm{Kind: fastnorm.Layer, Eps: 1e-5, X: fastnorm.Of(x, rows, n),
+				Y: fastnorm.Of(y, rows, n)}
 		}
 		check(t, c.Norm(norm(wanted)))
 		var group sync.WaitGroup
@@ -134,30 +141,36 @@ func TestGoroutines(t *testing.T) {
 
 var global = [4]float32{1, 2, 3, 4}
 
-// Memory that is not of Go's heap: a mapped file, a global array, a part of an array, by its address.
+// Memory that is not of Go's heap: a mapped file, a global array, a part of an array, by its
+// address.
 func TestForeignMemory(t *testing.T) {
-	mapped, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	mapped, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	check(t, err)
 	defer syscall.Munmap(mapped)
-	copy(mapped[16:], []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x40, 0x40, 0, 0, 0x80, 0x40}) // 1, 2, 3, 4
+	// 1, 2, 3, 4
+	copy(mapped[16:], []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x40, 0x40, 0, 0, 0x80, 0x40})
 	large := make([]float32, 1<<20)
 	y := large[1<<19 : 1<<19+4]
 	wanted := make([]float32, 4)
 	c := cpu(t)
-	check(t, c.Norm(fastnorm.Norm{X: fastnorm.Of([]float32{1, 2, 3, 4}, 4), Y: fastnorm.Of(wanted, 4)}))
+	check(t, c.Norm(fastnorm.Norm{X: fastnorm.Of([]float32{1, 2, 3, 4}, 4),
+		Y: fastnorm.Of(wanted, 4)}))
 	address := uintptr(unsafe.Pointer(&mapped[16]))
 	for name, x := range map[string]fastnorm.Tensor{
 		"mapped":  fastnorm.View(mapped[16:], fastnorm.F32, 4),
 		"offset":  fastnorm.View(mapped, fastnorm.F32, 4).WithOffset(16),
 		"global":  fastnorm.Of(global[:], 4),
 		"address": fastnorm.At(fastnorm.CPU, address, fastnorm.F32, 4),
-		"pinned":  fastnorm.At(fastnorm.DeviceOf(fastnorm.DeviceCUDAHost, 0), address-4, fastnorm.F32, 4).WithOffset(4),
+		"pinned": fastnorm.At(fastnorm.DeviceOf(fastnorm.DeviceCUDAHost, 0), address-4, fastnorm.F32,
+			4).WithOffset(4),
 	} {
 		clear(y)
 		check(t, c.Norm(fastnorm.Norm{X: x, Y: fastnorm.Of(y, 4)}))
 		equals(t, name, y, wanted...)
 	}
-	wantError(t, c.Norm(fastnorm.Norm{X: fastnorm.View(mapped[1:], fastnorm.F32, 4), Y: fastnorm.Of(y, 4)}),
+	wantError(t,
+		c.Norm(fastnorm.Norm{X: fastnorm.View(mapped[1:], fastnorm.F32, 4), Y: fastnorm.Of(y, 4)}),
 		fastnorm.ErrLayout, "required: a multiple of 4, the bytes of f32")
 }
 
@@ -169,13 +182,15 @@ func TestDryRun(t *testing.T) {
 		return fastnorm.At(c.Device(), p, fastnorm.BF16, shape...)
 	}
 	const rows, n = 128, 4096
-	norm := fastnorm.Norm{Eps: 1e-6, X: at(0x100000000000, rows, n), Y: at(0x200000000000, rows, n), Weight: at(0x300000000000, n)}
+	norm := fastnorm.Norm{Eps: 1e-6, X: at(0x100000000000, rows, n), Y: at(0x200000000000, rows, n),
+		Weight: at(0x300000000000, n)}
 	info, err := c.NormQuery(norm)
 	check(t, err)
 	equal(t, "launches", info.Launches, 1)
 	equal(t, "bytes read", info.BytesRead, (rows*n+n)*2)
 	equal(t, "bytes written", info.BytesWritten, rows*n*2)
-	if info.Kernel == "" || info.Blocks < 1 || info.ThreadsPerRow < 1 || info.BlocksPerRow < 1 || info.RowsPerBlock < 1 || info.VectorBytes != 16 || info.VectorsPerThread < 0 {
+	if info.Kernel == "" || info.Blocks < 1 || info.ThreadsPerRow < 1 || info.BlocksPerRow < 1 ||
+		info.RowsPerBlock < 1 || info.VectorBytes != 16 || info.VectorsPerThread < 0 {
 		t.Errorf("the plan is %+v", info)
 	}
 	check(t, c.NormPrepare(norm))
@@ -185,16 +200,21 @@ func TestDryRun(t *testing.T) {
 	norm.X = fastnorm.Of(make([]fastnorm.BFloat16, rows*n), rows, n)
 	wantError(t, c.Norm(norm), fastnorm.ErrDevice, "x is on device CPU:0")
 	norm.X = at(0x100000000001, rows, n)
-	wantError(t, c.Norm(norm), fastnorm.ErrLayout, "x's address is 0x100000000001; required: a multiple of 2")
-	norm.X = fastnorm.At(fastnorm.DeviceOf(fastnorm.DeviceCUDAManaged, 0), 0x100000000000, fastnorm.BF16, rows, n)
+	wantError(t, c.Norm(norm), fastnorm.ErrLayout,
+		"x's address is 0x100000000001; required: a multiple of 2")
+	norm.X = fastnorm.At(fastnorm.DeviceOf(fastnorm.DeviceCUDAManaged, 0), 0x100000000000,
+		fastnorm.BF16, rows, n)
 	check(t, c.Norm(norm))
 	norm.X = fastnorm.At(fastnorm.CUDA(1), 0x100000000000, fastnorm.BF16, rows, n)
 	wantError(t, c.Norm(norm), fastnorm.ErrDevice, "x is on device CUDA:1")
-	wantError(t, c.NormMany(make([]fastnorm.Norm, 9)), fastnorm.ErrArgument, "count is 9; required: 0 to 8")
-	wantError(t, c.NormManyPrepare(make([]fastnorm.Norm, 100)), fastnorm.ErrArgument, "count is 100; required: 0 to 8")
+	wantError(t, c.NormMany(make([]fastnorm.Norm, 9)), fastnorm.ErrArgument,
+		"count is 9; required: 0 to 8")
+	wantError(t, c.NormManyPrepare(make([]fastnorm.Norm, 100)), fastnorm.ErrArgument,
+		"count is 100; required: 0 to 8")
 	x := []float32{1, 2}
 	v := fastnorm.Of(x, 1, 2)
-	wantError(t, cpu(t).Norm(fastnorm.Norm{X: v, Y: v}, fastnorm.Stream(1)), fastnorm.ErrArgument, "stream is 0x1 and the context is a CPU's; required: NULL")
+	wantError(t, cpu(t).Norm(fastnorm.Norm{X: v, Y: v}, fastnorm.Stream(1)), fastnorm.ErrArgument,
+		"stream is 0x1 and the context is a CPU's; required: NULL")
 	dry := open(t, fastnorm.CPU, fastnorm.Options{DryRun: true})
 	check(t, dry.Norm(fastnorm.Norm{X: v, Y: v}))
 	equals(t, "x", x, 1, 2)
@@ -207,10 +227,14 @@ func TestTuningFile(t *testing.T) {
 		"KIND(b16, plain, rms, own_dtype, y, aligned, lean | full, rows)\n"+
 		"ROWS(4096, 4096, 4, 7, 256, 4, 1, full)\n", fastnorm.VersionString())
 	check(t, os.WriteFile(path, []byte(text), 0o600))
-	c := open(t, fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: path})
+	c := open(t, fastnorm.CUDA(0),
+		fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: path})
 	check(t, os.Remove(path)) // it is read once
 	kernel := func(c *fastnorm.Context, rows int) string {
-		at := func(p uintptr) fastnorm.Tensor { return fastnorm.At(c.Device(), p, fastnorm.BF16, rows, 4096) }
+		at := func(p uintptr) fastnorm.Tensor {
+			return fastnorm.At(c.Device(), p, fastnorm.BF16, rows,
+				4096)
+		}
 		info, err := c.NormQuery(fastnorm.Norm{X: at(0x100000000000), Y: at(0x200000000000)})
 		check(t, err)
 		return info.Kernel
@@ -270,7 +294,8 @@ func TestMillionCalls(t *testing.T) {
 				check(t, n.Run(gpu))
 			}
 		}
-		own, err := fastnorm.OpenWith(fastnorm.CPU, fastnorm.Options{Log: func(fastnorm.LogLevel, string) {}})
+		own, err := fastnorm.OpenWith(fastnorm.CPU,
+			fastnorm.Options{Log: func(fastnorm.LogLevel, string) {}})
 		check(t, err)
 		own.Close()
 	}
@@ -299,7 +324,10 @@ func TestAllocations(t *testing.T) {
 			return c.Norm(fastnorm.Norm{X: fastnorm.Of(x, 4, 4), Y: fastnorm.Of(y, 4, 4)})
 		},
 		"device": func() error {
-			at := func(p uintptr) fastnorm.Tensor { return fastnorm.At(gpu.Device(), p, fastnorm.BF16, 4, 4) }
+			at := func(p uintptr) fastnorm.Tensor {
+				return fastnorm.At(gpu.Device(), p, fastnorm.BF16, 4,
+					4)
+			}
 			n := fastnorm.Norm{X: at(0x1000), Y: at(0x2000)}
 			return n.Run(gpu, fastnorm.Stream(1))
 		},

@@ -10,12 +10,13 @@ import (
 // DeviceType is a kind of device or memory, numbered as DLPack does.
 type DeviceType int32
 
-// The device types. A context is for DeviceCPU or DeviceCUDA; the others are memory that counts as one of
-// those.
+// The device types. A context is for DeviceCPU or DeviceCUDA; the others are memory that counts as
+// one of those.
 const (
-	DeviceCPU         DeviceType = raw.FASTNORM_DEVICE_CPU
-	DeviceCUDA        DeviceType = raw.FASTNORM_DEVICE_CUDA
-	DeviceCUDAHost    DeviceType = raw.FASTNORM_DEVICE_CUDA_HOST    // pinned host memory; counts as CPU
+	DeviceCPU  DeviceType = raw.FASTNORM_DEVICE_CPU
+	DeviceCUDA DeviceType = raw.FASTNORM_DEVICE_CUDA
+	// pinned host memory; counts as CPU
+	DeviceCUDAHost    DeviceType = raw.FASTNORM_DEVICE_CUDA_HOST
 	DeviceCUDAManaged DeviceType = raw.FASTNORM_DEVICE_CUDA_MANAGED // managed memory; counts as CUDA
 )
 
@@ -57,11 +58,12 @@ func (d Device) ID() int { return int(int32(d >> 32)) }
 // String returns the type and the ordinal, such as "CUDA:0".
 func (d Device) String() string { return fmt.Sprintf("%v:%d", d.Type(), d.ID()) }
 
-// clip converts to the nearest int32, which the library refuses where the number itself is too large.
+// clip converts to the nearest int32, which the library refuses where the number itself is too
+// large.
 func clip(n int) int32 { return int32(max(math.MinInt32, min(math.MaxInt32, n))) }
 
-// DeviceCount returns the number of devices of a type that a context can be opened for. Without a CUDA
-// driver, or a CUDA backend in the library, there are 0 CUDA devices.
+// DeviceCount returns the number of devices of a type that a context can be opened for. Without a
+// CUDA driver, or a CUDA backend in the library, there are 0 CUDA devices.
 func DeviceCount(t DeviceType) (int, error) {
 	var count int32
 	err := checked(func() int32 { return raw.Fastnorm_device_count(int32(t), &count) })

@@ -14,9 +14,9 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/gpu"
 )
 
-// The environment variable FASTNORM_TEST_DEVICE names the device of these tests: cpu, the default, or cuda, with
-// a GPU. Rows of small whole numbers have sums that are exact in any order, so that every device gives the same
-// bits.
+// The environment variable FASTNORM_TEST_DEVICE names the device of these tests: cpu, the default,
+// or cuda, with a GPU. Rows of small whole numbers have sums that are exact in any order, so that
+// every device gives the same bits.
 
 func onGPU(t testing.TB) bool {
 	t.Helper()
@@ -146,7 +146,8 @@ func whole[T row](seed uint64, count, most int) []T {
 	return values
 }
 
-// rmsOf is the result of a row of whole numbers before its rounding, with every operation in single precision.
+// rmsOf is the result of a row of whole numbers before its rounding, with every operation in single
+// precision.
 func rmsOf(s, weight []float32, eps float32) []float32 {
 	var squares float64 // exact
 	for _, v := range s {
@@ -182,7 +183,8 @@ func deviceResidual[T row](t *testing.T) {
 	x, added, weight := whole[T](1, rows*n, 8), whole[T](2, rows*n, 8), whole[T](3, n, 6)
 	run := func(p *place) (y, residual []T) {
 		h, out := put(p, added), put(p, make([]T, rows*n))
-		norm := fastnorm.Norm{Kind: fastnorm.RMS, Eps: 0.5, X: put(p, x).view(rows, n), Weight: put(p, weight).view(n),
+		norm := fastnorm.Norm{Kind: fastnorm.RMS, Eps: 0.5, X: put(p, x).view(rows, n),
+			Weight:   put(p, weight).view(n),
 			Residual: h.view(rows, n), ResidualOut: h.view(rows, n), Y: out.view(rows, n)}
 		check(p, p.context.NormPrepare(norm))
 		info, err := p.context.NormQuery(norm)
@@ -212,9 +214,11 @@ func TestDeviceQuantised(t *testing.T) {
 	const rows, n = 19, 256
 	x, weight := whole[fastnorm.BFloat16](4, rows*n, 8), whole[fastnorm.BFloat16](5, n, 6)
 	run := func(p *place) (codes []int8, scales, amax []float32) {
-		out, scale, most := put(p, make([]int8, rows*n)), put(p, make([]float32, rows)), put(p, []float32{0})
+		out, scale, most := put(p, make([]int8, rows*n)), put(p, make([]float32, rows)),
+			put(p, []float32{0})
 		norm := fastnorm.Norm{Eps: 0.5, X: put(p, x).view(rows, n), Weight: put(p, weight).view(n),
-			Quant: &fastnorm.Quant{Scheme: fastnorm.QuantPerRow, Out: out.view(rows, n), Scale: scale.view(rows), Amax: most.view(1)}}
+			Quant: &fastnorm.Quant{Scheme: fastnorm.QuantPerRow, Out: out.view(rows, n),
+				Scale: scale.view(rows), Amax: most.view(1)}}
 		check(p, p.context.Norm(norm, p.options()...))
 		return out.read(), scale.read(), most.read()
 	}
@@ -261,7 +265,8 @@ func deviceMicroscaled[C, S interface {
 	run := func(p *place) ([]C, []S) {
 		out, scale := put(p, make([]C, rows*n/inOneCode)), put(p, make([]S, rows*n/block))
 		norm := fastnorm.Norm{Eps: 0.5, X: put(p, x).view(rows, n), Weight: put(p, weight).view(n),
-			Quant: &fastnorm.Quant{Scheme: scheme, Out: out.view(rows, n/inOneCode), Scale: scale.view(rows, n/block)}}
+			Quant: &fastnorm.Quant{Scheme: scheme, Out: out.view(rows, n/inOneCode),
+				Scale: scale.view(rows, n/block)}}
 		check(p, p.context.Norm(norm, p.options()...))
 		return out.read(), scale.read()
 	}
@@ -273,17 +278,20 @@ func deviceMicroscaled[C, S interface {
 	equal(t, "there are codes", slices.ContainsFunc(codes, func(c C) bool { return c != none }), true)
 }
 
-// A chain in which each call reads what the one before it wrote: flags change when a kernel starts, not its results.
+// A chain in which each call reads what the one before it wrote: flags change when a kernel starts,
+// not its results.
 func TestDeviceDependentLaunches(t *testing.T) {
 	const rows, n, steps = 64, 512, 20
 	p := underTest(t)
 	x, weight := whole[fastnorm.BFloat16](16, rows*n, 8), put(p, whole[fastnorm.BFloat16](17, n, 6))
 	var wanted []fastnorm.BFloat16
-	for _, flags := range []fastnorm.NormFlags{0, fastnorm.NormPDLWait, fastnorm.NormPDLWait | fastnorm.NormPDLTrigger,
+	for _, flags := range []fastnorm.NormFlags{0, fastnorm.NormPDLWait,
+		fastnorm.NormPDLWait | fastnorm.NormPDLTrigger,
 		fastnorm.NormPDLWait | fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantWeights} {
 		there, back := put(p, x), put(p, make([]fastnorm.BFloat16, rows*n))
 		for range steps {
-			for _, pair := range [][2]fastnorm.Tensor{{there.view(rows, n), back.view(rows, n)}, {back.view(rows, n), there.view(rows, n)}} {
+			for _, pair := range [][2]fastnorm.Tensor{{there.view(rows, n), back.view(rows, n)},
+				{back.view(rows, n), there.view(rows, n)}} {
 				norm := fastnorm.Norm{Eps: 0.5, Flags: flags, X: pair[0], Y: pair[1], Weight: weight.view(n)}
 				check(t, norm.Run(p.context, p.options()...))
 			}
@@ -301,7 +309,8 @@ func TestDeviceDependentLaunches(t *testing.T) {
 func TestDeviceStridedHeads(t *testing.T) {
 	const tokens, heads, queries, size = 9, 7, 5, 128
 	before := whole[fastnorm.BFloat16](6, tokens*heads*size, 8)
-	weights := [2][]fastnorm.BFloat16{whole[fastnorm.BFloat16](7, size, 6), whole[fastnorm.BFloat16](8, size, 6)}
+	weights := [2][]fastnorm.BFloat16{whole[fastnorm.BFloat16](7, size, 6),
+		whole[fastnorm.BFloat16](8, size, 6)}
 	run := func(p *place) []fastnorm.BFloat16 {
 		all := put(p, before)
 		q := all.view(tokens, queries, size).WithStrides(heads*size, size, 1)
@@ -327,11 +336,13 @@ func TestDeviceStridedHeads(t *testing.T) {
 				wanted = append(wanted, fastnorm.ToBFloat16(v))
 			}
 		}
-		equals(t, fmt.Sprintf("head %d of token %d", i%heads, i/heads), found[i*size:(i+1)*size], wanted...)
+		equals(t, fmt.Sprintf("head %d of token %d", i%heads, i/heads), found[i*size:(i+1)*size],
+			wanted...)
 	}
 }
 
-// Any numbers: devices sum in different orders, and may differ by what single precision allows a sum.
+// Any numbers: devices sum in different orders, and may differ by what single precision allows a
+// sum.
 func TestDeviceNearCPU(t *testing.T) {
 	t.Run("f32", deviceNearCPU[float32])
 	t.Run("f16", deviceNearCPU[fastnorm.Float16])
@@ -345,11 +356,13 @@ func deviceNearCPU[T row](t *testing.T) {
 	for i := range x {
 		x[i] = fromFloat[T](float32(source.NormFloat64()))
 	}
-	step := map[fastnorm.DType]float64{fastnorm.F32: 0, fastnorm.F16: 1.0 / (1 << 10), fastnorm.BF16: 1.0 / (1 << 7)}[fastnorm.Of(x).DType()]
+	step := map[fastnorm.DType]float64{fastnorm.F32: 0, fastnorm.F16: 1.0 / (1 << 10),
+		fastnorm.BF16: 1.0 / (1 << 7)}[fastnorm.Of(x).DType()]
 	for _, kind := range []fastnorm.NormKind{fastnorm.RMS, fastnorm.Layer} {
 		run := func(p *place) []T {
 			y := put(p, make([]T, rows*n))
-			check(p, p.context.Norm(fastnorm.Norm{Kind: kind, Eps: 1e-5, X: put(p, x).view(rows, n), Y: y.view(rows, n)}, p.options()...))
+			check(p, p.context.Norm(fastnorm.Norm{Kind: kind, Eps: 1e-5, X: put(p, x).view(rows, n),
+				Y: y.view(rows, n)}, p.options()...))
 			return y.read()
 		}
 		found, wanted := run(underTest(t)), run(onCPU(t))
@@ -357,7 +370,8 @@ func deviceNearCPU[T row](t *testing.T) {
 		for i := range found {
 			f, w := float64(toFloat(found[i])), float64(toFloat(wanted[i]))
 			// One step of the dtype, where a tiny difference crosses the middle between two values.
-			if off := 2*(mean+relative*math.Abs(w)) + step*math.Abs(w); math.IsNaN(f) || math.Abs(f-w) > off {
+			if off := 2*(mean+relative*math.Abs(w)) + step*math.Abs(w); math.IsNaN(f) ||
+				math.Abs(f-w) > off {
 				t.Fatalf("kind %d, element %d is %v, on the CPU %v; allowed: %v", kind, i, f, w, off)
 			}
 		}
@@ -372,7 +386,8 @@ func TestDeviceTwoStreams(t *testing.T) {
 		p := &place{t, shared.context, shared.gpu, 0}
 		p.newStream()
 		const rows, n = 37, 520
-		x, added, weight := whole[fastnorm.BFloat16](uint64(20+g), rows*n, 8), whole[fastnorm.BFloat16](uint64(30+g), rows*n, 8), whole[fastnorm.BFloat16](40, n, 6)
+		x, added, weight := whole[fastnorm.BFloat16](uint64(20+g), rows*n, 8),
+			whole[fastnorm.BFloat16](uint64(30+g), rows*n, 8), whole[fastnorm.BFloat16](40, n, 6)
 		in, h, w, y := put(p, x), put(p, added), put(p, weight), put(p, make([]fastnorm.BFloat16, rows*n))
 		zeros := make([]fastnorm.BFloat16, rows*n)
 		var wanted []fastnorm.BFloat16
@@ -388,7 +403,8 @@ func TestDeviceTwoStreams(t *testing.T) {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			norm := fastnorm.Norm{Eps: 0.5, X: in.view(rows, n), Residual: h.view(rows, n), Weight: w.view(n), Y: y.view(rows, n)}
+			norm := fastnorm.Norm{Eps: 0.5, X: in.view(rows, n), Residual: h.view(rows, n),
+				Weight: w.view(n), Y: y.view(rows, n)}
 			bad := norm
 			bad.Eps = float32(-1 - g)
 			text := fmt.Sprintf("eps is %d; required: finite and >= 0", -1-g)
@@ -400,7 +416,8 @@ func TestDeviceTwoStreams(t *testing.T) {
 					}
 				}
 				var refused *fastnorm.Error
-				if err := bad.Run(p.context, p.options()...); !errors.As(err, &refused) || refused.Message != text {
+				if err := bad.Run(p.context, p.options()...); !errors.As(err, &refused) ||
+					refused.Message != text {
 					t.Errorf("%v, required: %s", err, text)
 				}
 				if err := norm.Run(p.context, p.options()...); err != nil {
@@ -425,7 +442,8 @@ func TestDeviceTwoStreams(t *testing.T) {
 	group.Wait()
 }
 
-// Every kind of failure that a call can be made to have, by address and on a stream; nothing is written.
+// Every kind of failure that a call can be made to have, by address and on a stream; nothing is
+// written.
 func TestDeviceRefusals(t *testing.T) {
 	p := underTest(t)
 	numbers, sentinel := put(p, []float32{1, 2, 3, 4}), put(p, []float32{-1, -1, -1, -1})
@@ -438,15 +456,20 @@ func TestDeviceRefusals(t *testing.T) {
 		kind error
 		norm fastnorm.Norm
 	}{
-		"x is NULL":       {fastnorm.ErrArgument, fastnorm.Norm{Y: y}},
-		"eps is -1":       {fastnorm.ErrArgument, fastnorm.Norm{X: x, Y: y, Eps: -1}},
-		"shape":           {fastnorm.ErrShape, fastnorm.Norm{X: numbers.view(2, 2), Y: y}},
-		"x.dtype is i32":  {fastnorm.ErrDType, fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.I32, 1, 4), Y: y}},
-		"x.strides[1]":    {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.F32, 1, 4).WithStrides(4, -1), Y: y}},
-		"x's address":     {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4097, fastnorm.F32, 1, 4), Y: y}},
-		"flags is 0x4":    {fastnorm.ErrArgument, fastnorm.Norm{X: x, Y: y, Flags: fastnorm.NormPDLConstantWeights}},
-		"flags is 0x10":   {fastnorm.ErrUnsupported, fastnorm.Norm{X: x, Y: y, Flags: 16}},
-		"x is on device ": {fastnorm.ErrDevice, fastnorm.Norm{X: fastnorm.At(elsewhere, 4096, fastnorm.F32, 1, 4), Y: y}},
+		"x is NULL": {fastnorm.ErrArgument, fastnorm.Norm{Y: y}},
+		"eps is -1": {fastnorm.ErrArgument, fastnorm.Norm{X: x, Y: y, Eps: -1}},
+		"shape":     {fastnorm.ErrShape, fastnorm.Norm{X: numbers.view(2, 2), Y: y}},
+		"x.dtype is i32": {fastnorm.ErrDType,
+			fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.I32, 1, 4), Y: y}},
+		"x.strides[1]": {fastnorm.ErrLayout,
+			fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.F32, 1, 4).WithStrides(4, -1), Y: y}},
+		"x's address": {fastnorm.ErrLayout,
+			fastnorm.Norm{X: fastnorm.At(here, 4097, fastnorm.F32, 1, 4), Y: y}},
+		"flags is 0x4": {fastnorm.ErrArgument,
+			fastnorm.Norm{X: x, Y: y, Flags: fastnorm.NormPDLConstantWeights}},
+		"flags is 0x10": {fastnorm.ErrUnsupported, fastnorm.Norm{X: x, Y: y, Flags: 16}},
+		"x is on device ": {fastnorm.ErrDevice,
+			fastnorm.Norm{X: fastnorm.At(elsewhere, 4096, fastnorm.F32, 1, 4), Y: y}},
 	} {
 		wantError(t, c.norm.Run(p.context, p.options()...), c.kind, name)
 	}

@@ -30,7 +30,8 @@ func TestDTypes(t *testing.T) {
 		equal(t, "name", dtype.String(), wanted.name)
 		equal(t, wanted.name+": bits", dtype.Bits(), wanted.bits)
 		equal(t, wanted.name+": of its slice", wanted.of.DType(), dtype)
-		if dtype > fastnorm.F16 && dtype != fastnorm.BF16 && dtype != fastnorm.F32 || dtype == fastnorm.I8 || dtype == fastnorm.U8 {
+		if dtype > fastnorm.F16 && dtype != fastnorm.BF16 && dtype != fastnorm.F32 ||
+			dtype == fastnorm.I8 || dtype == fastnorm.U8 {
 			// The library knows it by the same name.
 			err := cpu(t).Norm(fastnorm.Norm{X: wanted.of, Y: wanted.of})
 			wantError(t, err, fastnorm.ErrDType, "x.dtype is "+wanted.name+";")
@@ -63,7 +64,8 @@ func TestTensor(t *testing.T) {
 
 func same(a, b float32) bool { return a == b || a != a && b != b }
 
-// Every 16-bit value survives; every value between two neighbours goes to the nearer, ties to the even one.
+// Every 16-bit value survives; every value between two neighbours goes to the nearer, ties to the
+// even one.
 func TestConversions(t *testing.T) {
 	wrong := 0
 	fail := func(format string, arguments ...any) {
@@ -77,8 +79,10 @@ func TestConversions(t *testing.T) {
 		encode func(float32) uint16
 	}
 	for _, c := range []conversion{
-		{"f16", func(b uint16) float32 { return fastnorm.Float16(b).Float32() }, func(f float32) uint16 { return uint16(fastnorm.ToFloat16(f)) }},
-		{"bf16", func(b uint16) float32 { return fastnorm.BFloat16(b).Float32() }, func(f float32) uint16 { return uint16(fastnorm.ToBFloat16(f)) }},
+		{"f16", func(b uint16) float32 { return fastnorm.Float16(b).Float32() },
+			func(f float32) uint16 { return uint16(fastnorm.ToFloat16(f)) }},
+		{"bf16", func(b uint16) float32 { return fastnorm.BFloat16(b).Float32() },
+			func(f float32) uint16 { return uint16(fastnorm.ToBFloat16(f)) }},
 	} {
 		for i := range 1 << 16 {
 			b := uint16(i)

@@ -48,19 +48,29 @@ func TestErrors(t *testing.T) {
 		message string
 		change  func(*fastnorm.Norm)
 	}{
-		{fastnorm.StatusArgument, "eps is -1; required: finite and >= 0", func(n *fastnorm.Norm) { n.Eps = -1 }},
-		{fastnorm.StatusShape, "x.shape is [1, 0], so n is 0; required: 1 to 2^32", func(n *fastnorm.Norm) { n.X = fastnorm.Of([]float32{1}, 1, 0) }},
-		{fastnorm.StatusDType, "x.dtype is i8; required: f32, f16 or bf16", func(n *fastnorm.Norm) { n.X = fastnorm.Of([]int8{1, 2, 3, 4}, 1, 4) }},
-		{fastnorm.StatusLayout, "x.strides[1] is 2; required: 1, a contiguous last dimension", func(n *fastnorm.Norm) { n.X = n.X.WithStrides(4, 2) }},
-		{fastnorm.StatusArgument, "flags is 0x4; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLConstantWeights }},
-		{fastnorm.StatusUnsupported, "flags is 0x11; this version has the flags 0xf; nearest: flags 0x1", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLWait | 16 }},
-		{fastnorm.StatusDevice, "x is on device CUDA:0 (device_type 2); required: the context's device, CPU:0", func(n *fastnorm.Norm) { n.X = fastnorm.At(fastnorm.CUDA(0), 64, fastnorm.F32, 1, 4) }},
+		{fastnorm.StatusArgument, "eps is -1; required: finite and >= 0",
+			func(n *fastnorm.Norm) { n.Eps = -1 }},
+		{fastnorm.StatusShape, "x.shape is [1, 0], so n is 0; required: 1 to 2^32",
+			func(n *fastnorm.Norm) { n.X = fastnorm.Of([]float32{1}, 1, 0) }},
+		{fastnorm.StatusDType, "x.dtype is i8; required: f32, f16 or bf16",
+			func(n *fastnorm.Norm) { n.X = fastnorm.Of([]int8{1, 2, 3, 4}, 1, 4) }},
+		{fastnorm.StatusLayout, "x.strides[1] is 2; required: 1, a contiguous last dimension",
+			func(n *fastnorm.Norm) { n.X = n.X.WithStrides(4, 2) }},
+		{fastnorm.StatusArgument,
+			"flags is 0x4; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
+			func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLConstantWeights }},
+		{fastnorm.StatusUnsupported, "flags is 0x11; this version has the flags 0xf; nearest: flags 0x1",
+			func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLWait | 16 }},
+		{fastnorm.StatusDevice,
+			"x is on device CUDA:0 (device_type 2); required: the context's device, CPU:0",
+			func(n *fastnorm.Norm) { n.X = fastnorm.At(fastnorm.CUDA(0), 64, fastnorm.F32, 1, 4) }},
 	} {
 		x, y := []float32{0, 1, 2, 3}, []float32{-1, -1, -1, -1}
 		n := fastnorm.Norm{X: fastnorm.Of(x, 1, 4), Y: fastnorm.Of(y, 1, 4)}
 		one.change(&n)
 		_, queryError := c.NormQuery(n)
-		for what, err := range map[string]error{"run": c.Norm(n), "prepare": c.NormPrepare(n), "query": queryError} {
+		for what, err := range map[string]error{"run": c.Norm(n), "prepare": c.NormPrepare(n),
+			"query": queryError} {
 			var e *fastnorm.Error
 			if !errors.As(err, &e) {
 				t.Errorf("%s: %v is no *fastnorm.Error", what, err)
@@ -114,16 +124,24 @@ func TestSlices(t *testing.T) {
 		wantError(t, err, kind, "x"+message)
 	}
 	pass(fastnorm.Of(append(x, 1, 2, 3), 2, 4)) // longer is fine
-	refuse(fastnorm.Of(x[:7], 2, 4), fastnorm.ErrShape, "'s slice has 28 bytes; required: bytes 0 to 32 for shape [2 4] of f32")
-	refuse(fastnorm.Of(x, 2, 4).WithStrides(5, 1), fastnorm.ErrShape, "'s slice has 32 bytes; required: bytes 0 to 36 for shape [2 4] and strides [5 1] of f32")
-	refuse(fastnorm.Of(x, 2, 4).WithStrides(-4, 1), fastnorm.ErrShape, "'s slice has 32 bytes; required: bytes -16 to 16 for shape [2 4] and strides [-4 1] of f32")
-	refuse(fastnorm.Of(x, 2, 4).WithOffset(4), fastnorm.ErrShape, "'s slice has 32 bytes; required: bytes 4 to 36 for shape [2 4] at byte 4 of f32")
-	refuse(fastnorm.Of(x, 2, 4).WithStrides(4), fastnorm.ErrLayout, " has 1 strides; required: 2, one for each extent of [2 4]")
-	refuse(fastnorm.Of(x, 2, 4).WithStrides(), fastnorm.ErrLayout, " has 0 strides; required: 2, one for each extent of [2 4]")
-	refuse(fastnorm.Of(x, 2, 4).WithStrides(4, 1, 1).WithOffset(4), fastnorm.ErrLayout, " has 3 strides; required: 2")
+	refuse(fastnorm.Of(x[:7], 2, 4), fastnorm.ErrShape,
+		"'s slice has 28 bytes; required: bytes 0 to 32 for shape [2 4] of f32")
+	refuse(fastnorm.Of(x, 2, 4).WithStrides(5, 1), fastnorm.ErrShape,
+		"'s slice has 32 bytes; required: bytes 0 to 36 for shape [2 4] and strides [5 1] of f32")
+	refuse(fastnorm.Of(x, 2, 4).WithStrides(-4, 1), fastnorm.ErrShape,
+		"'s slice has 32 bytes; required: bytes -16 to 16 for shape [2 4] and strides [-4 1] of f32")
+	refuse(fastnorm.Of(x, 2, 4).WithOffset(4), fastnorm.ErrShape,
+		"'s slice has 32 bytes; required: bytes 4 to 36 for shape [2 4] at byte 4 of f32")
+	refuse(fastnorm.Of(x, 2, 4).WithStrides(4), fastnorm.ErrLayout,
+		" has 1 strides; required: 2, one for each extent of [2 4]")
+	refuse(fastnorm.Of(x, 2, 4).WithStrides(), fastnorm.ErrLayout,
+		" has 0 strides; required: 2, one for each extent of [2 4]")
+	refuse(fastnorm.Of(x, 2, 4).WithStrides(4, 1, 1).WithOffset(4), fastnorm.ErrLayout,
+		" has 3 strides; required: 2")
 	refuse(fastnorm.Of(x, 2, 4).WithStrides(1<<62, 1), nil, "")
 	long := fastnorm.Norm{X: fastnorm.Of(x, 1<<20, 1<<20), Y: fastnorm.Of(x, 1<<20, 1<<20)}
-	wantError(t, c.Norm(long), fastnorm.ErrShape, "x's slice has 32 bytes; required: bytes 0 to 4398046511104 for")
+	wantError(t, c.Norm(long), fastnorm.ErrShape,
+		"x's slice has 32 bytes; required: bytes 0 to 4398046511104 for")
 	// The first fault is named, and one that the library finds comes first.
 	n := fastnorm.Norm{X: fastnorm.Of(x[:1], 2, 4), Y: fastnorm.Of(x[:2], 2, 4)}
 	wantError(t, c.Norm(n), fastnorm.ErrShape, "x's slice has 4 bytes")
@@ -131,8 +149,8 @@ func TestSlices(t *testing.T) {
 	wantError(t, c.Norm(n), fastnorm.ErrArgument, "eps is -1")
 }
 
-// Random views of slices: whatever is accepted reads and writes inside of its slices, the rest is an error. All
-// other memory is NaN, which would show in results.
+// Random views of slices: whatever is accepted reads and writes inside of its slices, the rest is
+// an error. All other memory is NaN, which would show in results.
 func TestRandomViews(t *testing.T) {
 	const slices, size, guard = 4, 24, 8 // memory: guard, slice, guard, slice, .., guard
 	random := rand.New(rand.NewPCG(1, 2))
@@ -208,8 +226,10 @@ func TestRandomViews(t *testing.T) {
 		start, end := guard+2*(size+guard), guard+3*(size+guard)
 		for i := range memory {
 			inside := i >= start && i < start+len(y) || i >= end && i < end+len(sum) && n.ResidualOut.Given()
-			if inside && memory[i] != memory[i] || !inside && math.Float32bits(memory[i]) != math.Float32bits(before[i]) {
-				t.Fatalf("element %d is %v, was %v; %d of x, %d of the residual, %+v", i, memory[i], before[i], len(x), len(residual), n)
+			if inside && memory[i] != memory[i] || !inside &&
+				math.Float32bits(memory[i]) != math.Float32bits(before[i]) {
+				t.Fatalf("element %d is %v, was %v; %d of x, %d of the residual, %+v", i, memory[i], before[i],
+					len(x), len(residual), n)
 			}
 		}
 	}
@@ -227,7 +247,8 @@ func TestClosed(t *testing.T) {
 	check(t, c.Norm(n))
 	check(t, c.Close())
 	check(t, c.Close())
-	for _, err := range []error{c.Norm(n), n.Run(c), c.NormPrepare(n), c.NormMany(nil), c.NormManyPrepare([]fastnorm.Norm{n})} {
+	for _, err := range []error{c.Norm(n), n.Run(c), c.NormPrepare(n), c.NormMany(nil),
+		c.NormManyPrepare([]fastnorm.Norm{n})} {
 		if err != fastnorm.ErrClosed {
 			t.Errorf("%v, required: %v", err, fastnorm.ErrClosed)
 		}
@@ -256,14 +277,24 @@ func TestOpenErrors(t *testing.T) {
 	}{
 		{fastnorm.DeviceOf(9, 0), fastnorm.Options{}, fastnorm.ErrArgument, "device.device_type is 9"},
 		{fastnorm.DeviceOf(fastnorm.DeviceCPU, 1), fastnorm.Options{}, nil, "device_id is 1"},
-		{fastnorm.CPU, fastnorm.Options{Threads: -1}, fastnorm.ErrArgument, "options.num_threads is -1; required: 0 to 1024"},
-		{fastnorm.CPU, fastnorm.Options{Threads: 1 << 40}, fastnorm.ErrArgument, "options.num_threads is 2147483647"},
-		{fastnorm.CPU, fastnorm.Options{DryRun: true, DryRunCapability: 90}, fastnorm.ErrArgument, "options.dry_run_capability is 90"},
-		{fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 70}, fastnorm.ErrUnsupported, "dry_run_capability is 70"},
+		{fastnorm.CPU, fastnorm.Options{Threads: -1}, fastnorm.ErrArgument,
+			"options.num_threads is -1; required: 0 to 1024"},
+		{fastnorm.CPU, fastnorm.Options{Threads: 1 << 40}, fastnorm.ErrArgument,
+			"options.num_threads is 2147483647"},
+		{fastnorm.CPU, fastnorm.Options{DryRun: true, DryRunCapability: 90}, fastnorm.ErrArgument,
+			"options.dry_run_capability is 90"},
+		{fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 70}, fastnorm.ErrUnsupported,
+			"dry_run_capability is 70"},
 		{fastnorm.CUDA(1 << 20), fastnorm.Options{}, fastnorm.ErrDevice, ""},
-		{fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: "/nowhere/at/all"}, fastnorm.ErrArgument, `options.tuning_file is "/nowhere/at/all", which cannot be read (`},
-		{fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: "/dev/null\x00"}, fastnorm.ErrArgument, `options.tuning_file is "/dev/null\x00"; required: a path without a zero byte`},
-		{fastnorm.CPU, fastnorm.Options{TuningFile: "/nowhere/at/all"}, fastnorm.ErrArgument, `options.tuning_file is "/nowhere/at/all" and the device a CPU; required: NULL`},
+		{fastnorm.CUDA(0),
+			fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: "/nowhere/at/all"},
+			fastnorm.ErrArgument, `options.tuning_file is "/nowhere/at/all", which cannot be read (`},
+		{fastnorm.CUDA(0),
+			fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: "/dev/null\x00"},
+			fastnorm.ErrArgument,
+			`options.tuning_file is "/dev/null\x00"; required: a path without a zero byte`},
+		{fastnorm.CPU, fastnorm.Options{TuningFile: "/nowhere/at/all"}, fastnorm.ErrArgument,
+			`options.tuning_file is "/nowhere/at/all" and the device a CPU; required: NULL`},
 	} {
 		c, err := fastnorm.OpenWith(one.device, one.options)
 		wantError(t, err, one.kind, one.text)
@@ -273,7 +304,8 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// The text of a failure belongs to a thread and goroutines move between threads: each must see its own.
+// The text of a failure belongs to a thread and goroutines move between threads: each must see its
+// own.
 func TestGoroutinesErrors(t *testing.T) {
 	c := cpu(t)
 	rounds := 20000

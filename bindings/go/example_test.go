@@ -42,7 +42,8 @@ func ExampleContext_Norm_residual() {
 	}
 	defer ctx.Close()
 	h := fastnorm.Of(residual, 1, 2)
-	err = ctx.Norm(fastnorm.Norm{X: fastnorm.Of(x, 1, 2), Residual: h, ResidualOut: h, Y: fastnorm.Of(y, 1, 2)})
+	err = ctx.Norm(fastnorm.Norm{X: fastnorm.Of(x, 1, 2), Residual: h, ResidualOut: h,
+		Y: fastnorm.Of(y, 1, 2)})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +71,8 @@ func ExampleContext_Norm_gate() {
 	// Output: [0.0000 -0.7311 1.7616 -2.8577]
 }
 
-// The query and the key heads of a fused QKV tensor [tokens, heads, size], in place; values stay as they are.
+// The query and the key heads of a fused QKV tensor [tokens, heads, size], in place; values stay as
+// they are.
 func ExampleContext_NormMany() {
 	const tokens, heads, size = 2, 3, 2 // a query, a key and a value head
 	qkv := []float32{3, 4, 6, 8, 1, 2, 4, 3, 8, 6, 1, 2}
@@ -96,10 +98,11 @@ func ExampleContext_NormMany() {
 	// [1.13 0.85 11.31 8.49 1.00 2.00]
 }
 
-// What a call would do on a GPU that need not be there. On one that is, Norm takes the same tensors, of device
-// memory, and a stream.
+// What a call would do on a GPU that need not be there. On one that is, Norm takes the same
+// tensors, of device memory, and a stream.
 func ExampleContext_NormQuery() {
-	gpu, err := fastnorm.OpenWith(fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90})
+	gpu, err := fastnorm.OpenWith(fastnorm.CUDA(0),
+		fastnorm.Options{DryRun: true, DryRunCapability: 90})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -109,7 +112,8 @@ func ExampleContext_NormQuery() {
 	}
 	norm := fastnorm.Norm{
 		Eps: 1e-6,
-		X:   at(0x7f0000000000, 4096, 8192), Weight: at(0x7f1000000000, 8192), Y: at(0x7f2000000000, 4096, 8192),
+		X:   at(0x7f0000000000, 4096, 8192), Weight: at(0x7f1000000000, 8192),
+		Y: at(0x7f2000000000, 4096, 8192),
 	}
 	info, err := gpu.NormQuery(norm)
 	if err != nil {

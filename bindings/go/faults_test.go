@@ -9,7 +9,8 @@ import (
 	fastnorm "github.com/libfastnorm/libfastnorm/bindings/go"
 )
 
-// With testdata/faults.c before the library: statuses that a sound one does not give, and an old version.
+// With testdata/faults.c before the library: statuses that a sound one does not give, and an old
+// version.
 func TestFaults(t *testing.T) {
 	if os.Getenv("FAULTS") == "" {
 		t.Skip("needs testdata/faults.c before the library; test.py does that")
@@ -24,7 +25,8 @@ func TestFaults(t *testing.T) {
 		if !errors.As(err, &e) {
 			t.Fatalf("status %d: %v", status, err)
 		}
-		equal(t, "error", *e, fastnorm.Error{Status: status, Message: "the text of a fault", DeviceError: 702})
+		equal(t, "error", *e,
+			fastnorm.Error{Status: status, Message: "the text of a fault", DeviceError: 702})
 		equal(t, "its kind", errors.Is(err, kinds[status/10*10]), true)
 	}
 	t.Setenv("FAULTS_STATUS", "0")

@@ -18,10 +18,12 @@ func TestCheckVersion(t *testing.T) {
 		raw.FASTNORM_VERSION:     "",
 		raw.FASTNORM_VERSION + 1: "",
 		990000:                   "",
-		99:                       "libfastnorm 0.0.99 is loaded; required: " + versionText(raw.FASTNORM_VERSION) + " or later",
+		99: "libfastnorm 0.0.99 is loaded; required: " +
+			versionText(raw.FASTNORM_VERSION) + " or later",
 	} {
 		err := checkVersion(loaded)
-		if message == "" && err != nil || message != "" && (err == nil || err.(*Error).Message != message) {
+		if message == "" && err != nil || message != "" &&
+			(err == nil || err.(*Error).Message != message) {
 			t.Errorf("%d: %v, required: %q", loaded, err, message)
 		}
 	}
@@ -40,7 +42,8 @@ func hungry(needs uint64, runs *int) *family {
 				// A refusal with a text of the library.
 				return raw.Fnb_norm(dry.h.raw, q.list(), 0, 0, 0, 0)
 			}
-			memory := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&q.workspace))), q.workspaceBytes)
+			memory := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&q.workspace))),
+				q.workspaceBytes)
 			for i := range memory {
 				memory[i] = byte(i)
 			}

@@ -17,10 +17,10 @@ const (
 	LSEBase2   LSEBase = raw.FASTNORM_LSE_BASE_2  // as FlashInfer; the natural logarithm times log2(e)
 )
 
-// MLADecode describes attention of new tokens over a paged cache of latents: multi-head latent attention in its
-// absorbed form. There are B requests. Request b has s new tokens and L = KVLen[b] cached ones, the new ones among
-// them. N is the number of new tokens of all requests, H the number of heads. For new token i of its request, head
-// h and cached token j:
+// MLADecode describes attention of new tokens over a paged cache of latents: multi-head latent
+// attention in its absorbed form. There are B requests. Request b has s new tokens and L = KVLen[b]
+// cached ones, the new ones among them. N is the number of new tokens of all requests, H the number
+// of heads. For new token i of its request, head h and cached token j:
 //
 //	score[j]  = Scale * (QNope[i,h]·CKV[j] + QPE[i,h]·KPE[j])
 //	allowed   = j < L; with Causal j <= L - s + i
@@ -29,22 +29,27 @@ const (
 //
 // Where no j is allowed, O is 0 and LSE is minus infinity.
 //
-// Token j of request b is row j % page of the page with number list[j / page], where list is row b of PageTable
-// or, with KVIndptr, what begins at PageTable[KVIndptr[b]]. Entries and rows behind the end of a request may hold
-// anything.
+// Token j of request b is row j % page of the page with number list[j / page]. The list is row b of
+// PageTable or, with KVIndptr, begins at PageTable[KVIndptr[b]]. Entries and rows behind the end of
+// a request may hold anything.
 //
-// T below is the dtype of QNope: BF16 or F16, on the CPU F32 too. All tensors are on the context's device; their
-// last dimensions are contiguous. On a GPU, which must be of compute capability 9.0, addresses and strides of the
-// tensors of T are multiples of 16 bytes. The zero value of every optional field is its default.
+// T below is the dtype of QNope: BF16 or F16, on the CPU F32 too. All tensors are on the context's
+// device; their last dimensions are contiguous. On a GPU, which must be of compute capability 9.0,
+// addresses and strides of the tensors of T are multiples of 16 bytes. The zero value of every
+// optional field is its default.
 type MLADecode struct {
-	Scale         float64 // of the scores: finite and not 0, on a GPU > 0. Required, since models differ
-	Causal        bool    // a new token sees no later one
-	LSEBase       LSEBase // default: natural
-	MaxNew        int     // with QOIndptr: at least the most new tokens of a request; else 0
-	ReusePlan     bool    // the workspace holds the plan of an equal call, such as the previous layer's; no effect on the CPU
-	SplitTokens   int     // 0: long requests are cut as the library likes; else every so many tokens, a multiple of 64
-	ProfileEvents int     // with Profile: the most events of a warpgroup, 1 to 2^20
-	TotalKVHint   int64   // the sum of KVLen, for Info.BytesRead only; 0 if unknown
+	// of the scores: finite and not 0, on a GPU > 0. Required, since models differ
+	Scale   float64
+	Causal  bool    // a new token sees no later one
+	LSEBase LSEBase // default: natural
+	MaxNew  int     // with QOIndptr: at least the most new tokens of a request; else 0
+	// the workspace holds the plan of an equal call, such as the previous layer's; no effect on the
+	// CPU
+	ReusePlan bool
+	// 0: long requests are cut as the library likes; else every so many tokens, a multiple of 64
+	SplitTokens   int
+	ProfileEvents int   // with Profile: the most events of a warpgroup, 1 to 2^20
+	TotalKVHint   int64 // the sum of KVLen, for Info.BytesRead only; 0 if unknown
 
 	QNope     Tensor // [N, H, 512] T, the query times the key's up-projection. Required
 	QPE       Tensor // [N, H, 64] T, the query's rotary part. Required
@@ -55,9 +60,11 @@ type MLADecode struct {
 	KVIndptr  Tensor // [B + 1] I32: where a request's pages begin in PageTable
 	QOIndptr  Tensor // [B + 1] I32: where a request's new tokens begin. Not given: each has N / B
 
-	O       Tensor // output, [N, H, 512] T. Required
-	LSE     Tensor // output, [N, H] F32
-	Profile Tensor // output, [Info.ProfileBytes] U8, 16-byte aligned, on a GPU only: what ran when, for [DecodeProfile]
+	O   Tensor // output, [N, H, 512] T. Required
+	LSE Tensor // output, [N, H] F32
+	// output, [Info.ProfileBytes] U8, 16-byte aligned, on a GPU only: what ran when, for
+	// [DecodeProfile]
+	Profile Tensor
 }
 
 var mlaDecodeTensors = []string{
@@ -109,7 +116,8 @@ func bit(on bool) uint64 {
 var mlaDecodes = &family{
 	tensors: mlaDecodeTensors,
 	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_mla_decode(context, q.list(), uintptr(q.used), q.workspace, q.workspaceBytes, q.stream)
+		return raw.Fnb_mla_decode(context, q.list(), uintptr(q.used), q.workspace, q.workspaceBytes,
+			q.stream)
 	},
 	prepare: func(context uintptr, q *call) int32 {
 		return raw.Fnb_mla_decode_prepare(context, q.list(), uintptr(q.used))
@@ -119,9 +127,10 @@ var mlaDecodes = &family{
 	},
 }
 
-// Run attends. On the CPU the work is done when Run returns; on a GPU up to three kernels are queued on the stream,
-// and the call needs a [Workspace]. Lengths and page numbers are checked on the CPU; on a GPU they must be valid.
-// An MLADecode may be run again and again, also by several goroutines if their outputs differ.
+// Run attends. On the CPU the work is done when Run returns; on a GPU up to three kernels are
+// queued on the stream, and the call needs a [Workspace]. Lengths and page numbers are checked on
+// the CPU; on a GPU they must be valid. An MLADecode may be run again and again, also by several
+// goroutines if their outputs differ.
 func (m *MLADecode) Run(c *Context, options ...CallOption) error {
 	if m == nil {
 		return &Error{Status: StatusArgument, Message: "the MLADecode is nil; required: a description"}
@@ -134,18 +143,22 @@ func (m *MLADecode) Run(c *Context, options ...CallOption) error {
 }
 
 // MLADecode is [MLADecode.Run].
-func (c *Context) MLADecode(m MLADecode, options ...CallOption) error { return m.Run(c, options...) }
+func (c *Context) MLADecode(m MLADecode,
+	options ...CallOption) error {
+	return m.Run(c, options...)
+}
 
-// MLADecodeQuery says what an MLADecode would do: workspace, launches, bytes. Memory is not touched, but addresses
-// count.
+// MLADecodeQuery says what an MLADecode would do: workspace, launches, bytes. Memory is not
+// touched, but addresses count.
 func (c *Context) MLADecodeQuery(m MLADecode) (Info, error) {
 	q := m.call()
 	defer q.free()
 	return q.query(c, mlaDecodes)
 }
 
-// MLADecodePrepare loads the kernels of an MLADecode. After it, calls that use the same kernels neither allocate
-// nor synchronise on a GPU and can be captured in a CUDA graph. Optional: the first call does the same.
+// MLADecodePrepare loads the kernels of an MLADecode. After it, calls that use the same kernels
+// neither allocate nor synchronise on a GPU and can be captured in a CUDA graph. Optional: the
+// first call does the same.
 func (c *Context) MLADecodePrepare(m MLADecode) error {
 	q := m.call()
 	defer q.free()
@@ -165,7 +178,8 @@ type ProfileKind int32
 
 // The kinds of events.
 const (
-	ProfileBegin   ProfileKind = raw.FASTNORM_PROFILE_BEGIN   // a span starts; its end has the same ID and warpgroup
+	// a span starts; its end has the same ID and warpgroup
+	ProfileBegin   ProfileKind = raw.FASTNORM_PROFILE_BEGIN
 	ProfileEnd     ProfileKind = raw.FASTNORM_PROFILE_END     // the span ends
 	ProfileInstant ProfileKind = raw.FASTNORM_PROFILE_INSTANT // a point in time
 )
@@ -182,8 +196,8 @@ type ProfileEvent struct {
 	Value          int32       // number of the tile or piece that the event belongs to
 }
 
-// DecodeProfile returns the events of a profile that an [MLADecode] wrote, copied to host memory, in the order of
-// thread block, warpgroup and time.
+// DecodeProfile returns the events of a profile that an [MLADecode] wrote, copied to host memory,
+// in the order of thread block, warpgroup and time.
 func DecodeProfile(buffer []byte) ([]ProfileEvent, error) {
 	words, address := aligned(buffer)
 	var count uintptr
@@ -200,7 +214,8 @@ func DecodeProfile(buffer []byte) ([]ProfileEvent, error) {
 			to = uintptr(unsafe.Pointer(&events[0]))
 		}
 		return checked(func() int32 {
-			return raw.Fnb_profile_decode(address, uintptr(len(buffer)), to, uintptr(len(events)), uintptr(unsafe.Pointer(&count)))
+			return raw.Fnb_profile_decode(address, uintptr(len(buffer)), to, uintptr(len(events)),
+				uintptr(unsafe.Pointer(&count)))
 		})
 	}
 	if err := decode(nil); err != nil {
@@ -213,8 +228,8 @@ func DecodeProfile(buffer []byte) ([]ProfileEvent, error) {
 	return events, nil
 }
 
-// WriteTrace writes a profile that an [MLADecode] wrote, copied to host memory, to a file in Chrome's Trace Event
-// Format, which Perfetto opens.
+// WriteTrace writes a profile that an [MLADecode] wrote, copied to host memory, to a file in
+// Chrome's Trace Event Format, which Perfetto opens.
 func WriteTrace(buffer []byte, path string) error {
 	words, address := aligned(buffer)
 	var pinner runtime.Pinner
@@ -223,11 +238,13 @@ func WriteTrace(buffer []byte, path string) error {
 		pinner.Pin(&words[0])
 	}
 	return checked(func() int32 {
-		return raw.Fastnorm_profile_write_trace(address, uintptr(len(buffer)), path, raw.FASTNORM_TRACE_CHROME_JSON)
+		return raw.Fastnorm_profile_write_trace(address, uintptr(len(buffer)), path,
+			raw.FASTNORM_TRACE_CHROME_JSON)
 	})
 }
 
-// aligned copies bytes to where 64-bit words may be read, and returns the memory and its address; 0 for no bytes.
+// aligned copies bytes to where 64-bit words may be read, and returns the memory and its address; 0
+// for no bytes.
 func aligned(buffer []byte) ([]uint64, uintptr) {
 	if len(buffer) == 0 {
 		return nil, 0

@@ -17,7 +17,8 @@ import (
 
 const latent, rotary, wide = 512, 64, 576
 
-// mlaCase is a batch: new tokens and lengths by request, in pages that are mixed up, behind which there is garbage.
+// mlaCase is a batch: new tokens and lengths by request, in pages that are mixed up, behind which
+// there is garbage.
 type mlaCase struct {
 	heads, page  int
 	fresh        []int // new tokens
@@ -33,7 +34,8 @@ type mlaCase struct {
 }
 
 func newMLACase(heads, page int, fresh []int, lengths []int32, causal bool) *mlaCase {
-	m := &mlaCase{heads: heads, page: page, fresh: fresh, lengths: lengths, causal: causal, scale: 0.0625,
+	m := &mlaCase{heads: heads, page: page, fresh: fresh, lengths: lengths, causal: causal,
+		scale:  0.0625,
 		starts: []int32{0}, newStarts: []int32{0}}
 	random := rand.New(rand.NewPCG(1, uint64(heads*page)))
 	for b, length := range lengths {
@@ -115,11 +117,13 @@ func (m *mlaCase) attend() (o, lse []float64) {
 	return o, lse
 }
 
-// describe is the call: a ragged batch with a block table, whose query and cache are views of fused arrays.
+// describe is the call: a ragged batch with a block table, whose query and cache are views of fused
+// arrays.
 func (m *mlaCase) describe(o, lse []float32) fastnorm.MLADecode {
 	tokens, pages := len(m.query)/wide/m.heads, len(m.cache)/wide/m.page
 	view := func(data []float32, offset, rows, inner, width int) fastnorm.Tensor {
-		return fastnorm.Of(data, rows, inner, width).WithStrides(inner*wide, wide, 1).WithOffset(uint64(4 * offset))
+		return fastnorm.Of(data, rows, inner, width).WithStrides(inner*wide, wide,
+			1).WithOffset(uint64(4 * offset))
 	}
 	most := 1
 	for _, fresh := range m.fresh {
@@ -127,11 +131,13 @@ func (m *mlaCase) describe(o, lse []float32) fastnorm.MLADecode {
 	}
 	return fastnorm.MLADecode{
 		Scale: m.scale, Causal: m.causal, MaxNew: most,
-		QNope: view(m.query, 0, tokens, m.heads, latent), QPE: view(m.query, latent, tokens, m.heads, rotary),
-		CKV: view(m.cache, 0, pages, m.page, latent), KPE: view(m.cache, latent, pages, m.page, rotary),
-		KVLen: fastnorm.Of(m.lengths, len(m.lengths)), PageTable: fastnorm.Of(m.block, len(m.lengths), m.row),
-		QOIndptr: fastnorm.Of(m.newStarts, len(m.newStarts)),
-		O:        fastnorm.Of(o, tokens, m.heads, latent), LSE: fastnorm.Of(lse, tokens, m.heads),
+		QNope: view(m.query, 0, tokens, m.heads, latent),
+		QPE:   view(m.query, latent, tokens, m.heads, rotary),
+		CKV:   view(m.cache, 0, pages, m.page, latent), KPE: view(m.cache, latent, pages, m.page, rotary),
+		KVLen:     fastnorm.Of(m.lengths, len(m.lengths)),
+		PageTable: fastnorm.Of(m.block, len(m.lengths), m.row),
+		QOIndptr:  fastnorm.Of(m.newStarts, len(m.newStarts)),
+		O:         fastnorm.Of(o, tokens, m.heads, latent), LSE: fastnorm.Of(lse, tokens, m.heads),
 	}
 }
 
@@ -235,16 +241,29 @@ func TestMLADecodeErrors(t *testing.T) {
 		"split_tokens":   {func(d *fastnorm.MLADecode) { d.SplitTokens = 63 }, fastnorm.ErrArgument},
 		"profile_events": {func(d *fastnorm.MLADecode) { d.ProfileEvents = -1 }, fastnorm.ErrArgument},
 		"total_kv_hint":  {func(d *fastnorm.MLADecode) { d.TotalKVHint = -1 }, fastnorm.ErrArgument},
-		"q_nope":         {func(d *fastnorm.MLADecode) { d.QNope = fastnorm.Tensor{} }, fastnorm.ErrArgument},
-		"q_pe":           {func(d *fastnorm.MLADecode) { d.QPE = d.QNope }, fastnorm.ErrUnsupported},
-		"ckv":            {func(d *fastnorm.MLADecode) { d.CKV = fastnorm.Of(m.cache, 4) }, fastnorm.ErrShape},
-		"kpe":            {func(d *fastnorm.MLADecode) { d.KPE = fastnorm.View(m.cache, fastnorm.I32, 1, 4, 64) }, fastnorm.ErrDType},
-		"kv_len":         {func(d *fastnorm.MLADecode) { d.KVLen = fastnorm.Of([]int32{25, 3}, 2) }, fastnorm.ErrArgument},
-		"page":           {func(d *fastnorm.MLADecode) { d.PageTable = fastnorm.Of([]int32{0, 9, 1, 0}, 2, 2) }, fastnorm.ErrArgument},
-		"kv_indptr":      {func(d *fastnorm.MLADecode) { d.KVIndptr = fastnorm.Of([]int32{0}, 1) }, fastnorm.ErrShape},
-		"qo_indptr":      {func(d *fastnorm.MLADecode) { d.QOIndptr = fastnorm.Of([]int32{0, 1, 9}, 3) }, fastnorm.ErrArgument},
-		"o":              {func(d *fastnorm.MLADecode) { d.O = fastnorm.Of(m.cache, 3, 2, latent) }, fastnorm.ErrLayout},
-		"lse":            {func(d *fastnorm.MLADecode) { d.LSE = fastnorm.Of(make([]float32, 5), 5) }, fastnorm.ErrShape},
+		"q_nope": {func(d *fastnorm.MLADecode) { d.QNope = fastnorm.Tensor{} },
+			fastnorm.ErrArgument},
+		"q_pe": {func(d *fastnorm.MLADecode) { d.QPE = d.QNope }, fastnorm.ErrUnsupported},
+		"ckv": {func(d *fastnorm.MLADecode) { d.CKV = fastnorm.Of(m.cache, 4) },
+			fastnorm.ErrShape},
+		"kpe": {func(d *fastnorm.MLADecode) {
+			d.KPE = fastnorm.View(m.cache, fastnorm.I32, 1,
+				4, 64)
+		}, fastnorm.ErrDType},
+		"kv_len": {func(d *fastnorm.MLADecode) { d.KVLen = fastnorm.Of([]int32{25, 3}, 2) },
+			fastnorm.ErrArgument},
+		"page": {func(d *fastnorm.MLADecode) {
+			d.PageTable = fastnorm.Of([]int32{0, 9, 1, 0}, 2,
+				2)
+		}, fastnorm.ErrArgument},
+		"kv_indptr": {func(d *fastnorm.MLADecode) { d.KVIndptr = fastnorm.Of([]int32{0}, 1) },
+			fastnorm.ErrShape},
+		"qo_indptr": {func(d *fastnorm.MLADecode) { d.QOIndptr = fastnorm.Of([]int32{0, 1, 9}, 3) },
+			fastnorm.ErrArgument},
+		"o": {func(d *fastnorm.MLADecode) { d.O = fastnorm.Of(m.cache, 3, 2, latent) },
+			fastnorm.ErrLayout},
+		"lse": {func(d *fastnorm.MLADecode) { d.LSE = fastnorm.Of(make([]float32, 5), 5) },
+			fastnorm.ErrShape},
 		"profile": {func(d *fastnorm.MLADecode) {
 			d.Profile, d.ProfileEvents = fastnorm.Of(make([]uint8, 4096), 4096), 16
 		}, fastnorm.ErrUnsupported},
@@ -267,7 +286,8 @@ func TestMLADecodeErrors(t *testing.T) {
 	o, lse := m.outputs()
 	d := m.describe(o, lse)
 	d.O = fastnorm.Of(o[1:], 3, 2, latent)
-	if err := d.Run(c); !errors.Is(err, fastnorm.ErrShape) || !strings.Contains(err.Error(), "o's slice") {
+	if err := d.Run(c); !errors.Is(err, fastnorm.ErrShape) ||
+		!strings.Contains(err.Error(), "o's slice") {
 		t.Error(err)
 	}
 }
@@ -336,7 +356,8 @@ func TestMLADecodeGoroutines(t *testing.T) {
 	group.Wait()
 }
 
-// profileBuffer is what one thread block with one warpgroup leaves: a span of scores within one of work.
+// profileBuffer is what one thread block with one warpgroup leaves: a span of scores within one of
+// work.
 func profileBuffer() []byte {
 	const events = 4
 	var b []byte
@@ -368,10 +389,14 @@ func TestProfile(t *testing.T) {
 	events, err := fastnorm.DecodeProfile(buffer)
 	check(t, err)
 	equals(t, "events", events,
-		fastnorm.ProfileEvent{TimeNS: 0, Cycle: 0, Multiprocessor: 17, ID: 0, Kind: fastnorm.ProfileBegin, Value: 7},
-		fastnorm.ProfileEvent{TimeNS: 250, Cycle: 500, Multiprocessor: 17, ID: 3, Kind: fastnorm.ProfileBegin, Value: 7},
-		fastnorm.ProfileEvent{TimeNS: 750, Cycle: 1500, Multiprocessor: 17, ID: 3, Kind: fastnorm.ProfileEnd, Value: 7},
-		fastnorm.ProfileEvent{TimeNS: 1000, Cycle: 2000, Multiprocessor: 17, ID: 0, Kind: fastnorm.ProfileEnd, Value: 7})
+		fastnorm.ProfileEvent{TimeNS: 0, Cycle: 0, Multiprocessor: 17, ID: 0, Kind: fastnorm.ProfileBegin,
+			Value: 7},
+		fastnorm.ProfileEvent{TimeNS: 250, Cycle: 500, Multiprocessor: 17, ID: 3,
+			Kind: fastnorm.ProfileBegin, Value: 7},
+		fastnorm.ProfileEvent{TimeNS: 750, Cycle: 1500, Multiprocessor: 17, ID: 3,
+			Kind: fastnorm.ProfileEnd, Value: 7},
+		fastnorm.ProfileEvent{TimeNS: 1000, Cycle: 2000, Multiprocessor: 17, ID: 0,
+			Kind: fastnorm.ProfileEnd, Value: 7})
 	for id, name := range map[fastnorm.ProfileID]string{0: "work", 4: "softmax", 99: "unknown"} {
 		equal(t, "name", id.String(), name)
 	}
@@ -387,10 +412,12 @@ func TestProfile(t *testing.T) {
 	if len(trace.TraceEvents) < 2 {
 		t.Errorf("the trace has %d events", len(trace.TraceEvents))
 	}
-	if err := fastnorm.WriteTrace(buffer, "/no/such/folder/trace.json"); !errors.Is(err, fastnorm.ErrArgument) {
+	err = fastnorm.WriteTrace(buffer, "/no/such/folder/trace.json")
+	if !errors.Is(err, fastnorm.ErrArgument) {
 		t.Error(err)
 	}
-	for _, bad := range [][]byte{nil, buffer[:7], buffer[:len(buffer)-1], append([]byte{1}, buffer[1:]...)} {
+	for _, bad := range [][]byte{nil, buffer[:7], buffer[:len(buffer)-1],
+		append([]byte{1}, buffer[1:]...)} {
 		if _, err := fastnorm.DecodeProfile(bad); !errors.Is(err, fastnorm.ErrArgument) {
 			t.Errorf("%d bytes: %v", len(bad), err)
 		}

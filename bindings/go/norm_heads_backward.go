@@ -26,8 +26,8 @@ const (
 //	DWeight = sum(dv * xhat)               (+ the old DWeight)
 //	DBias   = sum(dv)                      (+ the old DBias)
 //
-// The norm's formulas are those of [NormBackward]. dv is F32 and not rounded. The fields of rope are
-// the forward's. The zero value of every field is its default.
+// The norm's formulas are those of [NormBackward]. dv is F32 and not rounded. The fields of rope
+// are the forward's. The zero value of every field is its default.
 type NormHeadsBackward struct {
 	Parts []NormHeadsBackwardPart // at most 8
 
@@ -41,8 +41,8 @@ type NormHeadsBackward struct {
 }
 
 // NormHeadsBackwardPart is one part of a [NormHeadsBackward]. T is the dtype of X, or of DX without
-// NormHeadsNorm, and alike for all parts. It has at least one output. DX may be DY or X, as the same
-// view; no other output shares an element with a tensor of the call.
+// NormHeadsNorm, and alike for all parts. It has at least one output. DX may be DY or X, as the
+// same view; no other output shares an element with a tensor of the call.
 type NormHeadsBackwardPart struct {
 	Flags        NormHeadsFlags // the forward's, and those that accumulate; default: a copy
 	Kind         NormKind       // the forward's
@@ -141,9 +141,9 @@ var normHeadsBackward = &family{
 	},
 }
 
-// Run computes the gradients of all parts. On the CPU they are there when Run returns, and positions
-// are checked before anything is written. No tokens are success: DWeight and DBias become 0, or stay
-// with their flags.
+// Run computes the gradients of all parts. On the CPU they are there when Run returns, and
+// positions are checked before anything is written. No tokens are success: DWeight and DBias become
+// 0, or stay with their flags.
 func (h *NormHeadsBackward) Run(c *Context, options ...CallOption) error {
 	if h == nil {
 		return &Error{Status: StatusArgument,
@@ -161,8 +161,8 @@ func (c *Context) NormHeadsBackward(h NormHeadsBackward, options ...CallOption) 
 	return h.Run(c, options...)
 }
 
-// NormHeadsBackwardQuery says what a NormHeadsBackward would do: workspace, kernel, launches, bytes.
-// Memory is not touched, but addresses count.
+// NormHeadsBackwardQuery says what a NormHeadsBackward would do: workspace, kernel, launches,
+// bytes. Memory is not touched, but addresses count.
 func (c *Context) NormHeadsBackwardQuery(h NormHeadsBackward) (Info, error) {
 	q := h.call()
 	defer q.free()

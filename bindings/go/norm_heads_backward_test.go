@@ -34,8 +34,9 @@ func headsOf(buffer []float32, first, count int) fastnorm.Tensor {
 
 func (g *headsGradient) call(flags fastnorm.NormHeadsFlags) fastnorm.NormHeadsBackward {
 	part := func(first, count int) fastnorm.NormHeadsBackwardPart {
-		return fastnorm.NormHeadsBackwardPart{Flags: fastnorm.NormHeadsNorm | fastnorm.NormHeadsRope | flags,
-			Eps: headsEps, WeightOffset: 1, RopeOffset: headsOffset, DY: headsOf(g.dy, first, count),
+		return fastnorm.NormHeadsBackwardPart{
+			Flags: fastnorm.NormHeadsNorm | fastnorm.NormHeadsRope | flags,
+			Eps:   headsEps, WeightOffset: 1, RopeOffset: headsOffset, DY: headsOf(g.dy, first, count),
 			X: headsOf(g.qkv, first, count), DX: headsOf(g.dqkv, first, count)}
 	}
 	query, key := part(0, headsQuery), part(headsQuery, headsKey)
@@ -45,7 +46,8 @@ func (g *headsGradient) call(flags fastnorm.NormHeadsFlags) fastnorm.NormHeadsBa
 		RopeDim: headsRope, Cos: table(g.cos), Sin: table(g.sin),
 		Positions: fastnorm.Of(g.positions, headsTokens),
 		Parts: []fastnorm.NormHeadsBackwardPart{query, key,
-			{DY: headsOf(g.dy, headsQuery+headsKey, headsKey), DX: headsOf(g.dqkv, headsQuery+headsKey, headsKey)}},
+			{DY: headsOf(g.dy, headsQuery+headsKey, headsKey),
+				DX: headsOf(g.dqkv, headsQuery+headsKey, headsKey)}},
 	}
 }
 
@@ -150,7 +152,8 @@ func TestNormHeadsBackwardRefuses(t *testing.T) {
 		}
 	}
 	refused("parts[1].eps is -1", func(h *fastnorm.NormHeadsBackward) { h.Parts[1].Eps = -1 })
-	refused("parts[2].x is given", func(h *fastnorm.NormHeadsBackward) { h.Parts[2].X = h.Parts[2].DY })
+	refused("parts[2].x is given",
+		func(h *fastnorm.NormHeadsBackward) { h.Parts[2].X = h.Parts[2].DY })
 	refused("rope_dim is 30", func(h *fastnorm.NormHeadsBackward) { h.RopeDim = 30 })
 	refused("count is 9", func(h *fastnorm.NormHeadsBackward) {
 		h.Parts = make([]fastnorm.NormHeadsBackwardPart, 9)

@@ -70,8 +70,9 @@ func TestLayer(t *testing.T) {
 	mean, rstd := make([]float32, 1), make([]float32, 1)
 	check(t, cpu(t).Norm(fastnorm.Norm{
 		Kind: fastnorm.Layer, Eps: 3, // beside a variance of 1
-		X: fastnorm.Of(x, 4), Weight: fastnorm.Of([]float32{2, 2, 4, 8}, 4), Bias: fastnorm.Of([]float32{1, 1, 1, 1}, 4),
-		Y: fastnorm.Of(y, 4), Mean: fastnorm.Of(mean, 1), Rstd: fastnorm.Of(rstd, 1),
+		X: fastnorm.Of(x, 4), Weight: fastnorm.Of([]float32{2, 2, 4, 8}, 4),
+		Bias: fastnorm.Of([]float32{1, 1, 1, 1}, 4),
+		Y:    fastnorm.Of(y, 4), Mean: fastnorm.Of(mean, 1), Rstd: fastnorm.Of(rstd, 1),
 	}))
 	equals(t, "mean", mean, 2)
 	equals(t, "rstd", rstd, 0.5)
@@ -82,12 +83,14 @@ func TestInPlace(t *testing.T) {
 	x, residual := []float32{1, 2}, []float32{2, 2}
 	r := fastnorm.Of(residual, 1, 2)
 	xy := fastnorm.Of(x, 1, 2)
-	check(t, cpu(t).Norm(fastnorm.Norm{X: xy, Residual: r, ResidualOut: r, Y: xy, Eps: 12.5})) // with mean square 12.5
+	// with mean square 12.5
+	check(t, cpu(t).Norm(fastnorm.Norm{X: xy, Residual: r, ResidualOut: r, Y: xy, Eps: 12.5}))
 	equals(t, "residual", residual, 3, 4)
 	equals(t, "y", x, 3*float32(0.2), 4*float32(0.2))
 }
 
-// Columns of a wider buffer: strides, and a start by slicing, by offset, or from the end with negative strides.
+// Columns of a wider buffer: strides, and a start by slicing, by offset, or from the end with
+// negative strides.
 func TestStrides(t *testing.T) {
 	c := cpu(t)
 	fill := func() []float32 {
@@ -98,10 +101,22 @@ func TestStrides(t *testing.T) {
 		return buffer
 	}
 	for name, view := range map[string]func([]float32) fastnorm.Tensor{
-		"slice":    func(b []float32) fastnorm.Tensor { return fastnorm.Of(b[3:], 3, 4).WithStrides(10, 1) },
-		"offset":   func(b []float32) fastnorm.Tensor { return fastnorm.Of(b, 3, 4).WithStrides(10, 1).WithOffset(3 * 4) },
-		"before":   func(b []float32) fastnorm.Tensor { return fastnorm.Of(b, 3, 4).WithOffset(3*4).WithStrides(10, 1) },
-		"negative": func(b []float32) fastnorm.Tensor { return fastnorm.Of(b, 3, 4).WithStrides(-10, 1).WithOffset(23 * 4) },
+		"slice": func(b []float32) fastnorm.Tensor {
+			return fastnorm.Of(b[3:], 3, 4).WithStrides(10,
+				1)
+		},
+		"offset": func(b []float32) fastnorm.Tensor {
+			return fastnorm.Of(b, 3, 4).WithStrides(10,
+				1).WithOffset(3 * 4)
+		},
+		"before": func(b []float32) fastnorm.Tensor {
+			return fastnorm.Of(b, 3,
+				4).WithOffset(3*4).WithStrides(10, 1)
+		},
+		"negative": func(b []float32) fastnorm.Tensor {
+			return fastnorm.Of(b, 3, 4).WithStrides(-10,
+				1).WithOffset(23 * 4)
+		},
 	} {
 		buffer := fill()
 		v := view(buffer)
@@ -185,8 +200,10 @@ type format struct {
 
 var formats = []format{
 	{fastnorm.F32, func(v float64) float64 { return float64(float32(v)) }},
-	{fastnorm.F16, func(v float64) float64 { return float64(fastnorm.ToFloat16(float32(v)).Float32()) }},
-	{fastnorm.BF16, func(v float64) float64 { return float64(fastnorm.ToBFloat16(float32(v)).Float32()) }},
+	{fastnorm.F16,
+		func(v float64) float64 { return float64(fastnorm.ToFloat16(float32(v)).Float32()) }},
+	{fastnorm.BF16,
+		func(v float64) float64 { return float64(fastnorm.ToBFloat16(float32(v)).Float32()) }},
 }
 
 // array is a tensor's memory and its values.
@@ -249,10 +266,12 @@ func (a *array) view(shape ...int) fastnorm.Tensor {
 // unit is the unit roundoff of single precision.
 const unit = 1.0 / (1 << 24)
 
-// bounds are how far single precision, in the CPU's order of summation, may be from the exact statistics.
-// A sum of n squares is the longest chain of roundings: n / 64 additions in each of 64 accumulators, their fold
-// and that of the chunks, and one for each product. Half of it stays in the root.
-func bounds(kind fastnorm.NormKind, n int, absMean, variance, eps, rstd float64) (mean, relative float64) {
+// bounds are how far single precision, in the CPU's order of summation, may be from the exact
+// statistics. A sum of n squares is the longest chain of roundings: n / 64 additions in each of 64
+// accumulators, their fold and that of the chunks, and one for each product. Half of it stays in
+// the root.
+func bounds(kind fastnorm.NormKind, n int, absMean, variance, eps, rstd float64) (mean,
+	relative float64) {
 	chain := math.Min(256, math.Ceil(float64(n)/64)) + 6 + math.Ceil(float64(n)/16384)
 	if kind == fastnorm.RMS {
 		return 0, (chain/2 + 4) * unit
@@ -276,7 +295,8 @@ func TestReference(t *testing.T) {
 }
 
 // compare runs one normalisation with everything and bounds each of its outputs.
-func compare(t *testing.T, c, threads *fastnorm.Context, f, parameters format, kind fastnorm.NormKind, n int) {
+func compare(t *testing.T, c, threads *fastnorm.Context, f, parameters format,
+	kind fastnorm.NormKind, n int) {
 	const rows, heads = 6, 2
 	const eps, offset = 1e-3, 1
 	name := fmt.Sprintf("%v of %v, parameters %v, kind %d", n, f.dtype, parameters.dtype, kind)
@@ -285,10 +305,12 @@ func compare(t *testing.T, c, threads *fastnorm.Context, f, parameters format, k
 	y, sum := newArray(f, rows*n), newArray(f, rows*n)
 	mean, rstd := make([]float32, rows), make([]float32, rows)
 	norm := fastnorm.Norm{
-		Kind: kind, Eps: eps, WeightOffset: offset, ResidualRounding: fastnorm.ResidualRoundBeforeStatistics,
-		X: x.view(rows/heads, heads, n), Residual: residual.view(rows/heads, heads, n),
+		Kind: kind, Eps: eps, WeightOffset: offset,
+		ResidualRounding: fastnorm.ResidualRoundBeforeStatistics,
+		X:                x.view(rows/heads, heads, n), Residual: residual.view(rows/heads, heads, n),
 		Weight: weight.view(heads, n), Bias: bias.view(heads, n),
-		Y: y.view(rows/heads, heads, n), ResidualOut: sum.view(rows/heads, heads, n), Rstd: fastnorm.Of(rstd, rows/heads, heads),
+		Y: y.view(rows/heads, heads, n), ResidualOut: sum.view(rows/heads, heads, n),
+		Rstd: fastnorm.Of(rstd, rows/heads, heads),
 	}
 	if kind == fastnorm.Layer {
 		norm.Mean = fastnorm.Of(mean, rows/heads, heads, 1)
@@ -325,7 +347,8 @@ func compare(t *testing.T, c, threads *fastnorm.Context, f, parameters format, k
 			scale = float64(float32(scale))
 			normal := (v - m) * inverse
 			exact := normal*scale + shift
-			off := math.Abs(scale)*(inverse*offMean+(relative+2*unit)*math.Abs(normal)) + 2*unit*(math.Abs(normal*scale)+math.Abs(shift))
+			off := math.Abs(scale)*(inverse*offMean+(relative+2*unit)*math.Abs(normal)) +
+				2*unit*(math.Abs(normal*scale)+math.Abs(shift))
 			found := y.at(r*n + i)
 			if found < f.round(exact-off) || found > f.round(exact+off) {
 				t.Fatalf("%s: y[%d, %d] is %v, required: %v within %g, rounded", name, r, i, found, exact, off)
@@ -364,30 +387,40 @@ func TestFields(t *testing.T) {
 	refused("weight_offset is 2.5", func(n *fastnorm.Norm) { n.WeightOffset = 2.5 })
 	refused("rounding is 7", func(n *fastnorm.Norm) { n.Rounding = 7 })
 	refused("residual_rounding is 8", func(n *fastnorm.Norm) { n.ResidualRounding = 8 })
-	refused("flags is 0x6", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantWeights })
+	refused("flags is 0x6",
+		func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantWeights })
 	refused("flags is 0x80000001", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLWait | 1<<31 })
 	refused("residual.shape is [2, 2]", func(n *fastnorm.Norm) { n.Residual = wrong })
 	refused("weight.shape is [2, 2]", func(n *fastnorm.Norm) { n.Weight = wrong })
 	refused("bias.shape is [2, 2]", func(n *fastnorm.Norm) { n.Bias = wrong })
 	refused("y.shape is [2, 2]", func(n *fastnorm.Norm) { n.Y = wrong })
-	refused("residual_out.shape is [2, 2]", func(n *fastnorm.Norm) { n.Residual = n.X; n.ResidualOut = wrong })
+	refused("residual_out.shape is [2, 2]",
+		func(n *fastnorm.Norm) { n.Residual = n.X; n.ResidualOut = wrong })
 	refused("mean.shape is [2, 2]", func(n *fastnorm.Norm) { n.Kind = fastnorm.Layer; n.Mean = wrong })
 	refused("rstd.shape is [2, 2]", func(n *fastnorm.Norm) { n.Rstd = wrong })
-	refused("x is on device CUDA:3", func(n *fastnorm.Norm) { n.X = fastnorm.At(fastnorm.CUDA(3), 64, fastnorm.F32, 2, 4) })
+	refused("x is on device CUDA:3",
+		func(n *fastnorm.Norm) { n.X = fastnorm.At(fastnorm.CUDA(3), 64, fastnorm.F32, 2, 4) })
 	refused("x is NULL", func(n *fastnorm.Norm) { n.X = fastnorm.Tensor{} })
 	refused("y is NULL", func(n *fastnorm.Norm) { n.Y = fastnorm.Tensor{} })
 	refused("x.data is NULL", func(n *fastnorm.Norm) { n.X = fastnorm.Of([]float32(nil), 2, 4) })
 	refused("x.ndim is 0", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x) })
-	refused("y.shape is [2, 4]; required: x's, [1, 1, 1, 2, 4]", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, 1, 1, 1, 2, 4) })
+	refused("y.shape is [2, 4]; required: x's, [1, 1, 1, 2, 4]",
+		func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, 1, 1, 1, 2, 4) })
 	refused("y.shape is [2, 4]; required: x's, [1, 1, 1, 1, 1, 1, 2, 4]", func(n *fastnorm.Norm) {
 		n.X = fastnorm.Of(x, 1, 1, 1, 1, 1, 1, 2, 4).WithStrides(0, 0, 0, 0, 0, 0, 4, 1)
 	})
-	refused("x.ndim is 9; required: 1 to 8", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, 1, 1, 1, 1, 1, 1, 1, 2, 4) })
-	refused("x.ndim is 11", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, make([]int, 11)...).WithStrides(make([]int, 11)...) })
+	refused("x.ndim is 9; required: 1 to 8",
+		func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, 1, 1, 1, 1, 1, 1, 1, 2, 4) })
+	refused("x.ndim is 11",
+		func(n *fastnorm.Norm) {
+			n.X = fastnorm.Of(x,
+				make([]int, 11)...).WithStrides(make([]int, 11)...)
+		})
 	refused("x.strides[1] is -1", func(n *fastnorm.Norm) { n.X = n.X.WithStrides(4, -1) })
 	refused("x.strides[1] is 2", func(n *fastnorm.Norm) { n.X = n.X.WithStrides(4, 2) })
 	refused("x.shape is [-1, 4]", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, -1, 4) })
 	refused("x.data is", func(n *fastnorm.Norm) { n.X = n.X.WithOffset(math.MaxUint64) })
-	refused("x.dtype is {code 9, bits 9, lanes 9}", func(n *fastnorm.Norm) { n.X = fastnorm.View(x, 0x90909, 1) })
+	refused("x.dtype is {code 9, bits 9, lanes 9}",
+		func(n *fastnorm.Norm) { n.X = fastnorm.View(x, 0x90909, 1) })
 	refused("x.dtype is i64", func(n *fastnorm.Norm) { n.X = fastnorm.Of([]int64{1}, 1, 1) })
 }

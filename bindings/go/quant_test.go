@@ -12,7 +12,8 @@ func TestQuantFields(t *testing.T) {
 	c := cpu(t)
 	x := make([]float32, 128)
 	base := func() fastnorm.Norm {
-		return fastnorm.Norm{X: fastnorm.Of(x, 1, 128), Y: fastnorm.Of(x, 1, 128), Quant: &fastnorm.Quant{}}
+		return fastnorm.Norm{X: fastnorm.Of(x, 1, 128), Y: fastnorm.Of(x, 1, 128),
+			Quant: &fastnorm.Quant{}}
 	}
 	check(t, c.Norm(base()))
 	one := fastnorm.Of([]float32{1, 2, 3}, 3) // of no use
@@ -36,7 +37,8 @@ func TestQuantFields(t *testing.T) {
 		wantError(t, c.Norm(n), nil, name)
 	}
 	short := base()
-	short.Quant = &fastnorm.Quant{Scheme: fastnorm.QuantPerRow, Out: fastnorm.Of(make([]int8, 127), 1, 128),
+	short.Quant = &fastnorm.Quant{Scheme: fastnorm.QuantPerRow,
+		Out:   fastnorm.Of(make([]int8, 127), 1, 128),
 		Scale: fastnorm.Of([]float32{0}, 1)}
 	wantError(t, c.Norm(short), fastnorm.ErrShape, "quantized's slice has 127 bytes")
 }
@@ -64,12 +66,14 @@ func f32Scales(count int) (fastnorm.Tensor, func(int) float64) {
 
 func e8Scales(count int) (fastnorm.Tensor, func(int) float64) {
 	s := make([]fastnorm.Float8E8M0FNU, count)
-	return fastnorm.Of(s, quantRows, count/quantRows), func(i int) float64 { return float64(s[i].Float32()) }
+	return fastnorm.Of(s, quantRows, count/quantRows),
+		func(i int) float64 { return float64(s[i].Float32()) }
 }
 
 func e4m3Scales(count int) (fastnorm.Tensor, func(int) float64) {
 	s := make([]fastnorm.Float8E4M3FN, count)
-	return fastnorm.Of(s, quantRows, count/quantRows), func(i int) float64 { return float64(s[i].Float32()) }
+	return fastnorm.Of(s, quantRows, count/quantRows),
+		func(i int) float64 { return float64(s[i].Float32()) }
 }
 
 func i8Codes() (fastnorm.Tensor, func(int) float64) {
@@ -79,12 +83,14 @@ func i8Codes() (fastnorm.Tensor, func(int) float64) {
 
 func e4m3Codes() (fastnorm.Tensor, func(int) float64) {
 	s := make([]fastnorm.Float8E4M3FN, quantRows*quantColumns)
-	return fastnorm.Of(s, quantRows, quantColumns), func(i int) float64 { return float64(s[i].Float32()) }
+	return fastnorm.Of(s, quantRows, quantColumns),
+		func(i int) float64 { return float64(s[i].Float32()) }
 }
 
 func e5m2Codes() (fastnorm.Tensor, func(int) float64) {
 	s := make([]fastnorm.Float8E5M2, quantRows*quantColumns)
-	return fastnorm.Of(s, quantRows, quantColumns), func(i int) float64 { return float64(s[i].Float32()) }
+	return fastnorm.Of(s, quantRows, quantColumns),
+		func(i int) float64 { return float64(s[i].Float32()) }
 }
 
 func e2m1Codes() (fastnorm.Tensor, func(int) float64) {
@@ -99,17 +105,26 @@ func e2m1Codes() (fastnorm.Tensor, func(int) float64) {
 }
 
 var schemes = []quantised{
-	{"i8 per row", fastnorm.Quant{Scheme: fastnorm.QuantPerRow}, i8Codes, 1, quantColumns, f32Scales, 127, true, 0, 1},
-	{"e4m3 per row", fastnorm.Quant{Scheme: fastnorm.QuantPerRow}, e4m3Codes, 1, quantColumns, f32Scales, 448, true, 1.0 / 8, 1.0 / 512},
-	{"e5m2 per row", fastnorm.Quant{Scheme: fastnorm.QuantPerRow}, e5m2Codes, 1, quantColumns, f32Scales, 57344, true, 1.0 / 4, 1.0 / 65536},
-	{"e4m3 per row, powers of two", fastnorm.Quant{Scheme: fastnorm.QuantPerRow, ScalePow2: true}, e4m3Codes, 1, quantColumns, f32Scales, 448, false, 1.0 / 8, 1.0 / 512},
-	{"e4m3 per block", fastnorm.Quant{Scheme: fastnorm.QuantPerBlock, BlockSize: 64}, e4m3Codes, quantColumns / 64, 64, f32Scales, 448, true, 1.0 / 8, 1.0 / 512},
-	{"mxfp8", fastnorm.Quant{Scheme: fastnorm.QuantMXFP8}, e4m3Codes, quantColumns / 32, 32, e8Scales, 448, false, 1.0 / 8, 1.0 / 512},
-	{"nvfp4", fastnorm.Quant{Scheme: fastnorm.QuantNVFP4}, e2m1Codes, quantColumns / 16, 16, e4m3Scales, 6, false, 1.0 / 2, 1.0 / 2},
-	{"i8 per tensor", fastnorm.Quant{Scheme: fastnorm.QuantPerTensor}, i8Codes, 0, quantRows * quantColumns, nil, 127, false, 0, 1},
+	{"i8 per row", fastnorm.Quant{Scheme: fastnorm.QuantPerRow}, i8Codes, 1, quantColumns, f32Scales,
+		127, true, 0, 1},
+	{"e4m3 per row", fastnorm.Quant{Scheme: fastnorm.QuantPerRow}, e4m3Codes, 1, quantColumns,
+		f32Scales, 448, true, 1.0 / 8, 1.0 / 512},
+	{"e5m2 per row", fastnorm.Quant{Scheme: fastnorm.QuantPerRow}, e5m2Codes, 1, quantColumns,
+		f32Scales, 57344, true, 1.0 / 4, 1.0 / 65536},
+	{"e4m3 per row, powers of two", fastnorm.Quant{Scheme: fastnorm.QuantPerRow, ScalePow2: true},
+		e4m3Codes, 1, quantColumns, f32Scales, 448, false, 1.0 / 8, 1.0 / 512},
+	{"e4m3 per block", fastnorm.Quant{Scheme: fastnorm.QuantPerBlock, BlockSize: 64}, e4m3Codes,
+		quantColumns / 64, 64, f32Scales, 448, true, 1.0 / 8, 1.0 / 512},
+	{"mxfp8", fastnorm.Quant{Scheme: fastnorm.QuantMXFP8}, e4m3Codes, quantColumns / 32, 32, e8Scales,
+		448, false, 1.0 / 8, 1.0 / 512},
+	{"nvfp4", fastnorm.Quant{Scheme: fastnorm.QuantNVFP4}, e2m1Codes, quantColumns / 16, 16,
+		e4m3Scales, 6, false, 1.0 / 2, 1.0 / 2},
+	{"i8 per tensor", fastnorm.Quant{Scheme: fastnorm.QuantPerTensor}, i8Codes, 0,
+		quantRows * quantColumns, nil, 127, false, 0, 1},
 }
 
-// Codes times scales are the unquantised output but for the rounding of the codes, and of nvfp4's scales.
+// Codes times scales are the unquantised output but for the rounding of the codes, and of nvfp4's
+// scales.
 func TestQuantised(t *testing.T) {
 	c := cpu(t)
 	x := random(formats[0], quantRows*quantColumns, 2)
@@ -126,7 +141,8 @@ func TestQuantised(t *testing.T) {
 			} else {
 				quant.Scale = fastnorm.Of([]float32{0.0625}, 1)
 			}
-			n := fastnorm.Norm{Eps: 1e-5, X: x.view(quantRows, quantColumns), Y: fastnorm.Of(y, quantRows, quantColumns), Quant: &quant}
+			n := fastnorm.Norm{Eps: 1e-5, X: x.view(quantRows, quantColumns),
+				Y: fastnorm.Of(y, quantRows, quantColumns), Quant: &quant}
 			check(t, c.Norm(n))
 			largest := 0.0
 			for first := 0; first < len(y); first += s.block {
@@ -139,7 +155,8 @@ func TestQuantised(t *testing.T) {
 				if s.exact && math.Abs(k-top/s.most) > 1e-6*k {
 					t.Errorf("a scale is %v, required: %v", k, top/s.most)
 				}
-				if fraction, _ := math.Frexp(k); (quant.ScalePow2 || quant.Scheme == fastnorm.QuantMXFP8) && fraction != 0.5 {
+				if fraction, _ := math.Frexp(k); (quant.ScalePow2 || quant.Scheme == fastnorm.QuantMXFP8) &&
+					fraction != 0.5 {
 					t.Errorf("a scale is %v, no power of two", k)
 				}
 				for i := first; i < first+s.block; i++ {
@@ -148,7 +165,8 @@ func TestQuantised(t *testing.T) {
 					if quant.Scheme == fastnorm.QuantNVFP4 {
 						off += math.Abs(wanted) / 16 // saturation under a scale that was rounded down
 					}
-					if wanted = math.Copysign(min(math.Abs(wanted), s.most*k), wanted); math.Abs(value-wanted) > off*(1+1e-5) {
+					wanted = math.Copysign(min(math.Abs(wanted), s.most*k), wanted)
+					if math.Abs(value-wanted) > off*(1+1e-5) {
 						t.Fatalf("element %d is %v, required: %v within %v", i, value, wanted, off)
 					}
 				}

@@ -6,8 +6,8 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// Status is the result of a call of the library. A newer library may return values without a name here; the
-// decade, Status / 10, tells their kind.
+// Status is the result of a call of the library. A newer library may return values without a name
+// here; the decade, Status / 10, tells their kind.
 type Status int32
 
 // The statuses of this version.
@@ -73,11 +73,15 @@ var (
 // ErrClosed is returned by calls on a context after [Context.Close]. It is an ErrArgument, too.
 var ErrClosed error = &Error{Status: StatusArgument, Message: "context is closed"}
 
-// lastError makes the error of a status that a call on this thread has just returned. The goroutine must have
-// been locked to its thread since before that call.
+// ErrPeerClosed is returned by calls on a peer after [Peer.Close]. It is an ErrArgument, too.
+var ErrPeerClosed error = &Error{Status: StatusArgument, Message: "peer is closed"}
+
+// lastError makes the error of a status that a call on this thread has just returned. The goroutine
+// must have been locked to its thread since before that call.
 func lastError(status int32) error {
 	if status == malformed {
-		return &Error{Status: StatusInternal, Message: "the words of the call are malformed: a defect of the Go bindings"}
+		return &Error{Status: StatusInternal,
+			Message: "the words of the call are malformed: a defect of the Go bindings"}
 	}
 	return &Error{
 		Status:      Status(status),
@@ -89,8 +93,8 @@ func lastError(status int32) error {
 // malformed is FNB_MALFORMED of words.h.
 const malformed = -1
 
-// checked runs a function of the raw layer and fetches the text of its failure: that is the thread's, and
-// goroutines move between threads.
+// checked runs a function of the raw layer and fetches the text of its failure: that is the
+// thread's, and goroutines move between threads.
 func checked(f func() int32) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -12,8 +12,9 @@ import (
 // inlineRank is the rank up to which a Tensor holds its shape in itself; functions take 1 to 8.
 const inlineRank = 4
 
-// Tensor is a view of memory with a dtype, a shape and strides. It is a plain value that may be copied and
-// kept; it owns no memory, but one of a slice keeps the slice alive. The zero Tensor is "not given".
+// Tensor is a view of memory with a dtype, a shape and strides. It is a plain value that may be
+// copied and kept; it owns no memory, but one of a slice keeps the slice alive. The zero Tensor is
+// "not given".
 type Tensor struct {
 	data   unsafe.Pointer // of a slice, pinned during calls; nil for an address
 	where  uint64         // without a slice the address, with one its bytes
@@ -44,16 +45,19 @@ const (
 	wrongStride       // not one stride for each extent
 )
 
-// Of views a slice as a compact, row-major tensor in ordinary memory. A slice that is longer than the shape
-// needs is fine; one that is shorter is an error of the call that uses the tensor.
+// Of views a slice as a compact, row-major tensor in ordinary memory. A slice that is longer than
+// the shape needs is fine; one that is shorter is an error of the call that uses the tensor.
 func Of[T Element](data []T, shape ...int) Tensor {
-	return ofSlice(unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), dtypeOf[T](), shape)
+	return ofSlice(unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))),
+		dtypeOf[T](), shape)
 }
 
-// View is [Of] with a dtype of its own: the slice is mere memory. So a []uint16 can hold bf16 bits, and a
-// []byte anything, if its address is a multiple of the element's size.
-func View[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | float32](data []T, dtype DType, shape ...int) Tensor {
-	return ofSlice(unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), dtype, shape)
+// View is [Of] with a dtype of its own: the slice is mere memory. So a []uint16 can hold bf16 bits,
+// and a []byte anything, if its address is a multiple of the element's size.
+func View[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | float32](data []T,
+	dtype DType, shape ...int) Tensor {
+	return ofSlice(unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))),
+		dtype, shape)
 }
 
 func ofSlice(data unsafe.Pointer, size int, dtype DType, shape []int) Tensor {
@@ -66,16 +70,17 @@ func ofSlice(data unsafe.Pointer, size int, dtype DType, shape []int) Tensor {
 	return t
 }
 
-// At views memory by its address as a compact, row-major tensor: memory of a GPU, or of C. It must be valid
-// until the call has returned, on a GPU until the stream has run the work. Nothing can be checked here.
+// At views memory by its address as a compact, row-major tensor: memory of a GPU, or of C. It must
+// be valid until the call has returned, on a GPU until the stream has run the work. Nothing can be
+// checked here.
 func At(device Device, address uintptr, dtype DType, shape ...int) Tensor {
 	t := Tensor{where: uint64(address), device: device, dtype: dtype, given: true}
 	t.setShape(shape)
 	return t
 }
 
-// WithStrides returns the tensor with strides, counted in elements, one for each extent. The last dimension
-// must be contiguous; leading strides are free: any sign, 0 for inputs.
+// WithStrides returns the tensor with strides, counted in elements, one for each extent. The last
+// dimension must be contiguous; leading strides are free: any sign, 0 for inputs.
 func (t Tensor) WithStrides(strides ...int) Tensor {
 	m := t.copyMore()
 	m.strided, m.given = true, len(strides)
@@ -87,7 +92,8 @@ func (t Tensor) WithStrides(strides ...int) Tensor {
 	return t
 }
 
-// WithOffset returns the tensor with that many bytes added to its address; the first element lies there.
+// WithOffset returns the tensor with that many bytes added to its address; the first element lies
+// there.
 func (t Tensor) WithOffset(bytes uint64) Tensor {
 	m := t.copyMore()
 	m.offset = bytes
@@ -182,8 +188,8 @@ func (t *Tensor) check() {
 	t.checkMemory()
 }
 
-// checkMemory notes a slice that is too short. What the library finds itself, such as a negative extent, is
-// left to it.
+// checkMemory notes a slice that is too short. What the library finds itself, such as a negative
+// extent, is left to it.
 func (t *Tensor) checkMemory() {
 	if t.data == nil || t.rank > raw.MaxRank {
 		return
@@ -217,8 +223,8 @@ func (t *Tensor) compactFits() bool {
 	return high == 0 && low <= t.where*8
 }
 
-// reach returns the first byte that belongs to an element and the one after the last, counted from the start of
-// the slice; false if they cannot be counted.
+// reach returns the first byte that belongs to an element and the one after the last, counted from
+// the start of the slice; false if they cannot be counted.
 func (t *Tensor) reach() (low, high int64, ok bool) {
 	var first, last int64 // elements
 	compact := int64(1)
@@ -286,8 +292,9 @@ func magnitude(a int64) uint64 {
 func (t *Tensor) refusal(name string) error {
 	if t.fault == wrongStride {
 		return &Error{
-			Status:  StatusLayout,
-			Message: fmt.Sprintf("%s has %d strides; required: %d, one for each extent of %v", name, t.more.given, t.rank, t.Shape()),
+			Status: StatusLayout,
+			Message: fmt.Sprintf("%s has %d strides; required: %d, one for each extent of %v", name,
+				t.more.given, t.rank, t.Shape()),
 		}
 	}
 	layout := fmt.Sprintf("shape %v", t.Shape())
@@ -303,7 +310,8 @@ func (t *Tensor) refusal(name string) error {
 		required = fmt.Sprintf("bytes %d to %d", low, high)
 	}
 	return &Error{
-		Status:  StatusShape,
-		Message: fmt.Sprintf("%s's slice has %d bytes; required: %s for %s of %v", name, t.where, required, layout, t.dtype),
+		Status: StatusShape,
+		Message: fmt.Sprintf("%s's slice has %d bytes; required: %s for %s of %v", name, t.where,
+			required, layout, t.dtype),
 	}
 }

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Tests of the Go bindings against a built libfastnorm: format, vet, staticcheck, the Go tests alone and under
-the race detector and cgo's strictest checks, the README's program as a user builds it, the decoder of words.
+"""Tests of the Go bindings against a built libfastnorm.
+
+They are format, vet and staticcheck; the Go tests, alone, under the race detector and with cgo's
+strictest checks; the README's program as a user builds it; and the decoder of words.
 
   test.py --pkgconfig DIR --library-dir DIR --work DIR
 """
@@ -27,8 +29,8 @@ STATICCHECK = "honnef.co/go/tools/cmd/staticcheck@v0.8.0"
 
 
 def cache_key(pkgconfig):
-    """Go's build cache keeps what pkg-config once said of a library and does not ask again when the library has
-    moved; C flags of its own make it a package of its own."""
+    """Go's build cache keeps what pkg-config once said of a library and does not ask again when the
+    library has moved; C flags of its own make it a package of its own."""
     text = "".join(path.read_text() for path in sorted(pkgconfig.glob("fastnorm*.pc")))
     return f"-DFASTNORM_TEST_LIBRARY=0x{zlib.crc32(f'{pkgconfig}{text}'.encode()):x}"
 

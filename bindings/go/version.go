@@ -15,8 +15,8 @@ func VersionString() string { return raw.Fastnorm_version_string() }
 // BuildInfo says what the loaded library contains, one "key: value" line each; for people and logs.
 func BuildInfo() string { return raw.Fastnorm_build_info() }
 
-// NumericVersion returns the version of the arithmetic: libraries of one number give the same bits for the
-// same call on the same backend.
+// NumericVersion returns the version of the arithmetic: libraries of one number give the same bits
+// for the same call on the same backend.
 func NumericVersion() int { return int(raw.Fastnorm_numeric_version()) }
 
 // Kernel is a kernel of the loaded library.
@@ -32,7 +32,8 @@ func Kernels() ([]Kernel, error) {
 	defer raw.DeleteFastnorm_kernel_info(info)
 	found := make([]Kernel, raw.Fastnorm_kernel_count())
 	for i := range found {
-		if err := checked(func() int32 { return raw.Fastnorm_kernel_describe(int32(i), info) }); err != nil {
+		describe := func() int32 { return raw.Fastnorm_kernel_describe(int32(i), info) }
+		if err := checked(describe); err != nil {
 			return nil, err
 		}
 		found[i] = Kernel{Family: info.GetFamily(), Arch: info.GetArch(), Name: info.GetName()}
@@ -40,15 +41,16 @@ func Kernels() ([]Kernel, error) {
 	return found, nil
 }
 
-// checkVersion refuses a library that is older than the headers this package was generated from. One of
-// another ABI has another soname and is not loaded at all.
+// checkVersion refuses a library that is older than the headers this package was generated from.
+// One of another ABI has another soname and is not loaded at all.
 func checkVersion(loaded int32) error {
 	if loaded >= raw.FASTNORM_VERSION {
 		return nil
 	}
 	return &Error{
-		Status:  StatusUnsupported,
-		Message: fmt.Sprintf("libfastnorm %s is loaded; required: %s or later", versionText(loaded), versionText(raw.FASTNORM_VERSION)),
+		Status: StatusUnsupported,
+		Message: fmt.Sprintf("libfastnorm %s is loaded; required: %s or later", versionText(loaded),
+			versionText(raw.FASTNORM_VERSION)),
 	}
 }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Builds and tests the Java binding against a libfastnorm, with Maven: compiles without warnings, runs the
-JUnit tests, makes the jars and the Javadoc, and runs the README's example as a user would.
+"""Builds and tests the Java binding against a libfastnorm, with Maven: compiles without warnings,
+runs the JUnit tests, makes the jars and the Javadoc, and runs the README's example as a user would.
 
-Everything goes below --work. Maven takes plugins and JUnit from its local repository, or the first time from
-where its settings say."""
+Everything goes below --work. Maven takes plugins and JUnit from its local repository, or the first
+time from where its settings say."""
 
 import argparse
 import hashlib

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Tests of the Rust bindings: format, lints, documentation, the crates' own tests, what must not compile,
-faults that a preloaded stub brings about, libraries that must be refused, and the README's example as a user
-would build it.
+"""Tests of the Rust bindings.
 
-Needs cargo; clippy, rustfmt and a nightly Miri where they are there. Everything that is built goes below --work. The last
-line is the count.
+They are format, lints and documentation; the crates' own tests, and what must not compile; faults
+that a preloaded stub brings about; libraries that must be refused; and the README's example as a
+user would build it.
+
+Needs cargo; clippy, rustfmt and a nightly Miri where they are there. Everything that is built goes
+below --work. The last line is the count.
 """
 
 import argparse
@@ -202,7 +204,8 @@ def run_tests(s):
 
 
 def check_miri(s):
-    """What the crates do before and after they call the library, under Miri: it calls no foreign functions."""
+    """What the crates do before and after they call the library, under Miri: it calls no foreign
+    functions."""
     if version_of(["cargo", "+nightly", "miri", "--version"]) is None:
         s.cases.skip(
             "miri",
@@ -217,7 +220,8 @@ def check_miri(s):
 
 
 def artifacts(s):
-    """The compiled library of the crate `fastnorm`, and its test programs that run in other ways, too."""
+    """The compiled library of the crate `fastnorm`, and its test programs that run in other ways,
+    too."""
     command = [
         "cargo",
         "test",

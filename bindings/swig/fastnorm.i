@@ -1,7 +1,8 @@
-/* The public headers of libfastnorm, for SWIG: the one input of every generated file of the bindings.
+/* The public headers of libfastnorm, for SWIG: the one input of every generated file of the
+ * bindings.
  *
- * A language's own interface file sets its typemaps and %ignore lines and then includes this one. The
- * order is that of dependence; generate.py stops if a public header is missing here. */
+ * A language's own interface file sets its typemaps and %ignore lines and then includes this one.
+ * The order is that of dependence; generate.py stops if a public header is missing here. */
 %{
 #include <fastnorm/fastnorm.h>
 %}

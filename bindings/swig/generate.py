@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Writes the generated files of the bindings, which are committed: users and ordinary builds need neither
-SWIG nor this program.
+"""Writes the generated files of the bindings, which are committed: users and ordinary builds need
+neither SWIG nor this program.
 
   generate.py                  write them all
   generate.py --only rust go   write those of some targets
-  generate.py --check          write to a temporary folder, compare with what is committed, print the
-                               differences and the number of files that are the same, differ, were skipped
+  generate.py --check          write to a temporary folder and compare with what is committed;
+                               print the differences and how many files are the same, differ,
+                               were skipped
 
-A target is a module beside this one with generate(tree, out_dir): it writes below out_dir, which stands for
-bindings/, and returns the paths it wrote.
+A target is a module beside this one with generate(tree, out_dir): it writes below out_dir, which
+stands for bindings/, and returns the paths it wrote.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-/* The raw layer of the Go bindings, package raw. go.py runs SWIG on this with a folder on the path that
- * holds words.h and go_hidden.i, the list of what the word functions replace.
+/* The raw layer of the Go bindings, package raw. go.py runs SWIG on this with a folder on the path
+ * that holds words.h and go_hidden.i, the list of what the word functions replace.
  *
- * Enums are int32, sizes uintptr, and so are handles and addresses, that of the words included: cgo looks
- * through what pointers point to before each call. */
+ * Enums are int32, sizes uintptr, and so are handles and addresses, that of the words included: cgo
+ * looks through what pointers point to before each call. */
 %{
 #include <fastnorm/fastnorm.h>
 #include <stdlib.h>
@@ -33,13 +33,16 @@ extern void fastnormGoLog(uintptr_t handle, int32_t level, char* text);
 %typemap(in) enum SWIGTYPE %{ $1 = ($1_ltype)$input; %}
 %typemap(out) enum SWIGTYPE %{ $result = (int32_t)$1; %}
 
-%typemap(gotype) void *, fastnorm_context *, const uint64_t *words "uintptr"
-%typemap(in) void *, fastnorm_context *, const uint64_t *words %{ $1 = ($1_ltype)$input; %}
-%typemap(out) void *, fastnorm_context * %{ $result = (uintptr_t)$1; %}
+%typemap(gotype) void *, fastnorm_context *, fastnorm_peer *, const fastnorm_peer *,
+                 const uint64_t *words "uintptr"
+%typemap(in) void *, fastnorm_context *, fastnorm_peer *, const fastnorm_peer *,
+             const uint64_t *words %{ $1 = ($1_ltype)$input; %}
+%typemap(out) void *, fastnorm_context *, fastnorm_peer * %{ $result = (uintptr_t)$1; %}
 
-/* A bare T * would be one type with T **. */
-%typemap(gotype) fastnorm_context ** "*uintptr"
+/* A plain T * would be one type with T **. */
+%typemap(gotype) fastnorm_context **, fastnorm_peer ** "*uintptr"
 %typemap(gotype) int32_t * "*int32"
+%typemap(gotype) uint64_t *bytes "*uint64"
 
 /* --- what is bound --- */
 
@@ -63,6 +66,8 @@ extern void fastnormGoLog(uintptr_t handle, int32_t level, char* text);
 FNB_FILLED(fastnorm_info)
 FNB_FILLED(fastnorm_device_info)
 FNB_FILLED(fastnorm_kernel_info)
+FNB_FILLED(fastnorm_peer_state)
+%ignore fastnorm_peer_state::reserved;
 
 %include "fastnorm.i"
 %include "words.h"
@@ -72,6 +77,23 @@ FNB_FILLED(fastnorm_kernel_info)
 %{
 static void fnb_log(void* user, int32_t level, const char* text) {
   fastnormGoLog((uintptr_t)user, level, (char*)text);
+}
+
+static fastnorm_peer_options fnb_peer_options(int32_t rank, int32_t ranks, uint32_t dtype,
+                                              int32_t algorithm, int64_t max_columns,
+                                              int64_t one_shot_bytes, int64_t wait_ns,
+                                              int32_t rings) {
+  fastnorm_peer_options options = {0};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.dtype = (fastnorm_dtype_id)dtype;
+  options.algorithm = (fastnorm_peer_algorithm)algorithm;
+  options.max_columns = max_columns;
+  options.one_shot_bytes = one_shot_bytes;
+  options.wait_ns = wait_ns;
+  options.rings = rings;
+  return options;
 }
 %}
 
@@ -94,11 +116,31 @@ static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id
   return fastnorm_context_create(device, &options, context);
 }
 
-/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a size_t. */
+/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a
+ * size_t. */
 static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* events, size_t capacity,
                                           void* count) {
   return fastnorm_profile_decode(buffer, bytes, (fastnorm_profile_event*)events, capacity,
                                  (size_t*)count);
+}
+
+/* `buffers`: memory of `count` addresses; NULL = a peer with a buffer of its own. */
+static fastnorm_status fnb_peer_create(fastnorm_context* context, int32_t rank, int32_t ranks,
+                                       uint32_t dtype, int32_t algorithm, int64_t max_columns,
+                                       int64_t one_shot_bytes, int64_t wait_ns, int32_t rings,
+                                       void* buffers, int32_t count, fastnorm_peer** peer) {
+  const fastnorm_peer_options options = fnb_peer_options(rank, ranks, dtype, algorithm, max_columns,
+                                                         one_shot_bytes, wait_ns, rings);
+  if (buffers == NULL) return fastnorm_peer_create(context, &options, peer);
+  return fastnorm_peer_create_from_pointers(context, &options, (void* const*)buffers, count, peer);
+}
+static fastnorm_status fnb_peer_buffer_bytes(fastnorm_context* context, int32_t rank, int32_t ranks,
+                                             uint32_t dtype, int32_t algorithm, int64_t max_columns,
+                                             int64_t one_shot_bytes, int64_t wait_ns, int32_t rings,
+                                             uint64_t* bytes) {
+  const fastnorm_peer_options options = fnb_peer_options(rank, ranks, dtype, algorithm, max_columns,
+                                                         one_shot_bytes, wait_ns, rings);
+  return fastnorm_peer_buffer_bytes(context, &options, bytes);
 }
 
 static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_id,

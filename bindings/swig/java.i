@@ -1,8 +1,8 @@
 /* libfastnorm for Java: package-private classes Raw and RawJNI, and the C code behind them.
  *
- * Calls go through the functions of words.h. What users see is written by hand over Raw. java.py lists
- * in wrapped.i what else follows from the headers: handles, structs that the library fills in, and what is not
- * wrapped because words.h or the functions below replace it. */
+ * Calls go through the functions of words.h. What users see is written by hand over Raw. java.py
+ * lists in wrapped.i what else follows from the headers: handles, structs that the library fills
+ * in, and what is not wrapped because words.h or the functions below replace it. */
 %module(moduleimports="") Raw
 
 %include "enumtypeunsafe.swg"

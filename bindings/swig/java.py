@@ -25,7 +25,8 @@ SCALARS = {"int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "float", "dou
 
 
 def is_filled(struct):
-    """Whether the library fills the struct in: an object of Java. All others are described in words."""
+    """Whether the library fills the struct in: an object of Java. All others are described in
+    words."""
     return struct.name.endswith("info")
 
 
@@ -45,7 +46,8 @@ def has_rule(tree, type):
 
 
 def wrapped(tree):
-    """Lines for SWIG: how it shall wrap handles and the structs that the library fills in, and what not."""
+    """Lines for SWIG: how it shall wrap handles and the structs that the library fills in, and what
+    not."""
     in_words = {f.name for family in tree.families for f in family.functions.values()}
     for function in tree.functions:
         types = [function.returns, *(p.type for p in function.parameters)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of java.py: a family that does not exist yet needs nothing by hand in the raw layer, which compiles; a
-function that Java has no rule for stops the generator.
+"""Tests of java.py: a family that does not exist yet needs nothing by hand in the raw layer, which
+compiles; a function that Java has no rule for stops the generator.
 
   java_test.py --work DIR"""
 
@@ -53,8 +53,9 @@ typedef struct fastnorm_stir_info {
 } fastnorm_stir_info;
 
 /** Stir. */
-FASTNORM_API fastnorm_status fastnorm_stir(fastnorm_context* context, const fastnorm_stir_args* args,
-                                           void* workspace, size_t workspace_bytes, void* stream);
+FASTNORM_API fastnorm_status fastnorm_stir(fastnorm_context* context,
+                                           const fastnorm_stir_args* args, void* workspace,
+                                           size_t workspace_bytes, void* stream);
 
 /** What would come of it. */
 FASTNORM_API fastnorm_status fastnorm_stir_query(fastnorm_context* context,
@@ -62,7 +63,8 @@ FASTNORM_API fastnorm_status fastnorm_stir_query(fastnorm_context* context,
                                                  fastnorm_stir_info* info);
 
 /** Of no family. */
-FASTNORM_API fastnorm_status fastnorm_spoon_wash(fastnorm_spoon* spoon, int32_t times, const char* how);
+FASTNORM_API fastnorm_status fastnorm_spoon_wash(fastnorm_spoon* spoon, int32_t times,
+                                                 const char* how);
 
 #endif
 """

@@ -33,9 +33,10 @@ SCALARS = {
     "char": "c_char",
 }
 KEYWORDS = set(
-    """as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop
-    match mod move mut pub ref return self static struct super trait true type unsafe use where while abstract become
-    box do final macro override priv try typeof unsized virtual yield""".split()
+    """as async await break const continue crate dyn else enum extern false fn for gen if impl in
+    let loop match mod move mut pub ref return self static struct super trait true type unsafe use
+    where while abstract become box do final macro override priv try typeof unsized virtual
+    yield""".split()
 )
 
 # Functions that the headers define are no symbols: fastnorm-sys/src/lib.rs has them by hand.

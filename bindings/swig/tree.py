@@ -151,7 +151,8 @@ class Function:
 
 @dataclass
 class Family:
-    """One args struct and its functions, and the struct of a part where calls have parts beside it."""
+    """One args struct and its functions, and the struct of a part where calls have parts beside
+    it."""
 
     name: str  # "norm"
     args: Struct
@@ -199,9 +200,9 @@ class Tree:
 
     @property
     def families(self):
-        """Every struct fastnorm_NAME_args, with the functions whose names begin with fastnorm_NAME and
-        that take it. A struct fastnorm_NAME_MORE_part makes a family NAME_MORE, whose calls take the
-        args of NAME."""
+        """Every struct fastnorm_NAME_args, with the functions whose names begin with fastnorm_NAME
+        and that take it. A struct fastnorm_NAME_MORE_part makes a family NAME_MORE, whose calls
+        take the args of NAME."""
         found = []
         for struct in self.structs:
             match = re.fullmatch(r"fastnorm_(\w+)_args", struct.name)
@@ -288,8 +289,8 @@ def run_swig(*arguments, cwd=None):
 
 def parse_xml():
     with tempfile.TemporaryDirectory() as folder:
-        # Any target writes the tree; Java's, with -doxygen, keeps the comments. 451: a setter that this
-        # run throws away might leak.
+        # Any target writes the tree; Java's, with -doxygen, keeps the comments. 451: a setter that
+        # this run throws away might leak.
         run_swig(
             "-java",
             "-doxygen",
@@ -316,8 +317,8 @@ def attributes(node):
 
 
 def parse_doc(text):
-    """The comment without its stars. The comment of a macro with arguments, which is no item, comes joined
-    by two blanks with the next one: only the last counts."""
+    """The comment without its stars. The comment of a macro with arguments, which is no item, comes
+    joined by two blanks with the next one: only the last counts."""
     text = re.split(r"(?<=[.])  (?=\S)", text or "")[-1]
     lines = [re.sub(r"^\s*\*( {0,2}|$)", "", line).rstrip() for line in text.strip().split("\n")]
     return "\n".join(line.strip() if i == 0 else line for i, line in enumerate(lines)).strip()
@@ -347,8 +348,8 @@ def parse_type(text):
 
 
 def type_of(values):
-    """The type of a variable, or what a function returns: the declarator, without its parameters, and the
-    base type."""
+    """The type of a variable, or what a function returns: the declarator, without its parameters,
+    and the base type."""
     declarator = values["decl"]
     if declarator.startswith("f("):
         depth = end = 0

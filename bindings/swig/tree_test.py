@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Tests of tree.py and rust.py: a family that does not exist yet needs nothing by hand, its layout is that of
-a C compiler, and what the bindings have no rule for stops the generator instead of being half bound.
+"""Tests of tree.py and rust.py.
+
+A family that does not exist yet needs nothing by hand, and its layout is that of a C compiler. What
+the bindings have no rule for stops the generator instead of being half bound.
 """
 
 import shutil
@@ -66,7 +68,8 @@ FASTNORM_API void fastnorm_mixer(fastnorm_device device, fastnorm_mix_fn fn, con
 
 #endif
 """
-# An args struct holds no arrays; this line is for the test of layouts and is taken out for the others.
+# An args struct holds no arrays; this line is for the test of layouts and is taken out for the
+# others.
 ARRAY = "  uint8_t small[3];            /**< Bytes. */\n"
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The decoder of words.h, for every family: what an independent encoder writes comes back field by field, and
-random, truncated and spoilt lists are refused or read without a fault under the address and undefined-behaviour
-sanitizers.
+"""Tests of the decoder of words.h, for every family.
+
+What an independent encoder writes comes back field by field. Random, truncated and spoilt lists are
+refused or read without a fault, under the address and undefined-behaviour sanitizers.
 
   words_test.py --work DIR [--inputs N]     N random inputs; 2 million take about a minute
 """
@@ -20,7 +21,8 @@ import tree as headers  # noqa: E402
 import words  # noqa: E402
 from cases import Cases  # noqa: E402
 
-# A family that the library does not have: every kind of field, and that its shims need nothing by hand.
+# A family that the library does not have: every kind of field, and that its shims need nothing by
+# hand.
 INVENTED = """\
 #include <fastnorm/fastnorm.h>
 
@@ -117,12 +119,15 @@ static volatile uint64_t sink;
 static void touch(const fastnorm_tensor* t) {
   int32_t i;
   if (t == NULL) return;
-  sink += (uintptr_t)t->data + t->byte_offset + (uint64_t)t->device_type + (uint64_t)t->device_id + t->dtype.code;
+  sink += (uintptr_t)t->data + t->byte_offset + (uint64_t)t->device_type + (uint64_t)t->device_id;
+  sink += t->dtype.code;
   if (t->ndim > FNB_MAX_RANK) {
     check(t->shape == NULL && t->strides == NULL, "extents of a rank that carries none");
     return;
   }
-  for (i = 0; i < t->ndim; ++i) sink += (uint64_t)t->shape[i] + (t->strides != NULL ? (uint64_t)t->strides[i] : 0);
+  for (i = 0; i < t->ndim; ++i) {
+    sink += (uint64_t)t->shape[i] + (t->strides != NULL ? (uint64_t)t->strides[i] : 0);
+  }
 }
 
 static uint64_t list[4096];
@@ -146,7 +151,9 @@ static plain_tensor random_tensor(void) {
   t.device_type = (int32_t)random_word(), t.device_id = (int32_t)random_word();
   t.ndim = (int32_t)(random_word() % 8 == 0 ? random_word() % 0x80000000u : random_word() % 11);
   t.dtype = (uint32_t)random_word();
-  for (i = 0; i < FNB_MAX_RANK; ++i) t.shape[i] = (int64_t)random_word(), t.strides[i] = (int64_t)random_word();
+  for (i = 0; i < FNB_MAX_RANK; ++i) {
+    t.shape[i] = (int64_t)random_word(), t.strides[i] = (int64_t)random_word();
+  }
   return t;
 }
 
@@ -168,19 +175,24 @@ static void compare(const fastnorm_tensor* found, const plain_tensor* t, const c
   check((uintptr_t)found->data == t->address && found->byte_offset == t->offset, what);
   check(found->device_type == t->device_type && found->device_id == t->device_id, what);
   check(found->ndim == t->ndim, what);
-  check(((uint32_t)found->dtype.code | (uint32_t)found->dtype.bits << 8 | (uint32_t)found->dtype.lanes << 16) == t->dtype, what);
+  check(((uint32_t)found->dtype.code | (uint32_t)found->dtype.bits << 8 |
+         (uint32_t)found->dtype.lanes << 16) == t->dtype,
+        what);
   if (t->ndim > FNB_MAX_RANK) return;
   check(memcmp(found->shape, t->shape, (size_t)t->ndim * 8) == 0, what);
   check((found->strides != NULL) == t->strided, what);
-  if (found->strides != NULL) check(memcmp(found->strides, t->strides, (size_t)t->ndim * 8) == 0, what);
+  if (found->strides != NULL) {
+    check(memcmp(found->strides, t->strides, (size_t)t->ndim * 8) == 0, what);
+  }
 }
 """
 
-# Sound lists, and random ones: some are sound descriptions that are cut or spoilt, some are anything, in a buffer of their
-# own size so that a byte too much is found.
+# Sound lists, and random ones. Of these some are sound descriptions that are cut or spoilt, and
+# some are anything. Each has a buffer of its own size, so that a byte too much is found.
 TAIL = """
 /* Only the very list is taken: not one word less or more, no unknown bit of the mask. */
-static void refuses(fastnorm_status (*call)(const uint64_t*, size_t), size_t scalars, size_t tensors) {
+static void refuses(fastnorm_status (*call)(const uint64_t*, size_t), size_t scalars,
+                    size_t tensors) {
   const size_t whole = used;
   uint64_t* const mask = &list[scalars];
   check(call(list, whole) == FASTNORM_OK, "a sound list");
@@ -215,7 +227,9 @@ static void random_input(void (*call)(const uint64_t*, size_t), void (*write)(vo
       count = random_word() % 400;
   }
   for (i = used; i < count; ++i) list[i] = random_word() >> random_word() % 64;
-  for (i = random_word() % 4; i > 0 && count > 0; --i) list[random_word() % count] ^= 1ull << random_word() % 64;
+  for (i = random_word() % 4; i > 0 && count > 0; --i) {
+    list[random_word() % count] ^= 1ull << random_word() % 64;
+  }
   words = (uint64_t*)malloc(count * 8 + (count == 0));
   memcpy(words, list, count * 8);
   call(words, count);

@@ -1,10 +1,11 @@
-// libfastnorm for XLA: the handlers behind the JAX functions of fastnorm.jax. A call builds the args of one
-// fastnorm_norm or fastnorm_norm_backward on its stack, from the buffers that XLA passes; a status that is not OK
-// becomes XLA's error, with the library's text.
+// libfastnorm for XLA: the handlers behind the JAX functions of fastnorm.jax. A call builds the
+// args of one fastnorm_norm or fastnorm_norm_backward on its stack, from the buffers that XLA
+// passes; a status that is not OK becomes XLA's error, with the library's text.
 //
-// All buffers are compact. The attributes `inputs` and `outputs` are bit masks: which of a family's kInputs and
-// kOutputs there are. x has `lead` dimensions of rows, then [n] or [heads, n]; more in front are a batch of vmap, which
-// every buffer then has. (Flattened by XLA itself, a residual would be copied on its way to the call.)
+// All buffers are compact. The attributes `inputs` and `outputs` are bit masks: which of a family's
+// kInputs and kOutputs there are. x has `lead` dimensions of rows, then [n] or [heads, n]; more in
+// front are a batch of vmap, which every buffer then has. (Flattened by XLA itself, a residual
+// would be copied on its way to the call.)
 
 #include "fastnorm_xla.h"
 
@@ -100,8 +101,8 @@ struct Call {
     return has_rows(o) ? rank - lead + 1 : rank;
   }
 
-  // Fills in the struct of an operand without its batch, if it has one, and with its rows as one dimension; of
-  // part `part` of the batch.
+  // Fills in the struct of an operand without its batch, if it has one, and with its rows as one
+  // dimension; of part `part` of the batch.
   void describe_part(Operand& o, int64_t part) {
     const int64_t* from = o.dims.begin() + batch_rank;
     const size_t rank = rank_of(o);
@@ -167,7 +168,8 @@ fastnorm_status run_batch(const Runner<Family>& runner, Call<Family>& call, bool
     std::for_each(begin, end, [&](Operand& o) { call.describe_part(o, 0); });
     return runner.run(call.args);
   }
-  // Without parameters a batch is more rows. Parameters [batch, n] are those of heads, of x as [rows, batch, n].
+  // Without parameters a batch is more rows. Parameters [batch, n] are those of heads, of x as
+  // [rows, batch, n].
   if (!parameters || !heads) {
     std::for_each(begin, end, [&](Operand& o) { call.describe_batch(o, parameters); });
     return runner.run(call.args);
@@ -336,7 +338,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cpu, norm_cpu,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda, norm_cuda,
                               with_norm_attributes(cuda_binding()));
 
-// The same, for XLA to record in CUDA graphs: one kernel launch, nothing allocated, nothing waited for.
+// The same, for XLA to record in CUDA graphs: one kernel launch, nothing allocated, nothing waited
+// for.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda_graph, norm_cuda,
                               with_norm_attributes(cuda_binding()),
                               {ffi::Traits::kCmdBufferCompatible});

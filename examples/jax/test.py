@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Tests of the JAX functions, on the CPU or a CUDA device. The last line is the count.
 
-Every value is compared with double precision, within the bounds of its error, and its bits with those of
-the C ABI called directly. Run with a Python that has JAX and NumPy; --plugin names libfastnorm_xla.so.
+Every value is compared with double precision, within the bounds of its error, and its bits with
+those of the C ABI called directly. Run with a Python that has JAX and NumPy; --plugin names
+libfastnorm_xla.so.
 """
 
 import itertools
@@ -491,7 +492,8 @@ class Function:
 
 
 def refused(suite, name, text, call, *arrays):
-    """Cases: a call is refused with this text, also under jit and eval_shape, and nothing is launched."""
+    """Cases: a call is refused with this text, also under jit and eval_shape, and nothing is
+    launched."""
     before = fj.handler_calls()
     for label, run in (
         ("", call),
@@ -797,7 +799,8 @@ def test_donation(suite):
 
 
 def sharded_program():
-    """Run in a process of its own, which has two CPU devices: a line for each case, with its result."""
+    """Run in a process of its own, which has two CPU devices: a line for each case, with its
+    result."""
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
@@ -916,12 +919,14 @@ DIFFERENTIABLE = {
     "add_rms_norm": ("rms", ("x", "residual", "weight")),
     "fused_add_rms_norm": ("rms", ("x", "residual", "weight")),
 }
-# Largest error of a gradient, relative and in norm: a few roundings to its dtype, or sums in single precision.
+# Largest error of a gradient, relative and in norm: a few roundings to its dtype, or sums in single
+# precision.
 GRADIENT_BOUNDS = {"float32": 5e-6, "float16": 2e-3, "bfloat16": 1.2e-2}
 
 
 def pulled(function, arrays, **options):
-    """Outputs, and gradients by name for gradients of the outputs that are the same for each function."""
+    """Outputs, and gradients by name for gradients of the outputs that are the same for each
+    function."""
     outputs, pull = jax.vjp(lambda arrays: jax.tree.leaves(function(**arrays, **options)), arrays)
     return outputs, pull([normal(y.shape, y.dtype.name, 300 + i) for i, y in enumerate(outputs)])[0]
 
@@ -1227,7 +1232,8 @@ def test_handlers_for_cuda(suite):
 
 
 def recorded_program():
-    """Run in a process of its own, whose XLA records custom calls in CUDA graphs: values, and how often XLA called."""
+    """Run in a process of its own, whose XLA records custom calls in CUDA graphs: values, and how
+    often XLA called."""
 
     def program(x, residual, weights):
         for weight in weights:

@@ -96,8 +96,8 @@ def cached(cache, rows):
 
 
 def direct(parts, results, **fields):
-    """Runs the same call by ctypes on copies in host memory. parts: dicts of the C fields, arrays as
-    arrays; results: for each part shapes and dtypes by name. Bytes of the results, in order."""
+    """Runs the same call by ctypes on copies in host memory. parts: dicts of the C fields, arrays
+    as arrays; results: for each part shapes and dtypes by name. Bytes of the results, in order."""
     kept = []
 
     def view(name, value):
@@ -177,7 +177,8 @@ def test_layer(suite):
 
 
 def test_options(suite):
-    """Every option reaches the library: each gives the bits of the C ABI, and other bits than without."""
+    """Every option reaches the library: each gives the bits of the C ABI, and other bits than
+    without."""
     if context is None:
         suite.skip("options", "only on the CPU")
         return

@@ -124,10 +124,31 @@ def microseconds(step, calls=50, samples=9):
     return sorted(times)[samples // 2]
 
 
+def by_symmetric_memory(fn, x, residual, weight):
+    """PyTorch's all-reduces without multicast, each before the fused norm."""
+    from torch.distributed import _symmetric_memory as symmetric
+
+    group = dist.group.WORLD.group_name
+    shared = symmetric.empty(x.shape, dtype=x.dtype, device=x.device).fill_(0)
+    symmetric.rendezvous(shared, group)
+
+    def one_shot():
+        total = torch.ops.symm_mem.one_shot_all_reduce(shared, "sum", group)
+        fn.fused_add_rms_norm(total, residual, weight, 1e-6)
+
+    def two_shot():
+        torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", group)
+        fn.fused_add_rms_norm(shared, residual, weight, 1e-6)
+
+    return {"one-shot and a fused norm": one_shot, "two-shot and a fused norm": two_shot}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128, 1024])
     parser.add_argument("--columns", type=int, default=4096)
+    parser.add_argument("--symmetric-memory", action="store_true",
+                        help="also time PyTorch's one- and two-shot all-reduce and the fused norm")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("peer.py needs GPUs: required: torchrun with a process for each")
@@ -162,10 +183,14 @@ def main():
             dist.all_reduce(work)
             fn.fused_add_rms_norm(work, own, weight, 1e-6)
 
+        others = {"NCCL and a fused norm": by_nccl}
+        if options.symmetric_memory:
+            others |= by_symmetric_memory(fn, x, own, weight)
         fused = microseconds(lambda: peer.add_rms_norm(x, own, weight, y))
-        apart = microseconds(by_nccl)
+        times = {name: microseconds(call) for name, call in others.items()}
         if rank == 0:
-            print(f"{rows}x{options.columns}: {fused:.2f} us; NCCL and a fused norm {apart:.2f} us")
+            text = "; ".join(f"{name} {us:.2f} us" for name, us in times.items())
+            print(f"{rows}x{options.columns}: {fused:.2f} us; {text}", flush=True)
     peer.close()
     dist.destroy_process_group()
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tests of the PyTorch operators, on the CPU or a CUDA device. The last line is the count.
 
-Every value is compared with double precision, within the bounds of its error, and its bits with those of
-the C ABI called directly. Run with a Python that has PyTorch and NumPy.
+Every value is compared with double precision, within the bounds of its error, and its bits with
+those of the C ABI called directly. Run with a Python that has PyTorch and NumPy.
 """
 
 import importlib.util
@@ -209,7 +209,8 @@ def test_mixed_dtypes(suite):
         wanted = torch.empty_like(y)
         direct.run(ft._c.LAYER, x=x, weight=weight, bias=bias, y=wanted, eps=EPS)
         suite.check(f"{name}: bits of the C ABI", bits(y) == bits(wanted))
-    # Hugging Face: the row is normalised in f32, rounded to x's dtype, and multiplied by the weight in f32.
+    # Hugging Face: the row is normalised in f32, rounded to x's dtype, and multiplied by the weight
+    # in f32.
     x, weight = normal((4, 256), torch.bfloat16, 24), normal((256,), torch.float32, 25, 0.2, 1.0)
     rows = x.float()
     theirs = weight * (rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + EPS)).to(x.dtype)
@@ -682,8 +683,8 @@ def same_bits(found, wanted):
 
 
 def wrong_places(suite):
-    """Kinds of tensors that no operator takes: a name, what makes one of a plain tensor or gives None where there
-    is none, and what the error says of it."""
+    """Kinds of tensors that no operator takes: a name, what makes one of a plain tensor or gives
+    None where there is none, and what the error says of it."""
     mkldnn = DEVICE.type == "cpu" and torch.backends.mkldnn.is_available()
     kinds = [
         ("on meta", lambda t: t.to("meta"), "is on meta"),
@@ -738,7 +739,8 @@ def test_wrong_places(suite):
             wrong = make(operator.tensors[argument])
             if wrong is None:
                 continue
-            # Where x is on another device than all the others, the first of them is the one that is named.
+            # Where x is on another device than all the others, the first of them is the one that is
+            # named.
             text = f"{argument} {said}; required: "
             if argument == "x" and " is on " in f" {said}":
                 text = (
@@ -1199,7 +1201,8 @@ def test_autocast(suite):
 
 
 def test_gradients(suite):
-    """The quantised operators are not differentiable, in any argument; they say so and write nothing."""
+    """The quantised operators are not differentiable, in any argument; they say so and write
+    nothing."""
     for name, arguments in OPERATORS.items():
         if "quant" not in name:
             continue
@@ -1361,7 +1364,8 @@ def test_subclasses(suite):
 
 
 def test_dynamic_shapes(suite):
-    """One compilation for many shapes, and a program exported with a number of rows that is open."""
+    """One compilation for many shapes, and a program exported with a number of rows that is
+    open."""
     for name in OPERATORS:
         torch._dynamo.reset()
         counter = CompileCounterWithBackend("aot_eager")
@@ -1455,7 +1459,8 @@ def test_opcheck(suite):
 
 
 def block(x, residual, weight):
-    """What surrounds a norm in a model: pointwise work that the compiler fuses, before and after."""
+    """What surrounds a norm in a model: pointwise work that the compiler fuses, before and
+    after."""
     y = ft.fused_add_rms_norm(x * 2, residual, weight, EPS)
     z, total = ft.add_rms_norm(y + 1, residual, weight, EPS)
     return ft.layer_norm(z, weight, weight, EPS) + total
@@ -1470,7 +1475,8 @@ def test_compile(suite):
     weight = normal((64,), torch.float32, 31, 0.2, 1.0)
     for backend in backends:
         torch._dynamo.reset()
-        # Without a word about it the second number of rows makes the compiler take them for a variable.
+        # Without a word about it the second number of rows makes the compiler take them for a
+        # variable.
         compiled = torch.compile(
             block, fullgraph=True, backend=backend, dynamic=True if backend == "inductor" else None
         )
@@ -1508,8 +1514,8 @@ def test_compile(suite):
 
 
 def test_threads(suite):
-    """Threads that norm, each on a stream of its own on a GPU, and provoke errors of their own. Two each have the
-    same shapes, and the interpreter changes threads as often as it can."""
+    """Threads that norm, each on a stream of its own on a GPU, and provoke errors of their own. Two
+    each have the same shapes, and the interpreter changes threads as often as it can."""
     rounds, wrong, done = 60, [], []
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Tests of the PyTorch operators' gradients and modules, on the CPU or a CUDA device. The last line is the count.
+"""Tests of the PyTorch operators' gradients and modules, on the CPU or a CUDA device. The last line
+is the count.
 
-Gradients are compared with float64 autograd of the formula. Run with a Python that has PyTorch and NumPy.
+Gradients are compared with float64 autograd of the formula. Run with a Python that has PyTorch and
+NumPy.
 """
 
 import itertools
@@ -14,7 +16,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
 
 EPS = 1e-3
-# Largest error of a gradient, relative and in norm: a few roundings to its dtype, or sums in single precision.
+# Largest error of a gradient, relative and in norm: a few roundings to its dtype, or sums in single
+# precision.
 BOUNDS = {"float32": 5e-6, "float16": 2e-3, "bfloat16": 1.2e-2}
 
 
@@ -68,7 +71,8 @@ def inputs_of(name, shape, dtype, weight_shape=None, wide=False):
 
 
 def of(function, inputs, wanted, seeds, **options):
-    """Gradients by name for dy, and for dtotal where there is a sum: `seeds` of each, None for none."""
+    """Gradients by name for dy, and for dtotal where there is a sum: `seeds` of each, None for
+    none."""
     leaves = {k: t.detach().requires_grad_(k in wanted) for k, t in inputs.items()}
     found = function(**leaves, **options)
     found = found if isinstance(found, tuple) else (found,)
@@ -82,7 +86,8 @@ def of(function, inputs, wanted, seeds, **options):
 
 
 def exact(name, inputs, wanted, seeds, y_dtype=None, **options):
-    """The same in float64, for gradients of y and of the sum that have been rounded to their dtypes."""
+    """The same in float64, for gradients of y and of the sum that have been rounded to their
+    dtypes."""
     kind, _ = FUNCTIONS[name]
     leaves = {k: t.detach().double().requires_grad_(k in wanted) for k, t in inputs.items()}
     found = formula(kind, **leaves, **options)
@@ -104,7 +109,8 @@ def error_of(found, wanted):
 
 
 def check_gradients(suite, label, found, wanted, inputs, coarse=None):
-    """One case for each gradient: there, with its input's dtype and shape, and near the exact one."""
+    """One case for each gradient: there, with its input's dtype and shape, and near the exact
+    one."""
     for k, gradient in found.items():
         name = f"{label}, gradient of {k}"
         bound = (
@@ -236,7 +242,8 @@ def test_y_dtype(suite):
 
 
 def test_what_is_wanted(suite):
-    """Each subset of inputs: the others have no gradient, and the library computes nothing for them."""
+    """Each subset of inputs: the others have no gradient, and the library computes nothing for
+    them."""
     outputs = {"x": "dx", "residual": "dx", "weight": "dweight", "bias": "dbias"}
     for name in FUNCTIONS:
         inputs = inputs_of(name, (4, 64), "float32")

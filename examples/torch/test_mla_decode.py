@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tests of the PyTorch operators of MLA decode, on the CPU or a CUDA device. The last line is the count.
+"""Tests of the PyTorch operators of MLA decode, on the CPU or a CUDA device. The last line is the
+count.
 
-Values are compared with double precision: each element of o within (|o| + sum of p|v|) times the tolerance of its
-dtype. Run with a Python that has PyTorch and NumPy.
+Values are compared with double precision: each element of o within (|o| + sum of p|v|) times the
+tolerance of its dtype. Run with a Python that has PyTorch and NumPy.
 """
 
-import json
 import math
 import os
 import shutil
@@ -25,8 +25,8 @@ SCALE = 192**-0.5
 
 
 class Batch:
-    """Requests of (cached, new) tokens. Pages are in random order, free rows NaN, unused entries of the table no
-    page. The query and the cache are fused unless `separate`."""
+    """Requests of (cached, new) tokens. Pages are in random order, free rows NaN, unused entries of
+    the table no page. The query and the cache are fused unless `separate`."""
 
     def __init__(
         self, requests, heads, page, dtype, csr=False, ragged=False, separate=False, seed=1
@@ -232,7 +232,8 @@ def test_opcheck(suite):
 
 
 def test_compile(suite):
-    """Attention within pointwise work that the compiler fuses; the workspace is written in place."""
+    """Attention within pointwise work that the compiler fuses; the workspace is written in
+    place."""
     backends = ["aot_eager"]
     if shutil.which("g++"):
         backends.append("inductor")
@@ -335,12 +336,13 @@ def test_graph(suite):
 
 
 def test_compare(suite):
-    """bench/compare_mla_decode.py: this library and PyTorch are right and timed, whoever else is there."""
+    """bench/compare_mla_decode.py: this library and PyTorch are right and timed, whoever else is
+    there."""
     if not (ROOT / "bench").is_dir():
         suite.skip("compare", "there is no folder bench beside the examples")
         return
     with tempfile.TemporaryDirectory() as work:
-        path = Path(work) / "run.json"
+        path = Path(work) / "run.csv"
         program = [
             sys.executable,
             str(ROOT / "bench" / "compare_mla_decode.py"),
@@ -350,7 +352,7 @@ def test_compare(suite):
             os.environ["FASTNORM_LIBRARY"],
             "--repeats",
             "2",
-            "--json",
+            "--csv",
             str(path),
         ]
         ran = subprocess.run(
@@ -358,7 +360,10 @@ def test_compare(suite):
         )
         if not suite.check("compare: runs", ran.returncode == 0, ran.stdout + ran.stderr):
             return
-        for row in json.loads(path.read_text())["results"]:
+        sys.path.insert(0, str(ROOT / "bench"))
+        from compare import lines
+
+        for row in lines.read(path)["results"]:
             if row["provider"] in ("fastnorm", "torch"):
                 suite.check(
                     f"compare: {row['shape']} of {row['provider']}",

@@ -18,19 +18,37 @@
  *      dweight = sum(dy * xhat)                     (+ the old dweight)
  *      dbias   = sum(dy)                            (+ the old dbias)
  *
+ *  **Gate.** Where the forward had a gate, with a = act(gate) and act' the derivative:
+ *
+ *      after the norm:   v = dy * a takes the place of dy in the formulas above;
+ *                        z = xhat * g + bias;  dgate = dy * z * act'(gate)
+ *      before the norm:  u = x * a takes the place of x in the formulas above;
+ *                        dx = dh * a;  dgate = dh * x * act'(gate)
+ *
+ *  z is rounded to T with FASTNORM_GATE_FROM_ROUNDED and FASTNORM_ROUND_EVERY_STEP. The latter also
+ *  rounds a and u to T. The derivative is not rounded. With s = sigmoid(v) and c = sigmoid(-v), as
+ *  docs/numerics.md writes them, it is:
+ *
+ *      sigmoid  s * c
+ *      silu     s * fma(v, c, 1)      v is kept between -110 and 110
+ *      tanh     4 * s * c             at 2 * v
+ *
+ *  **Groups.** With group_size d the call is that of x viewed [.., n / d, d], as the forward's is:
+ *  a row of the formulas and of the row order is a group. A weight [.., n] is then [.., n / d, d].
+ *
  *  dh is the gradient of the forward's x and of its residual alike: dx serves for both where their
  *  dtypes agree. weight_offset enters through g alone. xhat in dweight is rounded to T where the
  *  forward rounds it (FASTNORM_ROUND_NORMALIZED, FASTNORM_ROUND_EVERY_STEP), and g is rounded to T
  *  with FASTNORM_ROUND_EVERY_STEP. All other roundings count as the identity.
  *
- *  **Arithmetic** is IEEE single precision, each operation rounded to nearest even, subnormals kept.
- *  Products enter a sum by a fused multiply-add, and so do e - xhat * c1 and the addition of
+ *  **Arithmetic** is IEEE single precision, each operation rounded to nearest even, subnormals
+ *  kept. Products enter a sum by a fused multiply-add, and so do e - xhat * c1 and the addition of
  *  dresidual_in. NaN and Inf in a row reach that row's dx and, of dweight and dbias, the columns
  *  that the formula gives.
  *
- *  **Statistics.** mean and rstd are the forward's outputs. Without them they are computed again, with
- *  the bits of a forward without a residual on this x. A forward with FASTNORM_RESIDUAL_EXACT has
- *  them from the unrounded sum: there the saved ones are better.
+ *  **Statistics.** mean and rstd are the forward's outputs. Without them they are computed again,
+ *  with the bits of a forward without a residual on this x. A forward with FASTNORM_RESIDUAL_EXACT
+ *  has them from the unrounded sum: there the saved ones are better.
  *
  *  **Row order of dweight and dbias.** M rows share an element; i = 0 .. M - 1 numbers them in
  *  row-major order. N is n rounded up to a power of two, and
@@ -38,9 +56,9 @@
  *      Q  = 4096 / N, from 1 to 64                  lanes of a block
  *      nb = min(2^20 / N from 16 to 128, ceil(M / Q))   blocks
  *
- *  Row i belongs to lane i % Q of block (i / Q) % nb. A lane adds its rows in increasing order. Then
- *  the lanes of a block are folded, and then the blocks: a fold of m values pads them with zeros to
- *  a power of two. It adds the upper half to the lower until one is left.
+ *  Row i belongs to lane i % Q of block (i / Q) % nb. A lane adds its rows in increasing order.
+ *  Then the lanes of a block are folded, and then the blocks: a fold of m values pads them with
+ *  zeros to a power of two. It adds the upper half to the lower until one is left.
  *
  *  **Same bits.** A row's dx depends on the row's own values, weight, n, dtypes and options only.
  *  dweight and dbias depend on the sequence of rows besides. Neither depends on strides, alignment,
@@ -59,8 +77,8 @@
 extern "C" {
 #endif
 
-/** Bits of fastnorm_norm_backward_args.flags. Those of programmatic dependent launch mean what those
- *  of fastnorm_norm_flags do, and have their numbers. */
+/** Bits of fastnorm_norm_backward_args.flags. Those of programmatic dependent launch mean what
+ *  those of fastnorm_norm_flags do, and have their numbers. */
 typedef enum fastnorm_norm_backward_flags {
   FASTNORM_NORM_BACKWARD_PDL_WAIT = 1, /**< Start when the stream's previous kernel allows it; read
                                           and write nothing before that one has ended. */
@@ -78,23 +96,24 @@ typedef enum fastnorm_norm_backward_flags {
  *  without weight and with eps 0. The statistics are computed again.
  *
  *  Shapes: x is [..., n], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
- *  Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may have
- *  stride 0 instead, as the gradient of y.sum() has. Any alignment that the dtype allows. Leading
- *  dimensions are joined as in fastnorm_norm; at most 3 may be left.
+ *  Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may
+ *  have stride 0 instead, as the gradient of y.sum() has. Any alignment that the dtype allows.
+ *  Leading dimensions are joined as in fastnorm_norm; at most 3 may be left.
  *
- *  Dtypes: T is the dtype of the forward's x. It is dx's dtype. Without dx it is dy's, if that has 16
- *  bits, else x's. x here may have another dtype, as a stored residual_out may.
+ *  Dtypes: T is the dtype of the forward's x. It is dx's dtype. Without dx it is dy's, if that has
+ *  16 bits, else x's. x here may have another dtype, as a stored residual_out may.
  *
  *  weight, and with it dweight, broadcasts against x as in fastnorm_norm: [n], [1, n], [heads, n],
  *  [batch, 1, n]. dbias likewise, with a shape of its own. On a GPU each varies along one leading
  *  dimension at most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
  *
- *  Outputs: at least one of dx, dweight and dbias. Those that are NULL cost nothing: dx alone serves
- *  frozen weights and needs no workspace.
+ *  Outputs: at least one of dx, dweight, dbias and dgate. Those that are NULL cost nothing: dx
+ *  alone serves frozen weights and needs no workspace.
  *
- *  Aliasing: dx and dresidual may each be dy, x or dresidual_in, as the same view (same address,
- *  dtype, shape and strides). Two tensors of which one is written may also be interleaved views of
- *  one buffer that share no element. Any other overlap is FASTNORM_ERROR_LAYOUT. */
+ *  Aliasing: dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view
+ *  (same address, dtype, shape and strides). Two tensors of which one is written may also be
+ *  interleaved views of one buffer that share no element. Any other overlap is
+ *  FASTNORM_ERROR_LAYOUT. */
 typedef struct fastnorm_norm_backward_args {
   size_t struct_size;         /**< sizeof(fastnorm_norm_backward_args). */
   fastnorm_norm_kind kind;    /**< The forward's. */
@@ -125,13 +144,27 @@ typedef struct fastnorm_norm_backward_args {
                                      ACCUMULATE_DWEIGHT. NULL = not wanted. */
   const fastnorm_tensor* dbias; /**< The shape of the forward's bias; f32, f16 or bf16. Output; also
                                      input with ACCUMULATE_DBIAS. NULL = not wanted. */
+
+  const fastnorm_tensor* gate; /**< x's shape, T or f32: the forward's. NULL = it had none; then its
+                                  three fields are 0. Before the norm it goes without dresidual_in
+                                  and dresidual: x is then the forward's x. */
+  const fastnorm_tensor* bias; /**< As weight: the forward's. Read for dgate alone. NULL = 0. */
+  const fastnorm_tensor*
+      dgate; /**< x's shape, T or f32. Output; may be dy, x, gate or dresidual_in.
+                                   Needs gate. NULL = not wanted. */
+  fastnorm_activation gate_act;         /**< The forward's. */
+  fastnorm_gate_position gate_position; /**< The forward's. */
+  fastnorm_gate_source gate_source;     /**< The forward's. */
+  int32_t stage_reserved;               /**< Must be 0. */
+  int64_t group_size; /**< The forward's: a divisor of n; 0 = n. Shapes of mean, rstd, weight and
+                         bias are the forward's. dbias is [.., n] or [.., group_size]. */
 } fastnorm_norm_backward_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
  *  touched; the addresses count, since overlap and alignment follow from them.
  *
- *  The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for each
- *  row of weights, on the CPU too. It is 0 where neither is wanted.
+ *  The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for
+ *  each row of weights, on the CPU too. It is 0 where neither is wanted.
  *  @param context the device
  *  @param args    as for the call
  *  @param info    struct_size in; receives the rest
@@ -155,8 +188,8 @@ fastnorm_norm_backward_prepare(fastnorm_context* context, const fastnorm_norm_ba
  *
  *  CUDA: one or more kernels are queued on `stream` and the call returns. It may be captured in a
  *  CUDA graph, targets the context's device whatever device is current, and leaves the current
- *  device as it was. CPU: the work is done when the call returns. No allocation, no synchronisation,
- *  no lock.
+ *  device as it was. CPU: the work is done when the call returns. No allocation, no
+ *  synchronisation, no lock.
  *
  *  Zero rows are success: dweight and dbias become 0, or stay as they are with their ACCUMULATE
  *  flag.
@@ -170,9 +203,10 @@ fastnorm_norm_backward_prepare(fastnorm_context* context, const fastnorm_norm_ba
  *  @param stream          CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
  *  @return FASTNORM_OK
  *          FASTNORM_ERROR_ARGUMENT: null context, args, dy or x, no output; a tensor whose shape is
- *          null, or its data though it has elements; a struct_size that is too small; an enum, eps or
- *          offset out of range; mean with RMS; one of mean and rstd alone with LAYER; dweight without
- *          weight; dresidual without dx; an ACCUMULATE flag without its output; too small a
+ *          null, or its data though it has elements; a struct_size that is too small; an enum, eps
+ *          or offset out of range; mean with RMS; one of mean and rstd alone with LAYER; dweight
+ *          without weight; dresidual without dx; dgate or a field of the gate without gate; an
+ *          ACCUMULATE flag without its output; too small a
  *          workspace; a stream on the CPU; a parallel_for that did not cover the work exactly once,
  *          when some may have been written
  *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n < 1 or n > 2^32
@@ -213,8 +247,8 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward_many_prepare(
     fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count);
 
 /** Run several backward passes, with the results of one fastnorm_norm_backward each, in order: such
- *  as those of the query heads and the key heads of one fused QKV gradient. All are checked, against
- *  each other too, before anything is launched. No part may touch what another one writes.
+ *  as those of the query heads and the key heads of one fused QKV gradient. All are checked,
+ *  against each other too, before anything is launched. No part may touch what another one writes.
  *  @param context         the device
  *  @param args            [count] pointers
  *  @param count           0 to 8

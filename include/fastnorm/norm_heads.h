@@ -96,8 +96,8 @@ typedef enum fastnorm_norm_heads_flags {
   FASTNORM_NORM_HEADS_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_heads_flags;
 
-/** Where rope rounds to x's dtype T on its way. With T = f32 rounding changes nothing, but EVERY_STEP
- *  still adds the products instead of fusing them. */
+/** Where rope rounds to x's dtype T on its way. With T = f32 rounding changes nothing, but
+ *  EVERY_STEP still adds the products instead of fusing them. */
 typedef enum fastnorm_rope_rounding {
   FASTNORM_ROPE_ONCE = 0,       /**< Only when the result is stored. FlashInfer, vLLM, SGLang. */
   FASTNORM_ROPE_EVERY_STEP = 1, /**< Every product, too: what a 16-bit eager chain does. */
@@ -106,8 +106,8 @@ typedef enum fastnorm_rope_rounding {
 
 /** One part. `{0}` plus struct_size, x and one output is valid: it copies.
  *
- *  Shapes: x is [tokens, heads, d], with d from 1 to 8192, heads at least 1, and the tokens of every
- *  part alike. T is x's dtype, f32, f16 or bf16, and alike for all parts. Last dimensions are
+ *  Shapes: x is [tokens, heads, d], with d from 1 to 8192, heads at least 1, and the tokens of
+ *  every part alike. T is x's dtype, f32, f16 or bf16, and alike for all parts. Last dimensions are
  *  contiguous; all other strides are free, and inputs may have strides of 0. Any alignment that the
  *  dtype allows. All tensors are on the context's device.
  *
@@ -218,7 +218,8 @@ fastnorm_norm_heads_prepare(fastnorm_context* context, const fastnorm_norm_heads
 /** Normalise, turn and store the heads of all parts; the formula is at the top of this header.
  *
  *  CPU: the work is done when the call returns; tokens are spread over the context's threads.
- *  Positions and slots are checked before anything is written: positions from 0 to P - 1, slots from
+ *  Positions and slots are checked before anything is written: positions from 0 to P - 1, slots
+ *  from
  *  -1 to pages * page_size - 1. On other devices wrong ones are undefined, and may write outside of
  *  the cache. No allocation and no synchronisation. No parts or no tokens is success and does
  *  nothing.

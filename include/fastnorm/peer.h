@@ -54,8 +54,10 @@
  *  one process with several GPUs, or several ranks on one GPU. Calls are asynchronous, may be
  *  captured into graphs and take programmatic dependent launch (args.flags). Aligned rows of up to
  *  16 KB with weights of x's dtype are one kernel; others are an exchange into the workspace and
- *  the norm's own kernel. A kernel waits for the other ranks, so launch nothing on one rank that
- *  waits for a later call of another. NVLink multicast is never used.
+ *  the norm's own kernel. A sharded norm is one kernel for up to 256 tokens of aligned heads, where
+ *  each part has at most 16 KB of a token; others are three kernels. A kernel waits for the other
+ *  ranks, so launch nothing on one rank that waits for a later call of another. NVLink multicast
+ *  is never used.
  */
 #ifndef FASTNORM_PEER_H_
 #define FASTNORM_PEER_H_

@@ -28,7 +28,7 @@ compiler=gcc
 compiler.version={gcc}
 compiler.libcxx=libstdc++11
 compiler.cppstd=20
-build_type=Release
+build_type={build_type}
 
 [platform_tool_requires]
 meson/{meson}
@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     parser.add_argument("--create", action="store_true", help="compile the library, too")
+    parser.add_argument("--build-type", default="Release", help="Conan's (default %(default)s)")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -88,6 +89,7 @@ def main():
     profile.write_text(
         PROFILE.format(
             arch={"x86_64": "x86_64", "aarch64": "armv8"}[os.uname().machine],
+            build_type=options.build_type,
             gcc=version_of("gcc", "-dumpversion").split(".")[0],
             meson=version_of(bin_folder / "meson", "--version"),
         )

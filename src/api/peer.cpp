@@ -284,37 +284,30 @@ fastnorm_status with_allreduce(fastnorm_context* context,
   });
 }
 
-// A checked sharded norm: two calls of norm_heads, the sums before the exchange and y behind it.
+struct HeadsCall {
+  NormHeadsDesc desc;
+  NormHeadsPlan plan;
+};
+
+// The two calls of norm_heads, planned, and the exchange between them.
+struct ShardedPlan {
+  HeadsCall sums, apply;
+  PeerStatistics exchange;
+};
+
+// A checked sharded norm: two calls of norm_heads, the sums before the exchange and y behind it; or
+// one kernel for all.
 struct Sharded {
   fastnorm_peer_sharded_norm_args local;
   const fastnorm_peer_sharded_norm_args* args;
   PeerLink* link;
   PeerSharded shape;
   uint64_t workspace_bytes;
-  PeerPlan plan;  // GPUs only
+  PeerPlan plan;        // GPUs only
+  ShardedPlan planned;  // of one kernel
 
   bool layer() const { return number(args->kind) == FASTNORM_NORM_LAYER; }
 };
-
-fastnorm_status check(fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args,
-                      Sharded* call, Error& error) {
-  FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
-                   "context is NULL; required: a context");
-  FASTNORM_TRY(
-      accept_struct(args, kFirstPeerShardedNormArgs, "args", &call->local, &call->args, error));
-  FASTNORM_TRY(check_peer(context, call->args->peer, error));
-  call->link = call->args->peer->link.get();
-  FASTNORM_TRY(check_peer_sharded_norm(*call->args, device_of(*context), call->link->desc,
-                                       &call->shape, error));
-  // Of a part: sums, rstd, LAYER: twice the sums, and means.
-  const uint64_t token_bytes = static_cast<uint64_t>(call->shape.tokens) * 4;
-  const uint64_t part_bytes = call->layer() ? aligned(2 * token_bytes) + 2 * aligned(token_bytes)
-                                            : 2 * aligned(token_bytes);
-  call->workspace_bytes = part_bytes * static_cast<uint64_t>(call->shape.count);
-  if (const auto table = context->device->peer_table(); !table.empty())
-    call->plan = plan_peer_statistics(call->link->desc, call->shape.tokens, table);
-  return FASTNORM_OK;
-}
 
 // A tensor with its own shape and strides.
 struct Owned {
@@ -351,17 +344,6 @@ void as_statistic(const fastnorm_tensor& like, void* data, int64_t tokens, int64
   out->shape[1] = last;
   out->tensor.shape = out->shape;
 }
-
-struct HeadsCall {
-  NormHeadsDesc desc;
-  NormHeadsPlan plan;
-};
-
-// The two calls of norm_heads, planned, and the exchange between them.
-struct ShardedPlan {
-  HeadsCall sums, apply;
-  PeerStatistics exchange;
-};
 
 fastnorm_status plan(const fastnorm_context& context, const Sharded& call, void* workspace,
                      ShardedPlan* planned, Error& error) {
@@ -435,6 +417,33 @@ fastnorm_status plan(const fastnorm_context& context, const Sharded& call, void*
 // Where the workspace of a query lies: nowhere near memory that a tensor may have.
 void* pretended_workspace() { return reinterpret_cast<void*>(uintptr_t{1} << 61); }
 
+fastnorm_status check(fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args,
+                      Sharded* call, Error& error) {
+  FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
+                   "context is NULL; required: a context");
+  FASTNORM_TRY(
+      accept_struct(args, kFirstPeerShardedNormArgs, "args", &call->local, &call->args, error));
+  FASTNORM_TRY(check_peer(context, call->args->peer, error));
+  call->link = call->args->peer->link.get();
+  FASTNORM_TRY(check_peer_sharded_norm(*call->args, device_of(*context), call->link->desc,
+                                       &call->shape, error));
+  // Of a part: sums, rstd, LAYER: twice the sums, and means.
+  const uint64_t token_bytes = static_cast<uint64_t>(call->shape.tokens) * 4;
+  const uint64_t part_bytes = call->layer() ? aligned(2 * token_bytes) + 2 * aligned(token_bytes)
+                                            : 2 * aligned(token_bytes);
+  call->workspace_bytes = part_bytes * static_cast<uint64_t>(call->shape.count);
+  const auto table = context->device->peer_table();
+  if (table.empty()) return FASTNORM_OK;
+  call->plan = plan_peer_statistics(call->link->desc, call->shape.tokens, table);
+  if (call->shape.tokens == 0 || call->shape.tokens > kMostShardedTokens) return FASTNORM_OK;
+  FASTNORM_TRY(plan(*context, *call, pretended_workspace(), &call->planned, error));
+  const PeerPlan one = plan_peer_sharded(call->link->desc, call->planned.apply.desc, table);
+  if (one.entry == nullptr) return FASTNORM_OK;
+  call->plan = one;
+  call->workspace_bytes = 0;
+  return FASTNORM_OK;
+}
+
 fastnorm_status describe(const fastnorm_context& context, const Sharded& call, fastnorm_info* info,
                          Error& error) {
   FASTNORM_TRY(check_info(info, error));
@@ -449,6 +458,22 @@ fastnorm_status describe(const fastnorm_context& context, const Sharded& call, f
   result.workspace_bytes = call.workspace_bytes;
   result.launches = apply.launches;
   result.blocks = apply.blocks;
+  if (call.plan.is_sharded()) {
+    const PeerVariant& v = call.plan.entry->variant;
+    result.kernel = call.plan.entry->name;
+    // Statistics stay in the kernel.
+    result.bytes_read -=
+        static_cast<uint64_t>(call.shape.tokens * call.shape.count) * (call.layer() ? 8 : 4);
+    result.launches = 1;
+    result.blocks = static_cast<uint64_t>(call.plan.rings);
+    result.threads_per_row = v.threads;
+    result.vectors_per_thread = v.vectors;
+    result.rows_per_block = 1;
+    result.blocks_per_row = 1;
+    result.vector_bytes = context.device->facts.vector_bytes;
+    give_struct(result, info);
+    return FASTNORM_OK;
+  }
   if (call.plan.entry != nullptr && apply.launches != 0) {
     result.launches += planned.sums.plan.launches + 1;
     result.blocks += planned.sums.plan.blocks + static_cast<uint64_t>(call.plan.rings);
@@ -468,6 +493,11 @@ fastnorm_status run(fastnorm_context& context, const Sharded& call, const Worksp
   FASTNORM_TRY(check_workspace(context, workspace, call.workspace_bytes, error));
   FASTNORM_TRY(call.link->ready(error));
   if (call.shape.tokens == 0) return FASTNORM_OK;
+  if (call.plan.is_sharded()) {
+    return call.link->sharded(
+        {&call.planned.apply.desc, &call.planned.exchange, call.args->flags, &call.plan},
+        workspace.stream, error);
+  }
   ShardedPlan planned;
   FASTNORM_TRY(plan(context, call, workspace.data, &planned, error));
   Device& device = *context.device;
@@ -617,6 +647,7 @@ fastnorm_status fastnorm_peer_sharded_norm_prepare(fastnorm_context* context,
             fastnorm::plan(*context, call, fastnorm::pretended_workspace(), &planned, error));
         if (call.plan.entry == nullptr || call.shape.tokens == 0) return FASTNORM_OK;
         FASTNORM_TRY(call.link->prepare(call.plan, error));
+        if (call.plan.is_sharded()) return FASTNORM_OK;
         const auto prepare = [&](const fastnorm::HeadsCall& heads) {
           return context->device->prepare_norm_heads(heads.desc, heads.plan, error);
         };

@@ -118,16 +118,12 @@ bool is_aligned(const WeightTensor& c) {
 // Whether the forms that hold rows in registers support a part.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
   const HeadsCache& c = p.cache;
-  const int64_t elements = vector_elements(d);
   const uint64_t code_bytes = c.quant.scheme == FASTNORM_QUANT_NONE
                                   ? static_cast<uint64_t>(kVectorBytes)
-                                  : static_cast<uint64_t>(elements);
-  if (p.across_heads || p.sumsq || p.norm.quant.any() || p.norm.n % elements != 0) return false;
-  if (c.quant.divides || (p.norm.y && p.norm.y.dtype != d.dtype)) return false;
+                                  : static_cast<uint64_t>(vector_elements(d));
+  if (p.across_heads || p.sumsq || p.norm.quant.any() || c.quant.divides) return false;
   if (c && (c.page_size > UINT32_MAX || c.pages > int64_t{UINT32_MAX} / c.page_size)) return false;
-  const auto strides = static_cast<uint64_t>(p.head_stride) | static_cast<uint64_t>(p.token_stride);
-  return is_aligned(p.norm.x.data, strides) && is_aligned(p.norm.y) && is_aligned(p.norm.weight) &&
-         is_aligned(p.norm.bias) && is_aligned(c.rows, code_bytes);
+  return has_vector_heads(d, p) && is_aligned(c.rows, code_bytes);
 }
 
 bool has_own_tables(const NormHeadsDesc& d) { return (d.cos.head_stride | d.sin.head_stride) != 0; }
@@ -250,6 +246,13 @@ fastnorm_status plan_on(const NormHeadsDesc& d, const DeviceFacts& facts,
 }
 
 }  // namespace
+
+bool has_vector_heads(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  const auto strides = static_cast<uint64_t>(p.head_stride) | static_cast<uint64_t>(p.token_stride);
+  return p.norm.n % vector_elements(d) == 0 && (!p.norm.y || p.norm.y.dtype == d.dtype) &&
+         is_aligned(p.norm.x.data, strides) && is_aligned(p.norm.y) && is_aligned(p.norm.weight) &&
+         is_aligned(p.norm.bias);
+}
 
 fastnorm_status plan_norm_heads(const NormHeadsDesc& desc, const DeviceFacts& facts,
                                 std::span<const NormHeadsEntry> table, NormHeadsPlan* plan,

@@ -80,6 +80,10 @@ struct NormHeadsPlan {
   uint32_t groups[kMaxHeadsParts] = {};  // held forms: groups of lanes that share a token's heads
 };
 
+// Whether heads of x, y, weight and bias are aligned to 16 bytes and multiples of them, and y is of
+// x's dtype.
+bool has_vector_heads(const NormHeadsDesc& desc, const NormHeadsPart& part);
+
 // Plans on a kernel of `table`, the table of a CUDA device. Fails with FASTNORM_ERROR_UNSUPPORTED
 // if no kernel supports the call.
 fastnorm_status plan_norm_heads(const NormHeadsDesc& desc, const DeviceFacts& facts,

@@ -13,6 +13,7 @@ namespace fastnorm {
 inline constexpr int kMaxRanks = FASTNORM_PEER_MAX_RANKS;
 
 struct NormDesc;
+struct NormHeadsDesc;
 struct NormPlan;
 struct PeerPlan;
 
@@ -66,6 +67,14 @@ struct PeerStatistics {
   const PeerPlan* plan;  // GPUs only
 
   int32_t words() const { return parts * (layer ? 2 : 1); }
+};
+
+// Sums, merges and normalises in one kernel.
+struct PeerShardedNorm {
+  const NormHeadsDesc* apply;        // makes y; its statistics are not read
+  const PeerStatistics* statistics;  // what is merged; sums, mean and rstd stay in the kernel
+  uint32_t flags;                    // fastnorm_norm_flags
+  const PeerPlan* plan;
 };
 
 }  // namespace fastnorm

@@ -26,6 +26,10 @@ class PeerLink {
   virtual fastnorm_status norm(const PeerNorm&, void* /*stream*/, Error& error) {
     return error.set(FASTNORM_ERROR_INTERNAL, "the device has no kernels of peer_allreduce_norm");
   }
+  // Of a call whose plan is one of plan_peer_sharded().
+  virtual fastnorm_status sharded(const PeerShardedNorm&, void* /*stream*/, Error& error) {
+    return error.set(FASTNORM_ERROR_INTERNAL, "the device has no kernels of peer_sharded_norm");
+  }
   // Loads what sum() or norm() needs.
   virtual fastnorm_status prepare(const PeerPlan&, Error&) { return FASTNORM_OK; }
   // The same questions without a call.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/norm_desc.h"
+#include "core/norm_heads_plan.h"
 #include "core/peer_choice.h"
 
 namespace fastnorm {
@@ -49,6 +50,23 @@ PeerPlan plan_peer_sum(const PeerDesc& peer, const NormDesc& norm, const NormKey
         find(table, [&](const PeerVariant& v) { return v.dtype == norm.dtype && v.form == form; });
   }
   plan.rings = peer_rings(peer, norm.rows, two_shot);
+  return plan;
+}
+
+PeerPlan plan_peer_sharded(const PeerDesc& peer, const NormHeadsDesc& apply,
+                           std::span<const PeerEntry> table) {
+  if (apply.tokens > kMostShardedTokens) return {};
+  int64_t vectors = 0;
+  for (int32_t i = 0; i < apply.count; ++i) {
+    const NormHeadsPart& part = apply.parts[i];
+    if (!has_vector_heads(apply, part)) return {};
+    vectors = std::max(vectors, part.heads * part.norm.n * dtype_bytes(apply.dtype) / 16);
+  }
+  PeerPlan plan = find(table, [&](const PeerVariant& v) {
+    return v.form == PeerForm::kSharded && v.dtype == apply.dtype &&
+           v.threads * v.vectors >= vectors;
+  });
+  if (plan.entry != nullptr) plan.rings = peer_rings(peer, apply.tokens, false);
   return plan;
 }
 

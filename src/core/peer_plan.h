@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/norm_heads_desc.h"
 #include "core/norm_key.h"
 #include "core/peer_desc.h"
 
@@ -15,6 +16,7 @@ enum class PeerForm : uint8_t {
   kSum,         // one-shot exchange into a workspace: rows of any layout, length and dtypes
   kSumTwoShot,  // the same, two-shot
   kStatistics,  // exchange of peer_sharded_norm
+  kSharded,     // peer_sharded_norm in one kernel: sums, exchange and y
 };
 
 // One kernel as data.
@@ -25,7 +27,7 @@ struct PeerVariant {
   Stat stat = Stat::kRms;
   Sink sink = Sink::kStore;
   int16_t threads = 0;  // of a block, a multiple of 32
-  int8_t vectors = 0;   // of 16 bytes that a thread holds of a row
+  int8_t vectors = 0;   // of 16 bytes that a thread holds of a row; kSharded: of each part
   int8_t group = 0;     // ranks whose messages a thread looks for at once
   bool late = false;    // weights are loaded behind the reduction
   int8_t per_sm = 1;    // blocks that a multiprocessor is to hold
@@ -65,6 +67,7 @@ struct PeerPlan {
   int32_t rings = 0;   // of the call: blocks of the grid
 
   bool is_fused() const { return entry != nullptr && entry->variant.is_fused(); }
+  bool is_sharded() const { return entry != nullptr && entry->variant.form == PeerForm::kSharded; }
 };
 
 // Rings that a call of so many rows uses: all ranks say the same.
@@ -75,6 +78,16 @@ int32_t peer_rings(const PeerDesc& peer, int64_t rows, bool two_shot);
 // `table`: the device's; it has at least the kernels of kSum.
 PeerPlan plan_peer_sum(const PeerDesc& peer, const NormDesc& norm, const NormKey& key, bool exact,
                        std::span<const PeerEntry> table);
+
+// The most tokens of a peer_sharded_norm in one kernel. More tokens need the whole GPU's threads
+// for sums and y, and the exchange is no longer what takes the time.
+inline constexpr int64_t kMostShardedTokens = 256;
+
+// The kernel of a whole peer_sharded_norm: for few tokens of aligned heads, where a tile holds a
+// part's columns. Else no kernel. `apply`: the call that makes y. Ranks may choose
+// differently: their messages are those of plan_peer_statistics().
+PeerPlan plan_peer_sharded(const PeerDesc& peer, const NormHeadsDesc& apply,
+                           std::span<const PeerEntry> table);
 
 // The kernel of the exchange of peer_sharded_norm.
 PeerPlan plan_peer_statistics(const PeerDesc& peer, int64_t tokens,

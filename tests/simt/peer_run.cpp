@@ -71,5 +71,9 @@ std::string PeerRanks::run(const PeerPlan& plan, const std::vector<PeerStatistic
                            Order order) {
   return run_parts(plan, kernels().at(plan.index).statistics, params, order);
 }
+std::string PeerRanks::run(const PeerPlan& plan, const std::vector<PeerShardedParams>& params,
+                           Order order) {
+  return run_parts(plan, kernels().at(plan.index).sharded, params, order);
+}
 
 }  // namespace simt

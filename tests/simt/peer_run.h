@@ -34,6 +34,8 @@ class PeerRanks {
                   const std::vector<fastnorm::cuda::PeerSumParams>& params, Order order);
   std::string run(const fastnorm::PeerPlan& plan,
                   const std::vector<fastnorm::cuda::PeerStatisticsParams>& params, Order order);
+  std::string run(const fastnorm::PeerPlan& plan,
+                  const std::vector<fastnorm::cuda::PeerShardedParams>& params, Order order);
 
  private:
   struct Rank {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/norm_batch.h"
+#include "core/norm_heads_check.h"
 #include "cuda/arch.h"
 #include "cuda/norm/table.h"
 #include "cuda/peer/launch_params.h"
@@ -584,6 +585,348 @@ TEST(SimtPeer, StatisticsEqualTheModel) {
 
 uint32_t stopped_word(fastnorm_peer_error error, int32_t rank) {
   return static_cast<uint32_t>(error) | static_cast<uint32_t>(rank + 1) << 8;
+}
+
+// Sharded rows in one kernel.
+struct ShardedCase {
+  int32_t ranks = 2;
+  Type type = Type::kBF16, weight_type = Type::kBF16;
+  int64_t tokens = 1;
+  int32_t parts = 1;
+  int64_t heads[2] = {1, 1}, d[2] = {64, 64};
+  int32_t rings = 2;
+  bool layer = false, rounded = false, bias = false, own_weights = false, in_place = false;
+  bool apart = false;  // heads of x lie apart
+  float offset = 0;
+  ref::Pattern pattern = ref::Pattern::kNormal;
+  simt::Order order = simt::Order::kForward;
+
+  std::string name() const {
+    return std::to_string(ranks) + " ranks " + ref::name_of(type) + " weights " +
+           ref::name_of(weight_type) + " tokens " + std::to_string(tokens) + " heads " +
+           std::to_string(heads[0]) + "x" + std::to_string(d[0]) +
+           (parts == 2 ? " and " + std::to_string(heads[1]) + "x" + std::to_string(d[1]) : "") +
+           " rings " + std::to_string(rings) + (layer ? " layer" : "") +
+           (rounded ? " rounded" : "") + (bias ? " bias" : "") + (own_weights ? " own" : "") +
+           (in_place ? " in place" : "") + (apart ? " apart" : "") + " " + ref::name_of(pattern);
+  }
+  ref::NormOptions options() const {
+    ref::NormOptions o;
+    o.dtype = type;
+    o.kind = layer ? ref::Kind::kLayer : ref::Kind::kRms;
+    o.rounding = rounded ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
+    o.eps = 1e-5f;
+    o.weight_offset = offset;
+    return o;
+  }
+};
+
+// A part of one rank: x and y, and its call.
+struct ShardedPart {
+  ShardedPart(const ShardedCase& c, int32_t part, uint64_t seed)
+      : heads(c.heads[part]),
+        d(c.d[part]),
+        // Heads apart have a head of gap behind each.
+        x(c.type, c.tokens * heads * (c.apart ? 2 : 1), d),
+        y(c.type, c.tokens * heads, d),
+        weight(c.weight_type, c.own_weights ? heads : 1, d),
+        bias(c.type, c.own_weights ? heads : 1, d) {
+    x.fill(seed, c.pattern);
+    weight.fill(ref::hash(5, part), ref::Pattern::kWeights);
+    bias.fill(ref::hash(6, part), ref::Pattern::kNormal);
+    shape[0] = c.tokens, shape[1] = heads, shape[2] = d;
+    gap[0] = 2 * heads * d, gap[1] = 2 * d, gap[2] = 1;
+    x_tensor = of(x, shape, 3);
+    if (c.apart) x_tensor.strides = gap;
+    y_tensor = c.in_place ? x_tensor : of(y, shape, 3);
+    weight_shape[0] = heads, weight_shape[1] = d;
+    weight_tensor =
+        of(weight, c.own_weights ? weight_shape : weight_shape + 1, c.own_weights ? 2 : 1);
+    bias_tensor = of(bias, c.own_weights ? weight_shape : weight_shape + 1, c.own_weights ? 2 : 1);
+    given = x.values;
+  }
+  ShardedPart(const ShardedPart&) = delete;
+
+  static fastnorm_tensor of(Rows& rows, const int64_t* extents, int32_t ndim) {
+    fastnorm_tensor t = *rows.tensor.tensor();
+    t.shape = extents;
+    t.ndim = ndim;
+    return t;
+  }
+  // Of a token, in the order of heads.
+  std::vector<float> row(int64_t token, bool apart) const {
+    std::vector<float> all;
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* const from = given.data() + (token * heads + h) * (apart ? 2 : 1) * d;
+      all.insert(all.end(), from, from + d);
+    }
+    return all;
+  }
+
+  int64_t heads, d;
+  Rows x, y, weight, bias;
+  std::vector<float> given;
+  int64_t shape[3], gap[3], weight_shape[2];
+  fastnorm_tensor x_tensor, y_tensor, weight_tensor, bias_tensor;
+};
+
+struct ShardedWorld {
+  ShardedWorld(const ShardedCase& the_case, uint64_t seed) : c(the_case) {
+    Case shared;
+    shared.ranks = c.ranks;
+    shared.rings = c.rings;
+    desc = desc_of(shared);
+    for (int32_t r = 0; r < c.ranks; ++r) {
+      ranks.emplace_back();
+      for (int32_t p = 0; p < c.parts; ++p)
+        ranks.back().push_back(std::make_unique<ShardedPart>(c, p, ref::hash(seed, r, p)));
+      applies.emplace_back(std::make_unique<NormHeadsDesc>());
+      describe(r);
+    }
+    plan = plan_peer_sharded(desc, *applies[0], cuda::peer_table());
+  }
+
+  // What src/api/peer.cpp makes of a call.
+  void describe(int32_t r) {
+    fastnorm_norm_heads_args shared = {};
+    shared.struct_size = sizeof shared;
+    fastnorm_norm_heads_part parts[2];
+    const fastnorm_norm_heads_part* of[2] = {&parts[0], &parts[1]};
+    const int64_t tokens[1] = {c.tokens};
+    fastnorm_tensor statistic = {};
+    statistic.data = reinterpret_cast<void*>(uintptr_t{1} << 61);
+    statistic.device_type = FASTNORM_DEVICE_CUDA;
+    statistic.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+    statistic.ndim = 1;
+    statistic.shape = tokens;
+    for (int32_t p = 0; p < c.parts; ++p) {
+      ShardedPart& part = *ranks[static_cast<size_t>(r)][static_cast<size_t>(p)];
+      parts[p] = {};
+      parts[p].struct_size = sizeof parts[p];
+      parts[p].flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ACROSS_HEADS;
+      parts[p].kind = c.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+      parts[p].rounding = c.rounded ? FASTNORM_ROUND_NORMALIZED : FASTNORM_ROUND_ONCE;
+      parts[p].weight_offset = c.offset;
+      parts[p].x = &part.x_tensor;
+      parts[p].y = &part.y_tensor;
+      parts[p].weight = &part.weight_tensor;
+      if (c.bias) parts[p].bias = &part.bias_tensor;
+      parts[p].rstd_in = &statistic;
+      if (c.layer) parts[p].mean_in = &statistic;
+    }
+    Error error;
+    EXPECT_EQ(check_norm_heads(&shared, of, c.parts, {FASTNORM_DEVICE_CUDA, 0},
+                               applies[static_cast<size_t>(r)].get(), error),
+              FASTNORM_OK)
+        << c.name() << ": " << error.text;
+  }
+
+  PeerStatistics statistics() const {
+    PeerStatistics s = {};
+    s.tokens = c.tokens;
+    s.parts = c.parts;
+    s.layer = c.layer;
+    s.eps = 1e-5f;
+    for (int32_t p = 0; p < c.parts; ++p) s.columns[p] = c.heads[p] * c.d[p];
+    s.options = 79;
+    return s;
+  }
+  std::vector<cuda::PeerShardedParams> params(const simt::PeerRanks& machine) const {
+    std::vector<cuda::PeerShardedParams> all;
+    const PeerStatistics s = statistics();
+    for (int32_t r = 0; r < c.ranks; ++r) {
+      all.push_back(cuda::make_peer_sharded_params(
+          machine.exchange(r), {applies[static_cast<size_t>(r)].get(), &s,
+                                FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER, &plan}));
+    }
+    return all;
+  }
+
+  const ShardedCase c;
+  PeerDesc desc;
+  std::vector<std::vector<std::unique_ptr<ShardedPart>>> ranks;
+  std::vector<std::unique_ptr<NormHeadsDesc>> applies;
+  PeerPlan plan;
+};
+
+// What one rank knows of a row: sums as norm_heads gives them.
+ref::PeerPart part_of_row(const ShardedCase& c, const std::vector<float>& row) {
+  const auto n = static_cast<int64_t>(row.size());
+  std::vector<float> partial;
+  if (!c.layer)
+    return {0.0f, ref::ordered_sum_of_squares(ref::Order::kGpu, c.type, row.data(), n, &partial)};
+  const float inverse = static_cast<float>(1.0 / static_cast<double>(n));
+  float mean = row[0], squared = 0;
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<float> from_mean(row);
+    for (float& f : from_mean) f -= mean;
+    const float sum = ref::ordered_sum(ref::Order::kGpu, c.type, from_mean.data(), n, &partial),
+                squares = ref::ordered_sum_of_squares(ref::Order::kGpu, c.type, from_mean.data(), n,
+                                                      &partial);
+    squared = std::fma(-(sum * inverse), sum, squares);
+    mean += sum * inverse;
+  }
+  return {mean, squared < 0 ? 0 : squared};
+}
+
+void expect_sharded(ShardedWorld& world) {
+  const ShardedCase& c = world.c;
+  const ref::NormOptions o = c.options();
+  for (int32_t p = 0; p < c.parts; ++p) {
+    const auto number = static_cast<size_t>(p);
+    const int64_t heads = c.heads[p], d = c.d[p];
+    for (int64_t token = 0; token < c.tokens; ++token) {
+      std::vector<ref::PeerPart> parts;
+      for (const auto& rank : world.ranks)
+        parts.push_back(part_of_row(c, rank[number]->row(token, c.apart)));
+      const ref::PeerStatistic s =
+          ref::peer_merge_model(o.kind, o.eps, parts.data(), c.ranks, heads * d);
+      for (const auto& rank : world.ranks) {
+        ShardedPart& part = *rank[number];
+        const std::vector<float> row = part.row(token, c.apart);
+        Rows& out = c.in_place ? part.x : part.y;
+        out.load();
+        for (int64_t h = 0; h < heads; ++h) {
+          std::vector<float> z(static_cast<size_t>(d));
+          const int64_t own = c.own_weights ? h : 0;
+          const float* const bias = c.bias ? part.bias.row(own) : nullptr;
+          ref::norm_tail(o, {d, row.data() + h * d, nullptr, part.weight.row(own), bias}, s.mean,
+                         s.rstd, z.data());
+          const float* const found = out.row((token * heads + h) * (c.in_place && c.apart ? 2 : 1));
+          for (int64_t i = 0; i < d; ++i) {
+            ASSERT_TRUE(same(found[i], ref::round_to(c.type, z[static_cast<size_t>(i)])))
+                << c.name() << " part " << p << " token " << token << " head " << h << " column "
+                << i << ": " << found[i] << ", model " << z[static_cast<size_t>(i)];
+          }
+        }
+      }
+    }
+  }
+}
+
+void run_sharded(const ShardedCase& c, uint64_t seed, int calls) {
+  ShardedWorld first(c, seed);
+  simt::PeerRanks machine(first.desc);
+  for (int turn = 0; turn < calls; ++turn) {
+    ShardedWorld world(c, seed + static_cast<uint64_t>(turn) * 1000);
+    ASSERT_TRUE(world.plan.is_sharded()) << c.name();
+    ASSERT_EQ(machine.run(world.plan, world.params(machine), c.order), "") << c.name();
+    for (int32_t r = 0; r < c.ranks; ++r) {
+      ASSERT_EQ(machine.control(r).stopped, 0u) << c.name();
+      ASSERT_EQ(machine.control(r).calls, static_cast<uint32_t>(turn + 1)) << c.name();
+    }
+    expect_sharded(world);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// More tokens than rings, so that messages go round their slots; heads of one vector and of many.
+TEST(SimtPeer, ShardedNormEqualsTheModel) {
+  Random random(48);
+  constexpr int64_t kTokens[] = {1, 2, 5, 9}, kHeads[] = {1, 2, 3, 5}, kVectors[] = {1, 2, 7, 16};
+  constexpr ref::Pattern kPatterns[] = {ref::Pattern::kNormal, ref::Pattern::kNormal,
+                                        ref::Pattern::kMinusZeros, ref::Pattern::kOneNan,
+                                        ref::Pattern::kOneInf};
+  for (int i = 0; i < 48; ++i) {
+    ShardedCase c;
+    c.ranks = static_cast<int32_t>(2 + random.below(i % 4 == 0 ? 7 : 3));
+    c.type = ref::kTypes[random.below(3)];
+    c.weight_type = random.one_in(3) ? ref::kTypes[random.below(3)] : c.type;
+    c.tokens = random.of(kTokens);
+    c.parts = static_cast<int32_t>(1 + random.below(2));
+    for (int p = 0; p < 2; ++p) {
+      c.heads[p] = random.of(kHeads);
+      c.d[p] = random.of(kVectors) * 16 / ref::bytes_of(c.type);
+    }
+    c.rings = static_cast<int32_t>(1 + random.below(2));
+    c.layer = random.one_in(2);
+    c.rounded = random.one_in(3);
+    c.bias = random.one_in(2);
+    c.own_weights = random.one_in(2);
+    c.in_place = random.one_in(3);
+    c.apart = random.one_in(3);
+    c.offset = random.one_in(2) ? 1.0f : 0.0f;
+    c.pattern = random.of(kPatterns);
+    c.order = kOrders[i % 3];
+    run_sharded(c, static_cast<uint64_t>(i) * 53, 2);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Each tile full, and one vector beyond the one before.
+TEST(SimtPeer, ShardedNormOfLongRows) {
+  for (const int64_t vectors : {256, 257, 512, 513, 1024}) {
+    for (const bool layer : {false, true}) {
+      ShardedCase c;
+      c.tokens = 2;
+      c.parts = 2;
+      c.heads[0] = vectors, c.d[0] = 8;
+      c.rings = 1;
+      c.layer = layer;
+      run_sharded(c, static_cast<uint64_t>(vectors), 1);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// A call of three kernels, the exchange of which comes between two calls of one kernel.
+TEST(SimtPeer, ShardedNormAndStatisticsFollowEachOther) {
+  ShardedCase c;
+  c.ranks = 3;
+  c.tokens = 5;
+  ShardedWorld first(c, 1);
+  simt::PeerRanks machine(first.desc);
+  for (int turn = 0; turn < 4; ++turn) {
+    if (turn % 2 == 0) {
+      ShardedWorld world(c, static_cast<uint64_t>(turn));
+      ASSERT_EQ(machine.run(world.plan, world.params(machine), c.order), "");
+      expect_sharded(world);
+    } else {
+      const PeerPlan plan = plan_peer_statistics(first.desc, c.tokens, cuda::peer_table());
+      std::vector<float> sums(static_cast<size_t>(c.tokens), 4.0f), rstd[3];
+      std::vector<cuda::PeerStatisticsParams> params;
+      for (int32_t r = 0; r < c.ranks; ++r) {
+        rstd[r].resize(sums.size());
+        PeerStatistics s = first.statistics();
+        s.plan = &plan;
+        s.eps = 0;
+        s.sums[0] = sums.data();
+        s.rstd[0] = rstd[r].data();
+        params.push_back(cuda::make_peer_statistics_params(machine.exchange(r), s));
+      }
+      ASSERT_EQ(machine.run(plan, params, c.order), "");
+      for (const float f : rstd[2]) EXPECT_EQ(f, 4.0f);  // 1 / sqrt(12 / 192)
+    }
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Two of three ranks: the call ends, and nothing is written.
+TEST(SimtPeer, ShardedNormOfTooFewRanks) {
+  ShardedCase c;
+  c.ranks = 3;
+  c.tokens = 3;
+  ShardedWorld world(c, 8);
+  simt::PeerRanks machine(world.desc);
+  std::memset(world.ranks[0][0]->y.tensor.data(), 0x5a, 3 * 64 * 2);
+  std::vector<cuda::PeerShardedParams> params = world.params(machine);
+  params.pop_back();
+  simt::clock_step = 200'000'000;
+  ASSERT_EQ(machine.run(world.plan, params, c.order), "");
+  simt::clock_step = 1000;
+  EXPECT_EQ(machine.control(0).stopped, stopped_word(FASTNORM_PEER_ERROR_MISSING, 2));
+  EXPECT_EQ(machine.control(0).calls, 0u);
+  for (int i = 0; i < 3 * 64 * 2; ++i) ASSERT_EQ(world.ranks[0][0]->y.tensor.data()[i], 0x5a);
+  machine.reset();
+  ASSERT_EQ(machine.run(world.plan, world.params(machine), c.order), "");
+  expect_sharded(world);
+  // A rank with other options.
+  params = world.params(machine);
+  params[1].statistics.peer.options += 1;
+  simt::clock_step = 200'000'000;
+  ASSERT_EQ(machine.run(world.plan, params, c.order), "");
+  simt::clock_step = 1000;
+  EXPECT_EQ(machine.control(0).stopped, stopped_word(FASTNORM_PEER_ERROR_DISAGREES, 1));
 }
 
 // The other rank never comes: the call ends, nothing is written, later calls end at once, and after

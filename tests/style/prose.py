@@ -124,6 +124,8 @@ def paragraphs(path, text):
     if path.suffix == ".md":
         lines = list(_markdown(text))
     elif path.suffix in C_LIKE:
+        # The comment before import "C" is code of C.
+        text = re.sub(r'/\*((?:(?!\*/).)*)\*/(?=\nimport "C")', r"  \1  ", text, flags=re.S)
         lines = list(_c_comments(text))
     elif path.suffix == ".py" or "python3" in first:
         lines = list(_python(text))
@@ -132,6 +134,14 @@ def paragraphs(path, text):
     else:
         return []
     return _joined(lines)
+
+
+def cells(text):
+    """The cells of the tables of a Markdown page, each a paragraph."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line):
+                yield Paragraph(number, cell.strip())
 
 
 def _joined(lines):

@@ -804,9 +804,9 @@ TEST(PeerPlans, KernelsOfCalls) {
       {2, kBF16, 7, 4096, unaligned, false, "peer bf16 sum", 7},
       {4, kBF16, 8, 4096, rms, false, "peer bf16 one-shot rms store 512x1 by 4", 8},
       {4, kBF16, 1024, 4096, rms, false, "peer bf16 two-shot rms store 512x1 by 4", 128},
-      {8, kBF16, 100, 8192, rms, false, "peer bf16 two-shot rms store 512x2 by 4", 13},
+      {8, kBF16, 100, 8192, rms, false, "peer bf16 two-shot rms store 512x2 by 3", 13},
       {8, kBF16, 100, 8192, codes, false, "peer bf16 two-shot rms quant 512x2 by 3", 13},
-      {3, kF32, 4096, 4096, layer, false, "peer f32 two-shot layer store 512x2 by 4", 128},
+      {3, kF32, 4096, 4096, layer, false, "peer f32 two-shot layer store 512x2 by 3", 128},
       {3, kF32, 4096, 4100, layer, false, "peer f32 sum two-shot", 128},
   };
   for (const Golden& g : goldens) {
@@ -826,6 +826,57 @@ TEST(PeerPlans, KernelsOfCalls) {
   const PeerPlan statistics = plan_peer_statistics(desc_of(2, kBF16, 64), 5, cuda::peer_table());
   EXPECT_STREQ(statistics.entry->name, "peer statistics");
   EXPECT_EQ(statistics.rings, 5);
+}
+
+// One kernel for few tokens of aligned heads: the least tile that has the longest part.
+TEST(PeerPlans, ShardedNormInOneKernel) {
+  constexpr Dtype kF32 = Dtype::kF32, kF16 = Dtype::kF16, kBF16 = Dtype::kBF16;
+  struct Golden {
+    Dtype dtype;
+    int64_t tokens, columns, second;  // 0: one part
+    const char* kernel;               // nullptr: none
+    int32_t rings;
+  };
+  const Golden goldens[] = {
+      {kBF16, 1, 2048, 0, "peer bf16 sharded 256x1", 1},
+      {kBF16, 256, 512, 2048, "peer bf16 sharded 256x1", 128},
+      {kBF16, 257, 512, 0, nullptr, 0},
+      {kF16, 7, 2056, 0, "peer f16 sharded 512x1", 7},
+      {kF16, 7, 64, 4096, "peer f16 sharded 512x1", 7},
+      {kBF16, 130, 4104, 512, "peer bf16 sharded 512x2", 128},
+      {kF32, 3, 4096, 1024, "peer f32 sharded 512x2", 3},
+      {kF32, 3, 4100, 0, nullptr, 0},
+      {kBF16, 3, 8200, 0, nullptr, 0},
+      {kBF16, 3, 2044, 0, nullptr, 0},
+  };
+  for (const Golden& g : goldens) {
+    PeerDesc desc = desc_of(2, kF32, 64);  // the peer's dtype is not that of x
+    desc.rings = 128;
+    NormHeadsDesc apply;
+    apply.tokens = g.tokens;
+    apply.dtype = g.dtype;
+    apply.count = g.second == 0 ? 1 : 2;
+    for (int i = 0; i < apply.count; ++i) {
+      const int64_t columns = i == 0 ? g.columns : g.second;
+      NormHeadsPart& part = apply.parts[i];
+      part.norm.dtype = g.dtype;
+      part.heads = columns % 64 == 0 ? columns / 64 : 1;
+      part.norm.n = columns / part.heads;
+      part.head_stride = part.norm.n * dtype_bytes(g.dtype);
+      part.token_stride = columns * dtype_bytes(g.dtype);
+      part.across_heads = part.normalise = true;
+    }
+    const PeerPlan plan = plan_peer_sharded(desc, apply, cuda::peer_table());
+    EXPECT_EQ(plan.is_sharded(), g.kernel != nullptr) << g.columns;
+    if (g.kernel == nullptr) continue;
+    ASSERT_NE(plan.entry, nullptr) << g.kernel;
+    EXPECT_STREQ(plan.entry->name, g.kernel);
+    EXPECT_EQ(plan.rings, g.rings) << g.kernel;
+    EXPECT_EQ(plan.entry, &cuda::peer_table()[static_cast<size_t>(plan.index)]);
+    // A head that begins between two vectors.
+    apply.parts[0].head_stride += dtype_bytes(g.dtype);
+    EXPECT_EQ(plan_peer_sharded(desc, apply, cuda::peer_table()).entry, nullptr);
+  }
 }
 
 TEST(PeerWords, NoSentWordLooksEmpty) {

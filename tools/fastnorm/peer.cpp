@@ -1,5 +1,5 @@
-// fastnorm peer bench: ranks that add up their rows and normalise them, as threads or as processes:
-// whether the results are right, and what a call takes.
+// fastnorm peer bench: ranks that normalise together, as threads or as processes: whether the
+// results are right, and what a call takes.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,12 +11,15 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "commands.h"
 #include "dtype.h"
 #include "json.h"
 #include "machine.h"
+#include "peer_work.h"
 #include "random.h"
 
 namespace fastnorm::tool {
@@ -27,18 +30,6 @@ using support::devmem_check;
 
 constexpr int kMostRanks = FASTNORM_PEER_MAX_RANKS;
 constexpr int kMostSamples = 1000;
-
-struct PeerOptions {
-  std::vector<std::string> devices = {"cpu"};
-  int32_t ranks = 0;  // 0 = as many as there are devices, or 2
-  int64_t rows = 32, columns = 4096;
-  std::string dtype = "bf16", algorithm = "auto", quantise = "none";
-  bool layer = false, no_residual = false, pdl = false, processes = false, json = false;
-  int32_t rings = 0, calls = 50, repeats = 9, replays = 100, late_ms = 0;
-  int64_t one_shot_bytes = 0, wait_ms = 10000;
-  bool missing = false;
-  std::string output;
-};
 
 // What ranks share: in memory that forked processes have in common, too.
 struct Meeting {
@@ -67,10 +58,13 @@ struct Meeting {
   std::atomic<bool> failed;
   unsigned char blobs[kMostRanks][FASTNORM_PEER_BLOB_BYTES];
   double us[kMostRanks][kMostSamples];
+  double nccl_us[kMostRanks][kMostSamples];
+  PeerNccl::Id nccl_id;
   uint64_t digest[kMostRanks];
   char kernel[64];
   char text[kMostRanks][512];  // of a rank's failure
   std::atomic<int> replays, stopped;
+  int launches;
   double stopped_ms;
 };
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -94,19 +88,7 @@ class Rank {
         meeting_(meeting),
         rank_(rank),
         machine_(parse_target(o_.devices[static_cast<size_t>(rank) % o_.devices.size()]), 1),
-        dtype_(find_dtype(o_.dtype)->dtype),
-        row_bytes_(static_cast<size_t>(o_.columns) * element_bytes(dtype_)),
-        bytes_(static_cast<size_t>(o_.rows) * row_bytes_) {
-    x_ = place(data_of(rank_));
-    residual_ = place(data_of(100));
-    weight_ = place(weights());
-    y_ = place({}), h_ = place({});
-    codes_ = machine_.allocate(static_cast<size_t>(o_.rows * o_.columns));
-    scale_ = machine_.allocate(static_cast<size_t>(o_.rows) * 4);
-    constexpr float kScale = 0.0625f;
-    const std::vector<float> scales(static_cast<size_t>(o_.rows), kScale);
-    machine_.upload(scale_.get(), scales.data(), scales.size() * 4);
-  }
+        work_(make_peer_work(options, machine_, meeting.ranks, rank)) {}
   ~Rank() { fastnorm_peer_destroy(peer_); }
   Rank(const Rank&) = delete;
 
@@ -130,14 +112,15 @@ class Rank {
   }
 
   void connect() {
+    const fastnorm_dtype dtype = find_dtype(o_.dtype)->dtype;
     fastnorm_peer_options options = {};
     options.struct_size = sizeof options;
     options.rank = rank_;
     options.ranks = meeting_.ranks;
     options.dtype =
-        static_cast<fastnorm_dtype_id>(dtype_.code | dtype_.bits << 8 | dtype_.lanes << 16);
+        static_cast<fastnorm_dtype_id>(dtype.code | dtype.bits << 8 | dtype.lanes << 16);
     options.algorithm = algorithm_of(o_.algorithm);
-    options.max_columns = o_.columns;
+    options.max_columns = o_.sharded ? 1 : o_.columns;
     options.one_shot_bytes = o_.one_shot_bytes;
     options.wait_ns = o_.wait_ms * 1000000;
     options.rings = o_.rings;
@@ -146,25 +129,33 @@ class Rank {
     meet();
     check(fastnorm_peer_import(peer_, meeting_.blobs,
                                static_cast<size_t>(meeting_.ranks) * FASTNORM_PEER_BLOB_BYTES));
-    set_views();
+    work_->set_peer(peer_);
     fastnorm_info info = {};
     info.struct_size = sizeof info;
-    check(fastnorm_peer_allreduce_norm_query(machine_.context(), &args_, &info));
+    work_->query(&info);
     workspace_bytes_ = info.workspace_bytes;
     workspace_ = machine_.allocate(std::max<size_t>(workspace_bytes_, 1));
-    if (rank_ == 0) std::snprintf(meeting_.kernel, sizeof meeting_.kernel, "%s", info.kernel);
+    if (rank_ == 0) {
+      std::snprintf(meeting_.kernel, sizeof meeting_.kernel, "%s", info.kernel);
+      meeting_.launches = info.launches;
+      if (o_.nccl) meeting_.nccl_id = PeerNccl::make_id();
+    }
+    meet();
+    if (!o_.nccl) return;
+    nccl_ = std::make_unique<PeerNccl>(meeting_.nccl_id, meeting_.ranks, rank_,
+                                       machine_.target().device_id);
+    work_->nccl_call(*nccl_, machine_.stream());
+    machine_.synchronize();
     meet();
   }
 
   void prepare() {
-    check(fastnorm_peer_allreduce_norm_prepare(machine_.context(), &args_));
+    check(work_->prepare());
     machine_.synchronize();
   }
 
-  void call() {
-    check(fastnorm_peer_allreduce_norm(machine_.context(), &args_, workspace_.get(),
-                                       workspace_bytes_, machine_.stream()));
-  }
+  fastnorm_status try_call() { return work_->call(workspace_.get(), workspace_bytes_); }
+  void call() { check(try_call()); }
 
   // All but the last rank call: they must end with an error in time, and go on after a reset.
   void run_missing() {
@@ -173,8 +164,7 @@ class Rank {
     const auto begin = Clock::now();
     const bool here = rank_ != meeting_.ranks - 1;
     if (here) {
-      const fastnorm_status status = fastnorm_peer_allreduce_norm(
-          machine_.context(), &args_, workspace_.get(), workspace_bytes_, machine_.stream());
+      const fastnorm_status status = try_call();
       if (machine_.target().is_cuda()) {
         check(status);
         machine_.synchronize();
@@ -204,60 +194,34 @@ class Rank {
     return state;
   }
 
-  std::vector<std::byte> result() const {
-    std::vector<std::byte> all(2 * bytes_ + static_cast<size_t>(o_.rows * o_.columns));
-    machine_.download(all.data(), y_.get(), bytes_);
-    machine_.download(all.data() + bytes_, h_.get(), o_.no_residual ? 0 : bytes_);
-    if (has_codes())
-      machine_.download(all.data() + 2 * bytes_, codes_.get(), all.size() - 2 * bytes_);
-    return all;
-  }
-
-  // The results are those of a sum in rank order and fastnorm_norm, and all ranks have the same.
+  // The results are those of this device without other ranks, and all ranks' alike.
   void verify() {
     const fastnorm_peer_state state = state_of();
     if (state.error != FASTNORM_PEER_ERROR_NONE)
       throw CommandError("the peer was stopped: error " + std::to_string(state.error) +
                          " of rank " + std::to_string(state.rank));
-    const std::vector<std::byte> found = result();
-    meeting_.digest[rank_] = digest_of(found, 1);
-    std::vector<std::byte> sum(bytes_);
-    std::vector<std::vector<std::byte>> parts;
-    for (int r = 0; r < meeting_.ranks; ++r) parts.push_back(data_of(r));
-    const size_t element = element_bytes(dtype_);
-    for (size_t at = 0; at < bytes_; at += element) {
-      auto total = static_cast<float>(decode(dtype_, parts[0].data() + at));
-      for (size_t r = 1; r < parts.size(); ++r)
-        total += static_cast<float>(decode(dtype_, parts[r].data() + at));
-      encode(dtype_, static_cast<double>(total), sum.data() + at);
-    }
-    const Block of_sum = place(sum);
-    TensorView x = view(of_sum);
-    fastnorm_norm_args norm = {};
-    norm.struct_size = sizeof norm;
-    set_norm(norm);
-    norm.x = x.get();
-    norm.flags = 0;
-    machine_.run(norm);
-    if (result() != found)
-      throw CommandError("the results differ from those of a sum in rank order and one norm");
+    const std::vector<std::byte> found = work_->result();
+    expected_ = digest_of(found, 1);
+    meeting_.digest[rank_] = expected_;
+    if (work_->expected() != found)
+      throw CommandError("the results differ from those of one device and ranks in order");
     meet();
     for (int r = 0; r < meeting_.ranks; ++r) {
-      if (meeting_.digest[r] != meeting_.digest[0]) throw CommandError("ranks differ");
+      if (work_->alike() && meeting_.digest[r] != meeting_.digest[0])
+        throw CommandError("ranks differ");
     }
-    expected_ = meeting_.digest[0];
   }
 
   // Many calls with delays: of a graph, where there is one. Every result has the same bits.
   void replay() {
     Random random(static_cast<uint64_t>(rank_) + 7);
-    Graph graph(*this, 1);
+    Graph graph(machine_, 1, [&] { call(); });
     for (int i = 0; i < o_.replays; ++i) {
       if (random.next() % 4 == 0)
         std::this_thread::sleep_for(std::chrono::microseconds(random.next() % 200));
       graph.launch();
       machine_.synchronize();
-      if (digest_of(result(), 1) != expected_)
+      if (digest_of(work_->result(), 1) != expected_)
         throw CommandError("replay " + std::to_string(i) + " has other results");
       if (rank_ == 0) ++meeting_.replays;
     }
@@ -265,12 +229,21 @@ class Rank {
   }
 
   void measure() {
-    Graph graph(*this, o_.calls);
+    Graph graph(machine_, o_.calls, [&] { call(); });
+    std::optional<Graph> nccl;
+    if (nccl_ != nullptr) {
+      meet();
+      nccl.emplace(machine_, o_.calls, [&] { work_->nccl_call(*nccl_, machine_.stream()); });
+    }
     graph.launch();
+    if (nccl) nccl->launch();
     machine_.synchronize();
     for (int sample = 0; sample < o_.repeats; ++sample) {
       meet();
       meeting_.us[rank_][sample] = graph.time_us() / o_.calls;
+      if (!nccl) continue;
+      meet();
+      meeting_.nccl_us[rank_][sample] = nccl->time_us() / o_.calls;
     }
     meet();
     if (state_of().error != FASTNORM_PEER_ERROR_NONE) throw CommandError("the peer was stopped");
@@ -279,121 +252,59 @@ class Rank {
   // Some calls: a graph on a GPU.
   class Graph {
    public:
-    Graph(Rank& rank, int calls) : rank_(rank), calls_(calls) {
-      const Machine& m = rank.machine_;
-      if (!m.target().is_cuda()) return;
-      devmem_check(devmem_capture_begin(m.device(), m.stream()));
-      for (int i = 0; i < calls; ++i) rank.call();
-      devmem_check(devmem_capture_end(m.device(), m.stream(), &graph_));
-      devmem_check(devmem_event_create(m.device(), &begin_));
-      devmem_check(devmem_event_create(m.device(), &end_));
+    Graph(const Machine& machine, int calls, std::function<void()> call)
+        : m_(machine), calls_(calls), call_(std::move(call)) {
+      if (!m_.target().is_cuda()) return;
+      devmem_check(devmem_capture_begin(m_.device(), m_.stream()));
+      for (int i = 0; i < calls; ++i) call_();
+      devmem_check(devmem_capture_end(m_.device(), m_.stream(), &graph_));
+      devmem_check(devmem_event_create(m_.device(), &begin_));
+      devmem_check(devmem_event_create(m_.device(), &end_));
     }
     ~Graph() {
       if (graph_ == nullptr) return;
-      devmem* const device = rank_.machine_.device();
-      devmem_graph_destroy(device, graph_);
-      devmem_event_destroy(device, begin_);
-      devmem_event_destroy(device, end_);
+      devmem_graph_destroy(m_.device(), graph_);
+      devmem_event_destroy(m_.device(), begin_);
+      devmem_event_destroy(m_.device(), end_);
     }
     Graph(const Graph&) = delete;
 
     void launch() {
-      const Machine& m = rank_.machine_;
       if (graph_ != nullptr) {
-        devmem_check(devmem_graph_launch(m.device(), graph_, m.stream()));
+        devmem_check(devmem_graph_launch(m_.device(), graph_, m_.stream()));
         return;
       }
-      for (int i = 0; i < calls_; ++i) rank_.call();
+      for (int i = 0; i < calls_; ++i) call_();
     }
     double time_us() {
-      const Machine& m = rank_.machine_;
       if (graph_ == nullptr) {
         const auto begin = Clock::now();
         launch();
         return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
       }
       float ms = 0;
-      devmem_check(devmem_event_record(m.device(), begin_, m.stream()));
+      devmem_check(devmem_event_record(m_.device(), begin_, m_.stream()));
       launch();
-      devmem_check(devmem_event_record(m.device(), end_, m.stream()));
-      devmem_check(devmem_event_elapsed_ms(m.device(), begin_, end_, &ms));
+      devmem_check(devmem_event_record(m_.device(), end_, m_.stream()));
+      devmem_check(devmem_event_elapsed_ms(m_.device(), begin_, end_, &ms));
       return static_cast<double>(ms) * 1e3;
     }
 
    private:
-    Rank& rank_;
+    const Machine& m_;
     const int calls_;
+    const std::function<void()> call_;
     void *graph_ = nullptr, *begin_ = nullptr, *end_ = nullptr;
   };
-
-  bool has_codes() const { return o_.quantise != "none"; }
-
-  // Numbers that both a device and this program round alike: rows of a rank, or of the residual.
-  std::vector<std::byte> data_of(int seed) const {
-    std::vector<std::byte> data(bytes_);
-    Random random(static_cast<uint64_t>(seed) + 1);
-    for (size_t at = 0; at < bytes_; at += element_bytes(dtype_))
-      encode(dtype_, random.uniform(-2, 2), data.data() + at);
-    return data;
-  }
-  std::vector<std::byte> weights() const {
-    std::vector<std::byte> data(row_bytes_);
-    Random random(77);
-    for (size_t at = 0; at < row_bytes_; at += element_bytes(dtype_))
-      encode(dtype_, random.uniform(0.5, 1.5), data.data() + at);
-    return data;
-  }
-
-  Block place(const std::vector<std::byte>& content) const {
-    Block block = machine_.allocate(std::max(content.size(), bytes_));
-    if (!content.empty()) machine_.upload(block.get(), content.data(), content.size());
-    return block;
-  }
-  TensorView view(const Block& block) const {
-    return {machine_.target(), block.get(), dtype_, {o_.rows, o_.columns}};
-  }
-
-  void set_views() {
-    views_[0] = view(x_), views_[1] = view(residual_), views_[2] = view(y_), views_[3] = view(h_);
-    views_[4] = TensorView(machine_.target(), weight_.get(), dtype_, {o_.columns});
-    const fastnorm_dtype f8 = fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN),
-                         f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-    views_[5] = TensorView(machine_.target(), codes_.get(), f8, {o_.rows, o_.columns});
-    views_[6] =
-        TensorView(machine_.target(), scale_.get(), f32, {o_.quantise == "per-row" ? o_.rows : 1});
-    args_ = {};
-    args_.struct_size = sizeof args_;
-    args_.peer = peer_;
-    args_.x = views_[0].get();
-    set_norm(args_);
-    if (o_.pdl)
-      args_.flags =
-          FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
-  }
-  template <class Args>
-  void set_norm(Args& args) {
-    args.kind = o_.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-    args.eps = 1e-6f;
-    args.weight = views_[4].get();
-    args.y = views_[2].get();
-    if (!o_.no_residual) args.residual = views_[1].get(), args.residual_out = views_[3].get();
-    if (!has_codes()) return;
-    args.quant_scheme =
-        o_.quantise == "per-row" ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
-    args.quantized = views_[5].get();
-    args.scale = views_[6].get();
-  }
 
   const PeerOptions& o_;
   Meeting& meeting_;
   const int rank_;
   const Machine machine_;
-  const fastnorm_dtype dtype_;
-  const size_t row_bytes_, bytes_;
+  const std::unique_ptr<PeerWork> work_;
+  std::unique_ptr<PeerNccl> nccl_;
   fastnorm_peer* peer_ = nullptr;
-  Block x_, residual_, weight_, y_, h_, codes_, scale_, workspace_;
-  TensorView views_[7];
-  fastnorm_peer_allreduce_norm_args args_ = {};
+  Block workspace_;
   size_t workspace_bytes_ = 0;
   uint64_t expected_ = 0;
 };
@@ -461,6 +372,16 @@ std::string reason(const Meeting& meeting) {
   return text;
 }
 
+std::vector<double> slowest_of(const double (&us)[kMostRanks][kMostSamples], const PeerOptions& o) {
+  std::vector<double> slowest;
+  for (int sample = 0; sample < o.repeats && !o.missing; ++sample) {
+    double most = 0;
+    for (int r = 0; r < o.ranks; ++r) most = std::max(most, us[r][sample]);
+    slowest.push_back(most);
+  }
+  return slowest;
+}
+
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;
@@ -477,16 +398,12 @@ void run_peer_bench(PeerOptions o) {
     run_threads(o, *meeting);
   }
   if (meeting->failed) throw CommandError(reason(*meeting));
-  std::vector<double> slowest;
-  for (int sample = 0; sample < o.repeats && !o.missing; ++sample) {
-    double us = 0;
-    for (int r = 0; r < o.ranks; ++r) us = std::max(us, meeting->us[r][sample]);
-    slowest.push_back(us);
-  }
+  const std::vector<double> slowest = slowest_of(meeting->us, o);
   Json document = {{"library", fastnorm_version_string()},
                    {"devices", o.devices},
                    {"ranks", o.ranks},
                    {"processes", o.processes},
+                   {"family", o.sharded ? "peer_sharded_norm" : "peer_allreduce_norm"},
                    {"rows", o.rows},
                    {"columns", o.columns},
                    {"dtype", o.dtype},
@@ -494,7 +411,9 @@ void run_peer_bench(PeerOptions o) {
                    {"quantise", o.quantise},
                    {"pdl", o.pdl},
                    {"kernel", meeting->kernel},
+                   {"launches", meeting->launches},
                    {"replays", meeting->replays.load()}};
+  if (o.columns2 != 0) document["columns2"] = o.columns2;
   if (o.missing) {
     document["stopped_ranks"] = meeting->stopped.load();
     document["stopped_ms"] = meeting->stopped_ms;
@@ -502,6 +421,7 @@ void run_peer_bench(PeerOptions o) {
     const auto [least, most] = std::minmax_element(slowest.begin(), slowest.end());
     document["median_us"] = median_of(slowest);
     document["spread"] = (*most - *least) / median_of(slowest);
+    if (o.nccl) document["nccl_median_us"] = median_of(slowest_of(meeting->nccl_us, o));
   }
   if (!o.output.empty()) write_json(o.output, document);
   if (o.json) return print_json(document);
@@ -514,6 +434,11 @@ void run_peer_bench(PeerOptions o) {
   std::printf("right on all ranks, and %d times more with delays\n", meeting->replays.load());
   std::printf("median %.2f us of the slowest rank (spread %.0f%%)\n",
               document["median_us"].get<double>(), 100 * document["spread"].get<double>());
+  if (o.nccl) {
+    std::printf("by NCCL: median %.2f us, %.2f times as long\n",
+                document["nccl_median_us"].get<double>(),
+                document["nccl_median_us"].get<double>() / document["median_us"].get<double>());
+  }
 }
 
 }  // namespace
@@ -522,11 +447,12 @@ void add_peer(CLI::App& program) {
   CLI::App* family = program.add_subcommand("peer", "Tensor parallel norms of several ranks");
   family->require_subcommand(1);
   auto o = std::make_shared<PeerOptions>();
-  CLI::App* command =
-      family->add_subcommand("bench", "Check an all-reduce and norm of several ranks, and time it");
+  CLI::App* command = family->add_subcommand("bench", "Check a norm of several ranks, and time it");
   command->footer(
-      "Every rank's results are compared with those of a sum in rank order and one norm. A time "
-      "is\nof the slowest rank, on GPUs in a graph.");
+      "Every rank's results are compared with those of one device, which takes the ranks in order. "
+      "A time is\nof the slowest rank, on GPUs in a graph. --nccl also times the library's kernels "
+      "with ncclAllReduce\nbetween them: with --sharded, the sums stand in for rstd, so a launch "
+      "less than a caller needs.");
   command->add_option("--device", o->devices, "cpu, or cuda:0,cuda:1: a rank's each; may repeat")
       ->delimiter(',')
       ->check(CLI::Validator(check_device, "DEVICE"))
@@ -540,6 +466,12 @@ void add_peer(CLI::App& program) {
   command->add_option("--columns", o->columns, "of x")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}))
       ->capture_default_str();
+  command->add_flag("--sharded", o->sharded,
+                    "peer_sharded_norm: --columns are a rank's; else peer_allreduce_norm");
+  command->add_option("--columns2", o->columns2, "of a second part, with --sharded; 0 = none")
+      ->check(CLI::Range(int64_t{0}, int64_t{65536}))
+      ->capture_default_str();
+  command->add_flag("--nccl", o->nccl, "time ncclAllReduce and norm, too: GPUs, libnccl.so.2");
   command->add_option("--dtype", o->dtype, "of x")
       ->check(CLI::IsMember(row_dtype_names()))
       ->capture_default_str();
@@ -580,6 +512,18 @@ void add_peer(CLI::App& program) {
     if (o->processes && o->devices[0] == "cpu")
       throw CLI::ValidationError(
           "--processes needs GPUs; required: CPU ranks as threads of one process");
+    const bool of_allreduce =
+        o->no_residual || o->quantise != "none" || o->algorithm != "auto" || o->one_shot_bytes != 0;
+    if (o->sharded && of_allreduce)
+      throw CLI::ValidationError(
+          "--no-residual, --quantise, --algorithm and --one-shot-bytes are not for --sharded");
+    if (!o->sharded && o->columns2 != 0) throw CLI::ValidationError("--columns2 needs --sharded");
+    for (const int64_t columns : {o->columns, o->columns2}) {
+      if (o->sharded && columns > 8192 && columns % 128 != 0)
+        throw CLI::ValidationError(
+            "--sharded has more than 8192 columns; required: a multiple of 128");
+    }
+    if (o->nccl && o->devices[0] == "cpu") throw CLI::ValidationError("--nccl needs GPUs");
     if (o->ranks != 0 && static_cast<size_t>(o->ranks) < o->devices.size())
       throw CLI::ValidationError("--ranks is less than there are devices");
     run_peer_bench(*o);

@@ -63,10 +63,18 @@ def style(report, _):
 
 def docs(report, _):
     """The site: guide pages and references; every public name, every link, no warning, nothing that
-    a page fetches from elsewhere."""
+    a page fetches from elsewhere. Then the commands of the pages, on the build of an earlier run if
+    there is one."""
     code, text = run([sys.executable, ROOT / "tools" / "docs", BUILDS / "docs"])
     print(text)
     report.add_program("tools/docs", code, text)
+    typed = [sys.executable, ROOT / "tests" / "pages" / "commands_test.py"]
+    typed += ["--work", BUILDS / "pages"]
+    native = BUILDS / "native"
+    if (native / "bench" / "fastnorm_bench").exists():
+        typed += ["--build", native]
+    code, text = run(typed)
+    report.add_program("commands of pages", code, text)
 
 
 def build(report, _):

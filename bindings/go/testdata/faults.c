@@ -1,5 +1,5 @@
-/* Stands before libfastnorm (LD_PRELOAD) and fails as a sound library cannot be made to fail: with the
- * status of the environment's FAULTS_STATUS, or as the version of FAULTS_VERSION. */
+/* Stands before libfastnorm (LD_PRELOAD) and fails as a sound library cannot be made to fail: with
+ * the status of the environment's FAULTS_STATUS, or as the version of FAULTS_VERSION. */
 #include <fastnorm/fastnorm.h>
 #include <stdlib.h>
 

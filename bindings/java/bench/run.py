@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""What a call costs from Java and from C: builds call_cost.c and the JMH benchmark of the profile jmh, runs
-both, and prints a table of the best samples of a few hundred calls, which are what a call itself takes. With
-FASTNORM_TEST_DEVICE=cuda on a GPU, too. Not a test: that depends on the machine, and on what else runs there.
+"""Measures what a call costs from Java and from C.
+
+It builds call_cost.c and the JMH benchmark of the profile jmh, runs both, and prints a table. Each
+figure is the best sample of a few hundred calls. With FASTNORM_TEST_DEVICE=cuda it measures a GPU,
+too. This is no test: the figures depend on the machine and on what else runs there.
 """
 
 import argparse

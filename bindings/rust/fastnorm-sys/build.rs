@@ -1,5 +1,5 @@
-//! Finds libfastnorm, or builds it, and refuses one that these declarations do not fit: an older one, or
-//! one of another ABI. README.md has the order.
+//! Finds libfastnorm, or builds it, and refuses one that these declarations do not fit: an older
+//! one, or one of another ABI. README.md has the order.
 
 use std::env;
 use std::fs;
@@ -47,7 +47,8 @@ fn use_pkg_config(link_static: bool) {
     };
     for folder in &library.link_paths {
         check_folder(folder, link_static);
-        println!("cargo:libdir={}", folder.display()); // DEP_FASTNORM_LIBDIR of crates that depend on this
+        // DEP_FASTNORM_LIBDIR of crates that depend on this.
+        println!("cargo:libdir={}", folder.display());
     }
 }
 
@@ -120,8 +121,8 @@ fn check_folder(folder: &Path, link_static: bool) {
     if link_static {
         if !folder.join("libfastnorm.a").exists() {
             fail(&format!(
-                "the feature `static` needs libfastnorm.a, which {} does not have: build libfastnorm with \
-                 -Ddefault_library=both",
+                "the feature `static` needs libfastnorm.a, which {} does not have: build \
+                 libfastnorm with -Ddefault_library=both",
                 folder.display()
             ));
         }
@@ -143,8 +144,8 @@ fn build_vendored() {
     println!("cargo:rerun-if-changed={}", vendor.display());
     let Ok(units) = fs::read_to_string(vendor.join("units.txt")) else {
         fail(
-            "the feature `vendored` needs vendor/units.txt, which a checkout does not have; required: \
-             the published crate, or what packages/rust/crates.py makes",
+            "the feature `vendored` needs vendor/units.txt, which a checkout does not have; \
+             required: the published crate, or what packages/rust/crates.py makes",
         )
     };
     let processor = env::var("CARGO_CFG_TARGET_ARCH").unwrap();

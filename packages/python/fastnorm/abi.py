@@ -198,6 +198,14 @@ class NormBackwardArgs(ctypes.Structure):
         ("dresidual", TensorPointer),
         ("dweight", TensorPointer),
         ("dbias", TensorPointer),
+        ("gate", TensorPointer),
+        ("bias", TensorPointer),
+        ("dgate", TensorPointer),
+        ("gate_act", c_int32),
+        ("gate_position", c_int32),
+        ("gate_source", c_int32),
+        ("stage_reserved", c_int32),
+        ("group_size", c_int64),
     ]
 
 
@@ -341,47 +349,57 @@ class FastnormError(RuntimeError):
     """A call failed; str() has the status' name and the library's text."""
 
 
+def _family(name, *arguments):
+    """Functions of a family: query, prepare, and the call itself."""
+    call = [*arguments, c_void_p, c_size_t, c_void_p]
+    return {
+        f"{name}_query": (c_int32, [*arguments, POINTER(Info)]),
+        f"{name}_prepare": (c_int32, [*arguments]),
+        name: (c_int32, call),
+    }
+
+
+def _heads(part):
+    return [c_void_p, POINTER(NormHeadsArgs), POINTER(POINTER(part)), c_int32]
+
+
+FUNCTIONS = {
+    "fastnorm_version_string": (c_char_p, []),
+    "fastnorm_status_name": (c_char_p, [c_int32]),
+    "fastnorm_last_error": (c_char_p, []),
+    "fastnorm_device_count": (c_int32, [c_int32, POINTER(c_int32)]),
+    "fastnorm_device_describe": (c_int32, [Device, POINTER(DeviceInfo)]),
+    "fastnorm_context_create": (c_int32, [Device, POINTER(ContextOptions), POINTER(c_void_p)]),
+    "fastnorm_context_destroy": (None, [c_void_p]),
+    **_family("fastnorm_norm", c_void_p, POINTER(NormArgs)),
+    **_family("fastnorm_norm_backward", c_void_p, POINTER(NormBackwardArgs)),
+    **_family("fastnorm_mla_decode", c_void_p, POINTER(MlaDecodeArgs)),
+    **_family("fastnorm_norm_heads", *_heads(NormHeadsPart)),
+    **_family("fastnorm_norm_heads_backward", *_heads(NormHeadsBackwardPart)),
+}
+
+
+QUERY_OF = {
+    NormBackwardArgs: "fastnorm_norm_backward_query",
+    MlaDecodeArgs: "fastnorm_mla_decode_query",
+    NormHeadsArgs: "fastnorm_norm_heads_query",
+    NormHeadsPart: "fastnorm_norm_heads_query",
+    NormHeadsBackwardPart: "fastnorm_norm_heads_backward_query",
+}
+
+
 class Library:
     def __init__(self, path):
         self.path = path
-        self.c = c = ctypes.CDLL(str(path))
-        c.fastnorm_version_string.restype = c_char_p
-        c.fastnorm_status_name.restype = c_char_p
-        c.fastnorm_last_error.restype = c_char_p
-        c.fastnorm_device_count.argtypes = [c_int32, POINTER(c_int32)]
-        c.fastnorm_device_describe.argtypes = [Device, POINTER(DeviceInfo)]
-        c.fastnorm_context_create.argtypes = [Device, POINTER(ContextOptions), POINTER(c_void_p)]
-        c.fastnorm_context_destroy.argtypes = [c_void_p]
-        c.fastnorm_context_destroy.restype = None
-        c.fastnorm_norm_query.argtypes = [c_void_p, POINTER(NormArgs), POINTER(Info)]
-        c.fastnorm_norm.argtypes = [c_void_p, POINTER(NormArgs), c_void_p, c_size_t, c_void_p]
-        c.fastnorm_norm_backward_query.argtypes = [
-            c_void_p,
-            POINTER(NormBackwardArgs),
-            POINTER(Info),
-        ]
-        c.fastnorm_norm_backward.argtypes = [
-            c_void_p,
-            POINTER(NormBackwardArgs),
-            c_void_p,
-            c_size_t,
-            c_void_p,
-        ]
-        c.fastnorm_mla_decode_query.argtypes = [c_void_p, POINTER(MlaDecodeArgs), POINTER(Info)]
-        c.fastnorm_mla_decode_prepare.argtypes = [c_void_p, POINTER(MlaDecodeArgs)]
-        c.fastnorm_mla_decode.argtypes = [
-            c_void_p,
-            POINTER(MlaDecodeArgs),
-            c_void_p,
-            c_size_t,
-            c_void_p,
-        ]
-        heads = [c_void_p, POINTER(NormHeadsArgs), POINTER(POINTER(NormHeadsPart)), c_int32]
-        c.fastnorm_norm_heads_query.argtypes = [*heads, POINTER(Info)]
-        c.fastnorm_norm_heads.argtypes = [*heads, c_void_p, c_size_t, c_void_p]
-        heads[2] = POINTER(POINTER(NormHeadsBackwardPart))
-        c.fastnorm_norm_heads_backward_query.argtypes = [*heads, POINTER(Info)]
-        c.fastnorm_norm_heads_backward.argtypes = [*heads, c_void_p, c_size_t, c_void_p]
+        self.c = ctypes.CDLL(str(path))
+        self.missing = set()  # functions of families that this library does not have
+        for name, (returns, arguments) in FUNCTIONS.items():
+            try:
+                function = getattr(self.c, name)
+            except AttributeError:
+                self.missing.add(name)
+            else:
+                function.restype, function.argtypes = returns, arguments
         self._check_sizes()
 
     def version(self):
@@ -445,6 +463,8 @@ class Library:
         self.check(self.c.fastnorm_context_create(device, None, byref(context)))
         try:
             for struct, call in calls.items():
+                if QUERY_OF.get(struct, "fastnorm_norm") in self.missing:
+                    continue
                 required, here = (
                     self._required_size(call(struct(struct_size=1))),
                     getattr(struct, "FIRST_BYTES", sizeof(struct)),

@@ -19,10 +19,10 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
   const uint32_t number = block * S::kLanes + static_cast<uint32_t>(place.row_lane);
   const bool live = number < p.shared_rows;
   const uint32_t group = blockIdx.y, row = group * p.shared_rows + (live ? number : 0);
-  const RowAddresses<S> from(p, row, place);
+  const RowAddresses<S> from(p, row, place.offset());
   RawRow<S> raw;
   load_raw(raw, from, live, place);
-  const Statistics statistics = load_statistics<S::kStat>(p, from.index);
+  const Statistics statistics = load_statistics(from);
   float gain[kVectors][kPerVector];
   load_gains<S>(gain, p, group, place);
   float x[kVectors][kPerVector], e[kVectors][kPerVector], sums[S::kSums][kVectors], q[S::kSums];
@@ -37,12 +37,11 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
   fold_step_of_rows<S>(q, scratch, 0, 0, place);
 #pragma unroll
   for (float& c : q) c = mean_of_sum(c, p);
-  char* const to = row_address(p.dx, from.index) + from.offset;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const uint4 result =
         gradient_vector<S>(x[v], e[v], raw.add[S::kResidual ? v : 0], q, statistics.rstd);
-    if (live && place.has(v)) ptx::st_global_v4(to + from.step(v), result);
+    if (live && place.has(v)) ptx::st_global_v4(from.dx + from.step(v), result);
   }
 }
 
@@ -86,10 +85,10 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
         x[u][k] = dy[u][k] = make_uint4(0, 0, 0, 0);
         statistics[u][k] = {0.0f, 0.0f};
         if (row < p.shared_rows) {
-          const RowIndex index = backward_index(p, group_row + row);
-          x[u][k] = ptx::ld_global_v4(row_address(p.x, index) + offset);
-          dy[u][k] = ptx::ld_global_v4(row_address(p.dy, index) + offset);
-          statistics[u][k] = load_statistics<S::kStat>(p, index);
+          const RowAddresses<S> from(p, group_row + row, offset);
+          x[u][k] = ptx::ld_global_v4(from.x);
+          dy[u][k] = ptx::ld_global_v4(from.dy);
+          statistics[u][k] = load_statistics(from);
         }
       }
     }

@@ -42,6 +42,7 @@ struct LanePlace {
   }
   __device__ __forceinline__ int vector(int v) const { return first + v * S::kStride; }
   __device__ __forceinline__ bool has(int v) const { return in_row[v]; }
+  __device__ __forceinline__ int64_t offset() const { return first * kVectorBytes; }
 
   int row_lane, warp, lane, block, first;
   bool in_row[S::kVectors];
@@ -151,22 +152,39 @@ struct RawRow {
   uint4 x[S::kVectors], dy[S::kVectors], add[S::kResidual ? S::kVectors : 1];
 };
 
-// Addresses of this thread's first vector of a row.
+// Addresses of the vector at `offset` bytes of a row, and of the row's statistics. Rows of narrow
+// strides cost one product each; a test for all tensors keeps the other case out of their way.
 template <class S>
 struct RowAddresses {
   __device__ __forceinline__ RowAddresses(const NormBackwardParams& p, uint32_t row,
-                                          const LanePlace<S>& place)
-      : index(backward_index(p, row)), offset(place.first * kVectorBytes) {
-    x = row_address(p.x, index) + offset;
-    dy = row_address(p.dy, index) + offset;
-    if constexpr (S::kResidual) add = row_address(p.dresidual_in, index) + offset;
+                                          int64_t offset) {
+    const auto set_all = [&](auto address) {
+      x = address(p.x) + offset, dy = address(p.dy) + offset, dx = address(p.dx) + offset;
+      if constexpr (S::kResidual) add = address(p.dresidual_in) + offset;
+      rstd = address(p.rstd);
+      if constexpr (S::kStat == Stat::kLayer) mean = address(p.mean);
+    };
+    if ((p.bits & kBackwardNarrowStrides) != 0) {
+      set_all([&](const BackwardTensor& t) {
+        return ptx::advance(t.data, row, static_cast<int32_t>(t.stride[0]));
+      });
+    } else {
+      const RowIndex index = backward_index(p, row);
+      set_all([&](const BackwardTensor& t) { return row_address(t, index); });
+    }
   }
   static constexpr int step(int v) { return v * S::kStride * kVectorBytes; }
 
-  const RowIndex index;
-  const int64_t offset;
-  const char *x, *dy, *add;
+  const char *x, *dy, *add, *rstd, *mean;
+  char* dx;
 };
+
+template <class S>
+__device__ __forceinline__ Statistics load_statistics(const RowAddresses<S>& from) {
+  Statistics s = {0.0f, ptx::ld_global_f32(from.rstd)};
+  if constexpr (S::kStat == Stat::kLayer) s.mean = ptx::ld_global_f32(from.mean);
+  return s;
+}
 
 template <class S>
 __device__ __forceinline__ void clear_raw(RawRow<S>& raw) {
@@ -245,13 +263,17 @@ __device__ __forceinline__ void add_row(float (&dweight)[S::kPerVector],
                                         const float (&d)[S::kPerVector],
                                         const float (&x)[S::kPerVector],
                                         const NormBackwardParams& p) {
-  float t[S::kPerVector];
-#pragma unroll
-  for (int i = 0; i < S::kPerVector; ++i) t[i] = x[i];
   if constexpr (S::T::kBytes == 2) {
-    if (__builtin_expect((p.bits & kBackwardRoundNormalized) != 0, 0)) round_to<typename S::T>(t);
+    if (__builtin_expect((p.bits & kBackwardRoundNormalized) != 0, 0)) {
+      float t[S::kPerVector];
+#pragma unroll
+      for (int i = 0; i < S::kPerVector; ++i) t[i] = x[i];
+      round_to<typename S::T>(t);
+      accumulate<S::kStat>(dweight, dbias, d, t);
+      return;
+    }
   }
-  accumulate<S::kStat>(dweight, dbias, d, t);
+  accumulate<S::kStat>(dweight, dbias, d, x);
 }
 
 // The gain of this thread's vectors; the weight may have any dtype and address.

@@ -1,6 +1,8 @@
 #include "cuda/norm_backward/launch_params.h"
 
+#include <algorithm>
 #include <bit>
+#include <initializer_list>
 
 #include "core/norm_backward_rows.h"
 #include "cuda/norm/launch_params.h"
@@ -45,6 +47,12 @@ BackwardTensor values_in(char* data, const Digits& digits) {
   return t;
 }
 
+bool has_narrow_strides(std::initializer_list<const BackwardTensor*> tensors) {
+  return std::ranges::all_of(tensors, [](const BackwardTensor* t) {
+    return t->stride[0] == static_cast<int32_t>(t->stride[0]);
+  });
+}
+
 // The forward call whose statistics are computed again.
 NormParams forward_params(const NormBackwardDesc& d, const Digits& digits) {
   static constexpr NormEntry kGeneral =
@@ -78,7 +86,6 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   const Digits digits = digits_of(d);
   const bool empty = d.shared_rows == 0;
   NormBackwardParams p = {};
-  if (digits.count == 1) p.bits |= kBackwardSingleIndex;
   if (digits.count == 3) p.bits |= kBackwardThreeIndices;
   if (d.rounding == FASTNORM_ROUND_NORMALIZED || d.rounding == FASTNORM_ROUND_EVERY_STEP)
     p.bits |= kBackwardRoundNormalized;
@@ -109,6 +116,10 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   };
   p.x = rows(d.x), p.dy = rows(d.dy), p.dresidual_in = rows(d.dresidual_in);
   p.dx = rows(d.dx), p.dresidual = rows(d.dresidual);
+  p.gate = rows(d.gate.gate), p.dgate = rows(d.gate.dgate), p.bias = parameter(d.gate.bias);
+  p.gate_act = function_of(d.gate.act);
+  if (d.gate.before) p.bits |= kBackwardGateBefore;
+  if (d.gate.round_result) p.bits |= kBackwardRoundResult;
   p.rstd = rows(d.rstd), p.mean = rows(d.mean);
   p.weight = parameter(d.weight), p.dweight = parameter(d.dweight), p.dbias = parameter(d.dbias);
 
@@ -116,6 +127,11 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   if (plan.keeps_statistics) {
     p.rstd = values_in(at(plan.rstd_offset), digits);
     if (d.kind == FASTNORM_NORM_LAYER) p.mean = values_in(at(plan.mean_offset), digits);
+  }
+  if (digits.count == 1) {
+    p.bits |= kBackwardSingleIndex;
+    if (has_narrow_strides({&p.x, &p.dy, &p.dresidual_in, &p.dx, &p.rstd, &p.mean}))
+      p.bits |= kBackwardNarrowStrides;
   }
   if (d.dweight) p.partial[0] = reinterpret_cast<float*>(at(plan.partial_dweight_offset));
   if (d.dbias) p.partial[1] = reinterpret_cast<float*>(at(plan.partial_dbias_offset));

@@ -101,7 +101,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   const auto is_live = [&](uint32_t row) { return row < p.shared_rows; };
   // Of rows that there are not, the addresses of the group's first one.
   const auto addresses = [&](uint32_t row) {
-    return RowAddresses<S>(p, group_row + (is_live(row) ? row : 0), place);
+    return RowAddresses<S>(p, group_row + (is_live(row) ? row : 0), place.offset());
   };
   ptx::grid_wait();
 
@@ -117,29 +117,23 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
     }
   };
   RawRow<S> raw[kUnroll], raw_next[kAhead ? kUnroll : 1];
+  Statistics now[kUnroll], next[kUnroll];
+  // Statistics of a step's rows into `next`, and if `to` is wanted the rows.
   const auto load = [&](RawRow<S>* to, uint32_t step) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t row = row_of(step, u);
-      load_raw(to[u], addresses(row), is_live(row), place);
-    }
-  };
-  Statistics now[kUnroll], next[kUnroll];
-  const auto load_next_statistics = [&](uint32_t step) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const uint32_t row = row_of(step, u);
+      const RowAddresses<S> from = addresses(row);
       next[u] = {0.0f, 0.0f};
-      if (is_live(row)) next[u] = load_statistics<S::kStat>(p, backward_index(p, group_row + row));
+      if (is_live(row)) next[u] = load_statistics(from);
+      if (to != nullptr) load_raw(to[u], from, is_live(row), place);
     }
   };
   if constexpr (kRing) {
 #pragma unroll
     for (uint32_t step = 0; step + 1 < kStages; ++step) copy(step);
-  } else {
-    load(raw, 0);
   }
-  load_next_statistics(0);
+  load(kRing ? nullptr : raw, 0);
 
   float gain[kRereads ? 1 : kVectors][kPerVector];
   uint4 raw_weight[kRereads ? kVectors : 1];
@@ -179,8 +173,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
     const int stage = static_cast<int>(step % (kRing ? kStages : 1));
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) now[u] = next[u];
-    load_next_statistics(step + 1);
-    if constexpr (kAhead) load(raw_next, step + 1);
+    if constexpr (kAhead || kRing) load(kAhead ? raw_next : nullptr, step + 1);
     if constexpr (kRing) {
       copy(step + kStages - 1);
       ptx::copy_async_wait_group<kStages - 1>();
@@ -223,8 +216,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       float c[S::kSums];
 #pragma unroll
       for (int k = 0; k < S::kSums; ++k) c[k] = mean_of_sum(q[u * S::kSums + k], p);
-      const RowIndex index = backward_index(p, group_row + (live ? row : 0));
-      char* const to = row_address(p.dx, index) + int64_t{place.first} * kVectorBytes;
+      char* const to = addresses(row).dx;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const bool there = live && place.has(v);

@@ -14,18 +14,8 @@ HeadsTensor tensor_of(const HeadValues& v) {
   return {pointer(v.data), v.token_stride, v.head_stride};
 }
 
-// Rows (token, head): the norm's check may have folded them into one index.
 HeadsTensor tensor_of(const RowTensor& t, const NormHeadsDesc& d, const NormHeadsPart& part) {
-  HeadsTensor result = {pointer(t.data), 0, 0};
-  if (part.norm.outer_rank > 1) {
-    result.head_stride = t.stride_bytes[0], result.token_stride = t.stride_bytes[1];
-  } else if (part.heads == 1) {
-    result.token_stride = t.stride_bytes[0];
-  } else {
-    result.head_stride = t.stride_bytes[0];
-    if (d.tokens > 1) result.token_stride = part.heads * t.stride_bytes[0];
-  }
-  return result;
+  return heads_tensor(t, d, part);
 }
 
 HeadsPages pages_of(const RowTensor& t) {
@@ -182,6 +172,20 @@ void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, uint32_t g
 }
 
 }  // namespace
+
+// The norm's check may have folded tokens and heads into one index.
+HeadsTensor heads_tensor(const RowTensor& t, const NormHeadsDesc& d, const NormHeadsPart& part) {
+  HeadsTensor result = {pointer(t.data), 0, 0};
+  if (part.norm.outer_rank > 1) {
+    result.head_stride = t.stride_bytes[0], result.token_stride = t.stride_bytes[1];
+  } else if (part.heads == 1) {
+    result.token_stride = t.stride_bytes[0];
+  } else {
+    result.head_stride = t.stride_bytes[0];
+    if (d.tokens > 1) result.token_stride = part.heads * t.stride_bytes[0];
+  }
+  return result;
+}
 
 HeadsShared make_heads_shared(const RopeTables& d, int64_t tokens) {
   HeadsShared s = {};

@@ -9,6 +9,10 @@ namespace fastnorm::cuda {
 // What turns the heads of so many tokens; no slots.
 HeadsShared make_heads_shared(const RopeTables& tables, int64_t tokens);
 
+// The rows (token, head) of a part's y or codes.
+HeadsTensor heads_tensor(const RowTensor& tensor, const NormHeadsDesc& desc,
+                         const NormHeadsPart& part);
+
 // Of a plan on a general kernel.
 NormHeadsParams make_norm_heads_params(const NormHeadsDesc& desc, const NormHeadsPlan& plan);
 

@@ -43,6 +43,11 @@ class DryPeerLink final : public PeerLink {
     asm volatile("" ::"m"(params));
     return end(error);
   }
+  fastnorm_status sharded(const PeerShardedNorm& call, void*, Error& error) override {
+    const PeerShardedParams params = make_peer_sharded_params(exchange_, call);
+    asm volatile("" ::"m"(params));
+    return end(error);
+  }
   fastnorm_status ready(Error& error) const override {
     return require_connected(connected_.load(), error);
   }

@@ -84,6 +84,14 @@ __device__ __forceinline__ uint4 header_of(const PeerExchange& p, uint32_t numbe
   return peer_sent(make_uint4(p.rows, p.columns, number, p.options));
 }
 
+// Word `word` of it.
+__device__ __forceinline__ uint32_t header_word(const PeerExchange& p, uint32_t number, int word) {
+  return fastnorm::peer_sent(word == 0   ? p.rows
+                             : word == 1 ? p.columns
+                             : word == 2 ? number
+                                         : p.options);
+}
+
 __device__ __forceinline__ void send_header(const PeerExchange& p, int channel, int to, int ring,
                                             uint32_t number) {
   ptx::st_system_v4(message_at(p, channel, to, p.rank, ring, number), header_of(p, number));
@@ -108,16 +116,22 @@ __device__ __forceinline__ bool take_vector(const PeerExchange& p, int channel, 
   return true;
 }
 
+// Whether a header is that of this call. If not, the call ends here.
+__device__ __forceinline__ bool agrees(const PeerExchange& p, int source, uint32_t number,
+                                       const uint4& got) {
+  const uint4 own = header_of(p, number);
+  if (got.x == own.x && got.y == own.y && got.z == own.z && got.w == own.w) return true;
+  stop(p, FASTNORM_PEER_ERROR_DISAGREES, source);
+  return false;
+}
+
 // By one thread of a block. False: the call has ended, or ends here, as the rank makes another.
 __device__ __forceinline__ bool take_header(const PeerExchange& p, int channel, int source,
                                             int ring, uint32_t number, bool before,
                                             PeerWait& wait) {
   uint4 got;
-  if (!take_vector(p, channel, source, ring, number, 0, before, wait, &got)) return false;
-  const uint4 own = header_of(p, number);
-  if (got.x == own.x && got.y == own.y && got.z == own.z && got.w == own.w) return true;
-  stop(p, FASTNORM_PEER_ERROR_DISAGREES, source);
-  return false;
+  return take_vector(p, channel, source, ring, number, 0, before, wait, &got) &&
+         agrees(p, source, number, got);
 }
 
 // The ring's next message, and its number after the call. The load does not use L1, whose line may

@@ -167,7 +167,7 @@ class PeerRows {
     return ptx::any_of_block(ended);
   }
 
-  // The thread that sends and checks headers: the one that most seldom has a last vector.
+  // The thread that sends headers: the one that most seldom has a last vector.
   __device__ __forceinline__ bool has_header() const { return threadIdx.x == Tile::kThreads - 1; }
 
   const NormParams& p;
@@ -180,16 +180,45 @@ class PeerRows {
   PeerWait wait;
 
  private:
-  // Rows of the ranks source_of(0), source_of(1), .., `count` of them or kCount.
+  // Rows of the ranks source_of(0), source_of(1), .., `count` of them or kCount. Each word of a
+  // header has a thread of its own, so that headers are awaited side by side.
   template <int kCount, typename SourceOf>
   __device__ __forceinline__ void take_rows(int channel, int count, const SourceOf& source_of,
                                             uint32_t number, bool before, Row (&rows)[kCount]) {
-    if (has_header()) {
-      for (int s = 0; s < kCount && s < count && !ended; ++s)
-        ended = !take_header(peer, channel, source_of(s), ring, number, before, wait);
-    }
-    for (;;) {
+    static_assert(kCount <= Tile::kThreads / 32);
+    const int behind = Tile::kThreads - 1 - static_cast<int>(threadIdx.x);
+    const int word = behind % 32, checked = source_of(behind / 32);
+    const bool checks = word < kPeerHeaderWords && behind / 32 < min(kCount, count);
+    const auto header = [&](uint32_t of) {
+      return message_at(peer, channel, peer.rank, checks ? checked : 0, ring, of) + word * 4;
+    };
+    const uint32_t own = header_word(peer, number, word);
+    uint32_t head = own, left_head = kPeerEmpty;
+    const auto look_at_header = [&] {
+      ptx::ld_system_u32_if(head, header(number), checks);
+      ptx::ld_system_u32_if(left_head, header(number - 1), checks && before);
+    };
+    const auto judge_header = [&](int& missing) {
+      if (head == kPeerEmpty || left_head != kPeerEmpty) {
+        missing = checked;
+      } else if (head != own) {  // whose rows may never come
+        stop(peer, FASTNORM_PEER_ERROR_DISAGREES, checked);
+        ended = true;
+      }
+    };
+    // Several rows leave no registers for a look at both.
+    constexpr bool kTogether = kCount == 1;
+    for (bool there = kTogether; !there && !ended;) {
       int missing = -1;
+      look_at_header();
+      judge_header(missing);
+      there = missing < 0;
+      if (!there && wait.gives_up(peer, missing)) ended = true;
+    }
+    if (!kTogether && checks) ptx::st_system_u32(header(number), kPeerEmpty);
+    while (true) {
+      int missing = -1;
+      if constexpr (kTogether) look_at_header();
 #pragma unroll
       for (int s = 0; s < kCount; ++s) {
         if (s >= count) continue;
@@ -206,10 +235,12 @@ class PeerRows {
           if (is_missing(rows[s][v]) || !is_empty(left)) missing = source_of(s);
         }
       }
+      if constexpr (kTogether) judge_header(missing);
       if (missing < 0 || ended) break;
       ended = wait.gives_up(peer, missing);
     }
     wait.renew();
+    if (kTogether && checks) ptx::st_system_u32(header(number), kPeerEmpty);
 #pragma unroll
     for (int s = 0; s < kCount; ++s) {
       if (s >= count) continue;

@@ -24,11 +24,13 @@ constexpr PeerKernel kernel_at() {
   constexpr uint32_t kWord = kPeerWords[kFirst + kIndex];
   constexpr PeerVariant kVariant = peer_variant_of(kWord);
   if constexpr (kVariant.is_fused()) {
-    return {&peer_norm_kernel<FASTNORM_ARCH, kWord>, nullptr, nullptr};
+    return {&peer_norm_kernel<FASTNORM_ARCH, kWord>, nullptr, nullptr, nullptr};
   } else if constexpr (kVariant.form == PeerForm::kStatistics) {
-    return {nullptr, nullptr, &peer_statistics_kernel<FASTNORM_ARCH, kWord>};
+    return {nullptr, nullptr, &peer_statistics_kernel<FASTNORM_ARCH, kWord>, nullptr};
+  } else if constexpr (kVariant.form == PeerForm::kSharded) {
+    return {nullptr, nullptr, nullptr, &peer_sharded_kernel<FASTNORM_ARCH, kWord>};
   } else {
-    return {nullptr, &peer_sum_kernel<FASTNORM_ARCH, kWord>, nullptr};
+    return {nullptr, &peer_sum_kernel<FASTNORM_ARCH, kWord>, nullptr, nullptr};
   }
 }
 

@@ -4,6 +4,7 @@
 #include "core/peer_plan.h"
 #include "cuda/peer/oneshot.cuh"
 #include "cuda/peer/sharded.cuh"
+#include "cuda/peer/sharded_norm.cuh"
 #include "cuda/peer/sum.cuh"
 #include "cuda/peer/twoshot.cuh"
 
@@ -69,6 +70,13 @@ __global__ void __launch_bounds__(peer_variant_of(kWord).threads, peer_variant_o
     peer_statistics_kernel(const __grid_constant__ PeerStatisticsParams p) {
   static_assert(peer_variant_of(kWord).threads == kPeerStatisticsThreads);
   if constexpr (kHasPeerBodies) exchange_statistics(p);
+}
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(peer_variant_of(kWord).threads, peer_variant_of(kWord).per_sm)
+    peer_sharded_kernel(const __grid_constant__ PeerShardedParams p) {
+  constexpr PeerVariant kV = peer_variant_of(kWord);
+  if constexpr (kHasPeerBodies) sharded_norm<Element<kV.dtype>, kV.threads, kV.vectors, kV.late>(p);
 }
 
 }  // namespace fastnorm::cuda

@@ -8,16 +8,18 @@
 
 namespace fastnorm::cuda {
 
-// The argument depends on the form: two of the three are null.
+// The argument depends on the form: all but one are null.
 struct PeerKernel {
   void (*norm)(PeerNormParams);
   void (*sum)(PeerSumParams);
   void (*statistics)(PeerStatisticsParams);
+  void (*sharded)(PeerShardedParams);
 
   const void* address() const {
-    return norm != nullptr  ? reinterpret_cast<const void*>(norm)
-           : sum != nullptr ? reinterpret_cast<const void*>(sum)
-                            : reinterpret_cast<const void*>(statistics);
+    return norm != nullptr         ? reinterpret_cast<const void*>(norm)
+           : sum != nullptr        ? reinterpret_cast<const void*>(sum)
+           : statistics != nullptr ? reinterpret_cast<const void*>(statistics)
+                                   : reinterpret_cast<const void*>(sharded);
   }
 };
 
@@ -34,7 +36,7 @@ struct PeerKernels {
       if (left < part.size()) return part[left];
       left -= part.size();
     }
-    return {nullptr, nullptr, nullptr};
+    return {};
   }
 };
 

@@ -189,17 +189,23 @@ class CudaPeerLink final : public PeerLink {
   fastnorm_status sum(const PeerSum& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
     PeerSumParams params = make_peer_sum_params(exchange_, call);
-    return launch(*call.plan, &params, waits_early(*call.norm), stream, error);
+    return launch(*call.plan, &params, waits_early(call.norm->flags), stream, error);
   }
   fastnorm_status norm(const PeerNorm& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
     PeerNormParams params = make_peer_norm_params(exchange_, call);
-    return launch(*call.plan, &params, waits_early(*call.norm), stream, error);
+    return launch(*call.plan, &params, waits_early(call.norm->flags), stream, error);
   }
   fastnorm_status statistics(const PeerStatistics& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
     PeerStatisticsParams params = make_peer_statistics_params(exchange_, call);
     return launch(*call.plan, &params, false, stream, error);
+  }
+
+  fastnorm_status sharded(const PeerShardedNorm& call, void* stream, Error& error) override {
+    FASTNORM_TRY(ready(error));
+    PeerShardedParams params = make_peer_sharded_params(exchange_, call);
+    return launch(*call.plan, &params, waits_early(call.flags), stream, error);
   }
 
   fastnorm_status state(fastnorm_peer_state* state, Error& error) const override {
@@ -230,8 +236,8 @@ class CudaPeerLink final : public PeerLink {
   // Kernels write it.
   uint32_t stopped() const { return std::atomic_ref(*report_).load(std::memory_order_relaxed); }
 
-  bool waits_early(const NormDesc& d) const {
-    return (d.flags & FASTNORM_NORM_PDL_WAIT) != 0 && launches_early(*device_.facts.arch);
+  bool waits_early(uint32_t flags) const {
+    return (flags & FASTNORM_NORM_PDL_WAIT) != 0 && launches_early(*device_.facts.arch);
   }
 
   // All that calls may run: a kernel cannot be loaded while another one waits for this rank.
@@ -240,7 +246,8 @@ class CudaPeerLink final : public PeerLink {
     cudaFuncAttributes attributes;
     for (size_t i = 0; i < table.size(); ++i) {
       const PeerVariant& v = table[i].variant;
-      if (v.dtype != desc.dtype && v.form != PeerForm::kStatistics) continue;
+      // peer_sharded_norm's x is of any dtype.
+      if (v.dtype != desc.dtype && v.form < PeerForm::kStatistics) continue;
       FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
           &attributes, device_.peer_kernels().at(static_cast<int32_t>(i)).address()));
     }

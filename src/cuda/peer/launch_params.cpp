@@ -2,6 +2,7 @@
 
 #include "core/reciprocal.h"
 #include "cuda/norm/launch_params.h"
+#include "cuda/norm_heads/launch_params.h"
 
 namespace fastnorm::cuda {
 namespace {
@@ -22,6 +23,26 @@ PeerExchange exchange_of(const PeerExchange& shared, int64_t rows, int64_t colum
   exchange.options = options;
   exchange.rings = plan.rings;
   return exchange;
+}
+
+PeerShardedPart sharded_part(const NormHeadsDesc& d, const NormHeadsPart& part, int64_t columns) {
+  const auto pointer = [](const std::byte* data) { return reinterpret_cast<const char*>(data); };
+  const auto type = [&](const WeightTensor& c) {
+    return c ? operand_type(c.dtype, d.dtype) : OperandType::kAbsent;
+  };
+  const NormDesc& norm = part.norm;
+  const HeadsTensor y = heads_tensor(norm.y, d, part);
+  const int64_t elements = 16 / dtype_bytes(d.dtype), of_head = norm.n / elements;
+  PeerShardedPart p = {};
+  p.x = pointer(norm.x.data), p.x_token = part.token_stride, p.x_head = part.head_stride;
+  p.y = y.data, p.y_token = y.token_stride, p.y_head = y.head_stride;
+  p.weight = pointer(norm.weight.data), p.weight_head = norm.weight.head_stride_bytes;
+  p.bias = pointer(norm.bias.data), p.bias_head = norm.bias.head_stride_bytes;
+  p.by_head = of_head == 1 ? Divisor{1, 0, 0} : make_divisor(static_cast<uint32_t>(of_head));
+  p.vectors = static_cast<int32_t>(columns / elements);
+  p.inverse_count = reciprocal_of(columns);
+  p.weight_type = type(norm.weight), p.bias_type = type(norm.bias);
+  return p;
 }
 
 }  // namespace
@@ -88,6 +109,24 @@ PeerStatisticsParams make_peer_statistics_params(const PeerExchange& exchange,
   params.tokens = static_cast<int32_t>(call.tokens);
   params.parts = call.parts;
   params.layer = call.layer ? 1 : 0;
+  return params;
+}
+
+PeerShardedParams make_peer_sharded_params(const PeerExchange& exchange,
+                                           const PeerShardedNorm& call) {
+  const NormHeadsDesc& d = *call.apply;
+  PeerStatistics statistics = *call.statistics;
+  statistics.plan = call.plan;
+  for (int i = 0; i < 2; ++i)
+    statistics.sums[i] = statistics.mean[i] = statistics.rstd[i] = nullptr;
+  PeerShardedParams params = {};
+  params.statistics = make_peer_statistics_params(exchange, statistics);
+  for (int i = 0; i < d.count; ++i)
+    params.part[i] = sharded_part(d, d.parts[i], statistics.columns[i]);
+  params.weight_offset = d.parts[0].norm.weight_offset;
+  if (rounds_normalized(d.parts[0].norm.rounding)) params.bits |= kRoundNormalized;
+  if ((call.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) != 0) params.bits |= kWaitAfterWeights;
+  if ((call.flags & FASTNORM_NORM_PDL_TRIGGER) != 0) params.bits |= kTrigger;
   return params;
 }
 

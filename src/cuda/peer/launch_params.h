@@ -14,6 +14,8 @@ PeerNormParams make_peer_norm_params(const PeerExchange& exchange, const PeerNor
 PeerSumParams make_peer_sum_params(const PeerExchange& exchange, const PeerSum& call);
 PeerStatisticsParams make_peer_statistics_params(const PeerExchange& exchange,
                                                  const PeerStatistics& call);
+PeerShardedParams make_peer_sharded_params(const PeerExchange& exchange,
+                                           const PeerShardedNorm& call);
 
 // Thread blocks of a launch, and threads of a block.
 struct PeerGrid {

@@ -58,6 +58,7 @@ constexpr const char* name_of(PeerForm form) {
          : form == PeerForm::kTwoShot    ? "two-shot"
          : form == PeerForm::kSum        ? "sum"
          : form == PeerForm::kSumTwoShot ? "sum two-shot"
+         : form == PeerForm::kSharded    ? "sharded"
                                          : "statistics";
 }
 
@@ -70,6 +71,8 @@ constexpr PeerEntry make_peer_entry(const PeerVariant& v) {
   if (v.is_fused()) {
     name << ' ' << name_of(v.stat) << ' ' << name_of(v.sink) << ' ' << +v.threads << 'x'
          << +v.vectors << " by " << +v.group;
+  } else if (v.form == PeerForm::kSharded) {
+    name << ' ' << +v.threads << 'x' << +v.vectors;
   }
   return entry;
 }

@@ -60,4 +60,25 @@ struct PeerStatisticsParams {
   uint32_t layer;
 };
 
+// A part of PeerForm::kSharded. Strides are in bytes; vectors have 16.
+struct PeerShardedPart {
+  const char* x;
+  char* y;
+  const char *weight, *bias;
+  int64_t x_token, x_head, y_token, y_head, weight_head, bias_head;
+  Divisor by_head;      // vectors of a head: of no use where that is 1
+  int32_t vectors;      // of a token; 0: the part is absent
+  float inverse_count;  // LAYER: 1 / columns of this rank
+  OperandType weight_type, bias_type;
+};
+
+// PeerForm::kSharded. Of `statistics`, sums, mean and rstd are null.
+struct PeerShardedParams {
+  PeerStatisticsParams statistics;
+  PeerShardedPart part[2];
+  float weight_offset;
+  uint32_t bits;  // NormBits: kRoundNormalized and those of programmatic dependent launch
+};
+static_assert(sizeof(PeerShardedParams) <= 4096);
+
 }  // namespace fastnorm::cuda

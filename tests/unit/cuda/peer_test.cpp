@@ -25,15 +25,17 @@ struct Recorded {
   cuda::PeerNormParams norm;
   cuda::PeerSumParams sum;
   cuda::PeerStatisticsParams statistics;
+  cuda::PeerShardedParams sharded;
   cuda::NormCallParams plain;
 };
 thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
-  Recorded r = {launch, {}, {}, {}, {}};
+  Recorded r = {launch, {}, {}, {}, {}, {}};
   if (launch.peer_norm_params != nullptr) r.norm = *launch.peer_norm_params;
   if (launch.peer_sum_params != nullptr) r.sum = *launch.peer_sum_params;
   if (launch.peer_statistics_params != nullptr) r.statistics = *launch.peer_statistics_params;
+  if (launch.peer_sharded_params != nullptr) r.sharded = *launch.peer_sharded_params;
   recorded.push_back(r);
 }
 
@@ -140,7 +142,7 @@ TEST_F(CudaPeer, RanksOfOneProcessReachEachOther) {
   // Kernels are loaded at once: none can be while another rank waits.
   size_t of_dtype = 0;
   for (const PeerEntry& entry : cuda::peer_table()) {
-    if (entry.variant.dtype == Dtype::kBF16 || entry.variant.form == PeerForm::kStatistics)
+    if (entry.variant.dtype == Dtype::kBF16 || entry.variant.form >= PeerForm::kStatistics)
       ++of_dtype;
   }
   EXPECT_EQ(notes.loaded.size(), 2 * of_dtype);
@@ -296,11 +298,70 @@ TEST_F(CudaPeer, TwoKernelsForOthers) {
   EXPECT_EQ(recorded[1].launch.stream, kStream);
 }
 
-TEST_F(CudaPeer, ShardedNorm) {
+// Few tokens: sums, exchange and y in one kernel, which takes the flags of dependent launches.
+TEST_F(CudaPeer, ShardedNormOfFewTokens) {
   Pair pair(create(0), create(1));
   const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
   ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
   Call call(pair.peers[0], 5);
+  fastnorm_peer_sharded_norm_args args = {};
+  args.struct_size = sizeof args;
+  args.peer = pair.peers[0];
+  args.weight_offset = 1;
+  args.x = &call.x, args.y = &call.y, args.weight = &call.weight;
+  args.flags =
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(fastnorm_peer_sharded_norm_query(contexts[0], &args, &info), FASTNORM_OK)
+      << fastnorm_last_error();
+  EXPECT_STREQ(info.kernel, "peer bf16 sharded 512x1");
+  EXPECT_EQ(info.launches, 1);
+  EXPECT_EQ(info.blocks, 2u);
+  EXPECT_EQ(info.workspace_bytes, 0u);
+  EXPECT_EQ(info.bytes_read, 5u * 4096 * 2 + 4096 * 2);
+  EXPECT_EQ(info.bytes_written, 5u * 4096 * 2);
+  ASSERT_EQ(fastnorm_peer_sharded_norm_prepare(contexts[0], &args), FASTNORM_OK);
+  ASSERT_EQ(fastnorm_peer_sharded_norm(contexts[0], &args, nullptr, 0, kStream), FASTNORM_OK)
+      << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const Launch& launch = recorded[0].launch;
+  ASSERT_NE(launch.peer_sharded_params, nullptr);
+  EXPECT_EQ(launch.grid.x, 2u);
+  EXPECT_EQ(launch.block.x, 512u);
+  EXPECT_EQ(launch.early, 1);
+  EXPECT_EQ(launch.stream, kStream);
+  const cuda::PeerShardedParams& p = recorded[0].sharded;
+  EXPECT_EQ(p.bits, cuda::kWaitAfterWeights | cuda::kTrigger);
+  EXPECT_EQ(p.weight_offset, 1.0f);
+  EXPECT_EQ(p.part[0].x, static_cast<char*>(call.x.data));
+  EXPECT_EQ(p.part[0].x_token, 8192);
+  EXPECT_EQ(p.part[0].y_token, 8192);
+  EXPECT_EQ(p.part[0].vectors, 512);
+  EXPECT_EQ(p.part[0].by_head.value, 512u);
+  EXPECT_EQ(p.part[0].weight_type, cuda::OperandType::kElement);
+  EXPECT_EQ(p.part[0].bias_type, cuda::OperandType::kAbsent);
+  EXPECT_EQ(p.part[1].vectors, 0);
+  EXPECT_EQ(p.statistics.tokens, 5);
+  EXPECT_EQ(p.statistics.inverse[0], 1.0f / 8192);
+  EXPECT_EQ(p.statistics.peer.columns, 4096u);
+  // Without the flags: after the kernel before.
+  args.flags = 0;
+  ASSERT_EQ(fastnorm_peer_sharded_norm(contexts[0], &args, nullptr, 0, kStream), FASTNORM_OK);
+  EXPECT_EQ(recorded[1].launch.early, -1);
+  EXPECT_EQ(recorded[1].sharded.bits, 0u);
+  // A misaligned row needs the general kernels.
+  call.x.byte_offset = 2;
+  ASSERT_EQ(fastnorm_peer_sharded_norm_query(contexts[0], &args, &info), FASTNORM_OK);
+  EXPECT_EQ(info.launches, 3);
+  EXPECT_GT(info.workspace_bytes, 0u);
+}
+
+TEST_F(CudaPeer, ShardedNorm) {
+  Pair pair(create(0), create(1));
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
+  Call call(pair.peers[0], 257);
   fastnorm_peer_sharded_norm_args args = {};
   args.struct_size = sizeof args;
   args.peer = pair.peers[0];
@@ -321,7 +382,7 @@ TEST_F(CudaPeer, ShardedNorm) {
   ASSERT_EQ(recorded.size(), 3u);
   ASSERT_NE(recorded[1].launch.peer_statistics_params, nullptr);
   const cuda::PeerStatisticsParams& p = recorded[1].statistics;
-  EXPECT_EQ(p.tokens, 5);
+  EXPECT_EQ(p.tokens, 257);
   EXPECT_EQ(p.parts, 1);
   EXPECT_EQ(p.layer, 1u);
   EXPECT_EQ(p.share[0][1], 2048.0f);

@@ -217,6 +217,8 @@ std::span<const cuda::PeerKernel> peer_part() {
       part.push_back({});
       if (v.is_fused()) {
         part.back().norm = reinterpret_cast<void (*)(cuda::PeerNormParams)>(at);
+      } else if (v.form == PeerForm::kSharded) {
+        part.back().sharded = reinterpret_cast<void (*)(cuda::PeerShardedParams)>(at);
       } else if (v.form == PeerForm::kStatistics) {
         part.back().statistics = reinterpret_cast<void (*)(cuda::PeerStatisticsParams)>(at);
       } else {
@@ -568,6 +570,9 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     const fastnorm::PeerVariant v = peer_variant(kernel);
     if (v.is_fused()) {
       launch.peer_norm_params = static_cast<const fastnorm::cuda::PeerNormParams*>(arguments[0]);
+    } else if (v.form == fastnorm::PeerForm::kSharded) {
+      launch.peer_sharded_params =
+          static_cast<const fastnorm::cuda::PeerShardedParams*>(arguments[0]);
     } else if (v.form == fastnorm::PeerForm::kStatistics) {
       launch.peer_statistics_params =
           static_cast<const fastnorm::cuda::PeerStatisticsParams*>(arguments[0]);

@@ -67,6 +67,7 @@ struct Launch {
   const cuda::PeerNormParams* peer_norm_params;      // of a fused kernel of peers
   const cuda::PeerSumParams* peer_sum_params;        // of one that exchanges rows
   const cuda::PeerStatisticsParams* peer_statistics_params;
+  const cuda::PeerShardedParams* peer_sharded_params;
 };
 
 // What a thread did, and its current context: the runtime keeps state per thread, too.

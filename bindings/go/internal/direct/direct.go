@@ -1,5 +1,5 @@
-// Package direct makes calls of libfastnorm in a C loop: what the benchmarks of package fastnorm are compared
-// with.
+// Package direct makes calls of libfastnorm in a C loop: what the benchmarks of package fastnorm
+// are compared with.
 package direct
 
 /*
@@ -19,20 +19,24 @@ static fastnorm_status open_context(int32_t device_type, int dry_run, fastnorm_c
 
 static fastnorm_tensor view(uint64_t address, int32_t device_type, fastnorm_dtype_id dtype,
                             int32_t ndim, const int64_t* shape) {
-  fastnorm_tensor t = {(void*)(uintptr_t)address, device_type, 0, ndim, fastnorm_dtype_of(dtype), shape, NULL, 0};
+  fastnorm_tensor t = {(void*)(uintptr_t)address, device_type, 0, ndim,
+                       fastnorm_dtype_of(dtype),   shape,       NULL, 0};
   return t;
 }
 
 // RMSNorm with residual, in place: x, weight, residual, y. Everything is built for each call.
-static fastnorm_status run(fastnorm_context* context, int64_t calls, int32_t device_type, int32_t dtype, int64_t rows,
-                           int64_t n, uint64_t x, uint64_t weight, uint64_t residual, uint64_t y, uint64_t stream) {
+static fastnorm_status run(fastnorm_context* context, int64_t calls, int32_t device_type,
+                           int32_t dtype, int64_t rows, int64_t n, uint64_t x, uint64_t weight,
+                           uint64_t residual, uint64_t y, uint64_t stream) {
   int64_t i;
   for (i = 0; i < calls; ++i) {
     const int64_t shape[2] = {rows, n}, columns[1] = {n};
     fastnorm_norm_args args = {0};
     fastnorm_status status;
-    const fastnorm_tensor tx = view(x, device_type, dtype, 2, shape), tw = view(weight, device_type, dtype, 1, columns);
-    const fastnorm_tensor tr = view(residual, device_type, dtype, 2, shape), ty = view(y, device_type, dtype, 2, shape);
+    const fastnorm_tensor tx = view(x, device_type, dtype, 2, shape);
+    const fastnorm_tensor tw = view(weight, device_type, dtype, 1, columns);
+    const fastnorm_tensor tr = view(residual, device_type, dtype, 2, shape);
+    const fastnorm_tensor ty = view(y, device_type, dtype, 2, shape);
     args.struct_size = sizeof args;
     args.eps = 1e-6f;
     args.x = &tx, args.weight = &tw, args.residual = args.residual_out = &tr, args.y = &ty;
@@ -63,7 +67,8 @@ type Loop struct {
 // CPU is a loop on f32 slices, which should not be used elsewhere.
 func CPU(rows, n int, slices func() (x, weight, residual, y []float32)) (*Loop, error) {
 	x, weight, residual, y := slices()
-	l := &Loop{device: C.FASTNORM_DEVICE_CPU, dtype: C.FASTNORM_DTYPE_F32, rows: C.int64_t(rows), n: C.int64_t(n)}
+	l := &Loop{device: C.FASTNORM_DEVICE_CPU, dtype: C.FASTNORM_DTYPE_F32, rows: C.int64_t(rows),
+		n: C.int64_t(n)}
 	for i, s := range [][]float32{x, weight, residual, y} {
 		l.pinner.Pin(&s[0])
 		l.addresses[i] = C.uint64_t(uintptr(unsafe.Pointer(&s[0])))
@@ -73,7 +78,8 @@ func CPU(rows, n int, slices func() (x, weight, residual, y []float32)) (*Loop, 
 
 // GPU is a loop on bf16 at addresses of a GPU, on a stream. That of a dry run need not be there.
 func GPU(dryRun bool, rows, n int, x, weight, residual, y, stream uintptr) (*Loop, error) {
-	l := &Loop{stream: C.uint64_t(stream), device: C.FASTNORM_DEVICE_CUDA, dtype: C.FASTNORM_DTYPE_BF16, rows: C.int64_t(rows), n: C.int64_t(n)}
+	l := &Loop{stream: C.uint64_t(stream), device: C.FASTNORM_DEVICE_CUDA,
+		dtype: C.FASTNORM_DTYPE_BF16, rows: C.int64_t(rows), n: C.int64_t(n)}
 	l.addresses = [4]C.uint64_t{C.uint64_t(x), C.uint64_t(weight), C.uint64_t(residual), C.uint64_t(y)}
 	return l, l.open(dryRun)
 }
@@ -92,7 +98,8 @@ func (l *Loop) open(dryRun bool) error {
 // Run makes that many calls.
 func (l *Loop) Run(calls int) error {
 	a := &l.addresses
-	if C.run(l.context, C.int64_t(calls), l.device, l.dtype, l.rows, l.n, a[0], a[1], a[2], a[3], l.stream) != C.FASTNORM_OK {
+	if C.run(l.context, C.int64_t(calls), l.device, l.dtype, l.rows, l.n, a[0], a[1], a[2], a[3],
+		l.stream) != C.FASTNORM_OK {
 		return errors.New("a call failed")
 	}
 	return nil

@@ -1,6 +1,6 @@
-// Package gpu gives memory and streams of CUDA device 0 to the tests and benchmarks of package fastnorm, in the
-// device's primary context. The driver is opened at the first use, so that programs with this run where there is
-// none.
+// Package gpu gives memory and streams of CUDA device 0 to the tests and benchmarks of package
+// fastnorm, in the device's primary context. The driver is opened at the first use, so that
+// programs with this run where there is none.
 package gpu
 
 /*
@@ -45,7 +45,9 @@ static const char* open_driver(int* code) {
   *(void**)&init = dlsym(library, "cuInit");
   *(void**)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
   if (init == NULL || (*code = init(0)) != 0) return "cuInit";
-  if (retain == NULL || (*code = retain(&driver.context, 0)) != 0) return "cuDevicePrimaryCtxRetain";
+  if (retain == NULL || (*code = retain(&driver.context, 0)) != 0) {
+    return "cuDevicePrimaryCtxRetain";
+  }
   return NULL;
 }
 
@@ -125,13 +127,15 @@ func Free(address uintptr) error { return failure("cuMemFree", C.gpu_free(C.uint
 // CopyIn copies to the device and waits.
 func CopyIn[T any](address uintptr, from []T) error {
 	bytes := uintptr(len(from)) * unsafe.Sizeof(*new(T))
-	return failure("cuMemcpyHtoD", C.gpu_copy_in(C.uint64_t(address), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(bytes)))
+	return failure("cuMemcpyHtoD",
+		C.gpu_copy_in(C.uint64_t(address), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(bytes)))
 }
 
 // CopyOut copies from the device and waits.
 func CopyOut[T any](to []T, address uintptr) error {
 	bytes := uintptr(len(to)) * unsafe.Sizeof(*new(T))
-	return failure("cuMemcpyDtoH", C.gpu_copy_out(unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(address), C.uint64_t(bytes)))
+	return failure("cuMemcpyDtoH",
+		C.gpu_copy_out(unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(address), C.uint64_t(bytes)))
 }
 
 // CreateStream returns a stream of its own.

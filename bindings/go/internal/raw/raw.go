@@ -51,88 +51,104 @@ typedef _gostring_ swig_type_19;
 typedef _gostring_ swig_type_20;
 typedef _gostring_ swig_type_21;
 typedef _gostring_ swig_type_22;
-typedef _gostring_ swig_type_23;
-extern void _wrap_Swig_free_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern uintptr_t _wrap_Swig_malloc_raw_7e0a10084f5feeb7(swig_intgo arg1);
-extern int _wrap_fastnorm_version_raw_7e0a10084f5feeb7(void);
-extern swig_type_1 _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7(void);
-extern swig_type_2 _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7(void);
-extern int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7(void);
-extern swig_type_3 _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(swig_intgo arg1);
-extern swig_type_4 _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7(void);
-extern int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7(void);
-extern swig_intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int arg1, swig_voidp arg2);
-extern swig_type_5 _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_6 _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_7 _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_8 _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7(void);
-extern void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_9 _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_10 _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_11 _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_12 _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_13 _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_14 _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_15 _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_16 _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_17 _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_info_raw_7e0a10084f5feeb7(void);
-extern void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_18 _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_19 _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_20 _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7(void);
-extern void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7(void);
-extern swig_intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int arg1, uintptr_t arg2);
-extern swig_type_21 _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(swig_intgo arg1);
-extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, swig_type_22 arg3, swig_intgo arg4);
-extern swig_intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern void _wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_23 arg6, uintptr_t arg7, swig_voidp arg8);
-extern swig_intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int arg1, int arg2, uintptr_t arg3);
+typedef long long swig_type_23;
+typedef _gostring_ swig_type_24;
+typedef long long swig_type_25;
+typedef long long swig_type_26;
+typedef long long swig_type_27;
+typedef long long swig_type_28;
+typedef long long swig_type_29;
+typedef long long swig_type_30;
+extern void _wrap_Swig_free_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern uintptr_t _wrap_Swig_malloc_raw_38ef6f1a75eb5580(swig_intgo arg1);
+extern int _wrap_fastnorm_version_raw_38ef6f1a75eb5580(void);
+extern swig_type_1 _wrap_fastnorm_version_string_raw_38ef6f1a75eb5580(void);
+extern swig_type_2 _wrap_fastnorm_build_info_raw_38ef6f1a75eb5580(void);
+extern int _wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580(void);
+extern swig_type_3 _wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(swig_intgo arg1);
+extern swig_type_4 _wrap_fastnorm_last_error_raw_38ef6f1a75eb5580(void);
+extern int _wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580(void);
+extern swig_intgo _wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(int arg1, swig_voidp arg2);
+extern swig_type_5 _wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_6 _wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_7 _wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_8 _wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580(void);
+extern void _wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern void _wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_9 _wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_10 _wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_11 _wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_12 _wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_13 _wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_14 _wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_15 _wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_16 _wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_17 _wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_info_raw_38ef6f1a75eb5580(void);
+extern void _wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_18 _wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_19 _wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_20 _wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580(void);
+extern void _wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580(void);
+extern swig_intgo _wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(int arg1, uintptr_t arg2);
+extern swig_type_21 _wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(swig_intgo arg1);
+extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, swig_type_22 arg3, swig_intgo arg4);
+extern swig_intgo _wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_type_23 _wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern int _wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580(void);
+extern void _wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_intgo _wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2);
+extern swig_intgo _wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern void _wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(uintptr_t arg1);
+extern swig_intgo _wrap_fnb_norm_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_norm_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_many_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_context_create_raw_38ef6f1a75eb5580(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_24 arg6, uintptr_t arg7, swig_voidp arg8);
+extern swig_intgo _wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_peer_create_raw_38ef6f1a75eb5580(uintptr_t arg1, int arg2, int arg3, int arg4, int arg5, swig_type_25 arg6, swig_type_26 arg7, swig_type_27 arg8, int arg9, uintptr_t arg10, int arg11, swig_voidp arg12);
+extern swig_intgo _wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(uintptr_t arg1, int arg2, int arg3, int arg4, int arg5, swig_type_28 arg6, swig_type_29 arg7, swig_type_30 arg8, int arg9, swig_voidp arg10);
+extern swig_intgo _wrap_fnb_device_describe_raw_38ef6f1a75eb5580(int arg1, int arg2, uintptr_t arg3);
 #undef intgo
 */
 import "C"
@@ -172,24 +188,24 @@ func swigCopyString(s string) string {
 
 func Swig_free(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_Swig_free_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	C._wrap_Swig_free_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 }
 
 func Swig_malloc(arg1 int) (_swig_ret uintptr) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_Swig_malloc_raw_7e0a10084f5feeb7(C.swig_intgo(_swig_i_0)))
+	swig_r = (uintptr)(C._wrap_Swig_malloc_raw_38ef6f1a75eb5580(C.swig_intgo(_swig_i_0)))
 	return swig_r
 }
 
 func Fastnorm_version() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_version_raw_7e0a10084f5feeb7())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_version_raw_38ef6f1a75eb5580())
 	return swig_r
 }
 
 func Fastnorm_version_string() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_version_string_raw_7e0a10084f5feeb7()
+	swig_r_p := C._wrap_fastnorm_version_string_raw_38ef6f1a75eb5580()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -197,21 +213,21 @@ func Fastnorm_version_string() (_swig_ret string) {
 
 func Fastnorm_build_info() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_build_info_raw_7e0a10084f5feeb7()
+	swig_r_p := C._wrap_fastnorm_build_info_raw_38ef6f1a75eb5580()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_numeric_version() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580())
 	return swig_r
 }
 
 func Fastnorm_status_name(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -219,14 +235,14 @@ func Fastnorm_status_name(arg1 int32) (_swig_ret string) {
 
 func Fastnorm_last_error() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_last_error_raw_7e0a10084f5feeb7()
+	swig_r_p := C._wrap_fastnorm_last_error_raw_38ef6f1a75eb5580()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_last_device_error() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580())
 	return swig_r
 }
 
@@ -234,7 +250,7 @@ func Fastnorm_device_count(arg1 int32, arg2 *int32) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (int32)(C._wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (int32)(C._wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	return swig_r
 }
 
@@ -250,7 +266,7 @@ func (p SwigcptrFastnorm_device_info) SwigIsFastnorm_device_info() {
 func (arg1 SwigcptrFastnorm_device_info) GetName() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -259,62 +275,62 @@ func (arg1 SwigcptrFastnorm_device_info) GetName() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_device_info) GetCapability() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetMultiprocessors() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetL2_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetMemory_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetDriver_version() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetRuntime_version() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetKernel_arch() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_device_info() (_swig_ret Fastnorm_device_info) {
-	var swig_r Fastnorm_device_info = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7()))
+	var swig_r Fastnorm_device_info = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580()))
 	return swig_r
 }
 
 func DeleteFastnorm_device_info(arg1 Fastnorm_device_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_device_info interface {
@@ -332,7 +348,7 @@ type Fastnorm_device_info interface {
 
 func Fastnorm_context_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	C._wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 }
 
 type SwigcptrFastnorm_info uintptr
@@ -347,28 +363,28 @@ func (p SwigcptrFastnorm_info) SwigIsFastnorm_info() {
 func (arg1 SwigcptrFastnorm_info) GetWorkspace_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBytes_read() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBytes_written() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetKernel() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -377,63 +393,63 @@ func (arg1 SwigcptrFastnorm_info) GetKernel() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_info) GetLaunches() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetThreads_per_row() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetVectors_per_thread() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetRows_per_block() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBlocks_per_row() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetVector_bytes() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBlocks() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetProfile_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetKind() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -442,7 +458,7 @@ func (arg1 SwigcptrFastnorm_info) GetKind() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_info) GetChoice() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -451,20 +467,20 @@ func (arg1 SwigcptrFastnorm_info) GetChoice() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_info) GetVariant() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_info() (_swig_ret Fastnorm_info) {
-	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_7e0a10084f5feeb7()))
+	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_38ef6f1a75eb5580()))
 	return swig_r
 }
 
 func DeleteFastnorm_info(arg1 Fastnorm_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_info interface {
@@ -499,7 +515,7 @@ func (p SwigcptrFastnorm_kernel_info) SwigIsFastnorm_kernel_info() {
 func (arg1 SwigcptrFastnorm_kernel_info) GetFamily() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -508,7 +524,7 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetFamily() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_kernel_info) GetArch() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -517,20 +533,20 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetArch() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_kernel_info) GetName() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_kernel_info() (_swig_ret Fastnorm_kernel_info) {
-	var swig_r Fastnorm_kernel_info = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7()))
+	var swig_r Fastnorm_kernel_info = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580()))
 	return swig_r
 }
 
 func DeleteFastnorm_kernel_info(arg1 Fastnorm_kernel_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_kernel_info interface {
@@ -542,7 +558,7 @@ type Fastnorm_kernel_info interface {
 }
 
 func Fastnorm_kernel_count() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580())
 	return swig_r
 }
 
@@ -550,14 +566,14 @@ func Fastnorm_kernel_describe(arg1 int32, arg2 Fastnorm_kernel_info) (_swig_ret 
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := getSwigcptr(arg2)
-	swig_r = (int32)(C._wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	swig_r = (int32)(C._wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.uintptr_t(_swig_i_1)))
 	return swig_r
 }
 
 func Fastnorm_profile_id_name(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -569,41 +585,105 @@ func Fastnorm_profile_write_trace(arg1 uintptr, arg2 uintptr, arg3 string, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), *(*C.swig_type_22)(unsafe.Pointer(&_swig_i_2)), C.swig_intgo(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), *(*C.swig_type_22)(unsafe.Pointer(&_swig_i_2)), C.swig_intgo(_swig_i_3)))
 	if Swig_escape_always_false {
 		Swig_escape_val = arg3
 	}
 	return swig_r
 }
 
-func Fastnorm_peer_export(arg1 Struct_SS_fastnorm_peer, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+type SwigcptrFastnorm_peer_state uintptr
+
+func (p SwigcptrFastnorm_peer_state) Swigcptr() uintptr {
+	return (uintptr)(p)
+}
+
+func (p SwigcptrFastnorm_peer_state) SwigIsFastnorm_peer_state() {
+}
+
+func (arg1 SwigcptrFastnorm_peer_state) GetError() (_swig_ret int32) {
 	var swig_r int32
+	_swig_i_0 := arg1
+	swig_r = (int32)(C._wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func (arg1 SwigcptrFastnorm_peer_state) GetRank() (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	swig_r = (int32)(C._wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func (arg1 SwigcptrFastnorm_peer_state) GetCalls() (_swig_ret uint64) {
+	var swig_r uint64
+	_swig_i_0 := arg1
+	swig_r = (uint64)(C._wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func (arg1 SwigcptrFastnorm_peer_state) GetConnected() (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	swig_r = (int32)(C._wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func NewFastnorm_peer_state() (_swig_ret Fastnorm_peer_state) {
+	var swig_r Fastnorm_peer_state = (Fastnorm_peer_state)(SwigcptrFastnorm_peer_state(C._wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580()))
+	return swig_r
+}
+
+func DeleteFastnorm_peer_state(arg1 Fastnorm_peer_state) {
 	_swig_i_0 := getSwigcptr(arg1)
+	C._wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+}
+
+type Fastnorm_peer_state interface {
+	Swigcptr() uintptr
+	SwigIsFastnorm_peer_state()
+	GetError() (_swig_ret int32)
+	GetRank() (_swig_ret int32)
+	GetCalls() (_swig_ret uint64)
+	GetConnected() (_swig_ret int32)
+}
+
+func Fastnorm_peer_export(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
-func Fastnorm_peer_import(arg1 Struct_SS_fastnorm_peer, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+func Fastnorm_peer_import(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
 	var swig_r int32
-	_swig_i_0 := getSwigcptr(arg1)
+	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
-func Fastnorm_peer_reset(arg1 Struct_SS_fastnorm_peer) (_swig_ret int32) {
+func Fastnorm_peer_status(arg1 uintptr, arg2 Fastnorm_peer_state) (_swig_ret int32) {
 	var swig_r int32
-	_swig_i_0 := getSwigcptr(arg1)
-	swig_r = (int32)(C._wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	_swig_i_0 := arg1
+	_swig_i_1 := getSwigcptr(arg2)
+	swig_r = (int32)(C._wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
 	return swig_r
 }
 
-func Fastnorm_peer_destroy(arg1 Struct_SS_fastnorm_peer) {
-	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+func Fastnorm_peer_reset(arg1 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	swig_r = (int32)(C._wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func Fastnorm_peer_destroy(arg1 uintptr) {
+	_swig_i_0 := arg1
+	C._wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
 }
 
 func Fnb_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info) (_swig_ret int32) {
@@ -612,7 +692,7 @@ func Fnb_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_norm_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -621,7 +701,7 @@ func Fnb_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -633,7 +713,7 @@ func Fnb_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintp
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_norm_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_norm_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -644,7 +724,7 @@ func Fnb_norm_many_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, a
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -654,7 +734,7 @@ func Fnb_norm_many_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32)
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -667,7 +747,7 @@ func Fnb_norm_many(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 ui
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_many_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -677,7 +757,7 @@ func Fnb_norm_backward_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fast
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -686,7 +766,7 @@ func Fnb_norm_backward_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -698,7 +778,7 @@ func Fnb_norm_backward(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, a
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -709,7 +789,7 @@ func Fnb_norm_backward_many_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -719,7 +799,7 @@ func Fnb_norm_backward_many_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, ar
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -732,7 +812,7 @@ func Fnb_norm_backward_many(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -742,7 +822,7 @@ func Fnb_mla_decode_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnor
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -751,7 +831,7 @@ func Fnb_mla_decode_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -763,7 +843,7 @@ func Fnb_mla_decode(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -774,7 +854,7 @@ func Fnb_norm_heads_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -784,7 +864,7 @@ func Fnb_norm_heads_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -797,7 +877,7 @@ func Fnb_norm_heads(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 u
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -808,7 +888,7 @@ func Fnb_norm_heads_backward_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -818,7 +898,7 @@ func Fnb_norm_heads_backward_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, a
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -831,7 +911,7 @@ func Fnb_norm_heads_backward(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int3
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -841,7 +921,7 @@ func Fnb_peer_allreduce_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -850,7 +930,7 @@ func Fnb_peer_allreduce_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -862,7 +942,7 @@ func Fnb_peer_allreduce_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uint
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -872,7 +952,7 @@ func Fnb_peer_sharded_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -881,7 +961,7 @@ func Fnb_peer_sharded_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_s
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -893,7 +973,7 @@ func Fnb_peer_sharded_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintpt
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -907,7 +987,7 @@ func Fnb_context_create(arg1 int32, arg2 int32, arg3 int32, arg4 uint32, arg5 in
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
 	_swig_i_7 := arg8
-	swig_r = (int32)(C._wrap_fnb_context_create_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_23)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
+	swig_r = (int32)(C._wrap_fnb_context_create_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_24)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
 	if Swig_escape_always_false {
 		Swig_escape_val = arg6
 	}
@@ -921,7 +1001,41 @@ func Fnb_profile_decode(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (int32)(C._wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	return swig_r
+}
+
+func Fnb_peer_create(arg1 uintptr, arg2 int32, arg3 int32, arg4 uint32, arg5 int32, arg6 int64, arg7 int64, arg8 int64, arg9 int32, arg10 uintptr, arg11 int32, arg12 *uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	_swig_i_7 := arg8
+	_swig_i_8 := arg9
+	_swig_i_9 := arg10
+	_swig_i_10 := arg11
+	_swig_i_11 := arg12
+	swig_r = (int32)(C._wrap_fnb_peer_create_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.swig_type_25(_swig_i_5), C.swig_type_26(_swig_i_6), C.swig_type_27(_swig_i_7), C.int(_swig_i_8), C.uintptr_t(_swig_i_9), C.int(_swig_i_10), C.swig_voidp(_swig_i_11)))
+	return swig_r
+}
+
+func Fnb_peer_buffer_bytes(arg1 uintptr, arg2 int32, arg3 int32, arg4 uint32, arg5 int32, arg6 int64, arg7 int64, arg8 int64, arg9 int32, arg10 *uint64) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	_swig_i_7 := arg8
+	_swig_i_8 := arg9
+	_swig_i_9 := arg10
+	swig_r = (int32)(C._wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.swig_type_28(_swig_i_5), C.swig_type_29(_swig_i_6), C.swig_type_30(_swig_i_7), C.int(_swig_i_8), C.swig_voidp(_swig_i_9)))
 	return swig_r
 }
 
@@ -930,15 +1044,6 @@ func Fnb_device_describe(arg1 int32, arg2 int32, arg3 Fastnorm_device_info) (_sw
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := getSwigcptr(arg3)
-	swig_r = (int32)(C._wrap_fnb_device_describe_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_device_describe_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
-}
-
-type SwigcptrStruct_SS_fastnorm_peer uintptr
-type Struct_SS_fastnorm_peer interface {
-	Swigcptr() uintptr
-}
-
-func (p SwigcptrStruct_SS_fastnorm_peer) Swigcptr() uintptr {
-	return uintptr(p)
 }

@@ -245,9 +245,31 @@ SWIGINTERN struct fastnorm_kernel_info *new_fastnorm_kernel_info(void){
     if (self != NULL) self->struct_size = sizeof(fastnorm_kernel_info);
     return self;
   }
+SWIGINTERN struct fastnorm_peer_state *new_fastnorm_peer_state(void){
+    fastnorm_peer_state* self = (fastnorm_peer_state*)calloc(1, sizeof(fastnorm_peer_state));
+    if (self != NULL) self->struct_size = sizeof(fastnorm_peer_state);
+    return self;
+  }
 
 static void fnb_log(void* user, int32_t level, const char* text) {
   fastnormGoLog((uintptr_t)user, level, (char*)text);
+}
+
+static fastnorm_peer_options fnb_peer_options(int32_t rank, int32_t ranks, uint32_t dtype,
+                                              int32_t algorithm, int64_t max_columns,
+                                              int64_t one_shot_bytes, int64_t wait_ns,
+                                              int32_t rings) {
+  fastnorm_peer_options options = {0};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.dtype = (fastnorm_dtype_id)dtype;
+  options.algorithm = (fastnorm_peer_algorithm)algorithm;
+  options.max_columns = max_columns;
+  options.one_shot_bytes = one_shot_bytes;
+  options.wait_ns = wait_ns;
+  options.rings = rings;
+  return options;
 }
 
 
@@ -269,11 +291,31 @@ static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id
   return fastnorm_context_create(device, &options, context);
 }
 
-/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a size_t. */
+/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a
+ * size_t. */
 static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* events, size_t capacity,
                                           void* count) {
   return fastnorm_profile_decode(buffer, bytes, (fastnorm_profile_event*)events, capacity,
                                  (size_t*)count);
+}
+
+/* `buffers`: memory of `count` addresses; NULL = a peer with a buffer of its own. */
+static fastnorm_status fnb_peer_create(fastnorm_context* context, int32_t rank, int32_t ranks,
+                                       uint32_t dtype, int32_t algorithm, int64_t max_columns,
+                                       int64_t one_shot_bytes, int64_t wait_ns, int32_t rings,
+                                       void* buffers, int32_t count, fastnorm_peer** peer) {
+  const fastnorm_peer_options options = fnb_peer_options(rank, ranks, dtype, algorithm, max_columns,
+                                                         one_shot_bytes, wait_ns, rings);
+  if (buffers == NULL) return fastnorm_peer_create(context, &options, peer);
+  return fastnorm_peer_create_from_pointers(context, &options, (void* const*)buffers, count, peer);
+}
+static fastnorm_status fnb_peer_buffer_bytes(fastnorm_context* context, int32_t rank, int32_t ranks,
+                                             uint32_t dtype, int32_t algorithm, int64_t max_columns,
+                                             int64_t one_shot_bytes, int64_t wait_ns, int32_t rings,
+                                             uint64_t* bytes) {
+  const fastnorm_peer_options options = fnb_peer_options(rank, ranks, dtype, algorithm, max_columns,
+                                                         one_shot_bytes, wait_ns, rings);
+  return fastnorm_peer_buffer_bytes(context, &options, bytes);
 }
 
 static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_id,
@@ -286,7 +328,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_7e0a10084f5feeb7(void *_swig_go_0) {
+void _wrap_Swig_free_raw_38ef6f1a75eb5580(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -296,7 +338,7 @@ void _wrap_Swig_free_raw_7e0a10084f5feeb7(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -309,7 +351,7 @@ void *_wrap_Swig_malloc_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_version_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -320,7 +362,7 @@ int _wrap_fastnorm_version_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_version_string_raw_38ef6f1a75eb5580() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -331,7 +373,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_build_info_raw_38ef6f1a75eb5580() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -342,7 +384,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -353,7 +395,7 @@ int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -366,7 +408,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7() {
+_gostring_ _wrap_fastnorm_last_error_raw_38ef6f1a75eb5580() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -377,7 +419,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -388,7 +430,7 @@ int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -403,7 +445,7 @@ intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -416,7 +458,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -429,7 +471,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -442,7 +484,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -455,7 +497,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -468,7 +510,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -481,7 +523,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -494,7 +536,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -507,7 +549,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -518,7 +560,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -528,7 +570,7 @@ void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -538,7 +580,7 @@ void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -551,7 +593,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -564,7 +606,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -577,7 +619,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -590,7 +632,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -603,7 +645,7 @@ int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -616,7 +658,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -629,7 +671,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -642,7 +684,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -655,7 +697,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -668,7 +710,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -681,7 +723,7 @@ long long _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -694,7 +736,7 @@ long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -707,7 +749,7 @@ _gostring_ _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(struct fastnorm_inf
 }
 
 
-_gostring_ _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -720,7 +762,7 @@ _gostring_ _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(struct fastnorm_i
 }
 
 
-_gostring_ _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -733,7 +775,7 @@ _gostring_ _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(struct fastnorm_
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_38ef6f1a75eb5580() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -744,7 +786,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -754,7 +796,7 @@ void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -767,7 +809,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -780,7 +822,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -793,7 +835,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -804,7 +846,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -814,7 +856,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7() {
+int _wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580() {
   int32_t result;
   int _swig_go_result;
 
@@ -825,7 +867,7 @@ int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -840,7 +882,7 @@ intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int _swig_go_0, struct
 }
 
 
-_gostring_ _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
   fastnorm_profile_id arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -853,7 +895,7 @@ _gostring_ _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(intgo _swig_go_0)
 }
 
 
-intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
+intgo _wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
   void *arg1 = 0 ;
   size_t arg2 ;
   char *arg3 = 0 ;
@@ -879,14 +921,87 @@ intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, 
 }
 
 
-intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  fastnorm_peer_error result;
+  intgo _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result = (fastnorm_peer_error) ((arg1)->error);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+int _wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  int32_t result;
+  int _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result =  ((arg1)->rank);
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+long long _wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  uint64_t result;
+  long long _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result =  ((arg1)->calls);
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+int _wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+  int32_t result;
+  int _swig_go_result;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  result =  ((arg1)->connected);
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580() {
+  struct fastnorm_peer_state *result = 0 ;
+  struct fastnorm_peer_state *_swig_go_result;
+
+
+  result = (struct fastnorm_peer_state *)new_fastnorm_peer_state();
+  *(struct fastnorm_peer_state **)&_swig_go_result = (struct fastnorm_peer_state *)result;
+  return _swig_go_result;
+}
+
+
+void _wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+  struct fastnorm_peer_state *arg1 = 0 ;
+
+  arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
+
+  free((char *) arg1);
+
+}
+
+
+intgo _wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
   arg2 = (void *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
 
@@ -896,14 +1011,14 @@ intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swi
 }
 
 
-intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
   arg2 = (void *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
 
@@ -913,12 +1028,27 @@ intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swi
 }
 
 
-intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+intgo _wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, struct fastnorm_peer_state *_swig_go_1) {
+  fastnorm_peer *arg1 = 0 ;
+  fastnorm_peer_state *arg2 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_peer *)_swig_go_0;
+  arg2 = *(fastnorm_peer_state **)&_swig_go_1;
+
+  result = (fastnorm_status)fastnorm_peer_status((struct fastnorm_peer const *)arg1,arg2);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
 
   result = (fastnorm_status)fastnorm_peer_reset(arg1);
   _swig_go_result = (int32_t)result;
@@ -926,17 +1056,17 @@ intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig
 }
 
 
-void _wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+void _wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
 
-  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg1 = (fastnorm_peer *)_swig_go_0;
 
   fastnorm_peer_destroy(arg1);
 
 }
 
 
-intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -955,7 +1085,7 @@ intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -972,7 +1102,7 @@ intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -995,7 +1125,7 @@ intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1016,7 +1146,7 @@ intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1035,7 +1165,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1060,7 +1190,7 @@ intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uin
 }
 
 
-intgo _wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1079,7 +1209,7 @@ intgo _wrap_fnb_norm_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1096,7 +1226,7 @@ intgo _wrap_fnb_norm_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_sw
 }
 
 
-intgo _wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1119,7 +1249,7 @@ intgo _wrap_fnb_norm_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0,
 }
 
 
-intgo _wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1140,7 +1270,7 @@ intgo _wrap_fnb_norm_backward_many_query_raw_7e0a10084f5feeb7(fastnorm_context *
 }
 
 
-intgo _wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1159,7 +1289,7 @@ intgo _wrap_fnb_norm_backward_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context
 }
 
 
-intgo _wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1184,7 +1314,7 @@ intgo _wrap_fnb_norm_backward_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1203,7 +1333,7 @@ intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1220,7 +1350,7 @@ intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1243,7 +1373,7 @@ intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1264,7 +1394,7 @@ intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1283,7 +1413,7 @@ intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1308,7 +1438,7 @@ intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1329,7 +1459,7 @@ intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1348,7 +1478,7 @@ intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1373,7 +1503,7 @@ intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1392,7 +1522,7 @@ intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1409,7 +1539,7 @@ intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1432,7 +1562,7 @@ intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1451,7 +1581,7 @@ intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1468,7 +1598,7 @@ intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1491,7 +1621,7 @@ intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
+intgo _wrap_fnb_context_create_raw_38ef6f1a75eb5580(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1525,7 +1655,7 @@ intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go
 }
 
 
-intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
+intgo _wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
   void *arg1 = 0 ;
   size_t arg2 ;
   void *arg3 = 0 ;
@@ -1546,7 +1676,73 @@ intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _sw
 }
 
 
-intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_peer_create_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, void *_swig_go_9, int _swig_go_10, fastnorm_peer **_swig_go_11) {
+  fastnorm_context *arg1 = 0 ;
+  int32_t arg2 ;
+  int32_t arg3 ;
+  uint32_t arg4 ;
+  int32_t arg5 ;
+  int64_t arg6 ;
+  int64_t arg7 ;
+  int64_t arg8 ;
+  int32_t arg9 ;
+  void *arg10 = 0 ;
+  int32_t arg11 ;
+  fastnorm_peer **arg12 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (int32_t)_swig_go_1;
+  arg3 = (int32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (int32_t)_swig_go_4;
+  arg6 = (int64_t)_swig_go_5;
+  arg7 = (int64_t)_swig_go_6;
+  arg8 = (int64_t)_swig_go_7;
+  arg9 = (int32_t)_swig_go_8;
+  arg10 = (void *)_swig_go_9;
+  arg11 = (int32_t)_swig_go_10;
+  arg12 = *(fastnorm_peer ***)&_swig_go_11;
+
+  result = (fastnorm_status)fnb_peer_create(arg1,arg2,arg3,arg4,arg5,arg6,arg7,arg8,arg9,arg10,arg11,arg12);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, long long *_swig_go_9) {
+  fastnorm_context *arg1 = 0 ;
+  int32_t arg2 ;
+  int32_t arg3 ;
+  uint32_t arg4 ;
+  int32_t arg5 ;
+  int64_t arg6 ;
+  int64_t arg7 ;
+  int64_t arg8 ;
+  int32_t arg9 ;
+  uint64_t *arg10 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (int32_t)_swig_go_1;
+  arg3 = (int32_t)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (int32_t)_swig_go_4;
+  arg6 = (int64_t)_swig_go_5;
+  arg7 = (int64_t)_swig_go_6;
+  arg8 = (int64_t)_swig_go_7;
+  arg9 = (int32_t)_swig_go_8;
+  arg10 = *(uint64_t **)&_swig_go_9;
+
+  result = (fastnorm_status)fnb_peer_buffer_bytes(arg1,arg2,arg3,arg4,arg5,arg6,arg7,arg8,arg9,arg10);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_device_describe_raw_38ef6f1a75eb5580(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;

@@ -3,10 +3,10 @@
 package raw
 
 // Where each value of a call lies in its list of words; words.h has the layout.
-// NameField is the index of a scalar's word, NameMask that of the mask, NameBitTensor the number of a
-// tensor's bit in it, NameMaxWords the most words that a description can have. TensorWords is the number of
-// words of a tensor before its extents; one of more than MaxRank dimensions carries none. MaxParts is the
-// number of descriptions that a _many function takes.
+// NameField is the index of a scalar's word, NameMask that of the mask. NameBitTensor is the
+// number of a tensor's bit in it, NameMaxWords the most words of a description. TensorWords is the
+// number of words of a tensor before its extents; one of more than MaxRank dimensions carries none.
+// MaxParts is the number of descriptions that a _many function takes.
 const (
 	TensorWords = 4
 	MaxRank     = 8
@@ -78,7 +78,12 @@ const (
 	NormBackwardRounding       = 3
 	NormBackwardFlags          = 4
 	NormBackwardReserved       = 5
-	NormBackwardMask           = 6
+	NormBackwardGateAct        = 6
+	NormBackwardGatePosition   = 7
+	NormBackwardGateSource     = 8
+	NormBackwardStageReserved  = 9
+	NormBackwardGroupSize      = 10
+	NormBackwardMask           = 11
 	NormBackwardBitDy          = 0
 	NormBackwardBitX           = 1
 	NormBackwardBitWeight      = 2
@@ -89,7 +94,10 @@ const (
 	NormBackwardBitDresidual   = 7
 	NormBackwardBitDweight     = 8
 	NormBackwardBitDbias       = 9
-	NormBackwardMaxWords       = 207
+	NormBackwardBitGate        = 10
+	NormBackwardBitBias        = 11
+	NormBackwardBitDgate       = 12
+	NormBackwardMaxWords       = 272
 
 	MlaDecodeSmScale       = 0
 	MlaDecodeCausal        = 1

@@ -1,6 +1,7 @@
-//! Compares the generated declarations of fastnorm-sys with those that bindgen makes of the same headers:
-//! every constant, type, struct field and function, by name, type and value. For who works on the generator;
-//! `test.py --bindgen` runs it. libclang must be found, if need be by LIBCLANG_PATH.
+//! Compares the generated declarations of fastnorm-sys with those that bindgen makes of the same
+//! headers: every constant, type, struct field and function, by name, type and value. For who works
+//! on the generator; `test.py --bindgen` runs it. libclang must be found, if need be by
+//! LIBCLANG_PATH.
 //!
 //! bindgen-check INCLUDE_DIR FFI_RS
 

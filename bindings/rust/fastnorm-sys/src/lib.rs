@@ -1,9 +1,9 @@
-//! Raw declarations of libfastnorm's C ABI. The crate `fastnorm` is the one to use; this one holds what
-//! it is built on.
+//! Raw declarations of libfastnorm's C ABI. The crate `fastnorm` is the one to use; this one holds
+//! what it is built on.
 //!
 //! Everything in this crate is generated from the C headers, comments included, but
-//! [`fastnorm_dtype_of`], which the headers define inline. Assertions at compile time compare size and
-//! offsets of every struct with those of a C compiler.
+//! [`fastnorm_dtype_of`], which the headers define inline. Assertions at compile time compare size
+//! and offsets of every struct with those of a C compiler.
 //!
 //! build.rs finds the library with pkg-config. With the feature `static` it links the archive.
 

@@ -1,6 +1,7 @@
-//! What a call costs over the C ABI's: RMSNorm with weight and residual, five tensors of rank 2, on a dry
-//! run of a GPU, where a call checks and plans, on the CPU with one row of 4 numbers and, with
-//! FASTNORM_TEST_DEVICE=cuda, on a GPU, the launch included.
+//! What a call costs over the C ABI's: RMSNorm with weight and residual, five tensors of rank 2.
+//!
+//! A dry run of a GPU checks and plans; the CPU has one row of 4 numbers. With
+//! FASTNORM_TEST_DEVICE=cuda it is measured on a GPU, the launch included.
 //!
 //! `cargo bench`; the variants are interleaved, and the least of many short rounds is shown.
 

@@ -13,10 +13,10 @@ use crate::{sys, Device, DeviceType, Error, Result, Status};
 
 /// One device, ready for calls.
 ///
-/// Make one per device when the program starts and share it: by reference or in an `Arc`. It is `Send`
-/// and `Sync`, as the library allows calls on one context from many threads at the same time; that
-/// destroying it races no call is what borrowing ensures. Work that was queued on a GPU goes on after the
-/// context is dropped.
+/// Make one per device when the program starts and share it: by reference or in an `Arc`. It is
+/// `Send` and `Sync`, as the library allows calls on one context from many threads at the same
+/// time; that destroying it races no call is what borrowing ensures. Work that was queued on a GPU
+/// goes on after the context is dropped.
 pub struct Context {
     raw: NonNull<sys::fastnorm_context>,
     device: Device,
@@ -42,8 +42,9 @@ impl Context {
     /// A CUDA device by its ordinal.
     ///
     /// # Errors
-    /// [`Status::DEVICE`] if there is no such device or no usable driver: the text says which driver was
-    /// found and which is needed. [`Status::UNSUPPORTED`] if the library has no kernels for it.
+    /// [`Status::DEVICE`] if there is no such device or no usable driver: the text says which
+    /// driver was found and which is needed. [`Status::UNSUPPORTED`] if the library has no kernels
+    /// for it.
     pub fn cuda(id: i32) -> Result<Self> {
         Self::new(Device::cuda(id))
     }
@@ -78,8 +79,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was created by the library and is destroyed once; no call can be under way. The
-        // closures go after it.
+        // SAFETY: it was created by the library and is destroyed once; no call can be under way.
+        // The closures go after it.
         unsafe { sys::fastnorm_context_destroy(self.raw.as_ptr()) };
         if self.has_callbacks() {
             parallel::forget_trouble();
@@ -158,8 +159,8 @@ impl ContextOptions {
         self
     }
 
-    /// Receives messages, on the thread that makes a call: one line without a newline. A panic in it goes
-    /// on in that call, after the library has done its work.
+    /// Receives messages, on the thread that makes a call: one line without a newline. A panic in
+    /// it goes on in that call, after the library has done its work.
     ///
     /// ```
     /// # use fastnorm::*;
@@ -173,9 +174,10 @@ impl ContextOptions {
         self
     }
 
-    /// CPU: the caller's parallel loop, in place of the library's threads: it is given the work of a call,
-    /// splits it, runs all pieces on any threads, and returns when they are done. A piece that was not run
-    /// makes the call an error; a panic goes on in the call; either way outputs are incomplete.
+    /// CPU: the caller's parallel loop, in place of the library's threads: it is given the work of
+    /// a call, splits it, runs all pieces on any threads, and returns when they are done. A piece
+    /// that was not run makes the call an error; a panic goes on in the call; either way outputs
+    /// are incomplete.
     ///
     /// `rayon::scope` fits as `std::thread::scope` does here:
     /// ```
@@ -197,18 +199,18 @@ impl ContextOptions {
         self
     }
 
-    /// Calls check and plan, and start no work: no tensor's memory is touched. A CUDA context of this kind
-    /// needs no GPU; `capability` is the compute capability to plan for, as major * 10 + minor. 0 on the
-    /// CPU.
+    /// Calls check and plan, and start no work: no tensor's memory is touched. A CUDA context of
+    /// this kind needs no GPU; `capability` is the compute capability to plan for, as major * 10 +
+    /// minor. 0 on the CPU.
     pub fn dry_run(mut self, capability: i32) -> Self {
         self.raw.flags |= sys::FASTNORM_CONTEXT_DRY_RUN;
         self.raw.dry_run_capability = capability;
         self
     }
 
-    /// CUDA: a file that `fastnorm tune` wrote for this model of GPU and this version of the library. Calls
-    /// of the shapes in it run on the kernels that were fastest there, with the same results to the bit. It
-    /// is read once, by [`create`](Self::create).
+    /// CUDA: a file that `fastnorm tune` wrote for this model of GPU and this version of the
+    /// library. Calls of the shapes in it run on the kernels that were fastest there, with the same
+    /// results to the bit. It is read once, by [`create`](Self::create).
     pub fn tuning_file(mut self, path: impl AsRef<Path>) -> Self {
         self.tuning_file = Some(path.as_ref().to_owned());
         self
@@ -217,10 +219,10 @@ impl ContextOptions {
     /// Makes the context.
     ///
     /// # Errors
-    /// [`Status::ARGUMENT`] for an option out of range, and for a tuning file that cannot be read, has a
-    /// wrong line, or is of another version or architecture; [`Status::DEVICE`] if the device or a usable
-    /// driver is missing; [`Status::UNSUPPORTED`] if the library has no kernels for the device or is older
-    /// than this crate; [`Status::OUT_OF_MEMORY`].
+    /// [`Status::ARGUMENT`] for an option out of range, and for a bad tuning file: one that cannot
+    /// be read, has a wrong line, or is of another version or architecture; [`Status::DEVICE`] if
+    /// the device or a usable driver is missing; [`Status::UNSUPPORTED`] if the library has no
+    /// kernels for the device or is older than this crate; [`Status::OUT_OF_MEMORY`].
     pub fn create(self) -> Result<Context> {
         check_library()?;
         let Self {
@@ -244,8 +246,8 @@ impl ContextOptions {
         raw.log_user = callbacks.cast();
         raw.parallel_user = callbacks.cast();
         let mut context = ptr::null_mut();
-        // SAFETY: the options know their size, their callbacks live until the context is dropped, and the path
-        // until the call returns.
+        // SAFETY: the options know their size, their callbacks live until the context is dropped,
+        // and the path until the call returns.
         let created =
             check(unsafe { sys::fastnorm_context_create(device.raw(), &raw, &mut context) });
         let Some(raw) = NonNull::new(context) else {
@@ -330,19 +332,19 @@ unsafe impl Send for Workspace {}
 unsafe impl Sync for Workspace {}
 
 impl Workspace {
-    /// None. Where a call needs some, the CPU allocates it; on a GPU the call fails and the error says how
-    /// much is needed.
+    /// None. Where a call needs some, the CPU allocates it; on a GPU the call fails and the error
+    /// says how much is needed.
     pub const NONE: Self = Self {
         address: ptr::null_mut(),
         bytes: 0,
     };
 
-    /// Memory of the device: [`Info::workspace_bytes`](crate::Info::workspace_bytes) bytes or more, at a
-    /// multiple of 256.
+    /// Memory of the device: [`Info::workspace_bytes`](crate::Info::workspace_bytes) bytes or more,
+    /// at a multiple of 256.
     ///
     /// # Safety
-    /// From each call that is given this value until its work has run, the memory is there and nothing
-    /// else uses it.
+    /// From each call that is given this value until its work has run, the memory is there and
+    /// nothing else uses it.
     pub const unsafe fn from_raw(address: *mut c_void, bytes: usize) -> Self {
         Self { address, bytes }
     }

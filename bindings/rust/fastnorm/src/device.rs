@@ -131,8 +131,8 @@ impl DeviceInfo {
     }
 }
 
-/// Number of devices of a type that a context can be made for. Without a CUDA driver the number of CUDA
-/// devices is 0, which is no error.
+/// Number of devices of a type that a context can be made for. Without a CUDA driver the number of
+/// CUDA devices is 0, which is no error.
 ///
 /// # Errors
 /// [`Status::ARGUMENT`](crate::Status::ARGUMENT) for a type other than CPU and CUDA.

@@ -99,8 +99,8 @@ impl fmt::Debug for DType {
 /// A Rust type that can be an element of a tensor in host memory.
 ///
 /// # Safety
-/// Every bit pattern is a value of the type, it has no padding, and its size is that of an element of
-/// `DTYPE`.
+/// Every bit pattern is a value of the type, it has no padding, and its size is that of an element
+/// of `DTYPE`.
 pub unsafe trait Element: Copy + Send + Sync + 'static {
     /// The element type that it is in memory.
     const DTYPE: DType;
@@ -149,8 +149,8 @@ macro_rules! small_floats {
 }
 
 small_floats! {
-    /// An fp8 number with 4 exponent and 3 mantissa bits: up to 448, NaN, no infinities. Equal means
-    /// equal bits.
+    /// An fp8 number with 4 exponent and 3 mantissa bits: up to 448, NaN, no infinities. Equal
+    /// means equal bits.
     F8E4M3
     /// An fp8 number with 5 exponent and 2 mantissa bits: up to 57344, infinities, NaN. Equal means
     /// equal bits.

@@ -2,8 +2,8 @@
 
 use crate::{static_text, sys};
 
-/// What a call would do, as [`Norm::query`](crate::Norm::query) and [`MlaDecode::query`](crate::MlaDecode::query)
-/// find it.
+/// What a call would do, as [`Norm::query`](crate::Norm::query) and
+/// [`MlaDecode::query`](crate::MlaDecode::query) find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {

@@ -26,16 +26,16 @@ pub enum LseBase {
 slots! {
     MlaDecode, fastnorm_mla_decode_args, 48,
     |args, f| f.field("sm_scale", &args.sm_scale).field("causal", &(args.causal != 0));
-    QNope q_nope, QPe q_pe, Ckv ckv, Kpe kpe, KvLen kv_len, PageTable page_table, KvIndptr kv_indptr,
-    QoIndptr qo_indptr, O o, Lse lse, Profile profile,
+    QNope q_nope, QPe q_pe, Ckv ckv, Kpe kpe, KvLen kv_len, PageTable page_table,
+    KvIndptr kv_indptr, QoIndptr qo_indptr, O o, Lse lse, Profile profile,
 }
 
-/// Attention of new tokens over a paged cache of latents: multi-head latent attention (MLA) in its absorbed
-/// form.
+/// Attention of new tokens over a paged cache of latents: multi-head latent attention (MLA) in its
+/// absorbed form.
 ///
-/// There are B requests. Request b has s new tokens and a cache of L = `kv_len[b]` tokens, the new ones among
-/// them. N is the number of new tokens of all requests, H the number of heads. For new token i of its request,
-/// head h and cached token j:
+/// There are B requests. Request b has s new tokens and a cache of L = `kv_len[b]` tokens, the new
+/// ones among them. N is the number of new tokens of all requests, H the number of heads. For new
+/// token i of its request, head h and cached token j:
 ///
 /// ```text
 /// score[j]  = sm_scale * (q_nope[i,h] . ckv[j] + q_pe[i,h] . kpe[j])
@@ -44,12 +44,14 @@ slots! {
 /// o[i,h]    = sum of exp(score[j] - lse[i,h]) * ckv[j] over allowed j
 /// ```
 ///
-/// Where no j is allowed, o is 0 and lse is minus infinity. Token j of request b is row `j % page` of the page
-/// with the number `list[j / page]`. The list is row b of the page table or, with
-/// [`kv_indptr`](Self::kv_indptr), begins there. What lies behind the end of a request may be anything.
+/// Where no j is allowed, o is 0 and lse is minus infinity. Token j of request b is row `j % page`
+/// of the page with the number `list[j / page]`. The list is row b of the page table or, with
+/// [`kv_indptr`](Self::kv_indptr), begins there. What lies behind the end of a request may be
+/// anything.
 ///
-/// T is the dtype of `q_nope`: bf16 or f16, on the CPU f32 too. Last dimensions are contiguous. On a GPU, which
-/// must be of compute capability 9.0, addresses and strides of the tensors of T are multiples of 16 bytes.
+/// T is the dtype of `q_nope`: bf16 or f16, on the CPU f32 too. Last dimensions are contiguous. On
+/// a GPU, which must be of compute capability 9.0, addresses and strides of the tensors of T are
+/// multiples of 16 bytes.
 ///
 /// Made once, it can [run](Self::run) many times.
 ///
@@ -79,13 +81,13 @@ pub struct MlaDecode<'a> {
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
 unsafe impl Send for MlaDecode<'_> {}
-// SAFETY: a shared MlaDecode can be asked what it would do, which touches no tensor's memory; to run it takes
-// an exclusive borrow.
+// SAFETY: a shared MlaDecode can be asked what it would do, which touches no tensor's memory; to
+// run it takes an exclusive borrow.
 unsafe impl Sync for MlaDecode<'_> {}
 
 impl<'a> MlaDecode<'a> {
-    /// Scores are multiplied with `sm_scale`, which is finite and not 0, on a GPU positive. There is no default, since models
-    /// differ:
+    /// Scores are multiplied with `sm_scale`, which is finite and not 0, on a GPU positive. There
+    /// is no default, since models differ:
     /// DeepSeek without YaRN has 1 / sqrt(128 + 64).
     pub fn new(sm_scale: f64) -> Self {
         Self {
@@ -128,13 +130,14 @@ impl<'a> MlaDecode<'a> {
         self.put(Slot::PageTable, page_table.view)
     }
 
-    /// `[B + 1]` of i32: where each request's pages begin in the page table. Default: row b is request b's.
+    /// `[B + 1]` of i32: where each request's pages begin in the page table. Default: row b is
+    /// request b's.
     pub fn kv_indptr(self, kv_indptr: Tensor<'a>) -> Self {
         self.put(Slot::KvIndptr, kv_indptr.view)
     }
 
-    /// `[B + 1]` of i32: where each request's new tokens begin, and the most that one has, or more. Default: each
-    /// has N / B.
+    /// `[B + 1]` of i32: where each request's new tokens begin, and the most that one has, or more.
+    /// Default: each has N / B.
     pub fn qo_indptr(mut self, qo_indptr: Tensor<'a>, max_s_q: i32) -> Self {
         self.args.max_s_q = max_s_q;
         self.put(Slot::QoIndptr, qo_indptr.view)
@@ -156,8 +159,9 @@ impl<'a> MlaDecode<'a> {
         self.put(Slot::Lse, lse.view)
     }
 
-    /// Bytes as many as [`Info::profile_bytes`], 16-byte aligned, on a GPU only: receives what each warpgroup did
-    /// when, at most `events` events each, from 1 to 2^20. [`decode_profile`] and [`write_trace`] read a copy.
+    /// Bytes as many as [`Info::profile_bytes`], 16-byte aligned, on a GPU only: receives what each
+    /// warpgroup did when, at most `events` events each, from 1 to 2^20. [`decode_profile`] and
+    /// [`write_trace`] read a copy.
     #[allow(clippy::needless_pass_by_value)]
     pub fn profile(mut self, profile: TensorMut<'a>, events: i32) -> Self {
         self.args.profile_events = events;
@@ -170,14 +174,15 @@ impl<'a> MlaDecode<'a> {
         self
     }
 
-    /// The workspace still holds the plan of an equal call, such as the previous layer's. No effect on the CPU.
+    /// The workspace still holds the plan of an equal call, such as the previous layer's. No effect
+    /// on the CPU.
     pub fn reuse_plan(mut self, on: bool) -> Self {
         self.args.reuse_plan = i32::from(on);
         self
     }
 
-    /// Cuts requests every so many tokens, a multiple of 64, so that a row's bits do not depend on the rest of the
-    /// batch. Default: 0, the library cuts as it likes. No effect on the CPU.
+    /// Cuts requests every so many tokens, a multiple of 64, so that a row's bits do not depend on
+    /// the rest of the batch. Default: 0, the library cuts as it likes. No effect on the CPU.
     pub fn split_tokens(mut self, tokens: i32) -> Self {
         self.args.split_tokens = tokens;
         self
@@ -201,8 +206,8 @@ impl<'a> MlaDecode<'a> {
         Ok(Info::from_raw(&info))
     }
 
-    /// Loads the kernels of a run. After it, runs that use the same kernels neither allocate nor synchronise, and
-    /// can be captured in a CUDA graph. Optional.
+    /// Loads the kernels of a run. After it, runs that use the same kernels neither allocate nor
+    /// synchronise, and can be captured in a CUDA graph. Optional.
     ///
     /// # Errors
     /// As [`MlaDecode::run`].
@@ -217,15 +222,17 @@ impl<'a> MlaDecode<'a> {
     /// A GPU needs a workspace: [`run_with`](Self::run_with).
     ///
     /// # Errors
-    /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): a required tensor is missing; a scalar out of range; too
-    ///   small a workspace; a stream on the CPU; on the CPU also a length, index or page number out of range
+    /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): a required tensor is missing; a scalar out
+    ///   of range; too small a workspace; a stream on the CPU; on the CPU also a length, index or
+    ///   page number out of range
     /// - [`Status::SHAPE`](crate::Status::SHAPE): ranks or extents that do not fit
     /// - [`Status::DTYPE`](crate::Status::DTYPE): a dtype that the tensor's role does not allow
-    /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a misaligned address or
-    ///   stride, overlap
-    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED): a GPU of another capability than 9.0, other widths
-    ///   than 512 + 64, a profile on the CPU
-    /// - [`Status::DEVICE`](crate::Status::DEVICE): a tensor on another device; an error of the CUDA runtime
+    /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a
+    ///   misaligned address or stride, overlap
+    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED): a GPU of another capability than 9.0,
+    ///   other widths than 512 + 64, a profile on the CPU
+    /// - [`Status::DEVICE`](crate::Status::DEVICE): a tensor on another device; an error of the
+    ///   CUDA runtime
     ///
     /// # Panics
     /// Only if a callback of the context does.
@@ -233,8 +240,8 @@ impl<'a> MlaDecode<'a> {
         self.run_with(context, Stream::DEFAULT, Workspace::NONE)
     }
 
-    /// [Runs](Self::run) on a CUDA stream with a workspace. On a GPU the lengths, indices and page numbers must be
-    /// valid; they are not checked there.
+    /// [Runs](Self::run) on a CUDA stream with a workspace. On a GPU the lengths, indices and page
+    /// numbers must be valid; they are not checked there.
     ///
     /// # Errors
     /// As [`MlaDecode::run`].
@@ -250,8 +257,9 @@ impl<'a> MlaDecode<'a> {
             workspace,
             || self.query(context),
             |workspace| {
-                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively where it is
-                // written, or promised by who made the tensor, the stream or the workspace.
+                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively
+                // where it is written, or promised by who made the tensor, the stream or the
+                // workspace.
                 unsafe {
                     sys::fastnorm_mla_decode(
                         context.as_ptr(),
@@ -323,8 +331,8 @@ pub struct ProfileEvent {
     pub value: i32,
 }
 
-/// The events of a profile that [`MlaDecode::profile`] received, copied to host memory, in the order of thread
-/// block, warpgroup and time.
+/// The events of a profile that [`MlaDecode::profile`] received, copied to host memory, in the
+/// order of thread block, warpgroup and time.
 ///
 /// # Errors
 /// [`Status::ARGUMENT`](crate::Status::ARGUMENT) for bytes that are no profile or are cut short.
@@ -332,7 +340,8 @@ pub fn decode_profile(profile: &[u8]) -> Result<Vec<ProfileEvent>> {
     let words = aligned(profile);
     let decode = |events: *mut sys::fastnorm_profile_event, capacity: usize| {
         let mut count = 0;
-        // SAFETY: `words` holds at least as many bytes as `profile`, `events` has room for `capacity`.
+        // SAFETY: `words` holds at least as many bytes as `profile`, `events` has room for
+        // `capacity`.
         check(unsafe {
             sys::fastnorm_profile_decode(
                 words.as_ptr().cast::<c_void>(),
@@ -366,12 +375,12 @@ pub fn decode_profile(profile: &[u8]) -> Result<Vec<ProfileEvent>> {
         .collect())
 }
 
-/// Writes a profile that [`MlaDecode::profile`] received, copied to host memory, to a file in Chrome's Trace Event
-/// Format, which Perfetto opens.
+/// Writes a profile that [`MlaDecode::profile`] received, copied to host memory, to a file in
+/// Chrome's Trace Event Format, which Perfetto opens.
 ///
 /// # Errors
-/// [`Status::ARGUMENT`](crate::Status::ARGUMENT) for bytes that are no profile, and for a file that cannot be
-/// written.
+/// [`Status::ARGUMENT`](crate::Status::ARGUMENT) for bytes that are no profile, and for a file that
+/// cannot be written.
 ///
 /// # Panics
 /// If the path has a zero byte in it.

@@ -142,8 +142,8 @@ impl<'a> NormHeadsBackward<'a> {
         })
     }
 
-    /// Computes the gradients. On the CPU they are there on return, and positions are checked before
-    /// anything is written.
+    /// Computes the gradients. On the CPU they are there on return, and positions are checked
+    /// before anything is written.
     ///
     /// # Errors
     /// The text names the part, as `parts[i]`.

@@ -36,8 +36,8 @@ unsafe impl Send for NormHeadsBackwardPart<'_> {}
 unsafe impl Sync for NormHeadsBackwardPart<'_> {}
 
 impl<'a> NormHeadsBackwardPart<'a> {
-    /// A part that reads dy, of `[tokens, heads, d]` and T or f32, and copies until it is told to do
-    /// more.
+    /// A part that reads dy, of `[tokens, heads, d]` and T or f32, and copies until it is told to
+    /// do more.
     pub fn new(dy: Tensor<'a>) -> Self {
         Self::of(dy.view)
     }
@@ -157,7 +157,8 @@ impl<'a> NormHeadsBackwardPart<'a> {
         self.put(Slot::Dbias, dbias.view)
     }
 
-    /// As [`dbias`](Self::dbias), but the gradient is added to what is there: after the sum, in f32.
+    /// As [`dbias`](Self::dbias), but the gradient is added to what is there: after the sum, in
+    /// f32.
     #[allow(clippy::needless_pass_by_value)]
     pub fn accumulate_dbias(self, dbias: TensorMut<'a>) -> Self {
         self.flag(sys::FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS, true)

@@ -237,7 +237,8 @@ impl<'a> NormHeadsPart<'a> {
         self
     }
 
-    /// How codes are made of values and scales, for a cache of codes. Default: times the reciprocal.
+    /// How codes are made of values and scales, for a cache of codes. Default: times the
+    /// reciprocal.
     pub fn quant_division(mut self, division: QuantDivision) -> Self {
         self.args.quant_division = division.raw();
         self

@@ -87,8 +87,8 @@ impl<'s> Work<'s> {
         if self.is_empty() {
             return;
         }
-        // SAFETY: the library's function with its argument, on a range inside the whole that no other
-        // piece has; `'s` ends before the loop does.
+        // SAFETY: the library's function with its argument, on a range inside the whole that no
+        // other piece has; `'s` ends before the loop does.
         unsafe { (self.task.run)(self.task.data, self.begin, self.end) };
         self.task
             .done
@@ -131,8 +131,8 @@ pub(crate) struct Callbacks {
     pub(crate) parallel: Option<Box<Loop>>,
 }
 
-/// What went wrong in a callback, until the call it belongs to has returned to Rust: nothing may unwind
-/// through C.
+/// What went wrong in a callback, until the call it belongs to has returned to Rust: nothing may
+/// unwind through C.
 enum Trouble {
     Panic(Box<dyn Any + Send>),
     Unfinished { done: i64, all: i64 },
@@ -158,8 +158,8 @@ fn guarded(callback: impl FnOnce()) {
     }
 }
 
-/// To be called after a call of the library has returned: goes on with a panic of a callback; a loop that
-/// left work undone is an error.
+/// To be called after a call of the library has returned: goes on with a panic of a callback; a
+/// loop that left work undone is an error.
 pub(crate) fn settle() -> Result<()> {
     match TROUBLE.take() {
         None => Ok(()),

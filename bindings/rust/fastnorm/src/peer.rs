@@ -400,7 +400,8 @@ macro_rules! calls {
             ///
             /// # Errors
             /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): a peer that is not connected or
-            ///   runs a call; a rank that makes another call; what the library refuses of the tensors
+            ///   runs a call; a rank that makes another call; what the library refuses of the
+            ///   tensors
             /// - [`Status::SHAPE`](crate::Status::SHAPE), [`Status::DTYPE`](crate::Status::DTYPE),
             ///   [`Status::LAYOUT`](crate::Status::LAYOUT): tensors that do not fit
             /// - [`Status::DEVICE`](crate::Status::DEVICE): a rank that did not arrive in time, or

@@ -16,7 +16,8 @@ pub enum QuantSource {
     Rounded,
 }
 
-/// How a code is made of a value and its scale. With scales that are powers of two both are the same.
+/// How a code is made of a value and its scale. With scales that are powers of two both are the
+/// same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantDivision {
@@ -42,8 +43,8 @@ pub enum ScaleLayout {
 
 /// A quantised output of a [`Norm`](crate::Norm), with its scales.
 ///
-/// `quantized` has x's shape and the quantised dtype. It and the scales are written, except that the one
-/// scale of [`Quant::per_tensor`] is an input.
+/// `quantized` has x's shape and the quantised dtype. It and the scales are written, except that
+/// the one scale of [`Quant::per_tensor`] is an input.
 ///
 /// ```
 /// # use fastnorm::*;
@@ -110,7 +111,8 @@ impl<'a> Quant<'a> {
         Self::new(sys::FASTNORM_QUANT_PER_TENSOR, &quantized, scale.view)
     }
 
-    /// A scale a row, from the row's largest magnitude: f32 of x's shape without its last dimension.
+    /// A scale a row, from the row's largest magnitude: f32 of x's shape without its last
+    /// dimension.
     #[allow(clippy::needless_pass_by_value)]
     pub fn per_row(quantized: TensorMut<'a>, scale: TensorMut<'a>) -> Self {
         Self::new(sys::FASTNORM_QUANT_PER_ROW, &quantized, scale.view)
@@ -150,8 +152,8 @@ impl<'a> Quant<'a> {
         self
     }
 
-    /// The clamp as a `[1]` f32 on the device, read when the norm runs. A value that is not > 0 is off. It goes
-    /// with [`clamp`](Self::clamp) 0 alone. Default: none.
+    /// The clamp as a `[1]` f32 on the device, read when the norm runs. A value that is not > 0 is
+    /// off. It goes with [`clamp`](Self::clamp) 0 alone. Default: none.
     pub fn clamp_scale(mut self, clamp: Tensor<'a>) -> Self {
         self.clamp_scale = Some(clamp.view);
         self
@@ -194,7 +196,8 @@ impl<'a> Quant<'a> {
         self
     }
 
-    /// How codes are made, with a scale for the tensor, a row or a block. Default: times the reciprocal.
+    /// How codes are made, with a scale for the tensor, a row or a block. Default: times the
+    /// reciprocal.
     pub fn division(mut self, division: QuantDivision) -> Self {
         self.division = division;
         self

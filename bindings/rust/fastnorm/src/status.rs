@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
-/// What kind of failure it was. A newer library may return values that have no constant here; they keep
-/// to the decades, so [`Status::kind`] always is one that has.
+/// What kind of failure it was. A newer library may return values that have no constant here; they
+/// keep to the decades, so [`Status::kind`] always is one that has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(sys::fastnorm_status);
 
@@ -83,8 +83,8 @@ impl Error {
         self.status
     }
 
-    /// Which argument was wrong, the value it had and what is required; for an unsupported combination
-    /// the nearest one that exists.
+    /// Which argument was wrong, the value it had and what is required; for an unsupported
+    /// combination the nearest one that exists.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -131,8 +131,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a function of the library returned, as a result: for calls of [`sys`](crate::sys). To be used on the
-/// thread that made the call, before it makes another, since the text is that of the last failure.
+/// What a function of the library returned, as a result: for calls of [`sys`](crate::sys). To be
+/// used on the thread that made the call, before it makes another, since the text is that of the
+/// last failure.
 ///
 /// # Errors
 /// Any status but [`Status::OK`] is one.

@@ -16,7 +16,8 @@ type Dims = [MaybeUninit<i64>; MAX_RANK];
 
 const NO_DIMS: Dims = [MaybeUninit::uninit(); MAX_RANK];
 
-/// A tensor of the C ABI with its shape and strides beside it, free to move: `link` sets the pointers.
+/// A tensor of the C ABI with its shape and strides beside it, free to move: `link` sets the
+/// pointers.
 #[derive(Clone, Copy)]
 #[repr(C)] // a pointer to the view is a pointer to `raw`
 pub(crate) struct View {
@@ -124,8 +125,9 @@ impl View {
             .then(|| unsafe { written(&self.strides[..self.rank()]) })
     }
 
-    /// Copies the view to a slot. Number by number: where the compiler knows the rank, as in a call that is
-    /// built in place, only those are left that there are; the whole arrays would take twice the time.
+    /// Copies the view to a slot. Number by number: where the compiler knows the rank, as in a call
+    /// that is built in place, only those are left that there are; the whole arrays would take
+    /// twice the time.
     #[inline]
     pub(crate) fn write_to(&self, slot: &mut MaybeUninit<Self>) {
         let slot = slot.as_mut_ptr();
@@ -328,8 +330,8 @@ fn check_reach(len: usize, offset: usize, shape: &[usize], strides: &[isize]) ->
         Error::new(
             Status::LAYOUT,
             format!(
-                "shape {shape:?} with strides {strides:?} from element {offset} leaves the buffer of {len} \
-                 elements"
+                "shape {shape:?} with strides {strides:?} from element {offset} leaves the buffer \
+                 of {len} elements"
             ),
         )
     })
@@ -337,8 +339,8 @@ fn check_reach(len: usize, offset: usize, shape: &[usize], strides: &[isize]) ->
 
 /// A view of memory that is read.
 ///
-/// It borrows the buffer and copies the shape, so it is as free as a slice: `Copy`, and it may go to
-/// other threads.
+/// It borrows the buffer and copies the shape, so it is as free as a slice: `Copy`, and it may go
+/// to other threads.
 ///
 /// A tensor cannot outlive its buffer:
 /// ```compile_fail,E0597
@@ -363,16 +365,16 @@ unsafe impl Sync for Tensor<'_> {}
 
 /// A view of memory that is written.
 ///
-/// It borrows the buffer exclusively. A call takes it by value, so what is written cannot be read in the
-/// same call by accident; the forms that work in place are methods of their own, such as
+/// It borrows the buffer exclusively. A call takes it by value, so what is written cannot be read
+/// in the same call by accident; the forms that work in place are methods of their own, such as
 /// [`Norm::x_in_place`](crate::Norm::x_in_place).
 pub struct TensorMut<'a> {
     pub(crate) view: View,
     borrow: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: it is an exclusive borrow of plain numbers, which are Send and Sync; for device memory, what
-// from_device asks for holds on every thread.
+// SAFETY: it is an exclusive borrow of plain numbers, which are Send and Sync; for device memory,
+// what from_device asks for holds on every thread.
 unsafe impl Send for TensorMut<'_> {}
 // SAFETY: as above; a shared TensorMut only tells its shape.
 unsafe impl Sync for TensorMut<'_> {}
@@ -385,8 +387,8 @@ fn address_of_mut<T>(data: &mut [T]) -> *mut T {
     data.as_mut_ptr()
 }
 
-// What both have. $buffer, $bytes, $pointer: the borrows and the address that they are made from; $to_mut
-// makes the address one that the C ABI's struct holds.
+// What both have. $buffer, $bytes, $pointer: the borrows and the address that they are made from;
+// $to_mut makes the address one that the C ABI's struct holds.
 macro_rules! constructors {
     ($buffer:ty, $bytes:ty, $address_of:ident, $pointer:ty, $to_mut:expr) => {
         /// The whole of `data`, row-major: as many elements as `shape` has.
@@ -408,8 +410,8 @@ macro_rules! constructors {
         /// stride must be 1 in a call, unless its extent is at most 1.
         ///
         /// # Errors
-        /// [`Status::LAYOUT`] if an index leaves `data`; [`Status::SHAPE`] if `shape` and `strides` do
-        /// not fit each other.
+        /// [`Status::LAYOUT`] if an index leaves `data`; [`Status::SHAPE`] if `shape` and `strides`
+        /// do not fit each other.
         #[inline]
         pub fn strided<T: Element>(
             data: $buffer,
@@ -429,8 +431,9 @@ macro_rules! constructors {
         /// The whole of `data`, row-major, as elements of any type.
         ///
         /// # Errors
-        /// [`Status::SHAPE`] if `data` is not as long as `shape` needs; [`Status::LAYOUT`] if elements are
-        /// less than a byte and rows would end inside one. Alignment is checked by the call.
+        /// [`Status::SHAPE`] if `data` is not as long as `shape` needs; [`Status::LAYOUT`] if
+        /// elements are less than a byte and rows would end inside one. Alignment is checked by the
+        /// call.
         #[inline]
         pub fn from_bytes(data: $bytes, dtype: DType, shape: &[usize]) -> Result<Self> {
             check_length(data.len(), shape, dtype, "bytes")?;
@@ -447,9 +450,9 @@ macro_rules! constructors {
         /// [`Context::device`](crate::Context::device) names the device of a context.
         ///
         /// # Safety
-        /// From now until every call that is given this tensor, or a copy of it, has run on the device,
-        /// the memory that `shape` covers is there, and nothing but what the stream's order allows
-        /// writes what a call reads, or touches what a call writes.
+        /// The memory that `shape` covers is there until every call with this tensor, or with a
+        /// copy of it, has run on the device. Until then nothing else writes what a call reads, and
+        /// nothing else touches what a call writes. Work that the stream orders is no conflict.
         ///
         /// # Errors
         /// [`Status::SHAPE`] if there are more than [`MAX_RANK`] dimensions.
@@ -463,7 +466,8 @@ macro_rules! constructors {
             Ok(Self::of(View::new(device, $to_mut(address), dtype, shape)?))
         }
 
-        /// As `from_device`, with strides in elements; `address` is that of index 0 in every dimension.
+        /// As `from_device`, with strides in elements; `address` is that of index 0 in every
+        /// dimension.
         ///
         /// # Safety
         /// As for `from_device`, for the memory that shape and strides cover.
@@ -483,8 +487,8 @@ macro_rules! constructors {
             Ok(Self::of(view))
         }
 
-        /// A tensor of the C ABI, which a `DLTensor` of `DLPack` is too: cast the pointer. Shape and
-        /// strides are copied.
+        /// A tensor of the C ABI, which a `DLTensor` of `DLPack` is too: cast the pointer. Shape
+        /// and strides are copied.
         ///
         /// # Safety
         /// As for `from_device`; `shape`, and `strides` unless it is null, point to `ndim` numbers.
@@ -540,7 +544,8 @@ macro_rules! constructors {
         /// The part with index `range` in dimension `dim`, such as some of the heads.
         ///
         /// # Errors
-        /// [`Status::SHAPE`] if there is no such part; [`Status::LAYOUT`] if elements are less than a byte.
+        /// [`Status::SHAPE`] if there is no such part; [`Status::LAYOUT`] if elements are less than
+        /// a byte.
         pub fn narrow(self, dim: usize, range: Range<usize>) -> Result<Self> {
             Ok(Self::of(self.view.narrow(dim, range)?))
         }
@@ -582,12 +587,12 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// Two parts, before and from index `at` of dimension `dim` on: such as the query and the key heads
-    /// of one buffer, which [`norm_many`](crate::norm_many) can then write in one call.
+    /// Two parts, before and from index `at` of dimension `dim` on: such as the query and the key
+    /// heads of one buffer, which [`norm_many`](crate::norm_many) can then write in one call.
     ///
     /// # Errors
-    /// [`Status::SHAPE`] if there is no such index; [`Status::LAYOUT`] if the parts could share elements,
-    /// because of the strides or because elements are less than a byte.
+    /// [`Status::SHAPE`] if there is no such index; [`Status::LAYOUT`] if the parts could share
+    /// elements, because of the strides or because elements are less than a byte.
     pub fn split(self, dim: usize, at: usize) -> Result<(Self, Self)> {
         if !self.view.is_injective() {
             let what = format!("the parts of {:?} could share elements", self.view);

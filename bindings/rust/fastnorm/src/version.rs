@@ -25,15 +25,15 @@ pub fn build_info() -> &'static str {
     static_text(unsafe { sys::fastnorm_build_info() })
 }
 
-/// Version of the arithmetic: two libraries with the same number give the same bits for the same call on
-/// the same backend.
+/// Version of the arithmetic: two libraries with the same number give the same bits for the same
+/// call on the same backend.
 pub fn numeric_version() -> i32 {
     // SAFETY: the function has no preconditions.
     unsafe { sys::fastnorm_numeric_version() }
 }
 
-/// Refuses a library that is older than this crate. One of another ABI has another soname, which the
-/// loader does not find.
+/// Refuses a library that is older than this crate. One of another ABI has another soname, which
+/// the loader does not find.
 pub(crate) fn check_library() -> Result<()> {
     let found = version();
     if found >= REQUIRED_VERSION {

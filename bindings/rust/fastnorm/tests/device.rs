@@ -1,5 +1,5 @@
-//! Memory by address, streams and errors, on the CPU or, with FASTNORM_TEST_DEVICE=cuda, on a GPU: the same
-//! cases and the same bits.
+//! Memory by address, streams and errors, on the CPU or, with FASTNORM_TEST_DEVICE=cuda, on a GPU:
+//! the same cases and the same bits.
 
 mod common;
 #[path = "common/memory.rs"]
@@ -159,7 +159,8 @@ fn scheme<'a>(block: usize, codes: TensorMut<'a>, scales: TensorMut<'a>) -> Quan
     }
 }
 
-/// Codes with the scales of their blocks of `block`, `packed` codes to an element, which are the CPU's.
+/// Codes with the scales of their blocks of `block`, `packed` codes to an element, which are the
+/// CPU's.
 fn microscaled<C, S>(packed: usize, block: usize) -> Result<()>
 where
     C: Element + Default + PartialEq + Debug,
@@ -207,8 +208,8 @@ fn nvfp4() -> Result<()> {
     microscaled::<F4x2E2M1, F8E4M3>(2, 16)
 }
 
-/// A chain in which each call reads what the one before it wrote: flags change when a kernel starts, not its
-/// results.
+/// A chain in which each call reads what the one before it wrote: flags change when a kernel
+/// starts, not its results.
 #[test]
 fn dependent_launches() -> Result<()> {
     const N: usize = 512;

@@ -264,10 +264,13 @@ fn what_a_call_would_do() -> Result<()> {
     let info = norm.query(&context)?;
     assert_eq!((info.launches, info.workspace_bytes), (1, 0));
     assert_eq!((info.bytes_read, info.bytes_written), (8192, 8192));
-    assert!(fastnorm::kernels().any(|kernel| kernel.name == info.kernel && kernel.family == "norm"));
+    let mut kernels = fastnorm::kernels();
+    assert!(kernels.any(|kernel| kernel.name == info.kernel && kernel.family == "norm"));
     assert_eq!(
         format!("{norm:?}"),
-        r#"Norm { kind: "rms", eps: 1e-6, x: f32 [8, 256] on Device { device_type: CPU, id: 0 }, y: f32 [8, 256] on Device { device_type: CPU, id: 0 }, .. }"#
+        "Norm { kind: \"rms\", eps: 1e-6, \
+         x: f32 [8, 256] on Device { device_type: CPU, id: 0 }, \
+         y: f32 [8, 256] on Device { device_type: CPU, id: 0 }, .. }"
     );
     Ok(())
 }

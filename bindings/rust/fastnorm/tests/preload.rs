@@ -1,5 +1,5 @@
-//! Faults that tests/preload/stub.cpp brings about, and a library that is too old. test.py builds the stub
-//! and runs this with LD_PRELOAD.
+//! Faults that tests/preload/stub.cpp brings about, and a library that is too old. test.py builds
+//! the stub and runs this with LD_PRELOAD.
 
 use fastnorm::{
     check, device_count, norm_many, sys, Context, ContextOptions, DType, Device, DeviceType, Norm,

@@ -3,7 +3,8 @@
 The library, the streams and the views are those of fastnorm.torch. Tensors keep the strides they
 have. docs/gated_norm.md and docs/sandwich_norm.md say what each setting means.
 
-The operators have no backward: they refuse tensors that require grad while grad is enabled.
+gated_norm has a backward, of x, gate, weight and bias, but for an activation of the result.
+sandwich_norm has none: it refuses tensors that require grad while grad is enabled.
 """
 
 from typing import Optional, Tuple
@@ -19,10 +20,182 @@ _ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
 _SUM_ROUNDING = {"once": 0, "every_step": 1}
 
 
+def _gate_options(gate_act, gate_before, gate_from_rounded, group_size):
+    return (
+        ("gate_act", _shared._word(_ACTS, "gate_act", gate_act)),
+        ("gate_position", int(gate_before)),
+        ("gate_source", int(gate_from_rounded)),
+        ("group_size", group_size),
+    )
+
+
+# Where a tensor requires grad, gated_norm calls gated_norm_with_statistics. It also returns what
+# the backward wants of each group: rstd, and mean for "layer", else an empty tensor.
+
+
+def _statistics(x, kind, group_size):
+    n = x.shape[-1] if x.dim() else 0
+    groups = n // group_size if group_size > 0 else 1
+    make = lambda: x.new_empty((*x.shape[:-1], groups), dtype=torch.float32)  # noqa: E731
+    return make() if kind == "layer" else None, make()
+
+
+@_shared._operator(
+    "gated_norm_backward(Tensor x, Tensor dy, Tensor gate, Tensor? weight, Tensor? bias, "
+    "Tensor? mean, Tensor rstd, float? eps, str kind, str gate_act, bool gate_before, "
+    "bool gate_from_rounded, int group_size, float weight_offset, str rounding, bool[4] wanted) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    backward=_shared._no_second,
+)
+def _gated_norm_backward(
+    run,
+    x,
+    dy,
+    gate,
+    weight,
+    bias,
+    mean,
+    rstd,
+    eps,
+    kind,
+    gate_act,
+    gate_before,
+    gate_from_rounded,
+    group_size,
+    weight_offset,
+    rounding,
+    wanted,
+):
+    """dx, dgate, dweight and dbias, which are empty where not wanted."""
+    # x decides what dx's dtype is, also where it is not wanted.
+    dx, dgate, dweight, dbias = (
+        _shared._like(t) if want else None
+        for t, want in zip((x, gate, weight, bias), wanted)
+    )
+    run(
+        _shared._options(_shared._word(_KINDS, "kind", kind), eps, weight_offset, rounding)[:4]
+        + _gate_options(gate_act, gate_before, gate_from_rounded, group_size),
+        ("x", "dy", "gate", "weight", "bias", "mean", "rstd", "dx", "dgate", "dweight", "dbias"),
+        (x, dy, gate, weight, bias, mean, rstd, dx, dgate, dweight, dbias),
+    )
+    return _shared._some(x, (dx, dgate, dweight, dbias))
+
+
+def _gated_norm_context(ctx, inputs, output):
+    x, gate, weight, bias = inputs[:4]
+    ctx.set_materialize_grads(False)
+    mean = output[1] if inputs[5] == "layer" else None
+    ctx.save_for_backward(x, gate, weight, bias, mean, output[2])
+    ctx.options, ctx.wanted = inputs[4:], ctx.needs_input_grad[1:5]
+
+
+def _gated_norm_gradients(ctx, dy, dmean, drstd):
+    _shared._refuse_statistics(mean=dmean, rstd=drstd)
+    nothing = (None,) * len(ctx.options)
+    if dy is None or not any(ctx.wanted):
+        return (None,) * 4 + nothing
+    x, gate, weight, bias, mean, rstd = ctx.saved_tensors
+    eps, kind, gate_act, gate_before, gate_from_rounded, group_size, weight_offset, rounding, _ = (
+        ctx.options
+    )
+    found = _gated_norm_backward(
+        x,
+        dy,
+        gate,
+        weight,
+        bias,
+        mean,
+        rstd,
+        eps,
+        kind,
+        gate_act,
+        gate_before,
+        gate_from_rounded,
+        group_size,
+        weight_offset,
+        rounding,
+        list(ctx.wanted),
+    )
+    return tuple(t if want else None for t, want in zip(found, ctx.wanted)) + nothing
+
+
+@_shared._operator(
+    "gated_norm_with_statistics(Tensor x, Tensor gate, Tensor? weight, Tensor? bias, float? eps, "
+    "str kind, str gate_act, bool gate_before, bool gate_from_rounded, int group_size, "
+    "float weight_offset, str rounding, ScalarType? y_dtype) -> (Tensor, Tensor, Tensor)",
+    backward=_gated_norm_gradients,
+    setup_context=_gated_norm_context,
+)
+def _gated_norm_with_statistics(
+    run,
+    x,
+    gate,
+    weight,
+    bias,
+    eps,
+    kind,
+    gate_act,
+    gate_before,
+    gate_from_rounded,
+    group_size,
+    weight_offset,
+    rounding,
+    y_dtype,
+):
+    """y, mean and rstd."""
+    y, (mean, rstd) = _shared._like(x, y_dtype), _statistics(x, kind, group_size)
+    run(
+        _shared._options(_shared._word(_KINDS, "kind", kind), eps, weight_offset, rounding)
+        + _gate_options(gate_act, gate_before, gate_from_rounded, group_size),
+        ("x", "gate", "weight", "bias", "y", "mean", "rstd"),
+        (x, gate, weight, bias, y, mean, rstd),
+    )
+    return (y, *_shared._some(x, (mean,)), rstd)
+
+
+def _differentiable_gated_norm(
+    x,
+    gate,
+    weight,
+    bias,
+    eps,
+    kind,
+    gate_act,
+    gate_before,
+    gate_from_rounded,
+    group_size,
+    activation,
+    weight_offset,
+    rounding,
+    y_dtype,
+):
+    if activation != "identity":
+        raise RuntimeError(
+            f"fastnorm::gated_norm has no backward for activation {activation!r}: apply it to the "
+            "result, or call under torch.no_grad() or torch.inference_mode()"
+        )
+    return _gated_norm_with_statistics(
+        x,
+        gate,
+        weight,
+        bias,
+        eps,
+        kind,
+        gate_act,
+        gate_before,
+        gate_from_rounded,
+        group_size,
+        weight_offset,
+        rounding,
+        y_dtype,
+    )[0]
+
+
 @_shared._operator(
     "gated_norm(Tensor x, Tensor gate, Tensor? weight, Tensor? bias, float? eps, str kind, "
     "str gate_act, bool gate_before, bool gate_from_rounded, int group_size, str activation, "
-    "float weight_offset, str rounding, ScalarType? y_dtype) -> Tensor"
+    "float weight_offset, str rounding, ScalarType? y_dtype) -> Tensor",
+    differentiable=_differentiable_gated_norm,
 )
 def _gated_norm(
     run,
@@ -44,13 +217,8 @@ def _gated_norm(
     y = _shared._like(x, y_dtype)
     run(
         _shared._options(_shared._word(_KINDS, "kind", kind), eps, weight_offset, rounding)
-        + (
-            ("gate_act", _shared._word(_ACTS, "gate_act", gate_act)),
-            ("gate_position", int(gate_before)),
-            ("gate_source", int(gate_from_rounded)),
-            ("group_size", group_size),
-            ("activation", _shared._word(_ACTS, "activation", activation)),
-        ),
+        + _gate_options(gate_act, gate_before, gate_from_rounded, group_size)
+        + (("activation", _shared._word(_ACTS, "activation", activation)),),
         ("x", "gate", "weight", "bias", "y"),
         (x, gate, weight, bias, y),
     )

@@ -6,6 +6,13 @@
 
 namespace fastnorm::ptx {
 
+// data + row * stride, in one instruction where 64-bit arithmetic takes several.
+__device__ __forceinline__ char* advance(char* data, uint32_t row, int32_t stride) {
+  char* r;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(r) : "r"(row), "r"(stride), "l"(data));
+  return r;
+}
+
 __device__ __forceinline__ uint4 ld_global_v4(const void* address) {
   uint4 v;
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -40,6 +40,18 @@ __device__ __forceinline__ uint32_t ld_system_u32(const void* address) {
   return v;
 }
 
+__device__ __forceinline__ void ld_system_u32_if(uint32_t& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted ld.relaxed.sys.global.u32 %0, [%1];\n"
+      "}"
+      : "+r"(v)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
+}
+
 __device__ __forceinline__ void st_system_u32(void* address, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
 }

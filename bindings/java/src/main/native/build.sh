@@ -3,10 +3,11 @@
 #
 #   build.sh CLASSES JAVA_HOME   writes CLASSES/META-INF/native/linux-ARCH/
 #                                  libfastnorm_jni.so  the JNI library
-#                                  libdir              the folder of libfastnorm that pkg-config names
+#                                  libdir              libfastnorm's folder, from pkg-config
 #                                  libfastnorm.so.0    libfastnorm itself, if FASTNORM_BUNDLE is 1
 #
-# The compiler is $CC or cc, with $CFLAGS; ARCH is $FASTNORM_ARCH or this machine's. libfastnorm is the one that pkg-config finds (PKG_CONFIG_PATH).
+# The compiler is $CC or cc, with $CFLAGS; ARCH is $FASTNORM_ARCH or this machine's. pkg-config
+# finds libfastnorm (PKG_CONFIG_PATH).
 set -eu
 
 sources=$(cd "$(dirname "$0")" && pwd)
@@ -20,20 +21,22 @@ fail() {
   exit 1
 }
 
-[ -f "$java_home/include/jni.h" ] || fail "$java_home/include/jni.h is missing: a JDK is required, not a JRE"
+[ -f "$java_home/include/jni.h" ] ||
+  fail "$java_home/include/jni.h is missing: a JDK is required, not a JRE"
 pkg-config --exists fastnorm ||
-  fail "pkg-config finds no fastnorm.pc: install libfastnorm, and set PKG_CONFIG_PATH to the folder of fastnorm.pc" \
-    "unless it is a system folder"
+  fail "pkg-config finds no fastnorm.pc: install libfastnorm, and set PKG_CONFIG_PATH to" \
+    "the folder of fastnorm.pc unless it is a system folder"
 libdir=$(pkg-config --libs-only-L fastnorm | sed 's/^-L//; s/ .*//')
 [ -n "$libdir" ] || libdir=$(pkg-config --variable=libdir fastnorm)
 
 rm -rf "$out"
 mkdir -p "$out"
-# RPATH, not RUNPATH: a library beside this one comes before LD_LIBRARY_PATH. Symbols are bound when they
-# are first used, so that an older libfastnorm can be loaded, recognised and refused.
+# RPATH, not RUNPATH: a library beside this one comes before LD_LIBRARY_PATH. Symbols are bound when
+# they are first used, so that an older libfastnorm can be loaded, recognised and refused.
 # shellcheck disable=SC2046,SC2086,SC2016
-${CC:-cc} -std=gnu99 -O2 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra ${CFLAGS:-} \
-  -I"$java_home/include" -I"$java_home/include/linux" $(pkg-config --cflags fastnorm) "$sources/wrap.c" \
+${CC:-cc} -std=gnu99 -O2 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing \
+  -Wall -Wextra ${CFLAGS:-} -I"$java_home/include" -I"$java_home/include/linux" \
+  $(pkg-config --cflags fastnorm) "$sources/wrap.c" \
   -o "$out/libfastnorm_jni.so" -L"$libdir" $(pkg-config --libs fastnorm) \
   -Wl,-rpath,'$ORIGIN' -Wl,--disable-new-dtags -Wl,-z,lazy -Wl,-z,defs -Wl,--as-needed
 echo "$libdir" >"$out/libdir"

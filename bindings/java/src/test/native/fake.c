@@ -1,5 +1,5 @@
-/* A libfastnorm that computes nothing, for the tests of the binding: any version, any failure, and needs
- * that the real one does not have. What fake_norm does depends on eps:
+/* A libfastnorm that computes nothing, for the tests of the binding: any version, any failure, and
+ * needs that the real one does not have. What fake_norm does depends on eps:
  *
  *   1    logs two messages, then succeeds
  *   2    logs a message from a thread of its own, then succeeds

@@ -1,5 +1,5 @@
-/* Memory and streams of CUDA device 0 for DeviceTest, from the driver, in the device's primary context.
- * The driver is opened at the first call, so that this loads where there is none. */
+/* Memory and streams of CUDA device 0 for DeviceTest, from the driver, in the device's primary
+ * context. The driver is opened at the first call, so that this loads where there is none. */
 #include <dlfcn.h>
 #include <jni.h>
 #include <stdint.h>
@@ -87,7 +87,8 @@ GPU(void, free)(JNIEnv* env, jclass type, jlong address) {
   if (code != 0) fail(env, "cuMemFree", code);
 }
 
-/* A copy from pageable memory may still be on its way when it returns; streams do not wait for it. */
+/* A copy from pageable memory may still be on its way when it returns; streams do not wait for
+ * it. */
 GPU(void, copyIn)(JNIEnv* env, jclass type, jlong address, jobject buffer, jlong bytes) {
   int code;
   (void)type;

@@ -1,5 +1,5 @@
-//! Memory of the device under test, by address. FASTNORM_TEST_DEVICE names it: `cpu`, the default, or `cuda`,
-//! whose memory the CUDA driver gives.
+//! Memory of the device under test, by address. FASTNORM_TEST_DEVICE names it: `cpu`, the default,
+//! or `cuda`, whose memory the CUDA driver gives.
 #![allow(dead_code, missing_docs, clippy::missing_transmute_annotations)]
 
 use fastnorm::{Context, Device, Element, Result, Stream, Tensor, TensorMut};

@@ -36,8 +36,8 @@ impl Float for bf16 {
     }
 }
 
-/// Small whole numbers: their sums and squares are exact in single precision, so the order in which a kernel
-/// adds does not count.
+/// Small whole numbers: their sums and squares are exact in single precision, so the order in which
+/// a kernel adds does not count.
 pub fn whole_numbers<T: Float>(count: usize, seed: u64) -> Vec<T> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -80,7 +80,8 @@ impl Default for Formula<'_> {
     }
 }
 
-/// y, mean, rstd of a row, in double precision with the roundings that the headers name, and no others.
+/// y, mean, rstd of a row, in double precision with the roundings that the headers name, and no
+/// others.
 pub fn reference<T: Float>(row: &[f64], formula: &Formula<'_>) -> (Vec<T>, f64, f64) {
     let one_nth = single(1.0 / row.len() as f64);
     let mean = if formula.layer {

@@ -1,5 +1,5 @@
-// Loaded before libfastnorm by test.py, for faults that no caller can bring about: memory that cannot be
-// had, a loop that throws, calls that need a workspace, a library of another version.
+// Loaded before libfastnorm by test.py, for faults that no caller can bring about: memory that
+// cannot be had, a loop that throws, calls that need a workspace, a library of another version.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fastnorm/fastnorm.h>

@@ -26,6 +26,10 @@ inline void store(void* address, Word word) {
   std::memcpy(address, &word, sizeof word);
 }
 
+inline char* advance(char* data, uint32_t row, int32_t stride) {
+  return data + int64_t{static_cast<int32_t>(row)} * stride;
+}
+
 inline uint4 ld_global_v4(const void* address) { return load<uint4>(address); }
 inline uint4 ld_global_cs_v4(const void* address) { return load<uint4>(address); }
 inline void ld_global_v4_if(uint4& v, const void* address, bool wanted) {

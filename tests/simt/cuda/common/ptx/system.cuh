@@ -29,6 +29,11 @@ inline void st_system_v4(void* address, uint4 v) {
   store(words + 1, v.y);
 }
 inline uint32_t ld_system_u32(const void* address) { return load<uint32_t>(address); }
+inline void ld_system_u32_if(uint32_t& v, const void* address, bool wanted) {
+  if (!wanted) return;
+  v = load<uint32_t>(address);
+  if (v == 0xffffffff) simt::yield();
+}
 inline void st_system_u32(void* address, uint32_t v) { store(address, v); }
 inline uint32_t set_if_zero(void* address, uint32_t v) {
   const auto before = load<uint32_t>(address);  // threads take turns

@@ -15,9 +15,9 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.infra.Blackhole;
 
 /**
- * Host time of a call: an RMS norm with weight, the residual in place and y, of one row of 4 elements.
- * The device is a dry run, which does everything but the launch; call_cost.c makes the same calls. The GPU is
- * one, where the environment variable FASTNORM_TEST_DEVICE is cuda.
+ * Host time of a call: an RMS norm with weight, the residual in place and y, of one row of 4
+ * elements. The device is a dry run, which does everything but the launch; call_cost.c makes the
+ * same calls. The GPU is one, where the environment variable FASTNORM_TEST_DEVICE is cuda.
  *
  * <p>A sample is CALLS calls, short enough that some samples see nothing else of the machine.
  */
@@ -132,7 +132,8 @@ public class CallBenchmark {
     @OperationsPerInvocation(CALLS)
     public void deviceChanged() {
         for (int i = 0; i < CALLS; i++) {
-            changed.x(Tensor.at(gpu, 0x100000000000L + 4096 * i, DType.BF16, 1, 4)).run(gpu, 0x1234);
+            changed.x(Tensor.at(gpu, 0x100000000000L + 4096 * i, DType.BF16, 1, 4))
+                    .run(gpu, 0x1234);
         }
     }
 

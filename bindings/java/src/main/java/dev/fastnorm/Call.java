@@ -6,14 +6,16 @@ import java.nio.ByteBuffer;
 /**
  * A description of work that can be run on any context whose device its tensors are on.
  *
- * <p>On the CPU the work is done when a call returns. On a CUDA device it is queued on a stream and the
- * call returns; the tensors' memory must be left alone until the stream has run it.
+ * <p>On the CPU the work is done when a call returns. On a CUDA device it is queued on a stream and
+ * the call returns; the tensors' memory must be left alone until the stream has run it.
  *
  * <p>All methods may be used by several threads at a time as long as none changes the description.
  */
 public abstract sealed class Call
         permits CallList, MlaDecode, Norm, NormBackward, NormHeads, NormHeadsBackward {
-    /** Workspace that the last call on a CPU needed; a hint, so that the next one brings it along. */
+    /**
+     * Workspace that the last call on a CPU needed; a hint, so that the next one brings it along.
+     */
     private volatile long hostWorkspaceBytes;
 
     Call() {}
@@ -28,12 +30,12 @@ public abstract sealed class Call
     abstract void prepare(long context, long[] words);
 
     /**
-     * Runs the call, on a CUDA device on the legacy default stream. Zero rows are success: nothing is
-     * launched, nothing written.
+     * Runs the call, on a CUDA device on the legacy default stream. Zero rows are success: nothing
+     * is launched, nothing written.
      *
      * @param context the device
-     * @throws FastnormException if the library refuses; its message names the argument, the value it has
-     *     and what is required
+     * @throws FastnormException if the library refuses; its message names the argument, the value
+     *     it has and what is required
      * @throws IllegalArgumentException if an output is read-only
      * @throws IllegalStateException if the context is closed
      */
@@ -46,9 +48,10 @@ public abstract sealed class Call
      * allocated and kept by the thread; on a CUDA context the caller brings it.
      *
      * @param context the device
-     * @param stream CUDA: a {@code cudaStream_t} as a number, 0 for the legacy default stream; CPU: 0
-     * @throws FastnormException if the library refuses; its message names the argument, the value it has
-     *     and what is required
+     * @param stream CUDA: a {@code cudaStream_t} as a number, 0 for the legacy default stream; CPU:
+     *     0
+     * @throws FastnormException if the library refuses; its message names the argument, the value
+     *     it has and what is required
      * @throws IllegalArgumentException if an output is read-only
      * @throws IllegalStateException if the context is closed
      */
@@ -81,12 +84,13 @@ public abstract sealed class Call
      * Runs the call with a workspace.
      *
      * @param context the device
-     * @param stream CUDA: a {@code cudaStream_t} as a number, 0 for the legacy default stream; CPU: 0
-     * @param workspace address on the device, a multiple of 256, of memory that nothing else uses until
-     *     the work has run; 0 where none is needed
+     * @param stream CUDA: a {@code cudaStream_t} as a number, 0 for the legacy default stream; CPU:
+     *     0
+     * @param workspace address on the device, a multiple of 256, of memory that nothing else uses
+     *     until the work has run; 0 where none is needed
      * @param workspaceBytes its size, at least {@link Info#workspaceBytes()}
-     * @throws FastnormException if the library refuses; its message names the argument, the value it has
-     *     and what is required
+     * @throws FastnormException if the library refuses; its message names the argument, the value
+     *     it has and what is required
      * @throws IllegalArgumentException if an output is read-only
      * @throws IllegalStateException if the context is closed
      */
@@ -139,7 +143,10 @@ public abstract sealed class Call
         }
     }
 
-    /** The description, which nothing speaks against. The library is asked first: its text is better. */
+    /**
+     * The description, which nothing speaks against. The library is asked first: its text is
+     * better.
+     */
     private Description.Encoded checked(Context context) {
         Description.Encoded call = encoded();
         if (call.problem() != null) {

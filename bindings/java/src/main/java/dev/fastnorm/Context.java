@@ -10,9 +10,9 @@ import java.util.concurrent.atomic.AtomicLong;
  * One device, ready for calls. Open one for each device when the program starts, share it between
  * threads, close it at the end: opening is slow, and calls on one context may run at the same time.
  *
- * <p>A context may be closed while other threads are in calls on it: it goes when the last of them is
- * done, and calls that begin later throw an {@link IllegalStateException}, "context is closed". One
- * that is never closed goes when the collector finds it.
+ * <p>A context may be closed while other threads are in calls on it: it goes when the last of them
+ * is done, and calls that begin later throw an {@link IllegalStateException}, "context is closed".
+ * One that is never closed goes when the collector finds it.
  */
 public final class Context implements AutoCloseable {
     private static final Cleaner CLEANER = Cleaner.create();
@@ -43,8 +43,8 @@ public final class Context implements AutoCloseable {
      *
      * @param id which one, as {@code cudaSetDevice} counts
      * @return the context
-     * @throws FastnormException {@link Status#ERROR_DEVICE} if the device or a usable driver is missing,
-     *     {@link Status#ERROR_UNSUPPORTED} if the library has no kernels for the device
+     * @throws FastnormException {@link Status#ERROR_DEVICE} if the device or a usable driver is
+     *     missing, {@link Status#ERROR_UNSUPPORTED} if the library has no kernels for the device
      * @throws UnsatisfiedLinkError if the library cannot be loaded
      */
     public static Context cuda(int id) {
@@ -75,8 +75,8 @@ public final class Context implements AutoCloseable {
         }
 
         /**
-         * CPU: threads that share the work of a call, the calling one included. They start at first use
-         * and end with the context.
+         * CPU: threads that share the work of a call, the calling one included. They start at first
+         * use and end with the context.
          *
          * @param threads 0 to 1024; 0 and 1 are the calling thread alone, which is the default
          * @return this
@@ -87,8 +87,8 @@ public final class Context implements AutoCloseable {
         }
 
         /**
-         * Where messages go. The default is nowhere. A receiver that refers to the context keeps it from the
-         * collector: such a context has to be closed.
+         * Where messages go. The default is nowhere. A receiver that refers to the context keeps it
+         * from the collector: such a context has to be closed.
          *
          * @param log the receiver, or null for none
          * @return this
@@ -99,8 +99,8 @@ public final class Context implements AutoCloseable {
         }
 
         /**
-         * CPU: calls do everything but the work: they check and plan, and neither read nor write the
-         * tensors' memory.
+         * CPU: calls do everything but the work: they check and plan, and neither read nor write
+         * the tensors' memory.
          *
          * @return this
          */
@@ -109,8 +109,9 @@ public final class Context implements AutoCloseable {
         }
 
         /**
-         * CUDA: calls do everything but the work, for a GPU of the given capability; no GPU and no driver
-         * are needed. For plans made on another machine, for tests, and to measure the cost of a call.
+         * CUDA: calls do everything but the work, for a GPU of the given capability; no GPU and no
+         * driver are needed. For plans made on another machine, for tests, and to measure the cost
+         * of a call.
          *
          * @param capability compute capability, major * 10 + minor, such as 90
          * @return this
@@ -122,9 +123,9 @@ public final class Context implements AutoCloseable {
         }
 
         /**
-         * CUDA: a file that {@code fastnorm tune} wrote for this model of GPU and this version of the library.
-         * Calls of the shapes in it run on the kernels that were fastest there, with the same results to the
-         * bit. It is read once, by {@link #open}.
+         * CUDA: a file that {@code fastnorm tune} wrote for this model of GPU and this version of
+         * the library. Calls of the shapes in it run on the kernels that were fastest there, with
+         * the same results to the bit. It is read once, by {@link #open}.
          *
          * @param file a path of the default file system, or null for none, which is the default
          * @return this
@@ -143,10 +144,11 @@ public final class Context implements AutoCloseable {
          * Opens the context.
          *
          * @return the context
-         * @throws FastnormException {@link Status#ERROR_ARGUMENT} for an option out of range and for a tuning
-         *     file that cannot be read, has a wrong line, or is of another version or architecture,
-         *     {@link Status#ERROR_DEVICE} if the device or a usable driver is missing,
-         *     {@link Status#ERROR_UNSUPPORTED} if the library has no kernels for the device
+         * @throws FastnormException {@link Status#ERROR_ARGUMENT} for an option out of range, and
+         *     for a bad tuning file: one that cannot be read, has a wrong line, or is of another
+         *     version or architecture; {@link Status#ERROR_DEVICE} if the device or a usable driver
+         *     is missing; {@link Status#ERROR_UNSUPPORTED} if the library has no kernels for the
+         *     device
          * @throws UnsatisfiedLinkError if the library cannot be loaded
          */
         public Context open() {
@@ -154,7 +156,8 @@ public final class Context implements AutoCloseable {
             long sink = log == null ? 0 : Raw.fnj_sink_create(log);
             long address = 0;
             try {
-                address = Raw.fnj_context_create(device.type().id, device.id(), threads, flags, dryRunCapability,
+                address = Raw.fnj_context_create(device.type().id, device.id(), threads, flags,
+                        dryRunCapability,
                         tuningFile, sink);
                 return new Context(device, new Handle(address, sink));
             } catch (Throwable e) {
@@ -183,8 +186,8 @@ public final class Context implements AutoCloseable {
     }
 
     /**
-     * Closes the context: calls that run go on, later ones are refused. Closing again does nothing. Work
-     * that was queued on a GPU goes on unharmed.
+     * Closes the context: calls that run go on, later ones are refused. Closing again does nothing.
+     * Work that was queued on a GPU goes on unharmed.
      */
     @Override
     public void close() {

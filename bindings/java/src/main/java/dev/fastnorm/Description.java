@@ -3,11 +3,11 @@ package dev.fastnorm;
 import java.util.Arrays;
 
 /**
- * One fastnorm_*_args as the native code takes it: a list of words, whose layout Words names. Nothing
- * here knows a family; the classes that users see set the fields by index.
+ * One fastnorm_*_args as the native code takes it: a list of words, whose layout Words names.
+ * Nothing here knows a family; the classes that users see set the fields by index.
  *
- * <p>The list is made at the first call after a change and kept, so a description that does not change
- * costs nothing to run again, on any number of threads.
+ * <p>The first call after a change makes the list, and later calls reuse it. A description that
+ * does not change costs nothing to run again, on any number of threads.
  */
 final class Description {
     private final long[] scalars;
@@ -69,7 +69,8 @@ final class Description {
      */
     String readOnlyScale(int bit, String name, int scheme) {
         boolean isInput = scalars[scheme] == fastnorm_quant_scheme.FASTNORM_QUANT_PER_TENSOR;
-        return tensors[bit] != null && tensors[bit].isReadOnly() && !isInput ? readOnly(name) : null;
+        return tensors[bit] != null && tensors[bit].isReadOnly() && !isInput ? readOnly(name)
+                : null;
     }
 
     /** The list; null after a change. */

@@ -35,7 +35,8 @@ final class Elf {
         try (FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)) {
             // Mapped, not read: a library with GPU kernels has tens of megabytes.
             ByteBuffer file = channel
-                    .map(FileChannel.MapMode.READ_ONLY, 0, Math.min(channel.size(), Integer.MAX_VALUE))
+                    .map(FileChannel.MapMode.READ_ONLY, 0,
+                    Math.min(channel.size(), Integer.MAX_VALUE))
                     .order(ByteOrder.LITTLE_ENDIAN);
             return new Elf(file).soname();
         } catch (IndexOutOfBoundsException | BufferUnderflowException | ArithmeticException e) {
@@ -65,7 +66,8 @@ final class Elf {
     }
 
     private int segment(int i) {
-        return Math.toIntExact(file.getLong(32) + (long) i * Short.toUnsignedInt(file.getShort(54)));
+        return Math.toIntExact(file.getLong(32)
+                + (long) i * Short.toUnsignedInt(file.getShort(54)));
     }
 
     private int dynamicSegment() {
@@ -82,7 +84,8 @@ final class Elf {
         for (int i = 0; i < segments(); i++) {
             int at = segment(i);
             long begin = file.getLong(at + 16);
-            if (file.getInt(at) == SEGMENT_LOAD && address >= begin && address - begin < file.getLong(at + 32)) {
+            if (file.getInt(at) == SEGMENT_LOAD && address >= begin
+                    && address - begin < file.getLong(at + 32)) {
                 return Math.toIntExact(file.getLong(at + 8) + address - begin);
             }
         }

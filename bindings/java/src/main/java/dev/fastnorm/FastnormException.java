@@ -1,9 +1,9 @@
 package dev.fastnorm;
 
 /**
- * The library refused a call or failed. {@link #getMessage()} is the library's own text: the argument,
- * the value it had and what is required. Nothing was launched and nothing was written, a fault of the
- * device itself excepted.
+ * The library refused a call or failed. {@link #getMessage()} is the library's own text: the
+ * argument, the value it had and what is required. Nothing was launched and nothing was written, a
+ * fault of the device itself excepted.
  */
 public final class FastnormException extends RuntimeException {
     private static final long serialVersionUID = 1;
@@ -24,8 +24,8 @@ public final class FastnormException extends RuntimeException {
     /**
      * The kind of failure.
      *
-     * @return the status; {@link Status#UNKNOWN} if the library is newer than this binding and has a
-     *     kind of its own
+     * @return the status; {@link Status#UNKNOWN} if the library is newer than this binding and has
+     *     a kind of its own
      */
     public Status status() {
         return Status.of(code);

@@ -13,7 +13,8 @@ final class HostWorkspace {
     static ByteBuffer of(long bytes) {
         ByteBuffer own = OWN.get();
         if (own == null || own.capacity() < bytes) {
-            own = ByteBuffer.allocateDirect(Math.toIntExact(bytes + ALIGNMENT)).alignedSlice(ALIGNMENT);
+            own = ByteBuffer.allocateDirect(Math.toIntExact(bytes + ALIGNMENT))
+                    .alignedSlice(ALIGNMENT);
             OWN.set(own);
         }
         return own;

@@ -174,9 +174,13 @@ public final class Info {
     @Override
     public String toString() {
         return "Info[kernel=" + kernel + ", launches=" + launches + ", bytesRead=" + bytesRead
-                + ", bytesWritten=" + bytesWritten + ", workspaceBytes=" + workspaceBytes + ", blocks=" + blocks
-                + ", threadsPerRow=" + threadsPerRow + ", vectorsPerThread=" + vectorsPerThread + ", rowsPerBlock="
-                + rowsPerBlock + ", blocksPerRow=" + blocksPerRow + ", vectorBytes=" + vectorBytes + ", profileBytes="
-                + profileBytes + ", kind=" + kind + ", choice=" + choice + ", variant=" + variant + "]";
+                + ", bytesWritten=" + bytesWritten + ", workspaceBytes=" + workspaceBytes
+                + ", blocks=" + blocks
+                + ", threadsPerRow=" + threadsPerRow + ", vectorsPerThread=" + vectorsPerThread
+                + ", rowsPerBlock="
+                + rowsPerBlock + ", blocksPerRow=" + blocksPerRow + ", vectorBytes=" + vectorBytes
+                + ", profileBytes="
+                + profileBytes + ", kind=" + kind + ", choice=" + choice + ", variant=" + variant
+                + "]";
     }
 }

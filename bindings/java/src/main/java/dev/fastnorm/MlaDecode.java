@@ -1,12 +1,12 @@
 package dev.fastnorm;
 
 /**
- * Attention of new tokens over a paged cache of latents: multi-head latent attention (MLA) in its absorbed
- * form. A description that is built step by step and then run, as often as wanted.
+ * Attention of new tokens over a paged cache of latents: multi-head latent attention (MLA) in its
+ * absorbed form. A description that is built step by step and then run, as often as wanted.
  *
- * <p>There are B requests. Request b has s new tokens and a cache of L = kv_len[b] tokens, the new ones among
- * them. N is the number of new tokens of all requests, H the number of heads. For new token i of its request,
- * head h and cached token j:
+ * <p>There are B requests. Request b has s new tokens and a cache of L = kv_len[b] tokens, the new
+ * ones among them. N is the number of new tokens of all requests, H the number of heads. For new
+ * token i of its request, head h and cached token j:
  *
  * <pre>
  * score[j]  = sm_scale * (q_nope[i,h] . ckv[j] + q_pe[i,h] . kpe[j])
@@ -15,18 +15,20 @@ package dev.fastnorm;
  * o[i,h]    = sum of exp(score[j] - lse[i,h]) * ckv[j] over allowed j
  * </pre>
  *
- * <p>Where no j is allowed, o is 0 and lse is minus infinity. Token j of request b is row {@code j % page} of
- * the page with the number {@code list[j / page]}. The list is row b of the page table or, with
- * {@link #kvIndptr}, begins there. What lies behind the end of a request may be anything.
+ * <p>Where no j is allowed, o is 0 and lse is minus infinity. Token j of request b is row {@code j
+ * % page} of the page with the number {@code list[j / page]}. The list is row b of the page table
+ * or, with {@link #kvIndptr}, begins there. What lies behind the end of a request may be anything.
  *
- * <p>T is the dtype of q_nope: {@link DType#BF16} or {@link DType#F16}, on the CPU {@link DType#F32} too. Last
- * dimensions are contiguous. On a GPU, which must be of compute capability 9.0, addresses and strides of the
- * tensors of T are multiples of 16 bytes, and lengths and page numbers must be valid.
+ * <p>T is the dtype of q_nope: {@link DType#BF16} or {@link DType#F16}, on the CPU {@link
+ * DType#F32} too. Last dimensions are contiguous. A GPU must be of compute capability 9.0. On it,
+ * addresses and strides of the tensors of T are multiples of 16 bytes; lengths and page numbers
+ * must be valid.
  *
  * <p>A setter that is given null takes the tensor away again.
  */
 public final class MlaDecode extends Call {
-    private final Description description = new Description(Words.MLA_DECODE_MASK, Words.MLA_DECODE_MAX_WORDS);
+    private final Description description = new Description(Words.MLA_DECODE_MASK,
+            Words.MLA_DECODE_MAX_WORDS);
 
     private MlaDecode(double smScale) {
         NativeLibrary.load();
@@ -36,8 +38,8 @@ public final class MlaDecode extends Call {
     /**
      * Begins a description.
      *
-     * @param smScale factor of the scores, finite and not 0, on a GPU positive; DeepSeek without YaRN has
-     *     1 / sqrt(128 + 64)
+     * @param smScale factor of the scores, finite and not 0, on a GPU positive; DeepSeek without
+     *     YaRN has 1 / sqrt(128 + 64)
      * @return the description
      */
     public static MlaDecode of(double smScale) {
@@ -67,8 +69,8 @@ public final class MlaDecode extends Call {
     }
 
     /**
-     * Sets whether the workspace still holds the plan of an equal call, such as the previous layer's. No effect on
-     * the CPU.
+     * Sets whether the workspace still holds the plan of an equal call, such as the previous
+     * layer's. No effect on the CPU.
      *
      * @param reuse whether; the default is false
      * @return this
@@ -79,8 +81,8 @@ public final class MlaDecode extends Call {
     }
 
     /**
-     * Cuts requests every so many tokens, so that a row's bits do not depend on the rest of the batch. No effect
-     * on the CPU.
+     * Cuts requests every so many tokens, so that a row's bits do not depend on the rest of the
+     * batch. No effect on the CPU.
      *
      * @param tokens a multiple of 64; 0, the default, cuts as the library likes
      * @return this
@@ -161,7 +163,8 @@ public final class MlaDecode extends Call {
     /**
      * Sets the numbers of the pages.
      *
-     * @param pageTable {@code [B, most pages]} or, with {@link #kvIndptr}, {@code [total]}; I32; required
+     * @param pageTable {@code [B, most pages]} or, with {@link #kvIndptr}, {@code [total]}; I32;
+     *     required
      * @return this
      */
     public MlaDecode pageTable(Tensor pageTable) {
@@ -170,7 +173,8 @@ public final class MlaDecode extends Call {
     }
 
     /**
-     * Sets where each request's pages begin in the page table. The default is a row of the table for each.
+     * Sets where each request's pages begin in the page table. The default is a row of the table
+     * for each.
      *
      * @param kvIndptr {@code [B + 1]}, I32
      * @return this
@@ -218,7 +222,8 @@ public final class MlaDecode extends Call {
     }
 
     /**
-     * Sets where the kernels record what each warpgroup did when; {@link Profile} reads a copy of it. On a GPU only.
+     * Sets where the kernels record what each warpgroup did when; {@link Profile} reads a copy of
+     * it. On a GPU only.
      *
      * @param profile {@link Info#profileBytes()} bytes, U8, at a multiple of 16
      * @param events the most events that a warpgroup may record, 1 to 2^20

@@ -13,10 +13,10 @@ import java.util.List;
 /**
  * Finds and loads libfastnorm, and the JNI library that calls it.
  *
- * <p>The JNI library is a part of the jar. It is unpacked into a private temporary folder with a link
- * to the library that was found beside it, which its run path makes the loader take, whatever
- * LD_LIBRARY_PATH says; then the folder is removed again. So each class loader has a JNI library of its
- * own, as the virtual machine demands, and all share one libfastnorm.
+ * <p>The JNI library is a part of the jar. It is unpacked into a private temporary folder, together
+ * with a link to the libfastnorm that was found. Its run path makes the loader take that link,
+ * whatever LD_LIBRARY_PATH says. Then the folder is removed. So each class loader has a JNI library
+ * of its own, as the virtual machine demands, and all share one libfastnorm.
  */
 final class NativeLibrary {
     /** The interface that this binding was generated for. */
@@ -70,7 +70,8 @@ final class NativeLibrary {
     private static void checkVersion() {
         int version = Raw.fastnorm_version();
         if (version < RawConstants.FASTNORM_VERSION) {
-            throw new UnsatisfiedLinkError("libfastnorm (" + origin + ") has version " + number(version)
+            throw new UnsatisfiedLinkError("libfastnorm (" + origin + ") has version "
+                    + number(version)
                     + "; required: " + number(RawConstants.FASTNORM_VERSION) + " or newer");
         }
     }
@@ -91,7 +92,9 @@ final class NativeLibrary {
             }
             return load(file);
         }
-        List<String> folders = new ArrayList<>(List.of(System.getProperty("java.library.path", "").split(File.pathSeparator)));
+        List<String> folders =
+                new ArrayList<>(List.of(System.getProperty("java.library.path", "")
+                .split(File.pathSeparator)));
         String built = builtWith();
         if (built != null) {
             folders.add(built);
@@ -119,7 +122,8 @@ final class NativeLibrary {
     /** The folder of the library that pkg-config named when the JNI library was compiled. */
     private static String builtWith() throws IOException {
         try (InputStream in = resource("libdir")) {
-            return in == null ? null : new String(in.readAllBytes(), StandardCharsets.UTF_8).strip();
+            return in == null ? null : new String(in.readAllBytes(), StandardCharsets.UTF_8)
+                    .strip();
         }
     }
 
@@ -129,7 +133,8 @@ final class NativeLibrary {
     }
 
     private static InputStream resource(String name) {
-        return NativeLibrary.class.getResourceAsStream("/META-INF/native/" + platform() + "/" + name);
+        return NativeLibrary.class.getResourceAsStream("/META-INF/native/" + platform() + "/"
+                + name);
     }
 
     // --- loading ---
@@ -143,7 +148,9 @@ final class NativeLibrary {
         return file.toString();
     }
 
-    /** The library inside of the jar, or, where it is null, the one that the system's loader knows. */
+    /**
+     * The library inside of the jar, or, where it is null, the one that the system's loader knows.
+     */
     private static String load(InputStream bundled) throws IOException {
         try (Unpacked folder = new Unpacked()) {
             if (bundled != null) {
@@ -163,7 +170,8 @@ final class NativeLibrary {
             throw new IOException("cannot read " + file + ": " + e.getMessage(), e);
         }
         if (!SONAME.equals(soname)) {
-            throw new UnsatisfiedLinkError(file + " is " + (soname == null ? "a library without a soname" : soname)
+            throw new UnsatisfiedLinkError(file + " is "
+                    + (soname == null ? "a library without a soname" : soname)
                     + "; required: " + SONAME);
         }
     }
@@ -176,7 +184,8 @@ final class NativeLibrary {
             try {
                 folder = Files.createTempDirectory("fastnorm");
             } catch (IOException e) {
-                throw new IOException("cannot make a folder in " + System.getProperty("java.io.tmpdir")
+                throw new IOException("cannot make a folder in "
+                        + System.getProperty("java.io.tmpdir")
                         + " (java.io.tmpdir): " + e, e);
             }
         }
@@ -196,10 +205,11 @@ final class NativeLibrary {
             try {
                 System.load(file(JNI_NAME).toString());
             } catch (UnsatisfiedLinkError e) {
-                throw new UnsatisfiedLinkError("cannot load libfastnorm (" + from + "): " + e.getMessage()
+                throw new UnsatisfiedLinkError("cannot load libfastnorm (" + from + "): "
+                        + e.getMessage()
                         + "; it is looked for in the system property " + PROPERTY
-                        + " (a file or a folder), in java.library.path, where it was when this jar was built, and inside"
-                        + " of the jar");
+                        + " (a file or a folder), in java.library.path, where it was when this jar"
+                        + " was built, and inside of the jar");
             }
         }
 

@@ -1,8 +1,8 @@
 package dev.fastnorm;
 
 /**
- * The gradients of several normalisations in one call: see {@link NormBackward#many}. A list sees the changes that
- * are made to its parts.
+ * The gradients of several normalisations in one call: see {@link NormBackward#many}. A list sees
+ * the changes that are made to its parts.
  */
 public final class NormBackwardList extends CallList {
     NormBackwardList(NormBackward... parts) {

@@ -24,8 +24,8 @@ import java.util.function.Supplier;
  * dbias   = sum(dv)                             (+ the old dbias)
  * </pre>
  *
- * <p>The norm's formulas are those of {@link NormBackward}, with dv for dy. On the CPU positions are
- * checked before anything is written.
+ * <p>The norm's formulas are those of {@link NormBackward}, with dv for dy. On the CPU positions
+ * are checked before anything is written.
  *
  * <p>A setter that is given null takes the tensor away again. A call sees the changes that are made
  * to its parts.
@@ -100,7 +100,8 @@ public final class NormHeadsBackward extends Call {
                     "mrope has " + pairs.length + " axes; required: at most 4");
         }
         for (int axis = 0; axis < 4; axis++) {
-            description.set(Words.NORM_HEADS_BACKWARD_MROPE_0 + axis, axis < pairs.length ? pairs[axis] : 0);
+            description.set(Words.NORM_HEADS_BACKWARD_MROPE_0 + axis,
+                    axis < pairs.length ? pairs[axis] : 0);
         }
         return this;
     }

@@ -9,10 +9,10 @@ package dev.fastnorm;
  * dx = the norm's gradient of dv        rms or layer; else dx = dv
  * </pre>
  *
- * <p>T is the dtype of x, or of dx without a norm, and alike for all parts. d is at most 8192. A part
- * has at least one output. dx may be dy or x, as the same view; no other output shares an element
- * with a tensor of the call. Statistics have the shape {@code [tokens, heads]}, or {@code [tokens]}
- * with {@link #acrossHeads}.
+ * <p>T is the dtype of x, or of dx without a norm, and alike for all parts. d is at most 8192. A
+ * part has at least one output. dx may be dy or x, as the same view; no other output shares an
+ * element with a tensor of the call. Statistics have the shape {@code [tokens, heads]}, or {@code
+ * [tokens]} with {@link #acrossHeads}.
  *
  * <p>A setter that is given null takes the tensor away again.
  */

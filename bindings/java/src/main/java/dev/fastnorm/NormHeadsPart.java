@@ -296,8 +296,8 @@ public final class NormHeadsPart {
     }
 
     /**
-     * Sets how codes are made, with a scale for the tensor, a row or a block: of the quantised result
-     * and of a cache.
+     * Sets how codes are made, with a scale for the tensor, a row or a block: of the quantised
+     * result and of a cache.
      *
      * @param division the value; the default is {@link QuantDivision#MULTIPLY_RECIPROCAL}
      * @return this

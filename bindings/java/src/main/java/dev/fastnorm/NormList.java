@@ -1,8 +1,8 @@
 package dev.fastnorm;
 
 /**
- * Several normalisations in one call: see {@link Norm#many}. A list sees the changes that are made to
- * its parts.
+ * Several normalisations in one call: see {@link Norm#many}. A list sees the changes that are made
+ * to its parts.
  */
 public final class NormList extends CallList {
     NormList(Norm... parts) {

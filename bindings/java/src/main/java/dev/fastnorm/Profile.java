@@ -43,7 +43,8 @@ public final class Profile {
      * @param kind begin, end or point
      * @param value number of the tile or piece that it belongs to
      */
-    public record Event(long timeNs, long cycle, int block, int multiprocessor, int group, int id, Kind kind, int value) {
+    public record Event(long timeNs, long cycle, int block, int multiprocessor, int group, int id,
+            Kind kind, int value) {
         /**
          * What it is.
          *
@@ -67,13 +68,16 @@ public final class Profile {
         try {
             long from = Raw.fnj_buffer_address(bytes);
             long count = Raw.fnj_profile_decode(from, profile.remaining(), 0, 0);
-            ByteBuffer raw = ByteBuffer.allocateDirect(Math.toIntExact(count * EVENT_BYTES) + ALIGNMENT)
+            ByteBuffer raw = ByteBuffer.allocateDirect(Math.toIntExact(count * EVENT_BYTES)
+                    + ALIGNMENT)
                     .alignedSlice(ALIGNMENT).order(ByteOrder.nativeOrder());
             Raw.fnj_profile_decode(from, profile.remaining(), Raw.fnj_buffer_address(raw), count);
             List<Event> events = new ArrayList<>((int) count);
             for (int at = 0; at < count * EVENT_BYTES; at += EVENT_BYTES) {
-                events.add(new Event(raw.getLong(at), raw.getLong(at + 8), raw.getInt(at + 16), raw.getInt(at + 20),
-                        raw.getInt(at + 24), raw.getInt(at + 28), kind(raw.getInt(at + 32)), raw.getInt(at + 36)));
+                events.add(new Event(raw.getLong(at), raw.getLong(at + 8), raw.getInt(at + 16),
+                        raw.getInt(at + 20),
+                        raw.getInt(at + 24), raw.getInt(at + 28), kind(raw.getInt(at + 32)),
+                        raw.getInt(at + 36)));
             }
             return Collections.unmodifiableList(events);
         } finally {
@@ -92,7 +96,8 @@ public final class Profile {
         NativeLibrary.load();
         ByteBuffer bytes = aligned(profile);
         try {
-            Raw.fastnorm_profile_write_trace(Raw.fnj_buffer_address(bytes), profile.remaining(), path.toString(),
+            Raw.fastnorm_profile_write_trace(Raw.fnj_buffer_address(bytes), profile.remaining(),
+                    path.toString(),
                     fastnorm_trace_format.FASTNORM_TRACE_CHROME_JSON);
         } finally {
             Reference.reachabilityFence(bytes);
@@ -110,7 +115,8 @@ public final class Profile {
 
     /** A copy where 64-bit words may be read. */
     private static ByteBuffer aligned(ByteBuffer profile) {
-        ByteBuffer copy = ByteBuffer.allocateDirect(profile.remaining() + ALIGNMENT).alignedSlice(ALIGNMENT);
+        ByteBuffer copy = ByteBuffer.allocateDirect(profile.remaining() + ALIGNMENT)
+                .alignedSlice(ALIGNMENT);
         copy.put(profile.duplicate());
         return copy;
     }

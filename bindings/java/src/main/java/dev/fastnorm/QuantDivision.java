@@ -1,6 +1,9 @@
 package dev.fastnorm;
 
-/** How a code is made of a value and its scale. With scales that are powers of two both are the same. */
+/**
+ * How a code is made of a value and its scale. With scales that are powers of two both are the
+ * same.
+ */
 public enum QuantDivision {
     /** Times the rounded reciprocal of the scale. */
     MULTIPLY_RECIPROCAL(fastnorm_quant_division.FASTNORM_QUANT_MULTIPLY_RECIPROCAL),

@@ -1,8 +1,8 @@
 package dev.fastnorm;
 
 /**
- * The kinds of failure. A newer library may know statuses that this list does not have; they keep to
- * the decades of these numbers, which {@link #of} counts on.
+ * The kinds of failure. A newer library may know statuses that this list does not have; they keep
+ * to the decades of these numbers, which {@link #of} counts on.
  */
 public enum Status {
     /** Success. */

@@ -11,13 +11,13 @@ import java.util.Arrays;
 import java.util.Objects;
 
 /**
- * A view of memory: address, device, element type, shape and strides. Immutable; usable by any number
- * of threads at a time.
+ * A view of memory: address, device, element type, shape and strides. Immutable; usable by any
+ * number of threads at a time.
  *
  * <p>A tensor over a buffer begins at the buffer's position, keeps the buffer alive and is checked
  * against its limits: no call reads or writes outside of the buffer. Buffers must be direct and in
- * native byte order; a read-only one can be an input only. Later changes of the buffer's position or
- * limit have no effect.
+ * native byte order; a read-only one can be an input only. Later changes of the buffer's position
+ * or limit have no effect.
  *
  * <p>A tensor over an address is a promise: memory of that size is there, on that device, until the
  * work that uses it is done. Wrong addresses are not found out.
@@ -40,10 +40,12 @@ public final class Tensor {
     /** What is wrong with a tensor that the library has to refuse first, or null. */
     final String misfit;
 
-    private Tensor(Buffer buffer, long positionBytes, long remainingBytes, Device device, DType dtype, long address,
+    private Tensor(Buffer buffer, long positionBytes, long remainingBytes, Device device,
+            DType dtype, long address,
             long[] shape, long[] strides) {
         if (strides != null && strides.length != shape.length) {
-            throw new IllegalArgumentException("strides are " + Arrays.toString(strides) + " and shape is "
+            throw new IllegalArgumentException("strides are " + Arrays.toString(strides)
+                    + " and shape is "
                     + Arrays.toString(shape) + "; required: one stride for each extent");
         }
         this.buffer = buffer;
@@ -66,8 +68,8 @@ public final class Tensor {
      * @param buffer where it lies, from the buffer's position on
      * @param shape extents, outermost first
      * @return the tensor
-     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or too
-     *     short for the shape
+     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or
+     *     too short for the shape
      */
     public static Tensor of(FloatBuffer buffer, long... shape) {
         return over(buffer, Float.BYTES, buffer.order(), DType.F32, shape);
@@ -79,8 +81,8 @@ public final class Tensor {
      * @param buffer where it lies, from the buffer's position on
      * @param shape extents, outermost first
      * @return the tensor
-     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or too
-     *     short for the shape
+     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or
+     *     too short for the shape
      */
     public static Tensor of(IntBuffer buffer, long... shape) {
         return over(buffer, Integer.BYTES, buffer.order(), DType.I32, shape);
@@ -92,8 +94,8 @@ public final class Tensor {
      * @param buffer where it lies, from the buffer's position on
      * @param shape extents, outermost first
      * @return the tensor
-     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or too
-     *     short for the shape
+     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or
+     *     too short for the shape
      */
     public static Tensor of(LongBuffer buffer, long... shape) {
         return over(buffer, Long.BYTES, buffer.order(), DType.I64, shape);
@@ -106,8 +108,8 @@ public final class Tensor {
      * @param dtype such as {@link DType#BF16} or {@link DType#F16}
      * @param shape extents, outermost first
      * @return the tensor
-     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or too
-     *     short for the shape, or if the dtype's elements do not have 16 bits
+     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or
+     *     too short for the shape; or if the dtype's elements do not have 16 bits
      */
     public static Tensor of(ShortBuffer buffer, DType dtype, long... shape) {
         if (dtype.bits() != Short.SIZE) {
@@ -125,11 +127,12 @@ public final class Tensor {
      * @param dtype the element type
      * @param shape extents, outermost first
      * @return the tensor
-     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or too
-     *     short for the shape
+     * @throws IllegalArgumentException if the buffer is not direct, not in native byte order, or
+     *     too short for the shape
      */
     public static Tensor of(ByteBuffer buffer, DType dtype, long... shape) {
-        return over(buffer, 1, dtype.bits() <= Byte.SIZE ? ByteOrder.nativeOrder() : buffer.order(), dtype, shape);
+        return over(buffer, 1, dtype.bits() <= Byte.SIZE ? ByteOrder.nativeOrder() : buffer.order(),
+                dtype, shape);
     }
 
     /**
@@ -139,7 +142,8 @@ public final class Tensor {
      * @param dtype the element type
      * @param shape extents, outermost first
      * @return the tensor
-     * @throws IllegalArgumentException if an extent is negative, or if the elements take 2 GiB or more
+     * @throws IllegalArgumentException if an extent is negative, or if the elements take 2 GiB or
+     *     more
      */
     public static Tensor allocate(DType dtype, long... shape) {
         long bytes;
@@ -152,7 +156,8 @@ public final class Tensor {
             throw new IllegalArgumentException("shape is " + Arrays.toString(shape)
                     + "; required: extents >= 0 and fewer than 2^31 bytes of elements");
         }
-        return of(ByteBuffer.allocateDirect((int) bytes).order(ByteOrder.nativeOrder()), dtype, shape);
+        return of(ByteBuffer.allocateDirect((int) bytes).order(ByteOrder.nativeOrder()), dtype,
+                shape);
     }
 
     /**
@@ -167,7 +172,8 @@ public final class Tensor {
         Tensor tensor = allocate(DType.F32, shape);
         FloatBuffer floats = tensor.floats();
         if (floats.remaining() != values.length) {
-            throw new IllegalArgumentException("shape is " + Arrays.toString(shape) + " and there are " + values.length
+            throw new IllegalArgumentException("shape is " + Arrays.toString(shape)
+                    + " and there are " + values.length
                     + " values; required: as many values as the shape has elements");
         }
         floats.put(values);
@@ -209,14 +215,15 @@ public final class Tensor {
      * The same memory and shape with other strides. Element (i, j, ..) lies i * strides[0] +
      * j * strides[1] + .. elements after the first one.
      *
-     * @param strides one for each dimension, in elements; negative ones and, for inputs, 0 are fine in
-     *     all dimensions but the last
+     * @param strides one for each dimension, in elements; negative ones and, for inputs, 0 are fine
+     *     in all dimensions but the last
      * @return the tensor
-     * @throws IllegalArgumentException if there are not as many strides as extents, or if an element
-     *     lies outside of the buffer
+     * @throws IllegalArgumentException if there are not as many strides as extents, or if an
+     *     element lies outside of the buffer
      */
     public Tensor withStrides(long... strides) {
-        return new Tensor(buffer, positionBytes, remainingBytes, device, dtype, address, shape, strides.clone());
+        return new Tensor(buffer, positionBytes, remainingBytes, device, dtype, address, shape,
+                strides.clone());
     }
 
     /**
@@ -224,24 +231,28 @@ public final class Tensor {
      *
      * @param offset where its first element is, in elements from this tensor's first one
      * @param shape its extents
-     * @param strides its strides in elements, as for {@link #withStrides}; null for a compact tensor
+     * @param strides its strides in elements, as for {@link #withStrides}; null for a compact
+     *     tensor
      * @return the tensor
-     * @throws IllegalArgumentException if there are not as many strides as extents, or if an element
-     *     lies outside of the buffer
+     * @throws IllegalArgumentException if there are not as many strides as extents, or if an
+     *     element lies outside of the buffer
      */
     public Tensor view(long offset, long[] shape, long[] strides) {
         long most = remainingBytes * 8L / dtype.bits();
         long least = -(positionBytes * 8L / dtype.bits());
         if (buffer != null && (offset < least || offset > most)) {
             throw new IllegalArgumentException(
-                    "offset is " + offset + " elements; required: inside of the buffer, " + least + " to " + most);
+                    "offset is " + offset + " elements; required: inside of the buffer, " + least
+                    + " to " + most);
         }
         long bits = offset * dtype.bits();
         if (bits % 8 != 0) {
-            throw new IllegalArgumentException("offset is " + offset + " elements of " + dtype + "; required: whole bytes");
+            throw new IllegalArgumentException("offset is " + offset + " elements of " + dtype
+                    + "; required: whole bytes");
         }
         long moved = buffer == null ? 0 : bits / 8;
-        return new Tensor(buffer, positionBytes + moved, remainingBytes - moved, device, dtype, address + bits / 8,
+        return new Tensor(buffer, positionBytes + moved, remainingBytes - moved, device, dtype,
+                address + bits / 8,
                 shape.clone(), strides == null ? null : strides.clone());
     }
 
@@ -313,7 +324,8 @@ public final class Tensor {
             return floats.duplicate().clear().slice((int) (positionBytes / Float.BYTES),
                     (int) (remainingBytes / Float.BYTES));
         }
-        throw new IllegalStateException("tensor is " + this + "; required: F32, over a FloatBuffer or ByteBuffer");
+        throw new IllegalStateException("tensor is " + this
+                + "; required: F32, over a FloatBuffer or ByteBuffer");
     }
 
     /**
@@ -347,10 +359,12 @@ public final class Tensor {
 
     // --- inside ---
 
-    private static Tensor over(Buffer buffer, int elementBytes, ByteOrder order, DType dtype, long[] shape) {
+    private static Tensor over(Buffer buffer, int elementBytes, ByteOrder order, DType dtype,
+            long[] shape) {
         Objects.requireNonNull(dtype, "dtype");
         if (!buffer.isDirect()) {
-            throw new IllegalArgumentException("the buffer is " + buffer + ", on the Java heap; required: a direct one,"
+            throw new IllegalArgumentException("the buffer is " + buffer
+                    + ", on the Java heap; required: a direct one,"
                     + " as ByteBuffer.allocateDirect or Tensor.allocate makes");
         }
         if (order != ByteOrder.nativeOrder()) {
@@ -360,12 +374,14 @@ public final class Tensor {
         NativeLibrary.load();
         long begin = (long) buffer.position() * elementBytes;
         long bytes = (long) buffer.remaining() * elementBytes;
-        return new Tensor(buffer, begin, bytes, Device.cpu(), dtype, Raw.fnj_buffer_address(buffer) + begin, shape.clone(),
+        return new Tensor(buffer, begin, bytes, Device.cpu(), dtype,
+                Raw.fnj_buffer_address(buffer) + begin, shape.clone(),
                 null);
     }
 
     private ByteBuffer bytesOf(ByteBuffer bytes) {
-        return bytes.duplicate().clear().slice((int) positionBytes, (int) remainingBytes).order(ByteOrder.nativeOrder());
+        return bytes.duplicate().clear().slice((int) positionBytes, (int) remainingBytes)
+                .order(ByteOrder.nativeOrder());
     }
 
     /** Number of elements; negative if an extent is. */
@@ -405,8 +421,10 @@ public final class Tensor {
             return null;
         }
         String text = "the tensor of " + dtype + " " + Arrays.toString(shape)
-                + (strides == null ? "" : " with strides " + Arrays.toString(strides)) + " has " + reason
-                + "; required: elements inside of the buffer's " + remainingBytes + " bytes from position on"
+                + (strides == null ? "" : " with strides " + Arrays.toString(strides)) + " has "
+                + reason
+                + "; required: elements inside of the buffer's " + remainingBytes
+                + " bytes from position on"
                 + (strides == null ? "" : ", or of the " + positionBytes + " before it");
         if (isForTheLibrary()) {
             return text;
@@ -455,7 +473,8 @@ public final class Tensor {
     private long[] encode() {
         int rank = shape.length;
         boolean carried = rank <= Words.MAX_RANK;
-        long[] list = new long[Words.TENSOR_WORDS + (carried ? rank * (strides == null ? 1 : 2) : 0)];
+        long[] list = new long[Words.TENSOR_WORDS
+                + (carried ? rank * (strides == null ? 1 : 2) : 0)];
         list[0] = address;
         list[1] = device.type().id | (long) device.id() << 32;
         list[2] = rank | (strides == null ? 0 : 1L << 31) | (long) dtype.id << 32;

@@ -29,7 +29,10 @@ final class Child {
 
     private Child() {}
 
-    /** A file of this project, where the tests run beside their sources and a compiler; else they are skipped. */
+    /**
+     * A file of this project, where the tests run beside their sources and a compiler; else they
+     * are skipped.
+     */
     static Path source(String name) {
         String folder = System.getProperty("fastnorm.test.basedir");
         assumeTrue(folder != null, "the sources and their compiler are not here");
@@ -41,7 +44,8 @@ final class Child {
         return java(CLASSES, Map.of(), main, options, arguments);
     }
 
-    static Result java(Path classes, Map<String, String> environment, Class<?> main, List<String> options,
+    static Result java(Path classes, Map<String, String> environment, Class<?> main,
+            List<String> options,
             String... arguments) throws Exception {
         List<String> command = new ArrayList<>();
         command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
@@ -54,13 +58,15 @@ final class Child {
     static Result run(Map<String, String> environment, List<String> command) throws Exception {
         Path output = Files.createTempFile(BUILD, "child", ".txt");
         try {
-            ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(output.toFile());
+            ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true)
+                    .redirectOutput(output.toFile());
             builder.environment().putAll(environment);
             Process process = builder.start();
             process.getOutputStream().close();
             if (!process.waitFor(300, TimeUnit.SECONDS)) {
                 process.destroyForcibly().waitFor();
-                throw new AssertionError("no end after 300 s: " + command + "\n" + Files.readString(output));
+                throw new AssertionError("no end after 300 s: " + command + "\n"
+                        + Files.readString(output));
             }
             return new Result(process.exitValue(), Files.readString(output));
         } finally {

@@ -35,7 +35,8 @@ class ContextTest {
     }
 
     private static void isClosed(org.junit.jupiter.api.function.Executable call) {
-        assertEquals("context is closed", assertThrows(IllegalStateException.class, call).getMessage());
+        assertEquals("context is closed", assertThrows(IllegalStateException.class, call)
+                .getMessage());
     }
 
     @Test
@@ -135,15 +136,19 @@ class ContextTest {
 
     @Test
     void options() {
-        refused("options.num_threads is -1; required: 0 to 1024", Context.builder(Device.cpu()).threads(-1));
-        refused("options.num_threads is 1025; required: 0 to 1024", Context.builder(Device.cpu()).threads(1025));
+        refused("options.num_threads is -1; required: 0 to 1024",
+                Context.builder(Device.cpu()).threads(-1));
+        refused("options.num_threads is 1025; required: 0 to 1024",
+                Context.builder(Device.cpu()).threads(1025));
         refused("options.dry_run_capability is 90; required: 0 but for a dry run of a CUDA device",
                 Context.builder(Device.cpu()).dryRun(90));
         refused("device.device_type is 3; required: FASTNORM_DEVICE_CPU (1) or FASTNORM_DEVICE_CUDA (2)",
                 Context.builder(new Device(DeviceType.CUDA_HOST, 0)));
-        FastnormException thrown = assertThrows(FastnormException.class, Context.builder(new Device(DeviceType.CPU, 1))::open);
+        FastnormException thrown = assertThrows(FastnormException.class,
+                Context.builder(new Device(DeviceType.CPU, 1))::open);
         assertEquals(Status.ERROR_DEVICE, thrown.status());
-        thrown = assertThrows(FastnormException.class, Context.builder(Device.cuda(0)).dryRun(70)::open);
+        thrown = assertThrows(FastnormException.class,
+                Context.builder(Device.cuda(0)).dryRun(70)::open);
         assertEquals(Status.ERROR_UNSUPPORTED, thrown.status());
         assertTrue(thrown.getMessage().contains("dry_run_capability is 70"), thrown.getMessage());
         assertThrows(NullPointerException.class, () -> Context.builder(null));
@@ -151,7 +156,8 @@ class ContextTest {
     }
 
     private static void refused(String text, Context.Builder builder) {
-        FastnormException thrown = assertThrows(FastnormException.class, builder.log((l, t) -> {})::open);
+        FastnormException thrown = assertThrows(FastnormException.class,
+                builder.log((l, t) -> {})::open);
         assertEquals(Status.ERROR_ARGUMENT, thrown.status());
         assertEquals(text, thrown.getMessage());
     }
@@ -162,7 +168,8 @@ class ContextTest {
 
     private static String kernel(Context gpu, int rows) {
         Tensor x = Tensor.at(gpu, 0x100000000000L, DType.BF16, rows, 4096);
-        return Norm.rms(0).x(x).y(Tensor.at(gpu, 0x200000000000L, DType.BF16, rows, 4096)).query(gpu).kernel();
+        return Norm.rms(0).x(x).y(Tensor.at(gpu, 0x200000000000L, DType.BF16, rows, 4096))
+                .query(gpu).kernel();
     }
 
     @Test
@@ -187,7 +194,8 @@ class ContextTest {
         Path nowhere = Path.of("/nowhere/at/all");
         refused("options.tuning_file is \"/nowhere/at/all\" and the device a CPU; required: NULL",
                 Context.builder(Device.cpu()).tuningFile(nowhere));
-        FastnormException thrown = assertThrows(FastnormException.class, dryGpu().tuningFile(nowhere)::open);
+        FastnormException thrown = assertThrows(FastnormException.class,
+                dryGpu().tuningFile(nowhere)::open);
         assertEquals(Status.ERROR_ARGUMENT, thrown.status());
         String text = "options.tuning_file is \"/nowhere/at/all\", which cannot be read (";
         assertTrue(thrown.getMessage().startsWith(text), thrown.getMessage());
@@ -195,13 +203,15 @@ class ContextTest {
         assertThrows(InvalidPathException.class, () -> Path.of("/dev/null\0"));
         Path elsewhere = Path.of(URI.create("jrt:/java.base"));
         assertEquals("tuningFile is jrt:/java.base; required: a path of the default file system",
-                assertThrows(IllegalArgumentException.class, () -> dryGpu().tuningFile(elsewhere)).getMessage());
+                assertThrows(IllegalArgumentException.class, () -> dryGpu().tuningFile(elsewhere))
+                .getMessage());
     }
 
     @Test
     void log() {
         List<String> messages = new ArrayList<>();
-        Context.builder(Device.cpu()).log((level, text) -> messages.add(level + " " + text)).open().close();
+        Context.builder(Device.cpu()).log((level, text) -> messages.add(level + " " + text)).open()
+                .close();
         assertFalse(messages.isEmpty());
         assertTrue(messages.get(0).startsWith("INFO "), messages.get(0));
         assertTrue(messages.stream().noneMatch(m -> m.contains("\n")));
@@ -219,7 +229,8 @@ class ContextTest {
                 caught.set(e);
                 throw new Error("the handler's own");
             });
-            Context context = assertDoesNotThrow(() -> Context.builder(Device.cpu()).log((level, text) -> {
+            Context context = assertDoesNotThrow(() -> Context.builder(Device.cpu())
+                    .log((level, text) -> {
                 throw own;
             }).open());
             ones().run(context);
@@ -242,14 +253,16 @@ class ContextTest {
     void devices() {
         assertEquals(1, Device.count(DeviceType.CPU));
         assertTrue(Device.count(DeviceType.CUDA) >= 0);
-        FastnormException thrown = assertThrows(FastnormException.class, () -> Device.count(DeviceType.CUDA_HOST));
+        FastnormException thrown = assertThrows(FastnormException.class,
+                () -> Device.count(DeviceType.CUDA_HOST));
         assertEquals(Status.ERROR_ARGUMENT, thrown.status());
         assertTrue(thrown.getMessage().startsWith("device_type is 3"), thrown.getMessage());
         DeviceInfo info = Device.cpu().info();
         assertFalse(info.name().isEmpty());
         assertFalse(info.kernelArch().isEmpty());
         assertTrue(info.multiprocessors() >= 1 && info.l2Bytes() >= 64 * 1024);
-        assertEquals(0, info.capability() + info.memoryBytes() + info.driverVersion() + info.runtimeVersion());
+        assertEquals(0, info.capability() + info.memoryBytes() + info.driverVersion()
+                + info.runtimeVersion());
         assertEquals(info.name() + " (" + info.kernelArch() + ")", info.toString());
         assertEquals(Status.ERROR_DEVICE,
                 assertThrows(FastnormException.class, () -> Device.cuda(9999).info()).status());
@@ -259,12 +272,15 @@ class ContextTest {
     void versions() throws Exception {
         assertTrue(Fastnorm.version() >= RawConstants.FASTNORM_VERSION);
         int version = Fastnorm.version();
-        assertEquals(version / 10000 + "." + version / 100 % 100 + "." + version % 100, Fastnorm.versionString());
+        assertEquals(version / 10000 + "." + version / 100 % 100 + "." + version % 100,
+                Fastnorm.versionString());
         assertTrue(Fastnorm.numericVersion() >= 1);
         assertTrue(Fastnorm.buildInfo().contains(Fastnorm.versionString()), Fastnorm.buildInfo());
         String wanted = System.getProperty("fastnorm.test.library");
         Path origin = Path.of(NativeLibrary.origin());
-        assertTrue(wanted == null || Files.isSameFile(origin, Path.of(wanted, NativeLibrary.SONAME)), origin.toString());
+        assertTrue(wanted == null
+                || Files.isSameFile(origin, Path.of(wanted, NativeLibrary.SONAME)),
+                origin.toString());
     }
 
     @Test
@@ -272,7 +288,8 @@ class ContextTest {
         List<KernelInfo> kernels = Fastnorm.kernels();
         assertTrue(kernels.size() >= 24);
         assertEquals(kernels.size(), new HashSet<>(kernels).size());
-        assertTrue(kernels.stream().anyMatch(k -> k.family().equals("norm") && k.arch().equals("scalar")));
+        assertTrue(kernels.stream().anyMatch(k -> k.family().equals("norm")
+                && k.arch().equals("scalar")));
         assertThrows(UnsupportedOperationException.class, () -> kernels.remove(0));
     }
 }

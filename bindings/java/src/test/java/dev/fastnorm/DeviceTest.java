@@ -20,8 +20,8 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
 /**
- * Memory by address, on the device that the environment variable FASTNORM_TEST_DEVICE names: cpu, the
- * default, or cuda, with a GPU.
+ * Memory by address, on the device that the environment variable FASTNORM_TEST_DEVICE names: cpu,
+ * the default, or cuda, with a GPU.
  */
 class DeviceTest {
     private static boolean gpu;
@@ -97,7 +97,10 @@ class DeviceTest {
         return java.util.Arrays.copyOfRange(values, row * n, row * n + n);
     }
 
-    /** Rows of 16 small integers, whose sums are exact in any order, so that CPU and GPU give the same bits. */
+    /**
+     * Rows of 16 small integers, whose sums are exact in any order, so that CPU and GPU give the
+     * same bits.
+     */
     @Test
     void exactWithResidual() {
         int rows = 37;
@@ -111,7 +114,8 @@ class DeviceTest {
                     Memory h = new Memory(dtype, added, rows, n);
                     Memory weight = new Memory(DType.F32, scale, n);
                     Memory y = new Memory(dtype, rows, n)) {
-                Norm norm = Norm.rms(0.5).x(x.tensor).residualInPlace(h.tensor).weight(weight.tensor).y(y.tensor);
+                Norm norm = Norm.rms(0.5).x(x.tensor).residualInPlace(h.tensor)
+                        .weight(weight.tensor).y(y.tensor);
                 norm.prepare(context);
                 norm.run(context);
                 Reference reference = new Reference(dtype, false, 0.5, 0, Rounding.ONCE);
@@ -123,7 +127,8 @@ class DeviceTest {
                         sum[i] = values[row * n + i] + added[row * n + i];
                     }
                     assertArrayEquals(sum, rowOf(sums, row, n));
-                    assertArrayEquals(reference.run(sum, scale, null), rowOf(found, row, n), dtype + ", row " + row);
+                    assertArrayEquals(reference.run(sum, scale, null), rowOf(found, row, n),
+                            dtype + ", row " + row);
                 }
             }
         }
@@ -141,12 +146,14 @@ class DeviceTest {
                 Memory codes = new Memory(DType.I8, rows, n);
                 Memory scales = new Memory(DType.F32, rows);
                 Memory amax = new Memory(DType.F32, 1)) {
-            Norm.rms(0.5).x(x.tensor).weight(weight.tensor).quantScheme(QuantScheme.PER_ROW).quantized(codes.tensor)
+            Norm.rms(0.5).x(x.tensor).weight(weight.tensor).quantScheme(QuantScheme.PER_ROW)
+                    .quantized(codes.tensor)
                     .scale(scales.tensor).amax(amax.tensor).run(context);
             Tensor codesOfTheCpu = Tensor.allocate(DType.I8, rows, n);
             Tensor scalesOfTheCpu = Tensor.allocate(DType.F32, rows);
             try (Context cpu = Context.cpu()) {
-                Norm.rms(0.5).x(x.host).weight(weight.host).quantScheme(QuantScheme.PER_ROW).quantized(codesOfTheCpu)
+                Norm.rms(0.5).x(x.host).weight(weight.host).quantScheme(QuantScheme.PER_ROW)
+                        .quantized(codesOfTheCpu)
                         .scale(scalesOfTheCpu).run(cpu);
             }
             byte[] found = codes.bytes(0);
@@ -162,7 +169,8 @@ class DeviceTest {
                 assertEquals(scale, scales.host.floats().get(row), "scale of row " + row);
                 for (int i = 0; i < n; i++) {
                     int code = (int) Math.rint((float) (z[i] * (float) (1.0 / scale)));
-                    assertEquals(Math.max(-128, Math.min(127, code)), found[row * n + i], "row " + row + ", code " + i);
+                    assertEquals(Math.max(-128, Math.min(127, code)), found[row * n + i],
+                            "row " + row + ", code " + i);
                 }
             }
             assertArrayEquals(new double[] {most}, amax.read(0));
@@ -181,22 +189,29 @@ class DeviceTest {
             long[] shape = {rows, mxfp8 ? n : n / 2};
             long[] scaleShape = {rows, mxfp8 ? n / 32 : n / 16};
             try (Context cpu = Context.cpu();
-                    Memory x = new Memory(DType.BF16, Data.integers(new Random(14), rows * n, 8), rows, n);
+                    Memory x = new Memory(DType.BF16, Data.integers(new Random(14), rows * n, 8),
+                            rows, n);
                     Memory codes = new Memory(codeType, shape);
                     Memory scales = new Memory(scaleType, scaleShape)) {
-                Norm.rms(0.5).x(x.tensor).quantScheme(scheme).quantized(codes.tensor).scale(scales.tensor).run(context);
+                Norm.rms(0.5).x(x.tensor).quantScheme(scheme).quantized(codes.tensor)
+                        .scale(scales.tensor).run(context);
                 Tensor codesOfTheCpu = Tensor.allocate(codeType, shape);
                 Tensor scalesOfTheCpu = Tensor.allocate(scaleType, scaleShape);
-                Norm.rms(0.5).x(x.host).quantScheme(scheme).quantized(codesOfTheCpu).scale(scalesOfTheCpu).run(cpu);
+                Norm.rms(0.5).x(x.host).quantScheme(scheme).quantized(codesOfTheCpu)
+                        .scale(scalesOfTheCpu).run(cpu);
                 byte[] found = codes.bytes(0);
                 assertArrayEquals(bytes(codesOfTheCpu), found, scheme + ": codes");
                 assertArrayEquals(bytes(scalesOfTheCpu), scales.bytes(0), scheme + ": scales");
-                assertFalse(java.util.Arrays.equals(new byte[found.length], found), scheme + ": there are codes");
+                assertFalse(java.util.Arrays.equals(new byte[found.length], found),
+                        scheme + ": there are codes");
             }
         }
     }
 
-    /** A chain in which each call reads what the one before it wrote: flags change when a kernel starts, not its results. */
+    /**
+     * A chain in which each call reads what the one before it wrote: flags change when a kernel
+     * starts, not its results.
+     */
     @Test
     void dependentLaunches() {
         int rows = 64;
@@ -207,12 +222,14 @@ class DeviceTest {
             long stream = gpu ? Gpu.createStream() : 0;
             try (Memory x = new Memory(DType.BF16, values, rows, n);
                     Memory y = new Memory(DType.BF16, rows, n);
-                    Memory weight = new Memory(DType.BF16, Data.integers(new Random(16), n, 6), n)) {
+                    Memory weight = new Memory(DType.BF16, Data.integers(new Random(16), n, 6),
+                            n)) {
                 byte[] before = bytes(x.host);
                 Norm there = Norm.rms(0.5).x(x.tensor).y(y.tensor).weight(weight.tensor);
                 Norm back = Norm.rms(0.5).x(y.tensor).y(x.tensor).weight(weight.tensor);
                 for (Norm norm : new Norm[] {there, back}) {
-                    norm.pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantWeights((flags & 4) != 0);
+                    norm.pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0)
+                            .pdlConstantWeights((flags & 4) != 0);
                 }
                 for (int step = 0; step < 20; step++) {
                     there.run(context, stream);
@@ -234,7 +251,8 @@ class DeviceTest {
     @Test
     void sameBitsAsTheCpu() {
         int rows = 23;
-        int n = 512; // a power of two: the mean of whole numbers is exact, and the sum of its squares
+        // a power of two: the mean of whole numbers is exact, and the sum of its squares
+        int n = 512;
         for (DType dtype : new DType[] {DType.F32, DType.F16, DType.BF16}) {
             double[] values = Data.integers(new Random(11), rows * n, 8);
             for (int i = 0; i < values.length; i++) {
@@ -247,12 +265,14 @@ class DeviceTest {
                     Memory y = new Memory(dtype, rows, n);
                     Memory mean = new Memory(DType.F32, rows);
                     Memory rstd = new Memory(DType.F32, rows)) {
-                Norm.layer(0.5).x(x.tensor).weight(weight.tensor).bias(bias.tensor).y(y.tensor).mean(mean.tensor)
+                Norm.layer(0.5).x(x.tensor).weight(weight.tensor).bias(bias.tensor).y(y.tensor)
+                        .mean(mean.tensor)
                         .rstd(rstd.tensor).run(context);
                 Tensor yOfTheCpu = Tensor.allocate(dtype, rows, n);
                 Tensor meanOfTheCpu = Tensor.allocate(DType.F32, rows);
                 Tensor rstdOfTheCpu = Tensor.allocate(DType.F32, rows);
-                Norm.layer(0.5).x(x.host).weight(weight.host).bias(bias.host).y(yOfTheCpu).mean(meanOfTheCpu)
+                Norm.layer(0.5).x(x.host).weight(weight.host).bias(bias.host).y(yOfTheCpu)
+                        .mean(meanOfTheCpu)
                         .rstd(rstdOfTheCpu).run(cpu);
                 assertArrayEquals(bytes(yOfTheCpu), y.bytes(0), dtype + ": y");
                 assertArrayEquals(bytes(meanOfTheCpu), mean.bytes(0), dtype + ": mean");
@@ -329,23 +349,28 @@ class DeviceTest {
     @Test
     void refusals() {
         try (Memory x = new Memory(DType.F32, 1, 4)) {
-            Tensor elsewhere = Tensor.at(gpu ? Device.cpu() : Device.cuda(0), 4096, DType.F32, 1, 4);
+            Tensor elsewhere = Tensor.at(gpu ? Device.cpu() : Device.cuda(0), 4096, DType.F32, 1,
+                    4);
             refused(Status.ERROR_DEVICE, Norm.rms(0).x(elsewhere).y(x.tensor));
             refused(Status.ERROR_LAYOUT, Norm.rms(0).x(x.tensor.withStrides(4, -1)).y(x.tensor));
-            refused(Status.ERROR_SHAPE, Norm.rms(0).x(x.tensor).y(x.tensor.view(0, new long[] {1, 2}, null)));
+            refused(Status.ERROR_SHAPE, Norm.rms(0).x(x.tensor)
+                    .y(x.tensor.view(0, new long[] {1, 2}, null)));
             refused(Status.ERROR_ARGUMENT, Norm.rms(0).y(x.tensor));
-            refused(Status.ERROR_DTYPE, Norm.rms(0).xInPlace(Tensor.at(context, x.tensor.address(), DType.I8, 1, 4)));
+            refused(Status.ERROR_DTYPE, Norm.rms(0)
+                    .xInPlace(Tensor.at(context, x.tensor.address(), DType.I8, 1, 4)));
             refused(Status.ERROR_ARGUMENT, Norm.rms(0).xInPlace(x.tensor).pdlConstantWeights(true));
             if (gpu) { // the CPU would follow the addresses
                 long[] shape = {1L << 33, 4};
-                refused(Status.ERROR_UNSUPPORTED, Norm.rms(0).x(Tensor.at(context, 1L << 44, DType.F32, shape))
+                refused(Status.ERROR_UNSUPPORTED,
+                        Norm.rms(0).x(Tensor.at(context, 1L << 44, DType.F32, shape))
                         .y(Tensor.at(context, 1L << 45, DType.F32, shape)));
             }
         }
     }
 
     private static void refused(Status status, Norm norm) {
-        assertEquals(status, assertThrows(FastnormException.class, () -> norm.run(context)).status());
+        assertEquals(status, assertThrows(FastnormException.class, () -> norm.run(context))
+                .status());
     }
 
     @Test

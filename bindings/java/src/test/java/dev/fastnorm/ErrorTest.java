@@ -35,8 +35,10 @@ class ErrorTest {
 
     /** Run, prepare and query all refuse in the same words. */
     private void refuses(Norm norm, Status status, String text) {
-        for (Executable call : new Executable[] {() -> norm.run(context), () -> norm.run(context, 0, 0, 0),
-            () -> norm.prepare(context), () -> norm.query(context), () -> Norm.many(norm).query(context)}) {
+        for (Executable call : new Executable[] {() -> norm.run(context),
+                () -> norm.run(context, 0, 0, 0),
+            () -> norm.prepare(context), () -> norm.query(context),
+            () -> Norm.many(norm).query(context)}) {
             FastnormException thrown = assertThrows(FastnormException.class, call);
             assertEquals(status, thrown.status());
             assertEquals(status.code(), thrown.code());
@@ -49,9 +51,12 @@ class ErrorTest {
 
     @Test
     void argument() {
-        refuses(Norm.rms(-1).x(x).y(y), Status.ERROR_ARGUMENT, "eps is -1; required: finite and >= 0");
-        refuses(Norm.rms(Double.NaN).x(x).y(y), Status.ERROR_ARGUMENT, "eps is nan; required: finite and >= 0");
-        refuses(Norm.rms(1e300).x(x).y(y), Status.ERROR_ARGUMENT, "eps is inf; required: finite and >= 0");
+        refuses(Norm.rms(-1).x(x).y(y), Status.ERROR_ARGUMENT,
+                "eps is -1; required: finite and >= 0");
+        refuses(Norm.rms(Double.NaN).x(x).y(y), Status.ERROR_ARGUMENT,
+                "eps is nan; required: finite and >= 0");
+        refuses(Norm.rms(1e300).x(x).y(y), Status.ERROR_ARGUMENT,
+                "eps is inf; required: finite and >= 0");
         refuses(valid().weightOffset(1), Status.ERROR_ARGUMENT,
                 "weight_offset is 1 and weight is NULL; required: 0 without a weight");
         refuses(valid().residualOut(x), Status.ERROR_ARGUMENT,
@@ -62,8 +67,10 @@ class ErrorTest {
 
     @Test
     void missingTensors() {
-        refuses(Norm.rms(0).x(null).y(y), Status.ERROR_ARGUMENT, "x is NULL; required: a tensor [..., n]");
-        FastnormException thrown = assertThrows(FastnormException.class, () -> Norm.rms(0).x(x).run(context));
+        refuses(Norm.rms(0).x(null).y(y), Status.ERROR_ARGUMENT,
+                "x is NULL; required: a tensor [..., n]");
+        FastnormException thrown = assertThrows(FastnormException.class,
+                () -> Norm.rms(0).x(x).run(context));
         assertEquals(Status.ERROR_ARGUMENT, thrown.status());
         assertTrue(thrown.getMessage().startsWith("y is NULL"), thrown.getMessage());
     }
@@ -85,7 +92,8 @@ class ErrorTest {
         refuses(valid().weight(Tensor.allocate(DType.F32, 3)), Status.ERROR_SHAPE,
                 "weight.shape is [3]; required: [4], or with leading extents that are 1 or x's, counted from the right, "
                         + "for x of shape [1, 4]");
-        refuses(valid().y(Tensor.allocate(DType.F32, 2, 2)), Status.ERROR_SHAPE, "y.shape is [2, 2]; required: x's, [1, 4]");
+        refuses(valid().y(Tensor.allocate(DType.F32, 2, 2)), Status.ERROR_SHAPE,
+                "y.shape is [2, 2]; required: x's, [1, 4]");
     }
 
     @ParameterizedTest
@@ -99,7 +107,8 @@ class ErrorTest {
 
     @Test
     void negativeExtent() {
-        refuses(valid().x(Tensor.of(x.floats(), -1, 4)), Status.ERROR_SHAPE, "x.shape is [-1, 4]; required: extents >= 0");
+        refuses(valid().x(Tensor.of(x.floats(), -1, 4)), Status.ERROR_SHAPE,
+                "x.shape is [-1, 4]; required: extents >= 0");
     }
 
     @Test
@@ -109,7 +118,8 @@ class ErrorTest {
         FastnormException thrown = assertThrows(FastnormException.class,
                 () -> valid().y(Tensor.allocate(DType.BF16, 1, 4)).run(context));
         assertEquals(Status.ERROR_DTYPE, thrown.status());
-        assertTrue(thrown.getMessage().startsWith("y.dtype is bf16; required: f32, as x is f32"), thrown.getMessage());
+        assertTrue(thrown.getMessage().startsWith("y.dtype is bf16; required: f32, as x is f32"),
+                thrown.getMessage());
     }
 
     @Test
@@ -129,7 +139,9 @@ class ErrorTest {
         FastnormException thrown = assertThrows(FastnormException.class,
                 () -> Norm.rms(0).x(Tensor.of(memory.floats(), 1, 4)).y(shifted).run(context));
         assertEquals(Status.ERROR_LAYOUT, thrown.status());
-        assertTrue(thrown.getMessage().matches("y \\[0x.*\\) overlaps x \\[0x.*\\); required: the same view .*"), thrown.getMessage());
+        assertTrue(thrown.getMessage()
+                .matches("y \\[0x.*\\) overlaps x \\[0x.*\\); required: the same view .*"),
+                thrown.getMessage());
     }
 
     @Test
@@ -137,7 +149,8 @@ class ErrorTest {
         FastnormException thrown = assertThrows(FastnormException.class,
                 () -> valid().x(Tensor.at(context, x.address() + 1, DType.F32, 1, 2)).run(context));
         assertEquals(Status.ERROR_LAYOUT, thrown.status());
-        assertTrue(thrown.getMessage().contains("a multiple of 4, the bytes of f32"), thrown.getMessage());
+        assertTrue(thrown.getMessage().contains("a multiple of 4, the bytes of f32"),
+                thrown.getMessage());
     }
 
     @Test
@@ -149,22 +162,27 @@ class ErrorTest {
                     .y(Tensor.at(device, 1L << 45, DType.F32, shape));
             FastnormException thrown = assertThrows(FastnormException.class, () -> norm.run(gpu));
             assertEquals(Status.ERROR_UNSUPPORTED, thrown.status());
-            assertTrue(thrown.getMessage().startsWith("x has 8589934592 rows; a call takes "), thrown.getMessage());
+            assertTrue(thrown.getMessage().startsWith("x has 8589934592 rows; a call takes "),
+                    thrown.getMessage());
         }
     }
 
     @Test
     void flags() {
-        String text = "; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)";
+        String text =
+                "; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)";
         refuses(valid().pdlConstantWeights(true), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
-        refuses(valid().pdlTrigger(true).pdlConstantWeights(true), Status.ERROR_ARGUMENT, "flags is 0x6" + text);
-        refuses(valid().pdlWait(true).pdlConstantWeights(true).pdlWait(false), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
+        refuses(valid().pdlTrigger(true).pdlConstantWeights(true), Status.ERROR_ARGUMENT,
+                "flags is 0x6" + text);
+        refuses(valid().pdlWait(true).pdlConstantWeights(true).pdlWait(false),
+                Status.ERROR_ARGUMENT, "flags is 0x4" + text);
         valid().pdlConstantWeights(true).pdlConstantWeights(false).run(context);
         float[] plain = Data.floats(y);
         for (int flags = 0; flags < 8; flags++) {
             if ((flags & 5) != 4) {
                 y.floats().put(0, -1).put(3, -1);
-                valid().pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantWeights((flags & 4) != 0)
+                valid().pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0)
+                        .pdlConstantWeights((flags & 4) != 0)
                         .run(context);
                 assertArrayEquals(plain, Data.floats(y));
             }
@@ -173,10 +191,12 @@ class ErrorTest {
 
     @Test
     void device() {
-        refuses(valid().x(Tensor.at(Device.cuda(0), x.address(), DType.F32, 1, 4)), Status.ERROR_DEVICE,
+        refuses(valid().x(Tensor.at(Device.cuda(0), x.address(), DType.F32, 1, 4)),
+                Status.ERROR_DEVICE,
                 "x is on device CUDA:0 (device_type 2); required: the context's device, CPU:0");
         try (Context gpu = Context.builder(Device.cuda(0)).dryRun(90).open()) {
-            FastnormException thrown = assertThrows(FastnormException.class, () -> valid().run(gpu));
+            FastnormException thrown = assertThrows(FastnormException.class,
+                    () -> valid().run(gpu));
             assertEquals("x is on device CPU:0 (device_type 1); required: the context's device, CUDA:0",
                     thrown.getMessage());
         }
@@ -187,14 +207,17 @@ class ErrorTest {
 
     @Test
     void streamOnTheCpu() {
-        FastnormException thrown = assertThrows(FastnormException.class, () -> valid().run(context, 64));
+        FastnormException thrown = assertThrows(FastnormException.class,
+                () -> valid().run(context, 64));
         assertEquals(Status.ERROR_ARGUMENT, thrown.status());
-        assertEquals("stream is 0x40 and the context is a CPU's; required: NULL", thrown.getMessage());
+        assertEquals("stream is 0x40 and the context is a CPU's; required: NULL",
+                thrown.getMessage());
         assertThrows(FastnormException.class, () -> valid().run(context, 64, 0, 0));
     }
 
     @ParameterizedTest
-    @CsvSource({"0, OK", "10, ERROR_ARGUMENT", "13, ERROR_ARGUMENT", "20, ERROR_SHAPE", "30, ERROR_DTYPE",
+    @CsvSource({"0, OK", "10, ERROR_ARGUMENT", "13, ERROR_ARGUMENT", "20, ERROR_SHAPE",
+            "30, ERROR_DTYPE",
         "40, ERROR_LAYOUT", "59, ERROR_UNSUPPORTED", "60, ERROR_DEVICE", "70, ERROR_OUT_OF_MEMORY",
         "80, ERROR_INTERNAL", "7, UNKNOWN", "90, UNKNOWN", "-10, UNKNOWN", "-1, UNKNOWN", "2147483647, UNKNOWN"})
     void decades(int code, Status status) {

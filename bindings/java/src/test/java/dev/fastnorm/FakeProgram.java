@@ -19,7 +19,8 @@ final class FakeProgram {
     /** A thread that the virtual machine does not know logs. */
     private static void logFromAnotherThread() {
         List<String> seen = new ArrayList<>();
-        try (Context context = Context.builder(Device.cpu()).log((level, text) -> seen.add(level + " " + text)).open()) {
+        try (Context context = Context.builder(Device.cpu())
+                .log((level, text) -> seen.add(level + " " + text)).open()) {
             Norm.rms(2).run(context);
         }
         System.out.println(seen);
@@ -31,13 +32,16 @@ final class FakeProgram {
                 try {
                     Norm.rms(code).run(context);
                 } catch (FastnormException e) {
-                    System.out.println(e.code() + " " + e.status() + " " + e.deviceError() + " " + e.getMessage());
+                    System.out.println(e.code() + " " + e.status() + " " + e.deviceError() + " "
+                            + e.getMessage());
                 }
             }
         }
     }
 
-    /** On the CPU the binding brings the workspace, once it was asked for; on a GPU the caller does. */
+    /**
+     * On the CPU the binding brings the workspace, once it was asked for; on a GPU the caller does.
+     */
     private static void workspace() {
         Norm norm = Norm.rms(512);
         try (Context context = Context.cpu()) {
@@ -53,7 +57,8 @@ final class FakeProgram {
             Tensor memory = Tensor.allocate(DType.I8, 1024);
             long aligned = memory.address() + 255 & -256;
             norm.run(context, 0, aligned, 512);
-            System.out.println("filled: " + ((java.nio.ByteBuffer) memory.buffer()).get((int) (aligned - memory.address()) + 511));
+            System.out.println("filled: " + ((java.nio.ByteBuffer) memory.buffer())
+                    .get((int) (aligned - memory.address()) + 511));
         }
         try (Context gpu = Context.cuda(0)) {
             norm.run(gpu);
@@ -62,7 +67,9 @@ final class FakeProgram {
         }
     }
 
-    /** The library logs inside of the call; the sink closes the context; the call goes on with it. */
+    /**
+     * The library logs inside of the call; the sink closes the context; the call goes on with it.
+     */
     private static void closeInsideOfACall() {
         List<String> seen = new ArrayList<>();
         AtomicReference<Context> self = new AtomicReference<>();

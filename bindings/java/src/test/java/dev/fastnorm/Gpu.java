@@ -19,9 +19,12 @@ final class Gpu {
         }
         Path out = Files.createTempFile(Child.BUILD, "gpu", ".so");
         String include = System.getProperty("java.home") + "/include";
-        Child.run(Map.of(), List.of("sh", "-c", "exec ${CC:-cc} \"$@\"", "cc", "-std=gnu99", "-shared", "-fPIC", "-Wall",
+        Child.run(Map.of(),
+                List.of("sh", "-c", "exec ${CC:-cc} \"$@\"", "cc", "-std=gnu99", "-shared", "-fPIC",
+                "-Wall",
                 "-Wextra", "-Werror", "-I" + include, "-I" + include + "/linux",
-                System.getProperty("fastnorm.test.basedir") + "/src/test/native/gpu.c", "-o", out.toString(), "-ldl")).ok();
+                System.getProperty("fastnorm.test.basedir") + "/src/test/native/gpu.c", "-o",
+                out.toString(), "-ldl")).ok();
         System.load(out.toString());
         Files.delete(out);
     }

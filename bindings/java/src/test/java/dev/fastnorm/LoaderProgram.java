@@ -24,7 +24,8 @@ final class LoaderProgram {
         }
         String left = new File(System.getProperty("java.io.tmpdir")).list() == null
                 ? "no folder"
-                : String.join(" ", new File(System.getProperty("java.io.tmpdir")).list((d, n) -> n.startsWith("fastnorm")));
+                : String.join(" ", new File(System.getProperty("java.io.tmpdir"))
+                .list((d, n) -> n.startsWith("fastnorm")));
         System.out.println("left behind: [" + left + "]");
     }
 

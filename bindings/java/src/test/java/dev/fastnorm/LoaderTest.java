@@ -33,15 +33,18 @@ class LoaderTest {
         Child.source("src/test/native/fake.c");
         folder = Child.folder("loader");
         temporary = Files.createDirectory(folder.resolve("tmp"));
-        natives = Path.of("META-INF/native/linux-" + System.getProperty("os.arch").replace("amd64", "x86_64"));
+        natives = Path.of("META-INF/native/linux-"
+                + System.getProperty("os.arch").replace("amd64", "x86_64"));
         real = Path.of(Files.readString(Child.CLASSES.resolve(natives).resolve("libdir")).strip());
         fake("newer", SONAME, 990000);
         fake("older", SONAME, RawConstants.FASTNORM_VERSION - 1);
         fake("other", "libfastnorm.so.77", 990000);
         fake("nameless", null, 990000);
-        Files.writeString(Files.createDirectory(folder.resolve("text")).resolve(SONAME), "not a library\n");
+        Files.writeString(Files.createDirectory(folder.resolve("text")).resolve(SONAME),
+                "not a library\n");
         byte[] whole = Files.readAllBytes(real.resolve(SONAME));
-        Files.write(Files.createDirectory(folder.resolve("cut")).resolve(SONAME), java.util.Arrays.copyOf(whole, 100));
+        Files.write(Files.createDirectory(folder.resolve("cut")).resolve(SONAME),
+                java.util.Arrays.copyOf(whole, 100));
     }
 
     @AfterAll
@@ -59,9 +62,12 @@ class LoaderTest {
     /** A library that computes nothing. */
     static void fake(Path out, String soname, int version) throws Exception {
         Path source = Child.source("src/test/native/fake.c");
-        Path map = Files.writeString(out.resolveSibling("exports.map"), "FASTNORM_0 { global: fastnorm_*; local: *; };\n");
-        List<String> command = new ArrayList<>(List.of("sh", "-c", "exec ${CC:-cc} \"$@\" $(pkg-config --cflags fastnorm)",
-                "cc", "-pthread", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-DFAKE_VERSION=" + version,
+        Path map = Files.writeString(out.resolveSibling("exports.map"),
+                "FASTNORM_0 { global: fastnorm_*; local: *; };\n");
+        List<String> command = new ArrayList<>(List.of("sh", "-c",
+                "exec ${CC:-cc} \"$@\" $(pkg-config --cflags fastnorm)",
+                "cc", "-pthread", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
+                "-DFAKE_VERSION=" + version,
                 "-Wl,--version-script=" + map, source.toString(), "-o", out.toString()));
         if (soname != null) {
             command.add("-Wl,-soname," + soname);
@@ -73,10 +79,13 @@ class LoaderTest {
         fake(Files.createDirectory(folder.resolve(name)).resolve(SONAME), soname, version);
     }
 
-    private static String load(Path classes, Map<String, String> environment, String... options) throws Exception {
-        List<String> all = new ArrayList<>(List.of("-Xshare:auto", "-Djava.io.tmpdir=" + temporary));
+    private static String load(Path classes, Map<String, String> environment,
+            String... options) throws Exception {
+        List<String> all = new ArrayList<>(List.of("-Xshare:auto",
+                "-Djava.io.tmpdir=" + temporary));
         all.addAll(List.of(options));
-        String[] lines = Child.java(classes, environment, LoaderProgram.class, all).ok().split("\n");
+        String[] lines = Child.java(classes, environment, LoaderProgram.class, all).ok()
+                .split("\n");
         assertEquals(3, lines.length, String.join("\n", lines));
         assertEquals(lines[0], lines[1]); // the same answer each time
         assertEquals("left behind: []", lines[2]);
@@ -99,18 +108,21 @@ class LoaderTest {
 
     @Test
     void propertyNamesAFolder() throws Exception {
-        assertEquals("990000 from " + folder.resolve("newer").resolve(SONAME), load(property(folder.resolve("newer")), NONE));
+        assertEquals("990000 from " + folder.resolve("newer").resolve(SONAME),
+                load(property(folder.resolve("newer")), NONE));
     }
 
     @Test
     void propertyNamesAFile() throws Exception {
-        Path named = Files.copy(folder.resolve("newer").resolve(SONAME), folder.resolve("by_another_name"));
+        Path named = Files.copy(folder.resolve("newer").resolve(SONAME),
+                folder.resolve("by_another_name"));
         assertEquals("990000 from " + named, load(property(named)));
     }
 
     @Test
     void propertyComesBeforeEverything() throws Exception {
-        String text = load(Child.CLASSES, Map.of("LD_LIBRARY_PATH", real.toString()), property(folder.resolve("newer")),
+        String text = load(Child.CLASSES, Map.of("LD_LIBRARY_PATH", real.toString()),
+                property(folder.resolve("newer")),
                 "-Djava.library.path=" + real);
         assertEquals("990000 from " + folder.resolve("newer").resolve(SONAME), text);
     }
@@ -140,23 +152,31 @@ class LoaderTest {
     @Test
     void systemLoaderAtLast() throws Exception {
         assertEquals("990000 from known to the system",
-                load(jar("without", false), Map.of("LD_LIBRARY_PATH", folder.resolve("newer").toString()), NONE));
+                load(jar("without", false),
+                Map.of("LD_LIBRARY_PATH", folder.resolve("newer").toString()), NONE));
     }
 
     @Test
     void nowhere() throws Exception {
         String text = load(jar("nowhere", false), Map.of("LD_LIBRARY_PATH", ""), NONE);
-        assertTrue(text.startsWith("refused: cannot load libfastnorm (known to the system): "), text);
-        assertTrue(text.contains(SONAME) && text.contains("the system property fastnorm.library (a file or a folder)"), text);
+        assertTrue(text.startsWith("refused: cannot load libfastnorm (known to the system): "),
+                text);
+        assertTrue(text.contains(SONAME)
+                && text.contains("the system property fastnorm.library (a file or a folder)"),
+                text);
     }
 
-    /** The classes of this build as a jar, without the folder that the build names, with or without a library. */
+    /**
+     * The classes of this build as a jar, without the folder that the build names, with or without
+     * a library.
+     */
     private static Path jar(String name, boolean bundled) throws IOException {
         Path jar = folder.resolve(name + ".jar");
         try (OutputStream out = Files.newOutputStream(jar);
                 ZipOutputStream zip = new ZipOutputStream(out);
                 Stream<Path> files = Files.walk(Child.CLASSES)) {
-            for (Path file : files.filter(f -> Files.isRegularFile(f) && !f.endsWith("libdir")).toList()) {
+            for (Path file : files.filter(f -> Files.isRegularFile(f) && !f.endsWith("libdir"))
+                    .toList()) {
                 zip.putNextEntry(new ZipEntry(Child.CLASSES.relativize(file).toString()));
                 Files.copy(file, zip);
             }
@@ -170,7 +190,8 @@ class LoaderTest {
 
     @Test
     void twoClassLoaders() throws Exception {
-        String output = Child.java(Child.CLASSES, Map.of(), LoaderProgram.class, List.of(NONE), "two-loaders").ok();
+        String output = Child.java(Child.CLASSES, Map.of(), LoaderProgram.class, List.of(NONE),
+                "two-loaders").ok();
         String version = Fastnorm.versionString();
         assertEquals("loader 0: " + version + " true\nloader 1: " + version + " true\n", output);
     }
@@ -179,24 +200,30 @@ class LoaderTest {
 
     @Test
     void propertyNamesNothing() throws Exception {
-        assertEquals("refused: the system property fastnorm.library is /nowhere; required: the file " + SONAME
+        assertEquals(
+                "refused: the system property fastnorm.library is /nowhere; required: the file "
+                + SONAME
                 + " or a folder that holds it", load(property(Path.of("/nowhere"))));
-        assertEquals("refused: the system property fastnorm.library is " + temporary + "; required: the file " + SONAME
+        assertEquals("refused: the system property fastnorm.library is " + temporary
+                + "; required: the file " + SONAME
                 + " or a folder that holds it", load(property(temporary)));
     }
 
     @Test
     void anotherSoname() throws Exception {
-        assertEquals("refused: " + folder.resolve("other").resolve(SONAME) + " is libfastnorm.so.77; required: " + SONAME,
+        assertEquals("refused: " + folder.resolve("other").resolve(SONAME)
+                + " is libfastnorm.so.77; required: " + SONAME,
                 load(property(folder.resolve("other"))));
         assertEquals("refused: " + folder.resolve("nameless").resolve(SONAME)
-                + " is a library without a soname; required: " + SONAME, load(property(folder.resolve("nameless"))));
+                + " is a library without a soname; required: " + SONAME,
+                load(property(folder.resolve("nameless"))));
     }
 
     @Test
     void anOlderVersion() throws Exception {
         int older = RawConstants.FASTNORM_VERSION - 1;
-        assertEquals("refused: libfastnorm (" + folder.resolve("older").resolve(SONAME) + ") has version " + older / 10000
+        assertEquals("refused: libfastnorm (" + folder.resolve("older").resolve(SONAME)
+                + ") has version " + older / 10000
                 + "." + older / 100 % 100 + "." + older % 100 + "; required: 0.2.0 or newer",
                 load(property(folder.resolve("older"))));
     }
@@ -211,7 +238,10 @@ class LoaderTest {
 
     @Test
     void noTemporaryFolder() throws Exception {
-        String output = Child.java(Child.CLASSES, Map.of(), LoaderProgram.class, List.of("-Djava.io.tmpdir=/nowhere")).ok();
-        assertTrue(output.startsWith("refused: cannot make a folder in /nowhere (java.io.tmpdir): "), output);
+        String output = Child.java(Child.CLASSES, Map.of(), LoaderProgram.class,
+                List.of("-Djava.io.tmpdir=/nowhere")).ok();
+        assertTrue(
+                output.startsWith("refused: cannot make a folder in /nowhere (java.io.tmpdir): "),
+                output);
     }
 }

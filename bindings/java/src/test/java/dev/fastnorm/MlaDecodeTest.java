@@ -39,7 +39,10 @@ class MlaDecodeTest {
         context.close();
     }
 
-    /** Requests of some lengths and new tokens; their pages lie backwards, and the rest of the cache is NaN. */
+    /**
+     * Requests of some lengths and new tokens; their pages lie backwards, and the rest of the cache
+     * is NaN.
+     */
     private static final class Batch {
         final int[] lengths;
         final int[] fresh; // [B + 1], where new tokens begin
@@ -96,14 +99,16 @@ class MlaDecodeTest {
             return MlaDecode.of(SCALE).causal(true)
                     .qNope(part(queries, 0, LATENT)).qPe(part(queries, LATENT, ROTARY))
                     .ckv(part(latents, 0, LATENT)).kpe(part(latents, LATENT, ROTARY))
-                    .kvLen(ints(lengths)).pageTable(ints(pages)).kvIndptr(ints(starts)).qoIndptr(ints(fresh), 8)
+                    .kvLen(ints(lengths)).pageTable(ints(pages)).kvIndptr(ints(starts))
+                    .qoIndptr(ints(fresh), 8)
                     .o(o).lse(lse);
         }
 
         /** Columns of a fused tensor. */
         private static Tensor part(Tensor fused, long from, long width) {
             long[] shape = fused.shape();
-            return fused.view(from, new long[] {shape[0], shape[1], width}, new long[] {shape[1] * WIDE, WIDE, 1});
+            return fused.view(from, new long[] {shape[0], shape[1], width},
+                    new long[] {shape[1] * WIDE, WIDE, 1});
         }
 
         void compare(double bound, double factor) {
@@ -136,14 +141,16 @@ class MlaDecodeTest {
                 for (int j = 0; j < last; j++) {
                     mixed += weights[j] / sum * cache[row(b, j) + i];
                 }
-                assertEquals(mixed, Data.get(o, r * LATENT + i), bound, "o of row " + r + " at " + i);
+                assertEquals(mixed, Data.get(o, r * LATENT + i), bound,
+                        "o of row " + r + " at " + i);
             }
             assertEquals(factor * Math.log(sum), Data.get(lse, r), 1e-5, "lse of row " + r);
         }
     }
 
     private static Tensor ints(int... values) {
-        ByteBuffer memory = ByteBuffer.allocateDirect(4 * values.length).order(ByteOrder.nativeOrder());
+        ByteBuffer memory = ByteBuffer.allocateDirect(4 * values.length)
+                .order(ByteOrder.nativeOrder());
         memory.asIntBuffer().put(values);
         return Tensor.of(memory.asIntBuffer(), values.length);
     }
@@ -184,15 +191,18 @@ class MlaDecodeTest {
         refuse(Status.ERROR_ARGUMENT, "total_kv_hint", call -> call.totalKvHint(-1));
         refuse(Status.ERROR_ARGUMENT, "max_s_q", call -> call.qoIndptr(ints(0, 1, 3), 0));
         refuse(Status.ERROR_ARGUMENT, "q_nope", call -> call.qNope(null));
-        refuse(Status.ERROR_UNSUPPORTED, "q_pe", call -> call.qPe(Tensor.allocate(DType.F32, 3, 2, 32)));
+        refuse(Status.ERROR_UNSUPPORTED, "q_pe",
+                call -> call.qPe(Tensor.allocate(DType.F32, 3, 2, 32)));
         refuse(Status.ERROR_DTYPE, "kpe", call -> call.kpe(Tensor.allocate(DType.I32, 3, 4, 64)));
-        refuse(Status.ERROR_UNSUPPORTED, "profile", call -> call.profile(Tensor.allocate(DType.U8, 4096), 16));
+        refuse(Status.ERROR_UNSUPPORTED, "profile",
+                call -> call.profile(Tensor.allocate(DType.U8, 4096), 16));
     }
 
     private static void refuse(Status status, String name, UnaryOperator<MlaDecode> change) {
         Batch batch = new Batch(DType.F32, new int[] {6, 3}, new int[] {1, 2});
         MlaDecode call = change.apply(batch.call());
-        FastnormException refused = assertThrows(FastnormException.class, () -> call.run(context), name);
+        FastnormException refused = assertThrows(FastnormException.class, () -> call.run(context),
+                name);
         assertEquals(status, refused.status(), refused.getMessage());
         assertTrue(refused.getMessage().contains(name), refused.getMessage());
         assertTrue(Double.isNaN(Data.get(batch.o, 0)));
@@ -227,7 +237,8 @@ class MlaDecodeTest {
         assertTrue(Files.readString(path).contains("\"traceEvents\""));
         Path nowhere = folder.resolve("none").resolve("trace.json");
         assertEquals(Status.ERROR_ARGUMENT,
-                assertThrows(FastnormException.class, () -> Profile.writeTrace(profile(), nowhere)).status());
+                assertThrows(FastnormException.class, () -> Profile.writeTrace(profile(), nowhere))
+                .status());
         Path other = folder.resolve("other.json");
         for (int length : new int[] {0, 7, 159}) {
             ByteBuffer bad = profile().limit(length);

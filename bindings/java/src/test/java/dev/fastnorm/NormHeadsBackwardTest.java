@@ -65,7 +65,8 @@ class NormHeadsBackwardTest {
     /** The sum of dy times what the forward makes. */
     private double loss() {
         Tensor y = rows(new float[COUNT]);
-        NormHeads.of(NormHeadsPart.of(rows(x)).layer(EPS).weight(Tensor.copyOf(weight, D)).rope(3).y(y))
+        NormHeads.of(NormHeadsPart.of(rows(x)).layer(EPS).weight(Tensor.copyOf(weight, D)).rope(3)
+                .y(y))
                 .rope(8, Tensor.copyOf(cos, TOKENS, 4), Tensor.copyOf(sin, TOKENS, 4)).run(context);
         float[] values = floats(y, COUNT);
         double sum = 0;
@@ -76,11 +77,13 @@ class NormHeadsBackwardTest {
     }
 
     private NormHeadsBackwardPart part() {
-        return NormHeadsBackwardPart.of(rows(dy)).layer(EPS, rows(x)).weight(Tensor.copyOf(weight, D)).rope(3);
+        return NormHeadsBackwardPart.of(rows(dy)).layer(EPS, rows(x))
+                .weight(Tensor.copyOf(weight, D)).rope(3);
     }
 
     private NormHeadsBackward call(NormHeadsBackwardPart... parts) {
-        return NormHeadsBackward.of(parts).rope(8, Tensor.copyOf(cos, TOKENS, 4), Tensor.copyOf(sin, TOKENS, 4));
+        return NormHeadsBackward.of(parts).rope(8, Tensor.copyOf(cos, TOKENS, 4),
+                Tensor.copyOf(sin, TOKENS, 4));
     }
 
     private void near(float found, float[] values, int i) {
@@ -133,12 +136,14 @@ class NormHeadsBackwardTest {
 
     @Test
     void refusals() {
-        FastnormException none = assertThrows(FastnormException.class, () -> call(part()).run(context));
+        FastnormException none = assertThrows(FastnormException.class,
+                () -> call(part()).run(context));
         assertEquals(Status.ERROR_ARGUMENT, none.status());
         assertTrue(none.getMessage().contains("parts[0].dx is NULL"), none.getMessage());
         NormHeadsBackwardPart[] nine = new NormHeadsBackwardPart[9];
         Arrays.fill(nine, part());
-        FastnormException many = assertThrows(FastnormException.class, () -> call(nine).run(context));
+        FastnormException many = assertThrows(FastnormException.class,
+                () -> call(nine).run(context));
         assertTrue(many.getMessage().contains("count is 9"), many.getMessage());
         assertThrows(IllegalArgumentException.class, () -> call().mrope(1, 2, 3, 4, 5));
         assertThrows(NullPointerException.class, () -> call((NormHeadsBackwardPart) null));

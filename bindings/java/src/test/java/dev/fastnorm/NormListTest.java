@@ -58,7 +58,8 @@ class NormListTest {
         float[] before = Data.floats(qkv);
         heads(apart, 0, QUERY_HEADS, queryWeight).run(context);
         heads(apart, QUERY_HEADS, KEY_HEADS, keyWeight).run(context);
-        NormList both = Norm.many(heads(qkv, 0, QUERY_HEADS, queryWeight), heads(qkv, QUERY_HEADS, KEY_HEADS, keyWeight));
+        NormList both = Norm.many(heads(qkv, 0, QUERY_HEADS, queryWeight),
+                heads(qkv, QUERY_HEADS, KEY_HEADS, keyWeight));
         Info info = both.query(context);
         assertTrue(info.launches() >= 1 && !info.kernel().isEmpty());
         assertEquals(TOKENS * (QUERY_HEADS + KEY_HEADS) * SIZE * 4, info.bytesWritten());
@@ -104,8 +105,10 @@ class NormListTest {
         FastnormException thrown = assertThrows(FastnormException.class, () -> list.run(context));
         assertEquals(status, thrown.status());
         assertTrue(thrown.getMessage().contains(text), thrown.getMessage());
-        assertEquals(thrown.getMessage(), assertThrows(FastnormException.class, () -> list.query(context)).getMessage());
-        assertEquals(thrown.getMessage(), assertThrows(FastnormException.class, () -> list.prepare(context)).getMessage());
+        assertEquals(thrown.getMessage(),
+                assertThrows(FastnormException.class, () -> list.query(context)).getMessage());
+        assertEquals(thrown.getMessage(),
+                assertThrows(FastnormException.class, () -> list.prepare(context)).getMessage());
     }
 
     @Test

@@ -37,15 +37,18 @@ class NormTest {
 
     @Test
     void rootMeanSquare() {
-        Tensor x = Data.rows(new float[] {3, 4, 0, 0, 0, 0, 5, 12}, 2); // mean squares 6.25 and 42.25
+        // mean squares 6.25 and 42.25
+        Tensor x = Data.rows(new float[] {3, 4, 0, 0, 0, 0, 5, 12}, 2);
         Tensor y = Tensor.allocate(DType.F32, 2, 4);
         Tensor rstd = Tensor.allocate(DType.F32, 2);
-        Norm norm = Norm.rms(0).x(x).weight(Tensor.copyOf(new float[] {1, 2, 3, 4}, 4)).y(y).rstd(rstd);
+        Norm norm = Norm.rms(0).x(x).weight(Tensor.copyOf(new float[] {1, 2, 3, 4}, 4)).y(y)
+                .rstd(rstd);
         norm.run(context);
         float first = 1 / 2.5f;
         float second = 1 / 6.5f;
         assertArrayEquals(new float[] {first, second}, Data.floats(rstd));
-        assertArrayEquals(new float[] {3 * first, 4 * first * 2, 0, 0, 0, 0, 5 * second * 3, 12 * second * 4},
+        assertArrayEquals(new float[] {3 * first, 4 * first * 2, 0, 0, 0, 0, 5 * second * 3,
+                12 * second * 4},
                 Data.floats(y));
         norm.weightOffset(1).run(context);
         assertEquals(4 * first * 3, y.floats().get(1));
@@ -57,8 +60,10 @@ class NormTest {
         Tensor y = Tensor.allocate(DType.F32, 4);
         Tensor mean = Tensor.allocate(DType.F32, 1);
         Tensor rstd = Tensor.allocate(DType.F32, 1);
-        Norm.layer(3).x(Tensor.copyOf(new float[] {1, 3, 1, 3}, 4)).weight(Tensor.copyOf(new float[] {2, 2, 4, 8}, 4))
-                .bias(Tensor.copyOf(new float[] {1, 1, 1, 1}, 4)).y(y).mean(mean).rstd(rstd).run(context);
+        Norm.layer(3).x(Tensor.copyOf(new float[] {1, 3, 1, 3}, 4))
+                .weight(Tensor.copyOf(new float[] {2, 2, 4, 8}, 4))
+                .bias(Tensor.copyOf(new float[] {1, 1, 1, 1}, 4)).y(y).mean(mean).rstd(rstd)
+                .run(context);
         assertEquals(2, mean.floats().get(0));
         assertEquals(0.5f, rstd.floats().get(0)); // variance 1, and eps 3
         assertArrayEquals(new float[] {0, 2, -1, 5}, Data.floats(y));
@@ -133,7 +138,8 @@ class NormTest {
         Tensor rstd = Tensor.allocate(DType.F32, rows);
         Norm norm = layer ? Norm.layer(0.5).mean(mean) : Norm.rms(0.5);
         norm.rounding(rounding).weightOffset(1).x(Data.tensor(dtype, x, rows, n)).residualInPlace(h)
-                .weight(Data.tensor(dtype, weight, n)).bias(Data.tensor(DType.F32, bias, n)).y(y).rstd(rstd)
+                .weight(Data.tensor(dtype, weight, n)).bias(Data.tensor(DType.F32, bias, n)).y(y)
+                .rstd(rstd)
                 .run(context);
         Reference reference = new Reference(dtype, layer, 0.5, 1, rounding);
         for (int row = 0; row < rows; row++) {
@@ -142,7 +148,8 @@ class NormTest {
                 sum[i] = x[row * n + i] + added[row * n + i];
             }
             assertArrayEquals(sum, Data.values(h, row * n, n), "residual_out");
-            assertArrayEquals(reference.run(sum, weight, bias), Data.values(y, row * n, n), "row " + row);
+            assertArrayEquals(reference.run(sum, weight, bias), Data.values(y, row * n, n),
+                    "row " + row);
             assertEquals(reference.rstd, rstd.floats().get(row));
             assertEquals(layer ? reference.mean : 0, mean.floats().get(row));
         }
@@ -151,11 +158,13 @@ class NormTest {
     // --- any values: within the error of a sum of n floats, and of the final rounding ---
 
     @ParameterizedTest
-    @CsvSource({"F32, 1", "F32, 3", "F32, 64", "F32, 1000", "F32, 4097", "F16, 257", "F16, 1024", "BF16, 33", "BF16, 4096"})
+    @CsvSource({"F32, 1", "F32, 3", "F32, 64", "F32, 1000", "F32, 4097", "F16, 257", "F16, 1024",
+            "BF16, 33", "BF16, 4096"})
     void random(DType dtype, int n) {
         Random random = new Random(n);
         int rows = 3;
-        double[] x = random.doubles(rows * n, -2, 2).map(v -> Math.abs(v) < 0x1p-9 ? 0 : Reference.round(dtype, v)).toArray();
+        double[] x = random.doubles(rows * n, -2, 2)
+                .map(v -> Math.abs(v) < 0x1p-9 ? 0 : Reference.round(dtype, v)).toArray();
         double[] weight = random.doubles(n, 0.5, 1.5).map(v -> Reference.round(dtype, v)).toArray();
         for (boolean layer : new boolean[] {false, true}) {
             Tensor y = Tensor.allocate(dtype, rows, n);
@@ -165,11 +174,14 @@ class NormTest {
             double unit = dtype == DType.F32 ? 0x1p-23 : dtype == DType.F16 ? 0x1p-10 : 0x1p-7;
             double bound = unit + 0x1p-24 * (2 * Math.log(n) / Math.log(2) + 16);
             for (int row = 0; row < rows; row++) {
-                double[] wanted = reference.run(Arrays.copyOfRange(x, row * n, row * n + n), weight, null);
+                double[] wanted = reference.run(Arrays.copyOfRange(x, row * n, row * n + n), weight,
+                        null);
                 for (int i = 0; i < n; i++) {
                     double found = Data.get(y, row * n + i);
-                    // Near 0 a layer norm's difference has the error of the mean, whose terms are up to 2.
-                    double slack = bound * Math.max(Math.abs(wanted[i]), layer ? 2 * reference.rstd : 0);
+                    // Near 0 a layer norm's difference has the error of the mean, whose terms are
+                    // up to 2.
+                    double slack = bound * Math.max(Math.abs(wanted[i]),
+                            layer ? 2 * reference.rstd : 0);
                     assertEquals(wanted[i], found, slack, "row " + row + ", column " + i);
                 }
             }
@@ -183,7 +195,8 @@ class NormTest {
         double[] added = {1, -1};
         Tensor y = Tensor.allocate(DType.BF16, 1, 2);
         Tensor rstd = Tensor.allocate(DType.F32, 1);
-        Norm norm = Norm.rms(0).x(Data.tensor(DType.BF16, x, 1, 2)).residual(Data.tensor(DType.BF16, added, 1, 2)).y(y)
+        Norm norm = Norm.rms(0).x(Data.tensor(DType.BF16, x, 1, 2))
+                .residual(Data.tensor(DType.BF16, added, 1, 2)).y(y)
                 .rstd(rstd);
         for (ResidualRounding rounding : ResidualRounding.values()) {
             norm.residualRounding(rounding).run(context);
@@ -216,7 +229,8 @@ class NormTest {
         Tensor y = Tensor.allocate(DType.F32, 3, 2);
         Tensor sum = Tensor.allocate(DType.F32, 3, 2);
         Tensor backwards = x.view(4, new long[] {3, 2}, new long[] {-2, 1});
-        Tensor repeated = Tensor.copyOf(new float[] {10, 20}, 2).view(0, new long[] {3, 2}, new long[] {0, 1});
+        Tensor repeated = Tensor.copyOf(new float[] {10, 20}, 2)
+                .view(0, new long[] {3, 2}, new long[] {0, 1});
         Norm.rms(0).x(backwards).y(y).run(context);
         assertArrayEquals(new float[] {1, 1, 1, -1, 1, 1}, Data.floats(y));
         Norm.rms(0).x(backwards).residual(repeated).residualOut(sum).y(y).run(context);
@@ -282,7 +296,8 @@ class NormTest {
         assertEquals(1, info.blocksPerRow());
         assertEquals(0, info.vectorsPerThread());
         assertTrue(info.rowsPerBlock() >= 1 && info.vectorBytes() >= 2 && info.blocks() >= 1);
-        assertTrue(Fastnorm.kernels().stream().anyMatch(k -> k.name().equals(info.kernel())), info.kernel());
+        assertTrue(Fastnorm.kernels().stream().anyMatch(k -> k.name().equals(info.kernel())),
+                info.kernel());
         assertTrue(info.toString().contains(info.kernel()));
         norm.prepare(context);
     }

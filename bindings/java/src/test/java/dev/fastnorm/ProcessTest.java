@@ -15,7 +15,8 @@ class ProcessTest {
     /** The virtual machine's own check of what native code does with it finds nothing to say. */
     @Test
     void checkedJniIsSilent() throws Exception {
-        String output = Child.java(CallsProgram.class, List.of("-Xcheck:jni", "-Xms64m"), "300").ok();
+        String output = Child.java(CallsProgram.class, List.of("-Xcheck:jni", "-Xms64m"), "300")
+                .ok();
         assertTrue(output.matches("\\d+ calls, \\d+ bytes before, \\d+ bytes after\n"), output);
     }
 
@@ -23,9 +24,11 @@ class ProcessTest {
     @Test
     void aMillionCallsKeepNoMemory() throws Exception {
         String output = Child.java(CallsProgram.class,
-                List.of("-Xms48m", "-Xmx48m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), "45000").ok();
+                List.of("-Xms48m", "-Xmx48m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1"), "45000").ok();
         System.out.print(output);
-        Matcher numbers = Pattern.compile("(\\d+) calls, (\\d+) bytes before, (\\d+) bytes after\n").matcher(output);
+        Matcher numbers = Pattern.compile("(\\d+) calls, (\\d+) bytes before, (\\d+) bytes after\n")
+                .matcher(output);
         assertTrue(numbers.matches(), output);
         assertTrue(Long.parseLong(numbers.group(1)) >= 1_000_000, output);
         long growth = Long.parseLong(numbers.group(3)) - Long.parseLong(numbers.group(2));

@@ -33,7 +33,8 @@ class QuantTest {
         for (int i = 0; i < x.length; i++) {
             x[i] = i % 2 == 0 ? 2 : -2;
         }
-        return Norm.rms(0).x(Data.rows(x, 1)).weight(Data.tensor(DType.F32, weight, weight.length)).y(y);
+        return Norm.rms(0).x(Data.rows(x, 1)).weight(Data.tensor(DType.F32, weight, weight.length))
+                .y(y);
     }
 
     private static byte[] bytes(Tensor tensor) {
@@ -69,7 +70,8 @@ class QuantTest {
         for (DType dtype : new DType[] {DType.I8, DType.F8_E4M3FN, DType.F8_E5M2}) {
             Tensor y = Tensor.allocate(DType.F32, 1, 4);
             Tensor q = Tensor.allocate(dtype, 1, 4);
-            row(y, 1, 2, 3, 4).quantScheme(QuantScheme.PER_TENSOR).quantized(q).scale(scale).run(context);
+            row(y, 1, 2, 3, 4).quantScheme(QuantScheme.PER_TENSOR).quantized(q).scale(scale)
+                    .run(context);
             byte[] wanted = switch (dtype) { // of 2, -4, 6, -8
                 case I8 -> of(2, -4, 6, -8);
                 case F8_E4M3FN -> of(0x40, 0xc8, 0x4c, 0xd0);
@@ -82,15 +84,18 @@ class QuantTest {
 
     @Test
     void perTensorTakesAReadOnlyScale() {
-        ByteBuffer memory = ByteBuffer.allocateDirect(4).order(java.nio.ByteOrder.nativeOrder()).putFloat(0, 0.5f);
-        Tensor scale = Tensor.of(memory.asReadOnlyBuffer().order(java.nio.ByteOrder.nativeOrder()), DType.F32, 1);
+        ByteBuffer memory = ByteBuffer.allocateDirect(4).order(java.nio.ByteOrder.nativeOrder())
+                .putFloat(0, 0.5f);
+        Tensor scale = Tensor.of(memory.asReadOnlyBuffer().order(java.nio.ByteOrder.nativeOrder()),
+                DType.F32, 1);
         Tensor y = Tensor.allocate(DType.F32, 1, 4);
         Norm norm = row(y, 1, 2, 3, 4).quantized(Tensor.allocate(DType.I8, 1, 4)).scale(scale);
         norm.quantScheme(QuantScheme.PER_TENSOR).run(context);
         // All others write it.
         IllegalArgumentException thrown = assertThrows(IllegalArgumentException.class,
                 () -> norm.quantScheme(QuantScheme.PER_ROW).run(context));
-        assertEquals("scale is written and its buffer is read-only; required: a writable one", thrown.getMessage());
+        assertEquals("scale is written and its buffer is read-only; required: a writable one",
+                thrown.getMessage());
         assertEquals(0.5f, memory.getFloat(0));
     }
 
@@ -100,7 +105,8 @@ class QuantTest {
         Tensor q = Tensor.allocate(DType.I8, 1, 4);
         Tensor scale = Tensor.allocate(DType.F32, 1);
         Tensor amax = Tensor.allocate(DType.F32, 1);
-        row(y, 1, 4, 3, 4).quantScheme(QuantScheme.PER_ROW).quantized(q).scale(scale).amax(amax).run(context);
+        row(y, 1, 4, 3, 4).quantScheme(QuantScheme.PER_ROW).quantized(q).scale(scale).amax(amax)
+                .run(context);
         assertEquals(4f / 127f, scale.floats().get(0));
         assertArrayEquals(of(32, -127, 95, -127), bytes(q));
         assertEquals(4, amax.floats().get(0));
@@ -111,7 +117,8 @@ class QuantTest {
         Tensor y = Tensor.allocate(DType.F32, 1, 4);
         Tensor q = Tensor.allocate(DType.F8_E4M3FN, 1, 4);
         Tensor scale = Tensor.allocate(DType.F32, 1);
-        row(y, 1, 4, 8, 4).quantScheme(QuantScheme.PER_ROW).quantized(q).scale(scale).scalePow2(true).clamp(2)
+        row(y, 1, 4, 8, 4).quantScheme(QuantScheme.PER_ROW).quantized(q).scale(scale)
+                .scalePow2(true).clamp(2)
                 .quantSource(QuantSource.ROUNDED).run(context);
         // 2 <= 448 * 2^-7: codes of 128, -256, 256, -256.
         assertEquals(0x1p-7f, scale.floats().get(0));
@@ -124,7 +131,8 @@ class QuantTest {
         Tensor y = Tensor.allocate(DType.F32, 1, 4);
         Tensor q = Tensor.allocate(DType.I8, 1, 4);
         Tensor scale = Tensor.allocate(DType.F32, 1);
-        row(y, 1, 1, 1, 1).quantScheme(QuantScheme.PER_ROW).quantized(q).scale(scale).amaxFloor(254).run(context);
+        row(y, 1, 1, 1, 1).quantScheme(QuantScheme.PER_ROW).quantized(q).scale(scale).amaxFloor(254)
+                .run(context);
         assertEquals(2, scale.floats().get(0));
     }
 
@@ -135,7 +143,8 @@ class QuantTest {
         Tensor scale = Tensor.allocate(DType.F32, 1, 2);
         double[] weight = ones(128);
         Arrays.fill(weight, 64, 128, 2);
-        row(y, weight).quantScheme(QuantScheme.PER_BLOCK).quantBlockSize(64).quantized(q).scale(scale).run(context);
+        row(y, weight).quantScheme(QuantScheme.PER_BLOCK).quantBlockSize(64).quantized(q)
+                .scale(scale).run(context);
         assertArrayEquals(new float[] {1 / 127f, 2 / 127f}, Data.floats(scale));
         for (int i = 0; i < 128; i++) {
             assertEquals(i % 2 == 0 ? 127 : -127, bytes(q)[i]);
@@ -178,7 +187,8 @@ class QuantTest {
         Tensor y = Tensor.allocate(DType.F32, 1, 64);
         Tensor q = Tensor.allocate(DType.F8_E4M3FN, 1, 64);
         Tensor scale = Tensor.allocate(DType.F8_E8M0FNU, 512);
-        row(y, ones(64)).quantScheme(QuantScheme.MXFP8).scaleLayout(ScaleLayout.SWIZZLED_128X4).quantized(q)
+        row(y, ones(64)).quantScheme(QuantScheme.MXFP8).scaleLayout(ScaleLayout.SWIZZLED_128X4)
+                .quantized(q)
                 .scale(scale).run(context);
         byte[] wanted = new byte[512];
         wanted[0] = 119;
@@ -186,7 +196,8 @@ class QuantTest {
         assertArrayEquals(wanted, bytes(scale));
         Tensor columns = Tensor.allocate(DType.F32, 1, 1);
         Tensor q8 = Tensor.allocate(DType.I8, 1, 64);
-        row(y, ones(64)).quantScheme(QuantScheme.PER_BLOCK).quantBlockSize(64).quantized(q8).scale(columns)
+        row(y, ones(64)).quantScheme(QuantScheme.PER_BLOCK).quantBlockSize(64).quantized(q8)
+                .scale(columns)
                 .scaleLayout(ScaleLayout.COLUMN_MAJOR).run(context);
         assertEquals(1 / 127f, columns.floats().get(0));
     }

@@ -10,7 +10,10 @@ import java.util.Random;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
-/** Calls at random, most of them wrong: each is run or refused, and none writes outside of its buffers. */
+/**
+ * Calls at random, most of them wrong: each is run or refused, and none writes outside of its
+ * buffers.
+ */
 class RandomCallsTest {
     private static final int CALLS = 200_000;
     private static final int GUARD = 256;
@@ -18,8 +21,12 @@ class RandomCallsTest {
 
     private final Random random = new Random(2026);
 
-    /** Memory of a tensor with guards on both sides, which are outside of the buffer that the tensor sees. */
-    private final ByteBuffer memory = ByteBuffer.allocateDirect(GUARD + SIZE + GUARD).order(ByteOrder.nativeOrder());
+    /**
+     * Memory of a tensor with guards on both sides, which are outside of the buffer that the tensor
+     * sees.
+     */
+    private final ByteBuffer memory = ByteBuffer.allocateDirect(GUARD + SIZE + GUARD)
+            .order(ByteOrder.nativeOrder());
     private final ByteBuffer visible = memory.slice(GUARD, SIZE).order(ByteOrder.nativeOrder());
 
     private int accepted;
@@ -28,7 +35,8 @@ class RandomCallsTest {
 
     @Test
     void everyCallIsRunOrRefused() {
-        try (Context context = Context.cpu(); Context gpu = Context.builder(Device.cuda(0)).dryRun(90).open()) {
+        try (Context context = Context.cpu();
+                Context gpu = Context.builder(Device.cuda(0)).dryRun(90).open()) {
             for (int i = 0; i < CALLS; i++) {
                 fill();
                 call(random.nextInt(20) == 0 ? gpu : context);
@@ -36,9 +44,11 @@ class RandomCallsTest {
             }
         }
         assertTrue(accepted > CALLS / 100, "accepted " + accepted);
-        assertTrue(refusedByTheBinding > CALLS / 100, "refused by the binding " + refusedByTheBinding);
+        assertTrue(refusedByTheBinding > CALLS / 100,
+                "refused by the binding " + refusedByTheBinding);
         refusedByTheLibrary.remove(Status.ERROR_UNSUPPORTED); // what that is depends on the library
-        assertEquals(EnumSet.of(Status.ERROR_ARGUMENT, Status.ERROR_SHAPE, Status.ERROR_DTYPE, Status.ERROR_LAYOUT,
+        assertEquals(EnumSet.of(Status.ERROR_ARGUMENT, Status.ERROR_SHAPE, Status.ERROR_DTYPE,
+        Status.ERROR_LAYOUT,
                 Status.ERROR_DEVICE), refusedByTheLibrary);
     }
 
@@ -61,7 +71,8 @@ class RandomCallsTest {
 
     private Norm description() {
         boolean layer = random.nextBoolean();
-        DType dtype = random.nextInt(30) == 0 ? anyOf(DType.values()) : anyOf(DType.F32, DType.BF16, DType.F16);
+        DType dtype = random.nextInt(30) == 0 ? anyOf(DType.values())
+                : anyOf(DType.F32, DType.BF16, DType.F16);
         Norm norm = layer ? Norm.layer(eps()) : Norm.rms(eps());
         norm.rounding(anyOf(Rounding.values())).residualRounding(anyOf(ResidualRounding.values()));
         int rank = 1 + random.nextInt(random.nextInt(20) == 0 ? 9 : 3);
@@ -84,7 +95,8 @@ class RandomCallsTest {
             stages(norm, dtype, shape);
         }
         if (random.nextInt(50) == 0) {
-            norm.quantScheme(anyOf(QuantScheme.values())).quantized(tensor(DType.I8, shape)).scale(tensor(DType.F32, 1))
+            norm.quantScheme(anyOf(QuantScheme.values())).quantized(tensor(DType.I8, shape))
+                    .scale(tensor(DType.F32, 1))
                     .quantBlockSize(random.nextInt(3) * 64);
         }
         return norm;
@@ -164,7 +176,8 @@ class RandomCallsTest {
 
     private void checkGuards(int call) {
         for (int i = 0; i < GUARD; i += 8) {
-            if (memory.getLong(i) != 0x5a5a5a5a5a5a5a5aL || memory.getLong(GUARD + SIZE + i) != 0x5a5a5a5a5a5a5a5aL) {
+            if (memory.getLong(i) != 0x5a5a5a5a5a5a5a5aL
+                    || memory.getLong(GUARD + SIZE + i) != 0x5a5a5a5a5a5a5a5aL) {
                 throw new AssertionError("call " + call + " wrote outside of its buffer");
             }
         }

@@ -20,7 +20,8 @@ class ReadmeTest {
         Path source = folder.resolve("Example.java");
         try {
             Files.writeString(source, block(readme, "java"));
-            Child.Result result = Child.run(Map.of(), List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString(),
+            Child.Result result = Child.run(Map.of(),
+                    List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                     "-cp", Child.CLASSES.toString(), source.toString()));
             assertEquals(block(readme, "text"), result.ok());
         } finally {
@@ -30,7 +31,8 @@ class ReadmeTest {
     }
 
     private static String block(String text, String language) {
-        Matcher matcher = Pattern.compile("^```" + language + "\n(.*?)^```", Pattern.MULTILINE | Pattern.DOTALL).matcher(text);
+        Matcher matcher = Pattern.compile("^```" + language + "\n(.*?)^```",
+                Pattern.MULTILINE | Pattern.DOTALL).matcher(text);
         assertTrue(matcher.find(), "no block of " + language);
         return matcher.group(1);
     }

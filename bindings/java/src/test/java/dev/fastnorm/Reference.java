@@ -24,7 +24,10 @@ final class Reference {
         this.rounding = rounding;
     }
 
-    /** y of one row; the rounded sums with the residual are in `row` already. Null is no weight, no bias. */
+    /**
+     * y of one row; the rounded sums with the residual are in `row` already. Null is no weight, no
+     * bias.
+     */
     double[] run(double[] row, double[] weight, double[] bias) {
         int n = row.length;
         mean = 0;
@@ -80,7 +83,8 @@ final class Reference {
             return (short) (bits >>> 16);
         }
         int sign = bits >>> 16 & 0x8000;
-        return (short) (value == 0 ? sign : sign | ((bits >>> 23 & 0xff) - 112) << 10 | bits >>> 13 & 0x3ff);
+        return (short) (value == 0 ? sign
+                : sign | ((bits >>> 23 & 0xff) - 112) << 10 | bits >>> 13 & 0x3ff);
     }
 
     static double value16(DType dtype, short bits) {

@@ -51,7 +51,8 @@ class TensorTest {
         assertEquals(DType.I64, Tensor.of(direct(16).asLongBuffer(), 2).dtype());
         assertEquals(DType.BF16, Tensor.of(direct(16).asShortBuffer(), DType.BF16, 8).dtype());
         assertEquals(DType.F16, Tensor.of(direct(16), DType.F16, 8).dtype());
-        assertEquals(DType.F8_E4M3FN, Tensor.of(ByteBuffer.allocateDirect(16), DType.F8_E4M3FN, 16).dtype());
+        assertEquals(DType.F8_E4M3FN, Tensor.of(ByteBuffer.allocateDirect(16), DType.F8_E4M3FN, 16)
+                .dtype());
     }
 
     @Test
@@ -59,9 +60,11 @@ class TensorTest {
         ByteBuffer bytes = direct(64);
         long base = Tensor.of(bytes, DType.F32, 16).address();
         assertEquals(base + 8, Tensor.of(bytes.position(8), DType.F32, 14).address());
-        assertEquals(base + 8, Tensor.of(bytes.slice().order(ByteOrder.nativeOrder()), DType.F32, 14).address());
+        assertEquals(base + 8,
+                Tensor.of(bytes.slice().order(ByteOrder.nativeOrder()), DType.F32, 14).address());
         assertEquals(base + 20, Tensor.of(bytes.asFloatBuffer().position(3), 11).address());
-        assertEquals(base + 8 + 6, Tensor.of(bytes.asShortBuffer().position(3), DType.F16, 25).address());
+        assertEquals(base + 8 + 6, Tensor.of(bytes.asShortBuffer().position(3), DType.F16, 25)
+                .address());
         assertEquals(base + 8 + 4, Tensor.of(bytes.asIntBuffer().position(1), 13).address());
         bytes.position(0);
         assertEquals(base + 24, Tensor.of(bytes.asLongBuffer().position(3), 5).address());
@@ -75,21 +78,29 @@ class TensorTest {
 
     @Test
     void heapBuffers() {
-        refused("on the Java heap; required: a direct one", () -> Tensor.of(FloatBuffer.allocate(4), 4));
-        refused("on the Java heap; required: a direct one", () -> Tensor.of(FloatBuffer.wrap(new float[4]), 4));
-        refused("on the Java heap; required: a direct one", () -> Tensor.of(ByteBuffer.allocate(4), DType.I8, 4));
-        refused("on the Java heap; required: a direct one", () -> Tensor.of(ShortBuffer.allocate(4), DType.F16, 4));
-        refused("on the Java heap; required: a direct one", () -> Tensor.of(IntBuffer.allocate(4), 4));
-        refused("on the Java heap; required: a direct one", () -> Tensor.of(LongBuffer.allocate(4), 4));
+        refused("on the Java heap; required: a direct one",
+                () -> Tensor.of(FloatBuffer.allocate(4), 4));
+        refused("on the Java heap; required: a direct one",
+                () -> Tensor.of(FloatBuffer.wrap(new float[4]), 4));
+        refused("on the Java heap; required: a direct one",
+                () -> Tensor.of(ByteBuffer.allocate(4), DType.I8, 4));
+        refused("on the Java heap; required: a direct one",
+                () -> Tensor.of(ShortBuffer.allocate(4), DType.F16, 4));
+        refused("on the Java heap; required: a direct one",
+                () -> Tensor.of(IntBuffer.allocate(4), 4));
+        refused("on the Java heap; required: a direct one",
+                () -> Tensor.of(LongBuffer.allocate(4), 4));
     }
 
     @Test
     void byteOrder() {
         ByteBuffer foreign = ByteBuffer.allocateDirect(16)
-                .order(ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? ByteOrder.LITTLE_ENDIAN : ByteOrder.BIG_ENDIAN);
+                .order(ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN ? ByteOrder.LITTLE_ENDIAN
+                : ByteOrder.BIG_ENDIAN);
         refused("required: ByteOrder.nativeOrder()", () -> Tensor.of(foreign, DType.F32, 4));
         refused("required: ByteOrder.nativeOrder()", () -> Tensor.of(foreign.asFloatBuffer(), 4));
-        refused("required: ByteOrder.nativeOrder()", () -> Tensor.of(foreign.asShortBuffer(), DType.F16, 4));
+        refused("required: ByteOrder.nativeOrder()",
+                () -> Tensor.of(foreign.asShortBuffer(), DType.F16, 4));
         assertEquals(DType.I8, Tensor.of(foreign, DType.I8, 16).dtype());
         assertEquals(DType.F4_E2M1FN, Tensor.of(foreign, DType.F4_E2M1FN, 32).dtype());
     }
@@ -133,16 +144,20 @@ class TensorTest {
         assertEquals(6, corner.floats().remaining());
         assertSame(tensor.buffer(), corner.buffer());
         assertEquals(tensor.address(), corner.view(-10, new long[] {16}, null).address());
-        refused("28 bytes from its first element on", () -> tensor.view(10, new long[] {2, 2}, new long[] {5, 1}));
+        refused("28 bytes from its first element on",
+                () -> tensor.view(10, new long[] {2, 2}, new long[] {5, 1}));
         refused("offset is 17 elements; required: inside of the buffer, 0 to 16",
                 () -> tensor.view(17, new long[] {0}, null));
         refused("offset is -11 elements; required: inside of the buffer, -10 to 6",
                 () -> corner.view(-11, new long[] {1}, null));
-        refused("offset is 4611686018427387904 elements", () -> tensor.view(1L << 62, new long[] {1}, null));
-        refused("required: one stride for each extent", () -> tensor.view(0, new long[] {1}, new long[] {1, 1}));
+        refused("offset is 4611686018427387904 elements",
+                () -> tensor.view(1L << 62, new long[] {1}, null));
+        refused("required: one stride for each extent",
+                () -> tensor.view(0, new long[] {1}, new long[] {1, 1}));
         Tensor fours = Tensor.allocate(DType.F4_E2M1FN, 8);
         assertEquals(fours.address() + 1, fours.view(2, new long[] {6}, null).address());
-        refused("offset is 1 elements of F4_E2M1FN; required: whole bytes", () -> fours.view(1, new long[] {1}, null));
+        refused("offset is 1 elements of F4_E2M1FN; required: whole bytes",
+                () -> fours.view(1, new long[] {1}, null));
         Tensor device = Tensor.at(Device.cuda(1), 4096, DType.BF16, 8, 64);
         Tensor heads = device.view(-64, new long[] {9, 32}, new long[] {64, 1});
         assertEquals(4096 - 128, heads.address());
@@ -155,9 +170,11 @@ class TensorTest {
         Tensor wild = Tensor.of(direct(16).asFloatBuffer(), 4).withStrides(1L << 40);
         Tensor y = Tensor.allocate(DType.F32, 4);
         try (Context context = Context.cpu()) {
-            FastnormException thrown = assertThrows(FastnormException.class, () -> Norm.rms(0).x(wild).y(y).run(context));
+            FastnormException thrown = assertThrows(FastnormException.class,
+                    () -> Norm.rms(0).x(wild).y(y).run(context));
             assertEquals(Status.ERROR_LAYOUT, thrown.status());
-            thrown = assertThrows(FastnormException.class, () -> Norm.many(Norm.rms(0).x(wild).y(y)).run(context));
+            thrown = assertThrows(FastnormException.class,
+                    () -> Norm.many(Norm.rms(0).x(wild).y(y)).run(context));
             assertEquals("args[0].x.strides[0] is 1099511627776; required: 1, a contiguous last dimension",
                     thrown.getMessage());
         }
@@ -176,7 +193,8 @@ class TensorTest {
     @Test
     void readOnlyOutputs() {
         Tensor tensor = Tensor.of(direct(16).asFloatBuffer().asReadOnlyBuffer(), 1, 4);
-        Consumer<Consumer<Tensor>> isRefused = setter -> refused("is written and its buffer is read-only", () -> {
+        Consumer<Consumer<Tensor>> isRefused = setter ->
+                refused("is written and its buffer is read-only", () -> {
             setter.accept(tensor);
             return null;
         });
@@ -205,9 +223,12 @@ class TensorTest {
 
     @Test
     void allocateRefuses() {
-        refused("required: extents >= 0 and fewer than 2^31 bytes", () -> Tensor.allocate(DType.F32, 1L << 29));
-        refused("required: extents >= 0 and fewer than 2^31 bytes", () -> Tensor.allocate(DType.F32, -1));
-        refused("required: extents >= 0 and fewer than 2^31 bytes", () -> Tensor.allocate(DType.F32, 1L << 62, 4));
+        refused("required: extents >= 0 and fewer than 2^31 bytes",
+                () -> Tensor.allocate(DType.F32, 1L << 29));
+        refused("required: extents >= 0 and fewer than 2^31 bytes",
+                () -> Tensor.allocate(DType.F32, -1));
+        refused("required: extents >= 0 and fewer than 2^31 bytes",
+                () -> Tensor.allocate(DType.F32, 1L << 62, 4));
         refused("required: as many values", () -> Tensor.copyOf(new float[3], 4));
         refused("required: as many values", () -> Tensor.copyOf(new float[5], 4));
     }
@@ -222,7 +243,8 @@ class TensorTest {
         assertEquals(3, halves.shorts().remaining());
         assertEquals(7, ((ShortBuffer) halves.buffer()).get(3));
         assertThrows(IllegalStateException.class, halves::floats);
-        assertThrows(IllegalStateException.class, () -> Tensor.at(Device.cuda(0), 4096, DType.F32, 1).floats());
+        assertThrows(IllegalStateException.class,
+                () -> Tensor.at(Device.cuda(0), 4096, DType.F32, 1).floats());
     }
 
     @Test

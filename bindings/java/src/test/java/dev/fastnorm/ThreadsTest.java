@@ -16,7 +16,8 @@ import org.junit.jupiter.api.Test;
 class ThreadsTest {
     private static final int THREADS = 8;
 
-    private static void together(java.util.function.IntFunction<Callable<Void>> task) throws Exception {
+    private static void together(
+            java.util.function.IntFunction<Callable<Void>> task) throws Exception {
         ExecutorService pool = Executors.newFixedThreadPool(THREADS);
         try {
             List<Future<Void>> running = new ArrayList<>();
@@ -41,7 +42,8 @@ class ThreadsTest {
                 Norm norm = Norm.rms(eps).xInPlace(x);
                 String text = "eps is " + (int) eps + "; required: finite and >= 0";
                 for (int call = 0; call < 5000; call++) {
-                    FastnormException thrown = assertThrows(FastnormException.class, () -> norm.run(context));
+                    FastnormException thrown = assertThrows(FastnormException.class,
+                            () -> norm.run(context));
                     assertEquals(text, thrown.getMessage());
                 }
                 return null;
@@ -55,7 +57,8 @@ class ThreadsTest {
         try (Context context = Context.cpu()) {
             for (int round = 0; round < 200; round++) {
                 Tensor x = Data.rows(new float[] {2, 2, 4, -4}, 2);
-                Norm norm = Norm.rms(0).x(x).y(Tensor.allocate(DType.F32, 2, 2)).weight(Tensor.copyOf(new float[] {1, 1}, 2));
+                Norm norm = Norm.rms(0).x(x).y(Tensor.allocate(DType.F32, 2, 2))
+                        .weight(Tensor.copyOf(new float[] {1, 1}, 2));
                 together(i -> () -> {
                     assertEquals(1, norm.query(context).launches());
                     return null;

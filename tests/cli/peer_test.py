@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""`fastnorm peer bench` with ranks as threads of the CPU: the program compares the results itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from program import SUCCESS, USAGE, main
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+QUICK = ("--calls", 2, "--repeats", 2, "--replays", 3)
+
+CASES = {
+    "all-reduce": ("--rows", 5, "--columns", 96),
+    "all-reduce, codes": ("--rows", 3, "--columns", 64, "--ranks", 3, "--quantise", "per-row"),
+    "all-reduce, two-shot": ("--rows", 7, "--columns", 40, "--ranks", 3, "--algorithm", "two-shot"),
+    "sharded": ("--sharded", "--rows", 5, "--columns", 96, "--ranks", 3),
+    "sharded, layer": ("--sharded", "--layer", "--rows", 4, "--columns", 50, "--dtype", "f32"),
+    "sharded, two parts": ("--sharded", "--rows", 9, "--columns", 256, "--columns2", 128),
+}
+
+REFUSED = {
+    "columns2 alone": (("--columns2", 64), "--columns2 needs --sharded"),
+    "codes of sharded rows": (("--sharded", "--quantise", "per-row"), "--quantise"),
+    "long rows": (("--sharded", "--columns", 8200), "a multiple of 128"),
+    "NCCL on a CPU": (("--nccl",), "--nccl needs GPUs"),
+    "processes on a CPU": (("--processes",), "--processes needs GPUs"),
+    "one rank": (("--ranks", 1), "--ranks"),
+}
+
+
+def test_compare_peers(program):
+    """bench/compare_peers.py has a line with a time for each case."""
+    sys.path.insert(0, str(BENCH))
+    from compare import lines
+
+    path = program.work / "peers.csv"
+    ran = subprocess.run(
+        [sys.executable, BENCH / "compare_peers.py", "--program", program.path, "--device", "cpu",
+         "--ranks", "4", "--rows", "1", "8", "--columns", "96", "--repeats", "1", "--csv", path],
+        capture_output=True, text=True,
+    )
+    cases = program.cases
+    cases.equal("compare_peers: exit code", ran.returncode, 0)
+    rows = lines.read(path)["results"] if path.exists() else []
+    found = [(r["family"], r["rows"], r.get("algorithm")) for r in rows]
+    wanted = [("allreduce", 1, "one-shot"), ("allreduce", 8, "one-shot"),
+              ("allreduce", 8, "two-shot"), ("allreduce", 8, "auto")]
+    cases.equal("compare_peers: the all-reduces", found[:4], wanted)
+    sharded = [r for r in rows if r["family"] == "sharded"]
+    cases.check("compare_peers: sharded norms", len(sharded) == 4, found)
+    cases.check("compare_peers: times", rows and all(r["us"] > 0 for r in rows), rows)
+
+
+def test(program):
+    cases = program.cases
+    for name, options in CASES.items():
+        result = program.json(name, "peer", "bench", *options, *QUICK)
+        sharded = "--sharded" in options
+        cases.equal(
+            f"{name}: family",
+            result.get("family"),
+            "peer_sharded_norm" if sharded else "peer_allreduce_norm",
+        )
+        cases.equal(f"{name}: replays", result.get("replays"), 3)
+        cases.check(f"{name}: a time", result.get("median_us", 0) > 0, result)
+        cases.equal(f"{name}: columns2", result.get("columns2"), 128 if "parts" in name else None)
+    for name in ("all-reduce", "sharded"):
+        result = program.json(
+            f"{name}: a rank missing",
+            "peer",
+            "bench",
+            *CASES[name],
+            *("--missing", "--wait-ms", 50),
+        )
+        cases.check(f"{name}: ranks stopped", result.get("stopped_ranks", 0) >= 1, result)
+    text = program.expect("text", SUCCESS, "peer", "bench", *CASES["sharded"], *QUICK)
+    for part in ("3 ranks, kernel", "right on all ranks, and 3 times more", "median"):
+        cases.check(f"text: {part}", part in text, text)
+    test_compare_peers(program)
+    for name, (options, says) in REFUSED.items():
+        program.expect(name, USAGE, "peer", "bench", *options, says=says)
+
+
+main(test)
