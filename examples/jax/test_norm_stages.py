@@ -271,7 +271,8 @@ def test_vmap(suite):
     )
     each = jax.vmap(lambda x, s, t: fs.modulated_norm(x, s, t, EPS))(a.x, a.scale, a.shift)
     suite.check(
-        "vmap: modulators of each", bits(each) == bits(fs.modulated_norm(a.x, a.scale, a.shift, EPS))
+        "vmap: modulators of each",
+        bits(each) == bits(fs.modulated_norm(a.x, a.scale, a.shift, EPS)),
     )
 
 

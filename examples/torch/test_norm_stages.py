@@ -194,7 +194,7 @@ def test_sandwich_gradients(suite):
             )
             names = ("dx", "dresidual", "dbranch_weight", "dweight")
             for name, found, leaf in zip(names, leaves, exact):
-                # The stored sum and its gradient round, too. A weight's gradient is a sum of six
+                # residual_out and its gradient round, too. A weight's gradient is a sum of six
                 # terms, which are about 1 and may cancel.
                 close = near(found.grad, leaf.grad, dtype, 4, 6.0 if "weight" in name else 1.0)
                 suite.check(
