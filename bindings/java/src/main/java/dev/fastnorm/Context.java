@@ -4,7 +4,6 @@ import java.lang.ref.Cleaner;
 import java.nio.file.FileSystems;
 import java.nio.file.Path;
 import java.util.Objects;
-import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * One device, ready for calls. Open one for each device when the program starts, share it between
@@ -15,7 +14,7 @@ import java.util.concurrent.atomic.AtomicLong;
  * One that is never closed goes when the collector finds it.
  */
 public final class Context implements AutoCloseable {
-    private static final Cleaner CLEANER = Cleaner.create();
+    static final Cleaner CLEANER = Cleaner.create();
 
     private final Device device;
     private final Handle handle;
@@ -216,55 +215,25 @@ public final class Context implements AutoCloseable {
         }
     }
 
-    /** The native context and the number of calls in it. It must not know the Context. */
-    private static final class Handle implements Runnable {
-        private static final long CLOSED = Long.MIN_VALUE;
-
-        private final long address;
+    /** The native context and its log sink. */
+    private static final class Handle extends NativeHandle {
+        private final long context;
         private final long sink;
-        private final AtomicLong calls = new AtomicLong(); // CLOSED or 0, plus the number of calls
 
-        Handle(long address, long sink) {
-            this.address = address;
+        Handle(long context, long sink) {
+            super(context, "context");
+            this.context = context;
             this.sink = sink;
         }
 
-        boolean isClosed() {
-            return calls.get() < 0;
-        }
-
-        long acquire() {
-            long before;
-            do {
-                before = calls.get();
-                if (before < 0) {
-                    throw new IllegalStateException("context is closed");
-                }
-            } while (!calls.compareAndSet(before, before + 1));
-            return address;
-        }
-
-        void release() {
-            if (calls.decrementAndGet() == CLOSED) {
-                end();
-            }
-        }
-
-        /** Close: the cleaner runs it once. */
         @Override
-        public void run() {
-            if (calls.getAndAdd(CLOSED) == 0) {
-                end();
-            }
+        void end() {
+            free(context, sink);
         }
 
-        private void end() {
-            free(address, sink);
-        }
-
-        static void free(long address, long sink) {
-            if (address != 0) {
-                Raw.fastnorm_context_destroy(address);
+        static void free(long context, long sink) {
+            if (context != 0) {
+                Raw.fastnorm_context_destroy(context);
             }
             if (sink != 0) {
                 Raw.fnj_sink_destroy(sink);

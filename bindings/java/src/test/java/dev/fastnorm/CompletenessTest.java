@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
-import static org.junit.jupiter.api.Assumptions.assumeFalse;
 
 import java.io.IOException;
 import java.lang.reflect.Field;
@@ -13,8 +12,6 @@ import java.lang.reflect.Modifier;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
-import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
@@ -43,28 +40,23 @@ class CompletenessTest {
             Map.entry("fastnorm_gate_position", GatePosition.class),
             Map.entry("fastnorm_gate_source", GateSource.class),
             Map.entry("fastnorm_sum_rounding", SumRounding.class),
-            Map.entry("fastnorm_modulation_rounding", ModulationRounding.class));
+            Map.entry("fastnorm_modulation_rounding", ModulationRounding.class),
+            Map.entry("fastnorm_peer_algorithm", PeerAlgorithm.class),
+            Map.entry("fastnorm_peer_sum_rounding", PeerSumRounding.class),
+            Map.entry("fastnorm_peer_error", PeerFailure.class));
 
     /**
-     * Enums whose values are methods: rms and layer, dryRun, pdlWait and its siblings,
-     * accumulateDweight, mropeInterleaved, rope and its siblings, writeTrace. The ids of a profile
-     * are names that the library gives.
+     * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings,
+     * accumulateDweight, mropeInterleaved, rope and its siblings, writeTrace), constants of Peer,
+     * or names that the library gives (the ids of a profile).
      */
     private static final Set<String> METHODS = Set.of(
             "fastnorm_norm_kind=0,1", "fastnorm_context_flags=1", "fastnorm_norm_flags=1,2,4,8",
             "fastnorm_norm_backward_flags=1,2,8,16", "fastnorm_trace_format=0",
             "fastnorm_norm_heads_flags=8", "fastnorm_norm_heads_part_flags=1,2,4,8,16,32",
-            "fastnorm_norm_heads_backward_flags=64,128",
+            "fastnorm_norm_heads_backward_flags=64,128", "fastnorm_peer_limits=8,128",
             "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
                     .collect(Collectors.joining(",")));
-
-    /** Starts of the names of what has raw calls and no Java class yet: skipped, and counted. */
-    private static final List<String> WITHOUT_CLASS = List.of("fastnorm_peer_");
-
-    private static void assumeClass(String name) {
-        assumeFalse(WITHOUT_CLASS.stream().anyMatch(name::startsWith),
-                name + ": the peer calls have no Java class yet");
-    }
 
     private static Set<Integer> constants(Class<?> type) {
         return Stream.of(type.getDeclaredFields()).filter(f -> Modifier.isStatic(f.getModifiers()))
@@ -91,7 +83,6 @@ class CompletenessTest {
     }
 
     private static void checkEnum(String name) throws Exception {
-        assumeClass(name);
         Set<Integer> raw = constants(Class.forName("dev.fastnorm." + name));
         Class<? extends Enum<?>> type =
                 name.equals("fastnorm_status") ? Status.class : ENUMS.get(name);
@@ -298,8 +289,7 @@ class CompletenessTest {
         }
         NormHeadsBackwardPart part = NormHeadsBackwardPart.of(tensors.get("DY"))
                 .layer(2, tensors.get("X")).weightOffset(3).rounding(Rounding.EVERY_STEP)
-                .rope(-1).ropeInterleaved(true).ropeInverse(true).acrossHeads(true)
-                .accumulateDweight(true).accumulateDbias(true)
+                .rope(-1).ropeInterleaved(true).ropeInverse(true).acrossHeads(true).accumulateDweight(true).accumulateDbias(true)
                 .weight(tensors.get("WEIGHT")).mean(tensors.get("MEAN")).rstd(tensors.get("RSTD"))
                 .dx(tensors.get("DX")).dweight(tensors.get("DWEIGHT")).dbias(tensors.get("DBIAS"));
         long[] own = part.encoded().words();
@@ -382,18 +372,83 @@ class CompletenessTest {
         assertEquals(words.length, checkFields("MLA_DECODE_", words, tensors, scalars));
     }
 
-    /** Each family of the raw layer is one that a test above compares, or is skipped. */
+    /** Every scalar and every tensor is set by a method of the peers' calls, at its own place. */
+    @Test
+    void fieldsOfPeerCalls() throws Exception {
+        try (Context context = Context.cpu();
+                Peer peer = Peer.builder(context, 0, 2, DType.F32, 8).create()) {
+            long address = PeerCall.addressOf(peer);
+            Map<String, Long> scalars = new LinkedHashMap<>();
+            scalars.put("PEER", address);
+            scalars.put("KIND", 1L);
+            scalars.put("EPS", (long) Float.floatToIntBits(2));
+            scalars.put("WEIGHT_OFFSET", (long) Float.floatToIntBits(3));
+            scalars.put("ROUNDING", (long) Rounding.NORMALIZED.id);
+            scalars.put("FLAGS", 7L);
+            scalars.put("RESERVED", 0L);
+            Map<String, Tensor> tensors = new LinkedHashMap<>();
+            for (String name : new String[] {"X", "WEIGHT", "BIAS", "Y", "X2", "WEIGHT2", "BIAS2",
+                "Y2"}) {
+                tensors.put(name, strided(tensors.size()));
+            }
+            PeerShardedNorm sharded = PeerShardedNorm.layer(peer, 2).weightOffset(3)
+                    .rounding(Rounding.NORMALIZED)
+                    .pdlWait(true).pdlTrigger(true).pdlConstantWeights(true)
+                    .x(tensors.get("X")).weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS"))
+                    .y(tensors.get("Y")).x2(tensors.get("X2")).weight2(tensors.get("WEIGHT2"))
+                    .bias2(tensors.get("BIAS2")).y2(tensors.get("Y2"));
+            long[] words = sharded.encoded().words();
+            assertEquals(words.length,
+                    checkFields("PEER_SHARDED_NORM_", words, tensors, scalars));
+            scalars.put("ROUNDING", (long) Rounding.EVERY_STEP.id);
+            scalars.put("RESIDUAL_ROUNDING", (long) ResidualRounding.ROUND_BEFORE_STATISTICS.id);
+            scalars.put("SUM_ROUNDING", (long) PeerSumRounding.EXACT.id);
+            scalars.put("QUANT_SCHEME", (long) QuantScheme.NVFP4.id);
+            scalars.put("QUANT_BLOCK_SIZE", 128L);
+            scalars.put("QUANT_SOURCE", (long) QuantSource.ROUNDED.id);
+            scalars.put("SCALE_LAYOUT", (long) ScaleLayout.SWIZZLED_128X4.id);
+            scalars.put("SCALE_POW2", 1L);
+            scalars.put("AMAX_FLOOR", (long) Float.floatToIntBits(5));
+            scalars.put("CLAMP", (long) Float.floatToIntBits(6));
+            scalars.put("QUANT_DIVISION", (long) QuantDivision.DIVIDE.id);
+            tensors.clear();
+            for (String name : new String[] {"X", "RESIDUAL", "WEIGHT", "BIAS", "Y",
+                "RESIDUAL_OUT", "MEAN", "RSTD", "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX",
+                "CLAMP_SCALE"}) {
+                tensors.put(name, strided(tensors.size()));
+            }
+            PeerAllreduceNorm allreduce = PeerAllreduceNorm.layer(peer, 2).weightOffset(3)
+                    .rounding(Rounding.EVERY_STEP)
+                    .residualRounding(ResidualRounding.ROUND_BEFORE_STATISTICS)
+                    .sumRounding(PeerSumRounding.EXACT)
+                    .pdlWait(true).pdlTrigger(true).pdlConstantWeights(true)
+                    .quantScheme(QuantScheme.NVFP4).quantBlockSize(128)
+                    .quantSource(QuantSource.ROUNDED).scaleLayout(ScaleLayout.SWIZZLED_128X4)
+                    .scalePow2(true).amaxFloor(5).clamp(6).quantDivision(QuantDivision.DIVIDE)
+                    .x(tensors.get("X")).residual(tensors.get("RESIDUAL"))
+                    .weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS"))
+                    .y(tensors.get("Y")).residualOut(tensors.get("RESIDUAL_OUT"))
+                    .mean(tensors.get("MEAN")).rstd(tensors.get("RSTD"))
+                    .globalScale(tensors.get("GLOBAL_SCALE"))
+                    .quantized(tensors.get("QUANTIZED")).scale(tensors.get("SCALE"))
+                    .amax(tensors.get("AMAX")).clampScale(tensors.get("CLAMP_SCALE"));
+            words = allreduce.encoded().words();
+            assertEquals(words.length,
+                    checkFields("PEER_ALLREDUCE_NORM_", words, tensors, scalars));
+        }
+    }
+
+    /** Each family of the raw layer is one that a test above compares. */
     @TestFactory
     Stream<DynamicTest> families() {
         Set<String> compared = Set.of("NORM", "NORM_BACKWARD", "NORM_HEADS", "NORM_HEADS_PART",
-                "NORM_HEADS_BACKWARD", "NORM_HEADS_BACKWARD_PART", "MLA_DECODE");
+                "NORM_HEADS_BACKWARD", "NORM_HEADS_BACKWARD_PART", "MLA_DECODE",
+                "PEER_ALLREDUCE_NORM", "PEER_SHARDED_NORM");
         return Stream.of(Words.class.getDeclaredFields()).map(Field::getName)
                 .filter(name -> name.endsWith("_MAX_WORDS"))
                 .map(name -> name.substring(0, name.length() - "_MAX_WORDS".length()))
-                .map(name -> DynamicTest.dynamicTest(name, () -> {
-                    assumeClass("fastnorm_" + name.toLowerCase(Locale.ROOT));
-                    assertTrue(compared.contains(name), name);
-                }));
+                .map(name -> DynamicTest.dynamicTest(name,
+                        () -> assertTrue(compared.contains(name), name)));
     }
 
     /** A defect of the encoder ends in an error of the binding, not in a wild read. */
