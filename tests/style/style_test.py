@@ -264,8 +264,15 @@ def check_tables(cases):
 
 
 PROSE_COLUMNS = 100
-# A change of this header compiles everything anew: one line has 101 columns.
-NOT_YET = ["include/fastnorm/norm.h"]
+# Files whose lines are cut when the features that change them are merged.
+NOT_YET = [
+    "bindings/go/norm_backward.go",
+    "bindings/go/norm_backward_test.go",
+    "bindings/java/src/main/java/dev/fastnorm/NormBackward.java",
+    "bindings/java/src/test/java/dev/fastnorm/CompletenessTest.java",
+    "bindings/java/src/test/java/dev/fastnorm/NormBackwardTest.java",
+    "bindings/rust/fastnorm/src/norm_backward.rs",
+]
 # (lines, words) that a page may have.
 PAGE_LIMITS = {"README.md": (200, 1500), "bench/README.md": (200, 2500)}
 

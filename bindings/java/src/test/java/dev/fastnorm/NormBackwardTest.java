@@ -66,8 +66,7 @@ class NormBackwardTest {
             }
             for (int i = 0; i < N; i++) {
                 double xhat = (x[row * N + i] - mean) * rstd;
-                dx[row * N + i] = (dy[row * N + i] * weight[i] - c2 - xhat * c1) * rstd
-                        + residualGradient[row * N + i];
+                dx[row * N + i] = (dy[row * N + i] * weight[i] - c2 - xhat * c1) * rstd + residualGradient[row * N + i];
             }
         }
     }
@@ -92,8 +91,7 @@ class NormBackwardTest {
             Tensor ofX = Tensor.allocate(DType.F32, ROWS, N);
             Tensor ofWeight = Tensor.allocate(DType.F32, N);
             Tensor ofBias = Tensor.allocate(DType.F32, N);
-            NormBackward call = (layer ? NormBackward.layer(EPS) : NormBackward.rms(EPS)).x(rows)
-                    .weight(weights)
+            NormBackward call = (layer ? NormBackward.layer(EPS) : NormBackward.rms(EPS)).x(rows).weight(weights)
                     .dy(Data.tensor(DType.F32, dy, ROWS, N))
                     .dresidualIn(Data.tensor(DType.F32, residualGradient, ROWS, N))
                     .rstd(saved ? rstd : null).mean(saved && layer ? mean : null)
@@ -123,10 +121,8 @@ class NormBackwardTest {
         Tensor gated = Tensor.allocate(DType.F32, ROWS, N);
         Tensor plain = Tensor.allocate(DType.F32, ROWS, N);
         Tensor ofGate = Tensor.allocate(DType.F32, ROWS, N);
-        NormBackward call = NormBackward.rms(EPS).x(Data.tensor(DType.F32, x, ROWS, N))
-                .groupSize(32)
-                .dy(Data.tensor(DType.F32, dy, ROWS, N))
-                .gate(Data.tensor(DType.F32, gate, ROWS, N));
+        NormBackward call = NormBackward.rms(EPS).x(Data.tensor(DType.F32, x, ROWS, N)).groupSize(32)
+                .dy(Data.tensor(DType.F32, dy, ROWS, N)).gate(Data.tensor(DType.F32, gate, ROWS, N));
         call.dx(gated).dgate(ofGate).run(context);
         NormBackward.rms(EPS).x(Data.tensor(DType.F32, x, ROWS, N)).groupSize(32)
                 .dy(Data.tensor(DType.F32, product, ROWS, N)).dx(plain).run(context);
@@ -139,8 +135,7 @@ class NormBackwardTest {
             difference += Math.abs(Data.get(plain, i) - Data.get(gated, i));
         }
         assertTrue(difference > 1);
-        assertThrows(FastnormException.class,
-                () -> call.gateSource(GateSource.ROUNDED).run(context));
+        assertThrows(FastnormException.class, () -> call.gateSource(GateSource.ROUNDED).run(context));
     }
 
     @Test
@@ -153,8 +148,7 @@ class NormBackwardTest {
         }
         NormBackward[] parts = new NormBackward[4];
         for (int i = 0; i < 4; i++) {
-            parts[i] = (i % 2 == 0 ? NormBackward.rms(EPS) : NormBackward.layer(EPS)).x(rows)
-                    .dy(gradient).dx(found[i]);
+            parts[i] = (i % 2 == 0 ? NormBackward.rms(EPS) : NormBackward.layer(EPS)).x(rows).dy(gradient).dx(found[i]);
         }
         parts[0].run(context);
         parts[1].run(context);
