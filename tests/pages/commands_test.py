@@ -37,7 +37,7 @@ NO_PACKAGE = re.compile(r"No module named '?([\w.]+)|([\w.]+) is not installed")
 
 # What is done with a command, by how it begins: (expression, action, more).
 #   run        it must end with 0
-#   bench      the same; without a GPU it may only be refused for want of one, and it may be stopped
+#   bench      the same, or stopped after a few seconds; without a GPU it may be refused for that
 #   configure  run in a copy of the checkout's files
 #   dry        run there with -n
 #   other      the named test runs it
@@ -59,6 +59,7 @@ RULES = [
     (r"tools/test --list$", "run", ""),
     (r"tools/test --stage style$", "other", "tests/style/style_test.py"),
     (r"tools/docs$", "other", "tools/testing/stages.py"),
+    (r"build/tests/check/", "bench", ""),
     (r"build/tests/", "run", ""),
     (r"cc example.c ", "other", "pkgconfig/consumer_test.py"),
     (r"cc examples/peer/ranks.c ", "run", ""),
