@@ -21,13 +21,17 @@ NORMS = ("rms", "layer", "add", "add_layer")
 CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded")
 BACKWARD = [norm + "_backward" for norm in NORMS]
 FOUR_DIGITS = 2e-3  # how far a product of three numbers of four digits may be off
+STAGES = {"gated": 3, "sandwich": 4, "adaln": 4}  # tensors that a call reads and writes
 OPS = [norm + codes for norm in NORMS for codes in CODES] + BACKWARD + ["qk", "qk_rounded"]
+OPS += STAGES
 
 
 def expected_bytes(op, size, rows, n):
     """(all bytes of a call, those of scales), by hand; elements have `size` bytes."""
     if op.startswith("qk"):
         return 2 * size * rows * 72 * n, 0
+    if op in STAGES:
+        return STAGES[op] * size * rows * n, 0
     if op.endswith("_backward"):
         return (4 if op.startswith("add") else 3) * size * rows * n + statistics_bytes(op, rows), 0
     scales = 0
@@ -115,7 +119,11 @@ def check_rows(cases, document, ops, shapes, dtypes):
             [w for w in words if w in ("bf16", "f16", "f32")][:1],
             [r["dtype"]],
         )
-        cases.equal(f"{key}: kernel's norm", "layer" in words, "layer" in r["op"])
+        if r["op"] in STAGES:
+            named = {"stages", {"adaln": "modulated"}.get(r["op"], r["op"])}
+            cases.check(f"{key}: kernel's form", named & set(words), r["kernel"])
+        else:
+            cases.equal(f"{key}: kernel's norm", "layer" in words, "layer" in r["op"])
 
 
 def test_cpu(program):
@@ -580,8 +588,9 @@ def test_pretended_gpu(program):
         )
         shrink = (4 if r["dtype"] == "f32" else 2) * (2 if "nvfp4" in r["op"] else 1)
         written = 1 / shrink if r["op"].endswith(("fp8", "nvfp4")) else 1
-        adds = r["op"].startswith("add")
-        kind = f"R{2 + adds}W1 " if backward else f"R{1 + adds}W{adds + written:g} "
+        adds = r["op"].startswith("add") or STAGES.get(r["op"]) == 4
+        joins = backward or r["op"] == "gated"
+        kind = f"R{2 + adds}W1 " if joins else f"R{1 + adds}W{adds + written:g} "
         program.cases.check(
             f"{key}: ceiling",
             r["ceiling"].startswith(kind)

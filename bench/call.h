@@ -23,17 +23,19 @@ inline fastnorm_dtype dtype_of(const Case& c) {
                                               : FASTNORM_DTYPE_BF16);
 }
 
-// Addresses of a call. y holds y or its codes; of "qk" it is x. `static_scale` is [1] f32, and
-// `bias` of "qk" the keys' weight.
+// Addresses of a call. y holds y or its codes; of "qk" it is x. `residual` of "gated" is the gate.
+// `static_scale` is [1] f32, and `bias` of "qk" the keys' weight. `more` has n elements: the
+// branch's weight, or the residual gate.
 struct Buffers {
-  char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *static_scale;
+  char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *static_scale, *more;
 };
 
-// Where the tensors of a case's calls lie in one piece of memory: weight and bias, which all calls
-// share, then each call's own.
+// Where the tensors of a case's calls lie in one piece of memory: what all calls share, weight and
+// bias among it, then each call's own.
 class Layout {
  public:
-  Layout(const Case& c, int64_t alignment) : heads_(c.heads()), adds_(c.adds()) {
+  Layout(const Case& c, int64_t alignment)
+      : heads_(c.heads()), adds_(c.adds()), inputs_(c.inputs()) {
     const auto round_up = [=](int64_t bytes) {
       return (bytes + alignment - 1) / alignment * alignment;
     };
@@ -43,10 +45,10 @@ class Layout {
     scales_ = round_up(c.scale_bytes());
   }
 
-  int64_t call_bytes() const { return tensor_ * (adds_ ? 3 : 1) + y_ + scales_; }
-  int64_t bytes(int64_t calls) const { return 3 * weights_ + calls * call_bytes(); }
+  int64_t call_bytes() const { return tensor_ * (inputs_ + (adds_ ? 1 : 0)) + y_ + scales_; }
+  int64_t bytes(int64_t calls) const { return kShared * weights_ + calls * call_bytes(); }
   Buffers at(char* memory, int64_t i) const {
-    char* p = memory + 3 * weights_ + i * call_bytes();
+    char* p = memory + kShared * weights_ + i * call_bytes();
     const auto take = [&](int64_t bytes) {
       p += bytes;
       return p - bytes;
@@ -55,8 +57,9 @@ class Layout {
     b.weight = memory;
     b.bias = memory + weights_;
     b.static_scale = memory + 2 * weights_;
+    b.more = memory + 3 * weights_;
     b.x = take(tensor_);
-    if (adds_) b.residual = take(tensor_);
+    if (inputs_ > 1) b.residual = take(tensor_);
     b.y = heads_ ? b.x : take(y_);
     if (adds_) b.residual_out = take(tensor_);
     b.scales = take(scales_);
@@ -64,8 +67,10 @@ class Layout {
   }
 
  private:
+  static constexpr int64_t kShared = 4;
+
   bool heads_, adds_;
-  int64_t weights_, tensor_, y_, scales_;
+  int64_t inputs_, weights_, tensor_, y_, scales_;
 };
 
 // Tensors and arguments of a case; addresses can be changed between calls. Not copyable: the
@@ -80,7 +85,7 @@ class Call {
     const fastnorm_tensor nothing = {nullptr, device_type, 0, 1, dtype_of(c), nullptr, nullptr, 0};
     shape_[0] = c.rows;
     shape_[1] = c.n;
-    x_ = weight_ = bias_ = nothing;
+    x_ = weight_ = bias_ = more_ = nothing;
     x_.ndim = 2;
     x_.shape = shape_;
     if (c.gap != 0) {
@@ -89,7 +94,7 @@ class Call {
     }
     x_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes());
     residual_ = y_ = residual_out_ = x_;
-    weight_.shape = bias_.shape = shape_ + 1;
+    weight_.shape = bias_.shape = more_.shape = shape_ + 1;
     args_.struct_size = sizeof args_;
     args_.kind = c.layer() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
     args_.eps = 1e-6f;
@@ -105,6 +110,9 @@ class Call {
       args_.rounding = FASTNORM_ROUND_NORMALIZED;
       args_.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
     }
+    if (c.gated()) multiply_by_gate();
+    if (c.sandwich()) add_branch_norm();
+    if (c.adaln()) modulate();
     if (c.codes() != Codes::kNone) quantise(c);
     if (heads_) split_heads(c);
     set(b);
@@ -117,13 +125,16 @@ class Call {
     residual_.data = b.residual;
     weight_.data = b.weight;
     bias_.data = b.bias;
+    more_.data = b.more;
     y_.data = b.y;
     residual_out_.data = b.residual_out;
     scale_.data = scale_is_static_ ? b.static_scale : b.scales;
     keys_.data = b.x;
   }
   // LayerNorm is often called with f32 parameters beside 16-bit rows.
-  void use_f32_parameters() { weight_.dtype = bias_.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32); }
+  void use_f32_parameters() {
+    weight_.dtype = bias_.dtype = more_.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  }
   void set_flags(uint32_t flags) { args_.flags = key_args_.flags = flags; }
 
   void prepare(fastnorm_context* context) const {
@@ -143,6 +154,25 @@ class Call {
   }
 
  private:
+  void multiply_by_gate() {
+    args_.gate = &residual_;
+    args_.gate_act = FASTNORM_ACTIVATION_SILU;
+  }
+  // As Gemma's layers.
+  void add_branch_norm() {
+    args_.branch_norm = args_.branch_rounded = 1;
+    args_.branch_eps = args_.eps;
+    args_.branch_weight = &more_;
+  }
+  // As diffusion transformers; all rows are of one batch.
+  void modulate() {
+    args_.kind = FASTNORM_NORM_LAYER;
+    args_.weight = nullptr;
+    args_.residual_gate = &more_;
+    args_.modulation_scale = &weight_;
+    args_.modulation_shift = &bias_;
+  }
+
   // y_ becomes the codes.
   void quantise(const Case& c) {
     struct Scheme {
@@ -204,7 +234,7 @@ class Call {
   bool heads_, scale_is_static_ = false;
   int64_t shape_[2], scale_shape_[2] = {}, query_shape_[3] = {}, key_shape_[3] = {},
                      head_strides_[3] = {}, row_strides_[2] = {0, 1};
-  fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, scale_ = {}, keys_ = {};
+  fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, more_, scale_ = {}, keys_ = {};
   fastnorm_norm_args args_ = {}, key_args_ = {};
   const fastnorm_norm_args* both_[2] = {&args_, &key_args_};
 };

@@ -76,7 +76,7 @@ __attribute__((target("avx2"))) void join_256(char* to, const char* const* from,
 }
 #endif
 
-// Reads 2 or 3 tensors and writes one, as a backward pass does.
+// Reads 2 or 3 tensors and writes one, as a backward pass or a gated norm does.
 void join(char* to, const char* const* from, int reads, int64_t bytes, bool past) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return join_512(to, from, reads, bytes, past);
@@ -127,6 +127,10 @@ void stream_part(const Case& c, const Buffers& b, int64_t begin, int64_t end, bo
     const int64_t row = c.tensor_bytes() / c.rows, stride = c.buffer_bytes() / c.rows;
     for (int64_t i = begin; i < end; ++i) stream<1>(b.x + i * stride, b.x + i * stride, row, false);
     return;
+  }
+  if (c.gated()) {
+    const char* const from[] = {b.x + begin, b.residual + begin};
+    return join(b.y + begin, from, 2, end - begin, cold);
   }
   const auto copy = [&](char* to, const char* from, int64_t bytes) {
     if (cold) return stream<1>(to, from, bytes, true);
@@ -255,7 +259,7 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
   r.spread = spread(ours);
   r.ceiling_us = median(ceiling);
   r.ceiling = c.heads() ? "rows in place"
-              : c.backward()
+              : c.backward() || c.gated()
                   ? std::string(c.adds() ? "R3W1" : "R2W1") + (cold ? " non-temporal" : " in cache")
               : c.shrink() != 1 ? (cold ? "non-temporal, narrow" : "narrow, in cache")
               : cold            ? "non-temporal copy"

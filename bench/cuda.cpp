@@ -38,8 +38,9 @@ class ForwardCalls {
   }
 
   std::vector<Stream> kinds() const {
-    return c_.heads() ? strided_streams()
-                      : streams(c_.adds() ? 2 : 1, static_cast<int>(c_.shrink()));
+    return c_.heads()   ? strided_streams()
+           : c_.gated() ? join_streams(2)
+                        : streams(c_.adds() ? 2 : 1, static_cast<int>(c_.shrink()));
   }
   Traffic traffic(int i) const {
     const Buffers b = layout_.at(arena_, i);

@@ -66,13 +66,17 @@ std::vector<Shape> shapes_of(const std::string& list) {
       for (int64_t m : {128, 512, 4096, 16384, 32768, 65536, 262144}) shapes.push_back({m, n});
     }
     shapes.push_back({1048576, 128});
+  } else if (list == "stages") {
+    for (int64_t n : {1152, 2304, 3072, 4096, 5376, 8192}) {
+      for (int64_t m : {1, 16, 64, 4096, 16384}) shapes.push_back({m, n});
+    }
   } else if (list == "cpu") {
     shapes = {{4096, 4096}, {512, 8192}, {32, 4096}, {1, 4096}};
   } else {
     throw std::invalid_argument("no list of shapes is called " + list +
                                 "; required: large, decode, middle, small, long, odd, strided, "
-                                "quantised, heads, training, training_few, training_short, cpu or "
-                                "ROWSxN");
+                                "quantised, heads, training, training_few, training_short, "
+                                "stages, cpu or ROWSxN");
   }
   return shapes;
 }
@@ -269,7 +273,7 @@ bool write_results(const std::string& path, const nlohmann::json& document) {
 }
 
 std::vector<std::string> operations() {
-  std::vector<std::string> all = {"qk", "qk_rounded"};
+  std::vector<std::string> all = {"qk", "qk_rounded", "gated", "sandwich", "adaln"};
   for (const std::string norm : {"rms", "layer", "add", "add_layer"}) {
     all.push_back(norm + "_backward");
     for (const char* codes : {"", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded"})

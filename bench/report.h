@@ -25,9 +25,16 @@ struct Case {
   // elements from an aligned address to the first row.
   int64_t gap = 0, shift = 0;
 
-  bool adds() const { return op.starts_with("add"); }
+  bool adds() const { return op.starts_with("add") || sandwich() || adaln(); }
   bool layer() const { return op.find("layer") != std::string::npos; }
   bool heads() const { return op.starts_with("qk"); }
+  // Calls with stages: norm(x) * silu(gate), norm(norm(x) + residual), and
+  // norm(x * residual_gate + residual) * (1 + scale) + shift of LayerNorm without weight.
+  bool gated() const { return op == "gated"; }
+  bool sandwich() const { return op == "sandwich"; }
+  bool adaln() const { return op == "adaln"; }
+  // Tensors of x's size that a forward call reads.
+  int64_t inputs() const { return adds() || gated() ? 2 : 1; }
   // dx, dweight and, of "layer", dbias; "add" stands for the gradient that reaches residual_out.
   bool backward() const { return op.ends_with("_backward"); }
   bool rounds() const { return op.ends_with("_rounded"); }  // as a chain of 16-bit operations
@@ -63,7 +70,8 @@ struct Case {
   // Each input read once, each output written once; weights and their gradients are not counted.
   int64_t bytes_moved() const {
     if (backward()) return tensor_bytes() * (adds() ? 4 : 3) + statistics_bytes();
-    return tensor_bytes() * (adds() ? 3 : 1) + tensor_bytes() / shrink() + scale_bytes();
+    return tensor_bytes() * (inputs() + (adds() ? 1 : 0)) + tensor_bytes() / shrink() +
+           scale_bytes();
   }
   // Bytes of distinct memory among these.
   int64_t footprint() const { return heads() ? tensor_bytes() : bytes_moved(); }
@@ -107,7 +115,7 @@ bool write_results(const std::string& path, const nlohmann::json& document);
 // All operations. A norm ("rms", "layer", "add" = RMS with a residual, "add_layer") stands alone or
 // with a suffix: what leaves in place of y ("_fp8" by a static scale, "_row_fp8", "_block_fp8",
 // "_mxfp8", "_nvfp4"), "_rounded", or "_backward". "qk", the query and key heads of a fused tensor,
-// stands alone or with "_rounded".
+// stands alone or with "_rounded". "gated", "sandwich" and "adaln" are norms with stages.
 std::vector<std::string> operations();
 
 // The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.

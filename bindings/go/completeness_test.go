@@ -56,6 +56,7 @@ var descriptions = []described{
 // unset are values that no field sets, with the reason.
 var unset = map[string]string{
 	"NormBackwardReserved":      "must be 0",
+	"NormBackwardStageReserved": "must be 0",
 	"NormHeadsBackwardBitSlots": "gradients write to no cache; the library refuses slots",
 	"NormHeadsPartReserved":     "must be 0",
 	"NormHeadsPartReserved2":    "must be 0",

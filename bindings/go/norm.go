@@ -20,34 +20,45 @@ type Rounding int32
 
 // The roundings. For f32 RoundOnce and RoundNormalized are the same.
 const (
-	RoundOnce       Rounding = raw.FASTNORM_ROUND_ONCE       // only when Y is stored
-	RoundNormalized Rounding = raw.FASTNORM_ROUND_NORMALIZED // also t, before the weight: Llama, Mistral and Qwen as published
-	RoundEveryStep  Rounding = raw.FASTNORM_ROUND_EVERY_STEP // every elementwise result, as a 16-bit eager chain does
-	RoundOnceRW     Rounding = raw.FASTNORM_ROUND_ONCE_RW    // only when Y is stored, of X * (rstd * Weight): vLLM's fused query/key norm and rope
+	RoundOnce Rounding = raw.FASTNORM_ROUND_ONCE // only when Y is stored
+	// also t, before the weight: Llama, Mistral and Qwen as published
+	RoundNormalized Rounding = raw.FASTNORM_ROUND_NORMALIZED
+	// every elementwise result, as a 16-bit eager chain does
+	RoundEveryStep Rounding = raw.FASTNORM_ROUND_EVERY_STEP
+	// only when Y is stored, of X * (rstd * Weight): vLLM's fused query/key norm and rope
+	RoundOnceRW Rounding = raw.FASTNORM_ROUND_ONCE_RW
 )
 
-// ResidualRounding says which value of the sum X + Residual is used, in terms of the dtype of ResidualOut (of
-// Residual, where there is no ResidualOut).
+// ResidualRounding says which value of the sum X + Residual is used, in terms of the dtype of
+// ResidualOut (of Residual, where there is no ResidualOut).
 type ResidualRounding int32
 
 // The values of the sum.
 const (
-	ResidualExact                 ResidualRounding = raw.FASTNORM_RESIDUAL_EXACT                   // the single-precision sum
-	ResidualRoundBeforeApply      ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY      // statistics of the sum; t from the rounded sum
-	ResidualRoundBeforeStatistics ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS // both from the rounded sum: as a separate addition would
+	// the single-precision sum
+	ResidualExact ResidualRounding = raw.FASTNORM_RESIDUAL_EXACT
+	// statistics of the sum; t from the rounded sum
+	ResidualRoundBeforeApply ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY
+	// both from the rounded sum: as a separate addition would
+	ResidualRoundBeforeStatistics ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS
 )
 
-// NormFlags are bits. Those of PDL are programmatic dependent launch, by which a kernel starts while the stream's
-// previous one still runs. On the CPU and on GPUs before compute capability 9.0 they have no effect. Results never
-// depend on them.
+// NormFlags are bits. Those of PDL are programmatic dependent launch, by which a kernel starts
+// while the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0
+// they have no effect. Results never depend on them.
 type NormFlags uint32
 
 // The flags.
 const (
-	NormPDLWait            NormFlags = raw.FASTNORM_NORM_PDL_WAIT               // start when the stream's previous kernel allows it; read and write nothing before that one has ended
-	NormPDLTrigger         NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER            // let the stream's next kernel start early; it must wait itself before it uses a result
-	NormPDLConstantWeights NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS   // with NormPDLWait: Weight and Bias, which no running kernel writes, may be read before the wait
-	NormPlainScale         NormFlags = raw.FASTNORM_NORM_MODULATION_PLAIN_SCALE // the factor is ModulationScale, not 1 + it
+	// start when the stream's previous kernel allows it; read and write nothing before that one has
+	// ended
+	NormPDLWait NormFlags = raw.FASTNORM_NORM_PDL_WAIT
+	// let the stream's next kernel start early; it must wait itself before it uses a result
+	NormPDLTrigger NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER
+	// with NormPDLWait: Weight and Bias, which no running kernel writes, may be read before the wait
+	NormPDLConstantWeights NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS
+	// the factor is ModulationScale, not 1 + it
+	NormPlainScale NormFlags = raw.FASTNORM_NORM_MODULATION_PLAIN_SCALE
 )
 
 // QuantScheme says how a quantised output is scaled.
@@ -57,11 +68,16 @@ type QuantScheme int32
 const (
 	QuantNone      QuantScheme = raw.FASTNORM_QUANT_NONE
 	QuantPerTensor QuantScheme = raw.FASTNORM_QUANT_PER_TENSOR // one scale, an input
-	QuantPerRow    QuantScheme = raw.FASTNORM_QUANT_PER_ROW    // a scale a row, from its largest magnitude
-	QuantPerBlock  QuantScheme = raw.FASTNORM_QUANT_PER_BLOCK  // a scale for 64 or 128 columns of a row
-	QuantMXFP8     QuantScheme = raw.FASTNORM_QUANT_MXFP8      // fp8 with a power-of-two scale for 32 columns
-	QuantNVFP4     QuantScheme = raw.FASTNORM_QUANT_NVFP4      // fp4 with an e4m3 scale for 16 columns and a global scale
-	QuantMXFP4     QuantScheme = raw.FASTNORM_QUANT_MXFP4      // fp4 with a power-of-two scale for 32 columns
+	// a scale a row, from its largest magnitude
+	QuantPerRow QuantScheme = raw.FASTNORM_QUANT_PER_ROW
+	// a scale for 64 or 128 columns of a row
+	QuantPerBlock QuantScheme = raw.FASTNORM_QUANT_PER_BLOCK
+	// fp8 with a power-of-two scale for 32 columns
+	QuantMXFP8 QuantScheme = raw.FASTNORM_QUANT_MXFP8
+	// fp4 with an e4m3 scale for 16 columns and a global scale
+	QuantNVFP4 QuantScheme = raw.FASTNORM_QUANT_NVFP4
+	// fp4 with a power-of-two scale for 32 columns
+	QuantMXFP4 QuantScheme = raw.FASTNORM_QUANT_MXFP4
 )
 
 // QuantSource is what is quantised.
@@ -69,8 +85,9 @@ type QuantSource int32
 
 // The sources.
 const (
-	QuantFromF32     QuantSource = raw.FASTNORM_QUANT_FROM_F32     // the unrounded result
-	QuantFromRounded QuantSource = raw.FASTNORM_QUANT_FROM_ROUNDED // the result rounded to the dtype of X, as an unfused chain would
+	QuantFromF32 QuantSource = raw.FASTNORM_QUANT_FROM_F32 // the unrounded result
+	// the result rounded to the dtype of X, as an unfused chain would
+	QuantFromRounded QuantSource = raw.FASTNORM_QUANT_FROM_ROUNDED
 )
 
 // QuantDivision is how a code is made of a value and its scale.
@@ -78,8 +95,10 @@ type QuantDivision int32
 
 // The divisions. With scales that are powers of two they are the same.
 const (
-	QuantMultiplyReciprocal QuantDivision = raw.FASTNORM_QUANT_MULTIPLY_RECIPROCAL // value * (1 / scale)
-	QuantDivide             QuantDivision = raw.FASTNORM_QUANT_DIVIDE              // value / scale, as vLLM's dynamic fp8
+	// value * (1 / scale)
+	QuantMultiplyReciprocal QuantDivision = raw.FASTNORM_QUANT_MULTIPLY_RECIPROCAL
+	// value / scale, as vLLM's dynamic fp8
+	QuantDivide QuantDivision = raw.FASTNORM_QUANT_DIVIDE
 )
 
 // ScaleLayout is the order of scales in memory.
@@ -87,9 +106,10 @@ type ScaleLayout int32
 
 // The layouts.
 const (
-	ScaleRowMajor      ScaleLayout = raw.FASTNORM_SCALE_ROW_MAJOR
-	ScaleColumnMajor   ScaleLayout = raw.FASTNORM_SCALE_COLUMN_MAJOR
-	ScaleSwizzled128x4 ScaleLayout = raw.FASTNORM_SCALE_SWIZZLED_128X4 // tiles of 128 rows x 4 scales, padding zeroed
+	ScaleRowMajor    ScaleLayout = raw.FASTNORM_SCALE_ROW_MAJOR
+	ScaleColumnMajor ScaleLayout = raw.FASTNORM_SCALE_COLUMN_MAJOR
+	// tiles of 128 rows x 4 scales, padding zeroed
+	ScaleSwizzled128x4 ScaleLayout = raw.FASTNORM_SCALE_SWIZZLED_128X4
 )
 
 // Activation is a function of each element, with the same bits on all machines.
@@ -147,7 +167,8 @@ const (
 	ModulationEveryStep ModulationRounding = raw.FASTNORM_MODULATION_EVERY_STEP
 )
 
-// Norm describes a normalisation of rows. A row is the last dimension of X, n elements long. For each row:
+// Norm describes a normalisation of rows. A row is the last dimension of X, n elements long. For
+// each row:
 //
 //	s            = X + Residual                                 (X where there is no Residual)
 //	ResidualOut  = s, rounded to its dtype
@@ -176,13 +197,13 @@ const (
 // takes the statistic of all. RMS: add up the sums S; rstd = 1 / sqrt(S / N + Eps) for N columns in
 // all. Layer: merge means and sums by Chan's formula, of docs/gated_norm.md.
 //
-// All arithmetic is single precision; ResidualRounding and Rounding say where else a value is rounded. A row's
-// bits depend on its values, Weight, Bias, n, dtypes and options only.
+// All arithmetic is single precision; ResidualRounding and Rounding say where else a value is
+// rounded. A row's bits depend on its values, Weight, Bias, n, dtypes and options only.
 //
-// T below is the dtype of X: F32, F16 or BF16. All tensors are on the context's device. The last dimension must
-// be contiguous, leading strides are free. Y and ResidualOut may each be X or Residual, as the same
-// view, but not both the same; Y may be Gate. Any other overlap is an error. The zero value of every
-// field but X and Y is its default.
+// T below is the dtype of X: F32, F16 or BF16. All tensors are on the context's device. The last
+// dimension must be contiguous, leading strides are free. Y and ResidualOut may each be X or
+// Residual, as the same view, but not both the same; Y may be Gate. Any other overlap is an error.
+// The zero value of every field but X and Y is its default.
 type Norm struct {
 	Kind             NormKind         // RMS or Layer
 	Eps              float32          // finite, >= 0
@@ -193,10 +214,12 @@ type Norm struct {
 
 	X        Tensor // [..., n] of rank 1 to 8, n >= 1; T. Required
 	Residual Tensor // shape of X; F32, F16 or BF16. Not given: nothing is added
-	Weight   Tensor // [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; F32, F16 or BF16. Not given: 1
-	Bias     Tensor // as Weight. Not given: 0
+	// [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; F32, F16 or BF16. Not given: 1
+	Weight Tensor
+	Bias   Tensor // as Weight. Not given: 0
 
-	// Y is an output, shape of X; T or F32. May be X, Residual or Gate. Not needed with Quant or Sumsq.
+	// Y is an output, shape of X; T or F32. May be X, Residual or Gate. Not needed with Quant or
+	// Sumsq.
 	Y           Tensor
 	ResidualOut Tensor // output, shape of X; F32, F16 or BF16. May be Residual or X; needs Residual
 	Mean        Tensor // output, shape of X without its last extent, or with 1 there; F32. Layer only
@@ -222,17 +245,21 @@ type Norm struct {
 	SumRounding SumRounding // default: the sum is not rounded on its way
 	SumScale    Tensor      // [1] F32. Factor of the sum, a value on the device. Not given: 1
 
-	// ResidualGate, ModulationScale and ModulationShift broadcast against X, the last dimension too: [1],
-	// [batch, 1, n], [batch, tokens, 1]. T or F32. With ModulationIndex they are [m, n] or [m, 1].
-	ResidualGate       Tensor             // factor of the branch in the sum. Not given: 1
-	ResidualGateTable  Tensor             // [n]; T or F32. Added to ResidualGate. Not given: 0
-	ResidualGateAct    Activation         // of that sum; default: identity. 0 without ResidualGate
-	ModulationScale    Tensor             // 1 + it is the factor of the normalised row. Not given: no product
-	ScaleTable         Tensor             // as ResidualGateTable, of ModulationScale
-	ModulationShift    Tensor             // added to the normalised row. Not given: nothing is added
-	ShiftTable         Tensor             // as ResidualGateTable, of ModulationShift
-	ModulationIndex    Tensor             // shape of X without its last extent, or with 1 there; I32 or I64. The row of each modulator
-	ModulationRounding ModulationRounding // default: once. 0 without ModulationScale and ModulationShift
+	// ResidualGate, ModulationScale and ModulationShift broadcast against X, the last dimension too:
+	// [1], [batch, 1, n], [batch, tokens, 1]. T or F32. With ModulationIndex they are [m, n] or [m,
+	// 1].
+	ResidualGate      Tensor     // factor of the branch in the sum. Not given: 1
+	ResidualGateTable Tensor     // [n]; T or F32. Added to ResidualGate. Not given: 0
+	ResidualGateAct   Activation // of that sum; default: identity. 0 without ResidualGate
+	// 1 + it is the factor of the normalised row. Not given: no product
+	ModulationScale Tensor
+	ScaleTable      Tensor // as ResidualGateTable, of ModulationScale
+	ModulationShift Tensor // added to the normalised row. Not given: nothing is added
+	ShiftTable      Tensor // as ResidualGateTable, of ModulationShift
+	// shape of X without its last extent, or with 1 there; I32 or I64. The row of each modulator
+	ModulationIndex Tensor
+	// default: once. 0 without ModulationScale and ModulationShift
+	ModulationRounding ModulationRounding
 }
 
 // Branch describes the norm of X before the residual is added, as in Gemma: norm, sum, norm. Its
@@ -249,23 +276,25 @@ type Branch struct {
 	Rstd   Tensor // output, shape of X without its last extent, or with 1 there; F32
 }
 
-// Quant describes the quantised output of a [Norm]. Every scale is one of dequantisation: a value is about its
-// code times its scale.
+// Quant describes the quantised output of a [Norm]. Every scale is one of dequantisation: a value
+// is about its code times its scale.
 type Quant struct {
 	Scheme      QuantScheme
-	BlockSize   int           // QuantPerBlock: 64 or 128 columns; else 0
-	Source      QuantSource   // default: the unrounded result
-	ScaleLayout ScaleLayout   // default: row-major
-	ScalePow2   bool          // round dynamic fp8 scales up to a power of two
-	AmaxFloor   float32       // least magnitude a dynamic scale is made from; 0 = 1e-10
-	Clamp       float32       // > 0: results are clamped to [-Clamp, Clamp] first
-	Division    QuantDivision // QuantPerTensor, QuantPerRow, QuantPerBlock: default times the reciprocal
+	BlockSize   int         // QuantPerBlock: 64 or 128 columns; else 0
+	Source      QuantSource // default: the unrounded result
+	ScaleLayout ScaleLayout // default: row-major
+	ScalePow2   bool        // round dynamic fp8 scales up to a power of two
+	AmaxFloor   float32     // least magnitude a dynamic scale is made from; 0 = 1e-10
+	Clamp       float32     // > 0: results are clamped to [-Clamp, Clamp] first
+	// QuantPerTensor, QuantPerRow, QuantPerBlock: default times the reciprocal
+	Division QuantDivision
 
 	GlobalScale Tensor // [1] F32. The second scale of QuantNVFP4; not given: 1
 	Out         Tensor // output, shape of X, the quantised dtype
 	Scale       Tensor // input for QuantPerTensor, else output
 	Amax        Tensor // [1] F32; in and out: the largest magnitude seen is maximised into it
-	ClampScale  Tensor // [1] F32. The clamp on the device, read when the norm runs; not > 0 is off. Needs Clamp 0
+	// [1] F32. The clamp on the device, read when the norm runs; not > 0 is off. Needs Clamp 0
+	ClampScale Tensor
 }
 
 var normTensors = []string{
@@ -420,7 +449,8 @@ var manyNorms = &family{
 	tensors: normTensors,
 	list:    "args",
 	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_norm_many(context, q.list(), uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
+		return raw.Fnb_norm_many(context, q.list(), uintptr(q.used), q.count, q.workspace,
+			q.workspaceBytes, q.stream)
 	},
 	prepare: func(context uintptr, q *call) int32 {
 		return raw.Fnb_norm_many_prepare(context, q.list(), uintptr(q.used), q.count)
@@ -430,9 +460,9 @@ var manyNorms = &family{
 	},
 }
 
-// Run runs the normalisation on a context. On the CPU it is done when Run returns; on a GPU one kernel is
-// queued on the stream. No rows are success: nothing is written. A Norm may be run again and again, also by
-// several goroutines if their outputs differ.
+// Run runs the normalisation on a context. On the CPU it is done when Run returns; on a GPU one
+// kernel is queued on the stream. No rows are success: nothing is written. A Norm may be run again
+// and again, also by several goroutines if their outputs differ.
 func (n *Norm) Run(c *Context, options ...CallOption) error {
 	if n == nil {
 		return &Error{Status: StatusArgument, Message: "the Norm is nil; required: a description"}
@@ -447,25 +477,27 @@ func (n *Norm) Run(c *Context, options ...CallOption) error {
 // Norm is [Norm.Run].
 func (c *Context) Norm(n Norm, options ...CallOption) error { return n.Run(c, options...) }
 
-// NormQuery says what a Norm would do: workspace, kernel, launches, bytes. Memory is not touched, but
-// addresses count.
+// NormQuery says what a Norm would do: workspace, kernel, launches, bytes. Memory is not touched,
+// but addresses count.
 func (c *Context) NormQuery(n Norm) (Info, error) {
 	q := n.call()
 	defer q.free()
 	return q.query(c, oneNorm)
 }
 
-// NormPrepare loads what a Norm needs. After it, calls that use the same kernel neither allocate nor
-// synchronise on a GPU and can be captured in a CUDA graph. Optional: the first call does the same.
+// NormPrepare loads what a Norm needs. After it, calls that use the same kernel neither allocate
+// nor synchronise on a GPU and can be captured in a CUDA graph. Optional: the first call does the
+// same.
 func (c *Context) NormPrepare(n Norm) error {
 	q := n.call()
 	defer q.free()
 	return q.prepare(c, oneNorm)
 }
 
-// NormMany runs up to 8 normalisations, with the results of one Norm each, in order: such as the query heads
-// and the key heads of one fused QKV tensor. All are checked, against each other too, before anything runs. None
-// may read what another one writes. On a GPU two neighbours that share a kernel of short rows are one launch.
+// NormMany runs up to 8 normalisations, with the results of one Norm each, in order: such as the
+// query heads and the key heads of one fused QKV tensor. All are checked, against each other too,
+// before anything runs. None may read what another one writes. On a GPU two neighbours that share a
+// kernel of short rows are one launch.
 func (c *Context) NormMany(list []Norm, options ...CallOption) error {
 	q := encodeNorms(list)
 	q.apply(options)
@@ -474,7 +506,8 @@ func (c *Context) NormMany(list []Norm, options ...CallOption) error {
 	return err
 }
 
-// NormManyQuery is [Context.NormQuery] for a list: the sum of its parts; Kernel is that of the first with rows.
+// NormManyQuery is [Context.NormQuery] for a list: the sum of its parts; Kernel is that of the
+// first with rows.
 func (c *Context) NormManyQuery(list []Norm) (Info, error) {
 	q := encodeNorms(list)
 	defer q.free()

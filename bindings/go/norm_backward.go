@@ -35,9 +35,13 @@ const (
 // DX is the gradient of X and of Residual of the Norm alike. All arithmetic is single precision. DWeight and DBias
 // have the same bits on CPU and GPU, for any number of threads, where DY, X, Mean and Rstd have.
 //
+// A Gate after the norm makes v = DY * act(Gate) take the place of DY above, and DGate = DY * z * act'(Gate) with z =
+// xhat * g + Bias. A Gate before the norm makes X * act(Gate) take the place of X; then DX is act(Gate) times the
+// above, and DGate is X * act'(Gate) times it. With GroupSize d the call is that of X viewed [.., n / d, d].
+//
 // T below is the dtype of the Norm's X. All tensors are on the context's device, with contiguous last dimensions;
-// that of DY may have stride 0 instead. At least one of DX, DWeight and DBias is given. DX and DResidual may each be
-// DY, X or DResidualIn, as the same view; any other overlap is an error.
+// that of DY may have stride 0 instead. At least one of DX, DWeight, DBias and DGate is given. DX, DResidual and
+// DGate may each be DY, X, Gate or DResidualIn, as the same view; any other overlap is an error.
 type NormBackward struct {
 	Kind         NormKind          // of the Norm, as the next three
 	Eps          float32           // used where Rstd is not given
@@ -56,6 +60,14 @@ type NormBackward struct {
 	DResidual Tensor // output, as DX with another dtype. Needs DX
 	DWeight   Tensor // output, shape of Weight; F32 or its dtype
 	DBias     Tensor // output, shape of the Norm's Bias; F32, F16 or BF16
+
+	Gate         Tensor       // of the Norm. Before the norm it goes without DResidualIn and DResidual. Not given: none
+	Bias         Tensor       // of the Norm; read for DGate alone. Not given: 0
+	DGate        Tensor       // output, shape of X; T or F32. Needs Gate
+	GateAct      Activation   // of the Norm, as the next three; 0 without Gate
+	GatePosition GatePosition // 0 without Gate
+	GateSource   GateSource   // 0 without Gate
+	GroupSize    int          // a divisor of n; 0 = n
 }
 
 var normBackwardTensors = []string{
@@ -69,6 +81,9 @@ var normBackwardTensors = []string{
 	raw.NormBackwardBitDresidual:   "dresidual",
 	raw.NormBackwardBitDweight:     "dweight",
 	raw.NormBackwardBitDbias:       "dbias",
+	raw.NormBackwardBitGate:        "gate",
+	raw.NormBackwardBitBias:        "bias",
+	raw.NormBackwardBitDgate:       "dgate",
 }
 
 func (b *NormBackward) encode(q *call, part int) {
@@ -78,6 +93,10 @@ func (b *NormBackward) encode(q *call, part int) {
 	w[raw.NormBackwardWeightOffset] = uint64(math.Float32bits(b.WeightOffset))
 	w[raw.NormBackwardRounding] = uint64(b.Rounding)
 	w[raw.NormBackwardFlags] = uint64(b.Flags)
+	w[raw.NormBackwardGateAct] = uint64(b.GateAct)
+	w[raw.NormBackwardGatePosition] = uint64(b.GatePosition)
+	w[raw.NormBackwardGateSource] = uint64(b.GateSource)
+	w[raw.NormBackwardGroupSize] = uint64(b.GroupSize)
 	q.tensor(part, raw.NormBackwardBitDy, &b.DY)
 	q.tensor(part, raw.NormBackwardBitX, &b.X)
 	q.tensor(part, raw.NormBackwardBitWeight, &b.Weight)
@@ -88,6 +107,9 @@ func (b *NormBackward) encode(q *call, part int) {
 	q.tensor(part, raw.NormBackwardBitDresidual, &b.DResidual)
 	q.tensor(part, raw.NormBackwardBitDweight, &b.DWeight)
 	q.tensor(part, raw.NormBackwardBitDbias, &b.DBias)
+	q.tensor(part, raw.NormBackwardBitGate, &b.Gate)
+	q.tensor(part, raw.NormBackwardBitBias, &b.Bias)
+	q.tensor(part, raw.NormBackwardBitDgate, &b.DGate)
 }
 
 func (b *NormBackward) call() *call {

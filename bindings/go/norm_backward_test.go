@@ -115,6 +115,45 @@ func TestNormBackward(t *testing.T) {
 	}
 }
 
+// A gate that is a factor gives the bits of a call with the product of DY, or of X, and the gate.
+func TestNormBackwardGate(t *testing.T) {
+	c := cpu(t)
+	rows, n := gradientRows, gradientN
+	g := newGradientInputs(false)
+	gate, product := make([]float32, rows*n), make([]float32, rows*n)
+	for i := range gate {
+		gate[i] = float32(i%7) - 2.5
+		product[i] = g.dy[i] * gate[i]
+	}
+	of := func(values []float32) fastnorm.Tensor { return fastnorm.Of(values, rows, n) }
+	dx, dgate, wanted := make([]float32, rows*n), make([]float32, rows*n), make([]float32, rows*n)
+	gated := fastnorm.NormBackward{Eps: gradientEps, DY: of(g.dy), X: of(g.x), DX: of(dx), Gate: of(gate), DGate: of(dgate),
+		GroupSize: 32}
+	plain := fastnorm.NormBackward{Eps: gradientEps, DY: of(product), X: of(g.x), DX: of(wanted), GroupSize: 32}
+	check(t, c.NormBackward(gated))
+	check(t, c.NormBackward(plain))
+	equals(t, "dx of a gate after the norm", dx, wanted...)
+	for i := range gate {
+		product[i] = g.x[i] * gate[i]
+	}
+	gated.GatePosition = fastnorm.GateBeforeNorm
+	plain.DY, plain.X = of(g.dy), of(product)
+	check(t, c.NormBackward(gated))
+	check(t, c.NormBackward(plain))
+	ofGate := make([]float32, rows*n)
+	for i, dh := range wanted {
+		wanted[i], ofGate[i] = dh*gate[i], dh*g.x[i]
+	}
+	equals(t, "dx of a gate before the norm", dx, wanted...)
+	equals(t, "dgate of a gate before the norm", dgate, ofGate...)
+	gated.GateAct = fastnorm.ActivationSiLU
+	check(t, c.NormBackward(gated))
+	gated.Gate = fastnorm.Tensor{}
+	if err := c.NormBackward(gated); !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), "gate is NULL") {
+		t.Error(err)
+	}
+}
+
 func TestNormBackwardMany(t *testing.T) {
 	c := cpu(t)
 	rows, n := gradientRows, gradientN

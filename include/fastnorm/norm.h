@@ -78,7 +78,7 @@
  *  rounded, too.
  *
  *  With modulation_index the modulators have rows of their own, [m, n] or [m, 1]. Row r of x takes
- *  their row modulation_index[r]. An index below 0 or from m on is an error on CPUs; a GPU takes the
+ *  their row modulation_index[r]. An index below 0 or from m on is an error on CPUs; GPUs take the
  *  nearest row.
  *
  *  The branch's norm has the arithmetic of the norm, and statistics of all n columns. With

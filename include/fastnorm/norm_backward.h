@@ -18,6 +18,24 @@
  *      dweight = sum(dy * xhat)                     (+ the old dweight)
  *      dbias   = sum(dy)                            (+ the old dbias)
  *
+ *  **Gate.** Where the forward had a gate, with a = act(gate) and act' the derivative:
+ *
+ *      after the norm:   v = dy * a takes the place of dy in the formulas above;
+ *                        z = xhat * g + bias;  dgate = dy * z * act'(gate)
+ *      before the norm:  u = x * a takes the place of x in the formulas above;
+ *                        dx = dh * a;  dgate = dh * x * act'(gate)
+ *
+ *  z is rounded to T with FASTNORM_GATE_FROM_ROUNDED and FASTNORM_ROUND_EVERY_STEP. The latter also
+ *  rounds a and u to T. The derivative is not rounded. With s = sigmoid(v) and c = sigmoid(-v), as
+ *  docs/numerics.md writes them, it is:
+ *
+ *      sigmoid  s * c
+ *      silu     s * fma(v, c, 1)      v is kept between -110 and 110
+ *      tanh     4 * s * c             at 2 * v
+ *
+ *  **Groups.** With group_size d the call is that of x viewed [.., n / d, d], as the forward's is:
+ *  a row of the formulas and of the row order is a group. A weight [.., n] is then [.., n / d, d].
+ *
  *  dh is the gradient of the forward's x and of its residual alike: dx serves for both where their
  *  dtypes agree. weight_offset enters through g alone. xhat in dweight is rounded to T where the
  *  forward rounds it (FASTNORM_ROUND_NORMALIZED, FASTNORM_ROUND_EVERY_STEP), and g is rounded to T
@@ -89,12 +107,13 @@ typedef enum fastnorm_norm_backward_flags {
  *  [batch, 1, n]. dbias likewise, with a shape of its own. On a GPU each varies along one leading
  *  dimension at most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
  *
- *  Outputs: at least one of dx, dweight and dbias. Those that are NULL cost nothing: dx alone
- *  serves frozen weights and needs no workspace.
+ *  Outputs: at least one of dx, dweight, dbias and dgate. Those that are NULL cost nothing: dx
+ *  alone serves frozen weights and needs no workspace.
  *
- *  Aliasing: dx and dresidual may each be dy, x or dresidual_in, as the same view (same address,
- *  dtype, shape and strides). Two tensors of which one is written may also be interleaved views of
- *  one buffer that share no element. Any other overlap is FASTNORM_ERROR_LAYOUT. */
+ *  Aliasing: dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view
+ *  (same address, dtype, shape and strides). Two tensors of which one is written may also be
+ *  interleaved views of one buffer that share no element. Any other overlap is
+ *  FASTNORM_ERROR_LAYOUT. */
 typedef struct fastnorm_norm_backward_args {
   size_t struct_size;         /**< sizeof(fastnorm_norm_backward_args). */
   fastnorm_norm_kind kind;    /**< The forward's. */
@@ -125,6 +144,20 @@ typedef struct fastnorm_norm_backward_args {
                                      ACCUMULATE_DWEIGHT. NULL = not wanted. */
   const fastnorm_tensor* dbias; /**< The shape of the forward's bias; f32, f16 or bf16. Output; also
                                      input with ACCUMULATE_DBIAS. NULL = not wanted. */
+
+  const fastnorm_tensor* gate; /**< x's shape, T or f32: the forward's. NULL = it had none; then its
+                                  three fields are 0. Before the norm it goes without dresidual_in
+                                  and dresidual: x is then the forward's x. */
+  const fastnorm_tensor* bias; /**< As weight: the forward's. Read for dgate alone. NULL = 0. */
+  const fastnorm_tensor*
+      dgate; /**< x's shape, T or f32. Output; may be dy, x, gate or dresidual_in.
+                                   Needs gate. NULL = not wanted. */
+  fastnorm_activation gate_act;         /**< The forward's. */
+  fastnorm_gate_position gate_position; /**< The forward's. */
+  fastnorm_gate_source gate_source;     /**< The forward's. */
+  int32_t stage_reserved;               /**< Must be 0. */
+  int64_t group_size; /**< The forward's: a divisor of n; 0 = n. Shapes of mean, rstd, weight and
+                         bias are the forward's. dbias is [.., n] or [.., group_size]. */
 } fastnorm_norm_backward_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
@@ -172,7 +205,8 @@ fastnorm_norm_backward_prepare(fastnorm_context* context, const fastnorm_norm_ba
  *          FASTNORM_ERROR_ARGUMENT: null context, args, dy or x, no output; a tensor whose shape is
  *          null, or its data though it has elements; a struct_size that is too small; an enum, eps
  *          or offset out of range; mean with RMS; one of mean and rstd alone with LAYER; dweight
- *          without weight; dresidual without dx; an ACCUMULATE flag without its output; too small a
+ *          without weight; dresidual without dx; dgate or a field of the gate without gate; an
+ *          ACCUMULATE flag without its output; too small a
  *          workspace; a stream on the CPU; a parallel_for that did not cover the work exactly once,
  *          when some may have been written
  *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n < 1 or n > 2^32

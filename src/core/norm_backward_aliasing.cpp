@@ -31,8 +31,12 @@ class Views {
     return rows("dy", Role::kRowInput, d_.dy, dy_columns) && rows("x", Role::kRowInput, d_.x, n) &&
            rows("dresidual_in", Role::kRowInput, d_.dresidual_in, n) &&
            rows("mean", Role::kInput, d_.mean, 1) && rows("rstd", Role::kInput, d_.rstd, 1) &&
-           parameter("weight", Role::kInput, d_.weight) && rows("dx", Role::kRowOutput, d_.dx, n) &&
+           parameter("weight", Role::kInput, d_.weight) &&
+           rows("gate", Role::kRowInput, d_.gate.gate, n) &&
+           parameter("bias", Role::kInput, d_.gate.bias) &&
+           rows("dx", Role::kRowOutput, d_.dx, n) &&
            rows("dresidual", Role::kRowOutput, d_.dresidual, n) &&
+           rows("dgate", Role::kRowOutput, d_.gate.dgate, n) &&
            parameter("dweight", Role::kOutput, d_.dweight) &&
            parameter("dbias", Role::kOutput, d_.dbias);
   }
@@ -59,7 +63,7 @@ class Views {
 
   const NormBackwardDesc& d_;
   size_t count_ = 0;
-  View view_[10];
+  View view_[13];
 };
 
 bool same_view(const View& a, const View& b, const NormBackwardDesc& d) {

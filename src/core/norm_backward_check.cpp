@@ -3,14 +3,15 @@
 #include <cinttypes>
 #include <cmath>
 
+#include "core/norm_check_stages.h"
 #include "core/norm_shape.h"
 #include "core/reciprocal.h"
 
 namespace fastnorm {
 namespace {
 
-constexpr int kMaxLeading = kMaxRank - 1;
-constexpr int kMaxTensors = 12;
+constexpr int kMaxLeading = kMaxRank;  // a group's number is one more than x has
+constexpr int kMaxTensors = 15;
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
@@ -30,6 +31,7 @@ class NormBackwardCheck {
   fastnorm_status run() {
     FASTNORM_TRY(scalars());
     FASTNORM_TRY(flags());
+    FASTNORM_TRY(gate_scalars());
     FASTNORM_TRY(presence());
     FASTNORM_TRY(x());
     FASTNORM_TRY(gradient());
@@ -59,6 +61,59 @@ class NormBackwardCheck {
                      "rounding is %d; required: a fastnorm_rounding, 0 to 3", rounding);
     FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      args_.reserved);
+    FASTNORM_REQUIRE(args_.stage_reserved == 0, FASTNORM_ERROR_ARGUMENT,
+                     "stage_reserved is %d; required: 0", args_.stage_reserved);
+    FASTNORM_REQUIRE(args_.group_size >= 0, FASTNORM_ERROR_ARGUMENT,
+                     "group_size is %" PRId64 "; required: 0, or a divisor of n", args_.group_size);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status gate_scalars() {
+    const int32_t act = number(args_.gate_act), position = number(args_.gate_position),
+                  source = number(args_.gate_source);
+    FASTNORM_REQUIRE(act >= FASTNORM_ACTIVATION_IDENTITY && act <= FASTNORM_ACTIVATION_TANH,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "gate_act is %d; required: a fastnorm_activation, 0 to 3", act);
+    FASTNORM_REQUIRE(
+        position == FASTNORM_GATE_AFTER_NORM || position == FASTNORM_GATE_BEFORE_NORM,
+        FASTNORM_ERROR_ARGUMENT,
+        "gate_position is %d; required: FASTNORM_GATE_AFTER_NORM (0) or FASTNORM_GATE_BEFORE_NORM "
+        "(1)",
+        position);
+    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || source == FASTNORM_GATE_FROM_ROUNDED,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "gate_source is %d; required: FASTNORM_GATE_FROM_F32 (0) or "
+                     "FASTNORM_GATE_FROM_ROUNDED (1)",
+                     source);
+    const struct {
+      const char* name;
+      int32_t value;
+    } fields[] = {{"gate_act", act}, {"gate_position", position}, {"gate_source", source}};
+    for (const auto& field : fields) {
+      FASTNORM_REQUIRE(field.value == 0 || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is %d and gate is NULL; required: 0 without a gate", field.name,
+                       field.value);
+    }
+    FASTNORM_REQUIRE(args_.dgate == nullptr || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "dgate is given and gate is NULL; required: both, or no dgate");
+    const bool before = position == FASTNORM_GATE_BEFORE_NORM;
+    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || !before, FASTNORM_ERROR_ARGUMENT,
+                     "gate_source is FASTNORM_GATE_FROM_ROUNDED (1) and gate_position is %d; "
+                     "required: FASTNORM_GATE_AFTER_NORM (0)",
+                     position);
+    const char* const residual = args_.dresidual_in != nullptr ? "dresidual_in"
+                                 : args_.dresidual != nullptr  ? "dresidual"
+                                                               : nullptr;
+    FASTNORM_REQUIRE(!before || residual == nullptr, FASTNORM_ERROR_UNSUPPORTED,
+                     "gate_position is FASTNORM_GATE_BEFORE_NORM (1) and %s is given; this version "
+                     "has no residual behind such a gate; nearest: no %s",
+                     residual, residual);
+    NormBackwardGate& gate = d_.gate;
+    gate.present = args_.gate != nullptr;
+    gate.act = static_cast<fastnorm_activation>(act);
+    gate.before = before;
+    gate.round_result =
+        source == FASTNORM_GATE_FROM_ROUNDED || number(args_.rounding) == FASTNORM_ROUND_EVERY_STEP;
     return FASTNORM_OK;
   }
 
@@ -91,9 +146,11 @@ class NormBackwardCheck {
     FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL; required: a tensor [..., n]");
     FASTNORM_REQUIRE(
-        args_.dx != nullptr || args_.dweight != nullptr || args_.dbias != nullptr,
+        args_.dx != nullptr || args_.dweight != nullptr || args_.dbias != nullptr ||
+            args_.dgate != nullptr,
         FASTNORM_ERROR_ARGUMENT,
-        "dx is NULL, dweight is NULL and dbias is NULL; required: at least one output");
+        "dx is NULL, dweight is NULL, dbias is NULL and dgate is NULL; required: at least one "
+        "output");
     FASTNORM_REQUIRE(args_.dresidual == nullptr || args_.dx != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "dresidual is given and dx is NULL; required: both, or no dresidual");
     FASTNORM_REQUIRE(args_.dweight == nullptr || args_.weight != nullptr, FASTNORM_ERROR_ARGUMENT,
@@ -116,10 +173,18 @@ class NormBackwardCheck {
     FASTNORM_TRY(row_dtype("x", t, &dtype));
     FASTNORM_TRY(check_tensor("x", t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_x_shape(t, error));
-    d_.n = t.shape[t.ndim - 1];
-    rank_ = t.ndim - 1;
-    uint64_t rows = 1;  // unsigned: where an extent is 0, the others' product may fit in no integer
-    for (int32_t i = 0; i < rank_; ++i) {
+    columns_ = t.shape[t.ndim - 1];
+    d_.n = args_.group_size != 0 ? args_.group_size : columns_;
+    FASTNORM_REQUIRE(columns_ % d_.n == 0, FASTNORM_ERROR_SHAPE,
+                     "group_size is %" PRId64 " and n is %" PRId64 "; required: a divisor of n",
+                     d_.n, columns_);
+    groups_ = columns_ / d_.n;
+    extent_[0] = groups_;  // the group's number is the innermost dimension, if there are several
+    first_ = groups_ > 1 ? 1 : 0;
+    rank_ = first_ + t.ndim - 1;
+    // Unsigned: where an extent is 0, the others' product may fit in no integer.
+    uint64_t rows = static_cast<uint64_t>(groups_);
+    for (int32_t i = first_; i < rank_; ++i) {
       extent_[i] = t.shape[rank_ - 1 - i];
       rows *= static_cast<uint64_t>(extent_[i]);
     }
@@ -158,13 +223,15 @@ class NormBackwardCheck {
     }
     FASTNORM_TRY(check_tensor("dy", t, {dtype, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_row_shape("dy", t, *args_.x, error));
-    const int64_t last = t.strides == nullptr || d_.n == 1 || d_.rows == 0 ? 1 : t.strides[rank_];
+    const int32_t dim = t.ndim - 1;
+    const int64_t last = t.strides == nullptr || columns_ == 1 || d_.rows == 0 ? 1 : t.strides[dim];
     FASTNORM_REQUIRE(last == 0 || last == 1, FASTNORM_ERROR_LAYOUT,
                      "dy.strides[%d] is %" PRId64
                      "; required: 1, a contiguous last dimension, or 0, one value for a row",
-                     rank_, last);
+                     dim, last);
     d_.dy_element_bytes = last * dtype_bytes(dtype);
     fill_rows(t, dtype, 1, &d_.dy);
+    strides_[count_ - 1].by_dim[0] *= groups_ > 1 ? last : 1;
     return FASTNORM_OK;
   }
 
@@ -172,6 +239,13 @@ class NormBackwardCheck {
     if (args_.weight != nullptr) FASTNORM_TRY(parameter("weight", *args_.weight, &d_.weight));
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
     if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
+    if (args_.gate != nullptr) FASTNORM_TRY(gate_tensor("gate", *args_.gate, &d_.gate.gate));
+    const int count = count_;
+    if (args_.bias != nullptr) FASTNORM_TRY(parameter("bias", *args_.bias, &d_.gate.bias));
+    if (args_.dgate == nullptr || d_.gate.before) {  // not read
+      count_ = count;
+      d_.gate.bias = {};
+    }
     if (args_.dresidual_in == nullptr) return FASTNORM_OK;
     return row_tensor("dresidual_in", *args_.dresidual_in, &d_.dresidual_in);
   }
@@ -185,6 +259,7 @@ class NormBackwardCheck {
                        "gradient",
                        dtype_name(d_.dtype));
     }
+    if (args_.dgate != nullptr) FASTNORM_TRY(gate_tensor("dgate", *args_.dgate, &d_.gate.dgate));
     if (args_.dweight != nullptr) FASTNORM_TRY(dweight(*args_.dweight));
     return args_.dbias != nullptr ? parameter("dbias", *args_.dbias, &d_.dbias) : FASTNORM_OK;
   }
@@ -212,12 +287,29 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
+  // gate and dgate.
+  fastnorm_status gate_tensor(const char* name, const fastnorm_tensor& t, RowTensor* row) {
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: %s%s, as T is %s", name, dtype_text(t.dtype).c,
+                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                     dtype_name(d_.dtype));
+    return row_tensor(name, t, row);
+  }
+
   fastnorm_status statistic(const char* name, const fastnorm_tensor& t, RowTensor* row) {
     FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
     FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
-    FASTNORM_TRY(check_statistic_shape(name, t, *args_.x, error));
-    fill_rows(t, Dtype::kF32, t.ndim == rank_ + 1 ? 1 : 0, row);
+    if (groups_ > 1) {
+      FASTNORM_TRY(check_stage_statistic_shape(name, t, 1, groups_, *args_.x, error));
+    } else {
+      FASTNORM_TRY(check_statistic_shape(name, t, *args_.x, error));
+    }
+    row->data = address_of(t);
+    row->dtype = Dtype::kF32;
+    fill(t, Dtype::kF32, groups_ > 1 || t.ndim != args_.x->ndim ? 0 : 1, kOwnGroups,
+         row->stride_bytes);
     return FASTNORM_OK;
   }
 
@@ -225,13 +317,14 @@ class NormBackwardCheck {
     Dtype dtype = Dtype::kUnknown;
     FASTNORM_TRY(row_dtype(name, t, &dtype));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_weight_shape(name, t, *args_.x, error));
+    FASTNORM_TRY(check_weight_shape(name, t, *args_.x, d_.n, error));
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
       if (t.shape[i] == 0) return FASTNORM_OK;  // no elements: as if it were not there
     }
     result->data = address_of(t);
     result->dtype = dtype;
-    fill(t, dtype, 1, t.ndim - 1, result->stride_bytes);
+    fill(t, dtype, 1, t.shape[t.ndim - 1] == columns_ ? d_.n * dtype_bytes(dtype) : 0,
+         result->stride_bytes);
     return FASTNORM_OK;
   }
 
@@ -240,20 +333,23 @@ class NormBackwardCheck {
   void fill_rows(const fastnorm_tensor& t, Dtype dtype, int32_t skip, RowTensor* row) {
     row->data = address_of(t);
     row->dtype = dtype;
-    fill(t, dtype, skip, rank_, row->stride_bytes);
+    fill(t, dtype, skip, d_.n * dtype_bytes(dtype), row->stride_bytes);
   }
 
-  // Steps along `rank` leading dimensions; the others of x have none.
-  void fill(const fastnorm_tensor& t, Dtype dtype, int32_t skip, int32_t rank, int64_t* result) {
+  // Steps from a group to the next, kOwnGroups where that is the tensor's last dimension, and along
+  // the leading dimensions. The others of x have none.
+  static constexpr int64_t kOwnGroups = -1;
+  void fill(const fastnorm_tensor& t, Dtype dtype, int32_t skip, int64_t group_bytes,
+            int64_t* result) {
     Strides& s = strides_[count_++];
     s = {{}, result};
     const int64_t bytes = dtype_bytes(dtype);
+    int64_t* to = s.by_dim;
+    if (groups_ > 1 && group_bytes != kOwnGroups) *to++ = group_bytes;
     auto compact = static_cast<uint64_t>(skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes);
-    for (int32_t i = 0; i < rank; ++i) {
-      const int32_t dim = t.ndim - 1 - skip - i;
+    for (int32_t dim = t.ndim - 1 - skip; dim >= 0; --dim, ++to) {
       if (t.shape[dim] != 1) {
-        s.by_dim[i] =
-            t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
+        *to = t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
       }
       compact *= static_cast<uint64_t>(t.shape[dim]);
     }
@@ -311,10 +407,10 @@ class NormBackwardCheck {
       for (int s = 0; s < count_; ++s) varies |= strides_[s].by_dim[i] != 0;
       if (!varies) extent_[i] = 1;
     }
-    for (RowTensor* t :
-         {&d_.dy, &d_.x, &d_.dresidual_in, &d_.mean, &d_.rstd, &d_.dx, &d_.dresidual})
+    for (RowTensor* t : {&d_.dy, &d_.x, &d_.dresidual_in, &d_.mean, &d_.rstd, &d_.dx, &d_.dresidual,
+                         &d_.gate.gate, &d_.gate.dgate})
       *t = RowTensor{nullptr, {}, t->dtype};
-    d_.weight = {};
+    d_.weight = d_.gate.bias = {};
   }
 
   // True if in every tensor dimension i + 1 continues where dimension i ends.
@@ -337,7 +433,9 @@ class NormBackwardCheck {
   const CheckedDevice device_;
   NormBackwardDesc& d_;
   Error& error;
-  int32_t rank_ = 0;                  // leading dimensions of x
+  int64_t columns_ = 0, groups_ = 1;  // of a row of x
+  int32_t first_ = 0;                 // 1 if dimension 0 is the group's number
+  int32_t rank_ = 0;                  // leading dimensions of x, and that one
   int64_t extent_[kMaxLeading] = {};  // innermost first
   Strides strides_[kMaxTensors];
   int count_ = 0;

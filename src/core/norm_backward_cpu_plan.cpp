@@ -65,12 +65,15 @@ int64_t norm_backward_token_grain(const NormBackwardDesc& d) {
 
 void count_norm_backward_bytes(const NormBackwardDesc& d, NormBackwardPlan* plan) {
   plan->bytes_written = bytes_of(d, d.dx, d.n) + bytes_of(d, d.dresidual, d.n) +
-                        bytes_of(d, d.dweight, d.n) + bytes_of(d, d.dbias, d.n);
+                        bytes_of(d, d.dweight, d.n) + bytes_of(d, d.dbias, d.n) +
+                        bytes_of(d, d.gate.dgate, d.n);
   plan->bytes_read = bytes_of(d, d.dy, d.dy_element_bytes == 0 ? 1 : d.n);
   if (d.needs_statistics()) {
     plan->bytes_read += bytes_of(d, d.x, d.n) + bytes_of(d, d.mean, 1) + bytes_of(d, d.rstd, 1);
   }
-  if (d.dx) plan->bytes_read += bytes_of(d, d.weight, d.n) + bytes_of(d, d.dresidual_in, d.n);
+  if (d.writes_rows())
+    plan->bytes_read += bytes_of(d, d.weight, d.n) + bytes_of(d, d.dresidual_in, d.n);
+  plan->bytes_read += bytes_of(d, d.gate.gate, d.n) + bytes_of(d, d.gate.bias, d.n);
   plan->bytes_read += rope_bytes(d);
   if (d.accumulate_dweight) plan->bytes_read += bytes_of(d, d.dweight, d.n);
   if (d.accumulate_dbias) plan->bytes_read += bytes_of(d, d.dbias, d.n);

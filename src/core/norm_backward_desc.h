@@ -43,6 +43,16 @@ struct NormBackwardHeads {
   bool needs_own_kernels() const { return heads != 0 && (rope || across_heads || !normalise); }
 };
 
+// The forward's gate.
+struct NormBackwardGate {
+  RowTensor gate, dgate;
+  ParameterTensor bias;  // the forward's, for dgate; absent: 0
+  fastnorm_activation act = FASTNORM_ACTIVATION_IDENTITY;
+  bool before = false;        // it multiplies x
+  bool round_result = false;  // what it multiplies after the norm is rounded to T
+  bool present = false;       // also of a call without rows, whose tensors have no addresses
+};
+
 struct NormBackwardDesc {
   int64_t rows = 0;  // shared_rows * groups
   int64_t n = 0;
@@ -69,11 +79,14 @@ struct NormBackwardDesc {
   RowTensor dx, dresidual;  // rows of n elements
   ParameterTensor weight;   // absent: 1
   ParameterTensor dweight, dbias;
+  NormBackwardGate gate;
   NormBackwardHeads of_heads;
 
   bool has_sums() const { return dweight || dbias; }
   // True if a row's statistics are needed.
-  bool needs_statistics() const { return (dx || dweight) && of_heads.normalise; }
+  bool needs_statistics() const { return (writes_rows() || dweight) && of_heads.normalise; }
+  // True if there is an output for each row.
+  bool writes_rows() const { return dx || gate.dgate; }
 };
 
 // A call as backends run it: one part, or two in order if dbias has other groups than dweight. The

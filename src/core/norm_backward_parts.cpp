@@ -26,6 +26,9 @@ void take_dimension(const NormBackwardDesc& whole, int from, int to, NormBackwar
   for (RowTensor D::*t :
        {&D::dy, &D::x, &D::dresidual_in, &D::mean, &D::rstd, &D::dx, &D::dresidual})
     take(t);
+  for (RowTensor NormBackwardGate::*t : {&NormBackwardGate::gate, &NormBackwardGate::dgate})
+    (part->gate.*t).stride_bytes[to] = (whole.gate.*t).stride_bytes[from];
+  part->gate.bias.stride_bytes[to] = whole.gate.bias.stride_bytes[from];
   for (ParameterTensor D::*t : {&D::weight, &D::dweight, &D::dbias}) take(t);
   for (RowTensor NormBackwardHeads::*t : {&NormBackwardHeads::token, &NormBackwardHeads::head})
     (part->of_heads.*t).stride_bytes[to] = (whole.of_heads.*t).stride_bytes[from];
@@ -63,14 +66,15 @@ NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole) {
   }
   const Dims of_weight = main.dweight ? dims_of(main.dweight, main) : dims_of(main.weight, main);
   const Dims of_bias = dims_of(main.dbias, main);
-  if (!main.dx && !main.dweight) {
+  if (!main.writes_rows() && !main.dweight) {
     if (main.dbias) add(arranged(main, of_bias), &parts);
     return parts;
   }
   if (main.dbias && of_bias != of_weight) {
     NormBackwardDesc bias = main;
     bias.dx = bias.dresidual = bias.dresidual_in = {};
-    bias.weight = bias.dweight = {};
+    bias.weight = bias.dweight = bias.gate.bias = {};
+    bias.gate.dgate = {};
     bias.in_place = false;
     add(arranged(bias, of_bias), &parts);
     main.dbias = {};

@@ -28,7 +28,8 @@ bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t 
 
 // True if rows are whole aligned vectors of one dtype, as kPersistent and kFew need them.
 bool is_held(const NormBackwardDesc& d) {
-  if (!d.dx || d.dresidual || d.dy_element_bytes == 0 || d.shared_rows == 0) return false;
+  if (!d.dx || d.gate.present || d.dresidual || d.dy_element_bytes == 0 || d.shared_rows == 0)
+    return false;
   if (d.dbias && d.kind != FASTNORM_NORM_LAYER) return false;
   if (d.n * dtype_bytes(d.dtype) % kVectorBytes != 0 || d.groups > kMostGroupBlocks) return false;
   for (const RowTensor* t : {&d.x, &d.dy, &d.dx, &d.dresidual_in}) {
@@ -56,7 +57,8 @@ int32_t find_entry(std::span<const NormBackwardEntry> table, const NormBackwardV
 
 NormBackwardVariant variant_of(const NormBackwardDesc& d, BackwardForm form,
                                const NormBackwardPick& pick) {
-  const bool asks = form == BackwardForm::kRows;  // at run time
+  // At run time.
+  const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows;
   return {.dtype = d.x.dtype,
           .stat = stat_of(d),
           .residual = d.dresidual_in && !asks,
@@ -139,7 +141,7 @@ class Planner {
   bool can_run(int32_t index) const {
     const NormBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
     if (v.dtype != d_.x.dtype || v.stat != stat_of(d_)) return false;
-    if (v.form == BackwardForm::kRows) return true;
+    if (v.writes_rows()) return v.form == rows_form();
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
     const int64_t vectors = d_.n * dtype_bytes(d_.dtype) / kVectorBytes;
     if (v.residual != static_cast<bool>(d_.dresidual_in) ||
@@ -160,24 +162,23 @@ class Planner {
   fastnorm_status plan(int32_t index, Error& error) {
     const bool sums = d_.has_sums();
     const bool recomputes = d_.needs_statistics() && !d_.rstd && d_.shared_rows > 0;
-    const bool general =
-        index < 0 || table_[static_cast<size_t>(index)].variant.form == BackwardForm::kRows;
+    const bool general = index < 0 || table_[static_cast<size_t>(index)].variant.writes_rows();
     int32_t rows = general && index >= 0 ? index : -1;
     if (rows < 0 && d_.shared_rows > 0 && d_.needs_statistics()) {
       const NormBackwardDecision found = find(BackwardJob::kAny);
       if (found.line != nullptr)
-        rows = find_entry(table_, variant_of(d_, BackwardForm::kRows, found.line->pick));
+        rows = find_entry(table_, variant_of(d_, rows_form(), found.line->pick));
       FASTNORM_REQUIRE(rows >= 0, FASTNORM_ERROR_INTERNAL,
                        "no kernel of norm_backward for rows of %lld elements",
                        static_cast<long long>(d_.n));
-      if (general && d_.dx) note(found);
+      if (general && d_.writes_rows()) note(found);
     }
     make_workspace(recomputes && sums, general || is_persistent(index));
     if (plan_.keeps_statistics)
       add_rows(rows, kBackwardComputeStatistics | kBackwardStatisticsOnly);
     if (general) {
       if (sums && d_.shared_rows > 0) add_columns();
-      if (d_.dx) {
+      if (d_.writes_rows()) {
         plan_.entry = &table_[static_cast<size_t>(rows)];
         add_rows(rows,
                  recomputes && !plan_.keeps_statistics ? uint32_t{kBackwardComputeStatistics} : 0);
@@ -197,6 +198,10 @@ class Planner {
   }
 
  private:
+  bool has_gate() const { return d_.gate.present; }
+  BackwardForm rows_form() const {
+    return has_gate() ? BackwardForm::kGatedRows : BackwardForm::kRows;
+  }
   NormBackwardDecision find(BackwardJob job) const {
     return find_norm_backward_choice(*facts_.arch->backward_choices, job, d_.x.dtype, stat_of(d_),
                                      static_cast<bool>(d_.dresidual_in), d_.n,
@@ -250,7 +255,9 @@ class Planner {
     step.bits = bits;
   }
   void add_columns() {
-    const int32_t index = find_form(table_, BackwardForm::kColumns, d_.x.dtype, stat_of(d_));
+    const BackwardForm form = has_gate() ? BackwardForm::kGatedColumns : BackwardForm::kColumns;
+    const int32_t index =
+        find_form(table_, form, d_.x.dtype, has_gate() ? Stat::kRms : stat_of(d_));
     const int64_t width = table_[static_cast<size_t>(index)].variant.threads / plan_.lanes;
     const int64_t tiles = (vectors() + width - 1) / width;
     add(index, static_cast<uint64_t>(tiles * plan_.row_blocks));
@@ -304,10 +311,11 @@ class Planner {
       return t ? static_cast<uint64_t>(d_.groups * d_.n * dtype_bytes(t.dtype)) : 0;
     };
     if (d_.rows > 0) {
-      plan_.bytes_read = rows(d_.dy) + rows(d_.dresidual_in);
+      plan_.bytes_read =
+          rows(d_.dy) + rows(d_.dresidual_in) + rows(d_.gate.gate) + sums(d_.gate.bias);
       if (d_.needs_statistics()) plan_.bytes_read += rows(d_.x) + values(d_.mean) + values(d_.rstd);
-      if (d_.dx) plan_.bytes_read += sums(d_.weight);
-      plan_.bytes_written = rows(d_.dx) + rows(d_.dresidual);
+      if (d_.writes_rows()) plan_.bytes_read += sums(d_.weight);
+      plan_.bytes_written = rows(d_.dx) + rows(d_.dresidual) + rows(d_.gate.dgate);
     }
     plan_.bytes_written += sums(d_.dweight) + sums(d_.dbias);
     if (d_.accumulate_dweight) plan_.bytes_read += sums(d_.dweight);

@@ -20,6 +20,9 @@ enum class BackwardForm : uint8_t {
   // Aligned rows in registers:
   kPersistent,  // blocks that go over many rows: dx, and sums of dweight and dbias in registers
   kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight
+  // What kColumns and kRows do, for calls with a gate:
+  kGatedColumns,  // of either statistic
+  kGatedRows,
 };
 
 // One kernel as data. dtype is x's; kFold does not use it.
@@ -49,6 +52,9 @@ struct NormBackwardVariant {
   constexpr int row_threads() const { return threads * blocks; }
   constexpr bool is_cluster() const { return blocks > 1; }
   constexpr bool is_one_warp() const { return threads <= 32; }  // a row has no more in a block
+  constexpr bool writes_rows() const {                          // a row at a time
+    return form == BackwardForm::kRows || form == BackwardForm::kGatedRows;
+  }
   constexpr bool is_streamed() const { return vectors == 0; }
   constexpr bool has_ring() const { return stages > 1; }
 };
@@ -97,6 +103,8 @@ enum NormBackwardBits : uint32_t {
   kBackwardAccumulateDweight = 1 << 4,
   kBackwardAccumulateDbias = 1 << 5,
   kBackwardNarrowStrides = 1 << 6,  // single index, and each stride is a signed 32-bit number
+  kBackwardGateBefore = 1 << 7,     // the gate multiplies before the norm
+  kBackwardRoundResult = 1 << 11,   // what a gate after the norm multiplies is rounded to T
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x

@@ -6,6 +6,7 @@
 // Every operation is one rounded instruction.
 #pragma once
 
+#include "cpu/activations-inl.h"
 #include "cpu/norm_backward_params.h"
 #include "cpu/norm_parts-inl.h"
 
@@ -91,12 +92,13 @@ struct RowDigits {
   int64_t digit[kRowDims];
 };
 
-// The compile-time choices of one kernel. kPlain_: see NormBackwardParams.
-template <class H_, Stat kStat_, bool kPlain_>
+// The compile-time choices of one kernel. kPlain_, kGated_: see NormBackwardParams.
+template <class H_, Stat kStat_, bool kPlain_, bool kGated_ = false>
 struct BackwardSlots {
   using H = H_;
   static constexpr Stat kStat = kStat_;
   static constexpr bool kPlain = kPlain_;
+  static constexpr bool kGated = kGated_;
 };
 
 template <class T>
@@ -136,6 +138,20 @@ FASTNORM_INLINE float load_statistic(const char* p) {
   return f;
 }
 
+// The forward's row, gated before its statistics.
+template <class H, Stat kStat_>
+struct GatedSlots {
+  using T = H;
+  static constexpr Source kSource = Source::kPlain;
+  static constexpr Stat kStat = kStat_;
+  static constexpr Affine kAffine = Affine::kAny;
+};
+
+// What a gate's elements do.
+struct GateValues {
+  Pair factor, slope;  // act(gate) and its derivative
+};
+
 // The values of a row that the formulas name.
 template <class Slots>
 struct BackwardRow {
@@ -147,12 +163,13 @@ struct BackwardRow {
         dy(gradient),
         x(digits.at(p.x)),
         weight(digits.at(p.weight)),
+        gate(Slots::kGated ? digits.at(p.gate) : nullptr),
         offset(broadcast(p.weight_offset)) {}
 
   FASTNORM_INLINE void set_statistics(const RowDigits& digits) {
     Statistics s = {0.0f, 0.0f, 0.0f};
     if (p.rstd.data == nullptr) {
-      s = computed_statistics<Slots::kStat, H, Slots::kPlain>(p, x);
+      s = recomputed();
     } else {
       s.rstd = load_statistic(digits.at(p.rstd));
       if constexpr (Slots::kStat == Stat::kLayer) s.mean = load_statistic(digits.at(p.mean));
@@ -160,13 +177,30 @@ struct BackwardRow {
     use(s.mean, s.rstd);
   }
 
+  FASTNORM_INLINE Statistics recomputed() const {
+    if constexpr (Slots::kGated) {
+      if (p.gate_before) return gated_statistics(*this);
+    }
+    return computed_statistics<Slots::kStat, H, Slots::kPlain>(p, x);
+  }
+
   FASTNORM_INLINE void use(float of_mean, float of_rstd) {
     mean = broadcast(of_mean);
     rstd = broadcast(of_rstd);
   }
 
+  // dy, times a gate that comes after the norm.
   template <class Extent>
   FASTNORM_INLINE Pair take_dy(int64_t i, Extent extent) const {
+    const Pair v = take_whole_dy(i, extent);
+    if constexpr (Slots::kGated) {
+      if (!p.gate_before) return multiply(v, take_factor(i, extent));
+    }
+    return v;
+  }
+
+  template <class Extent>
+  FASTNORM_INLINE Pair take_whole_dy(int64_t i, Extent extent) const {
     if constexpr (Slots::kPlain) return extent.load(H{}, dy + i * H::kBytes);
     if (p.dy_element_bytes != 0) return load_any(H{}, p.dy_dtype, dy, i, extent);
     const Vec v = broadcast(lowest(load_any(H{}, p.dy_dtype, dy, 0, Some{1}).a));
@@ -176,15 +210,50 @@ struct BackwardRow {
   // 0 behind the last column, where 0 * rstd might be NaN.
   template <class Extent>
   FASTNORM_INLINE Pair take_xhat(int64_t i, Extent extent) const {
-    Pair v = extent.load(H{}, x + i * H::kBytes);
+    return normalized(take_x(i, extent), extent);
+  }
+  template <class Extent>
+  FASTNORM_INLINE Pair normalized(Pair v, Extent extent) const {
     if constexpr (Slots::kStat == Stat::kLayer) v = {sub(v.a, mean), sub(v.b, mean)};
     return extent.first(H{}, {mul(v.a, rstd), mul(v.b, rstd)});
+  }
+
+  // x, times a gate that comes before the norm.
+  template <class Extent>
+  FASTNORM_INLINE Pair take_x(int64_t i, Extent extent) const {
+    const Pair v = extent.load(H{}, x + i * H::kBytes);
+    if constexpr (Slots::kGated) {
+      if (p.gate_before) return gated(v, take_factor(i, extent));
+    }
+    return v;
+  }
+
+  FASTNORM_INLINE Pair gated(Pair v, Pair factor) const { return step(multiply(v, factor)); }
+  FASTNORM_INLINE Pair step(Pair v) const { return p.every_step ? round_any(p.dtype, v) : v; }
+
+  template <class Extent>
+  FASTNORM_INLINE Pair take_gate(int64_t i, Extent extent) const {
+    return load_any(H{}, p.gate_dtype, gate, i, extent);
+  }
+  template <class Extent>
+  FASTNORM_INLINE Pair take_factor(int64_t i, Extent extent) const {
+    return step(activate(p.gate_act, take_gate(i, extent)));
+  }
+  template <class Extent>
+  FASTNORM_INLINE GateValues take_gate_values(int64_t i, Extent extent) const {
+    const Pair g = take_gate(i, extent);
+    return {step(activate(p.gate_act, g)), activation_slope(p.gate_act, g)};
   }
 
   // e: dy times the gain.
   template <class Extent>
   FASTNORM_INLINE Pair scaled(Pair v, int64_t i, Extent extent) const {
-    if (p.weight.data == nullptr) return v;
+    return p.weight.data != nullptr ? multiply(v, gain(i, extent)) : v;
+  }
+
+  // Of a weight.
+  template <class Extent>
+  FASTNORM_INLINE Pair gain(int64_t i, Extent extent) const {
     Pair g;
     if constexpr (Slots::kPlain) {
       g = extent.load(H{}, weight + i * H::kBytes);
@@ -195,16 +264,61 @@ struct BackwardRow {
     if constexpr (!Slots::kPlain) {
       if (p.every_step) g = round_any(p.dtype, g);
     }
-    return {mul(v.a, g.a), mul(v.b, g.b)};
+    return g;
+  }
+
+  // xhat as the forward multiplies it by the weight, and dweight by dy.
+  FASTNORM_INLINE Pair factor_of(Pair xhat) const {
+    if constexpr (Slots::kPlain) return xhat;
+    return p.round_xhat ? round_any(p.dtype, xhat) : xhat;
+  }
+
+  // What a gate after the norm multiplies.
+  template <class Extent>
+  FASTNORM_INLINE Pair result(Pair xhat, const char* bias, int64_t i, Extent extent) const {
+    Pair z = factor_of(xhat);
+    if (p.bias.data == nullptr) {
+      z = scaled(z, i, extent);
+    } else {
+      const Pair b = load_any(H{}, p.bias_dtype, bias, i, extent);
+      const Vec one = broadcast(1.0f);
+      const Pair g = p.weight.data != nullptr ? gain(i, extent) : Pair{one, one};
+      z = {fused(z.a, g.a, b.a), fused(z.b, g.b, b.b)};
+    }
+    return p.round_result ? round_any(p.dtype, z) : z;
   }
 
   const NormBackwardParams& p;
   const char* const dy;
   const char* const x;
   const char* const weight;
+  const char* const gate;
   const Vec offset;
   Vec mean, rstd;
 };
+
+template <class H, Stat kStat>
+struct RowSource<GatedSlots<H, kStat>> {
+  template <class Extent>
+  __attribute__((noinline)) Pair take(int64_t i, Extent extent) const {
+    return row.take_x(i, extent);
+  }
+
+  const BackwardRow<BackwardSlots<H, kStat, false, true>>& row;
+};
+
+template <class H, Stat kStat>
+__attribute__((noinline)) Statistics gated_statistics(
+    const BackwardRow<BackwardSlots<H, kStat, false, true>>& row) {
+  using Forward = GatedSlots<H, kStat>;
+  NormParams forward = {};
+  forward.n = row.p.n;
+  forward.inv_n = row.p.inv_n;
+  forward.eps = row.p.eps;
+  forward.every_step = row.p.every_step;
+  const Rounding<Affine::kAny, H> rounding(forward);
+  return statistics<Forward>(forward, RowSource<Forward>{row}, rounding, Nothing{});
+}
 
 // ---- Sums along a row.
 
@@ -292,17 +406,24 @@ struct StoreGradient {
 
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Pair dy, Pair xhat, Extent extent) const {
+    store(i, gradient(i, dy, xhat, extent), extent);
+  }
+
+  // dh.
+  template <class Extent>
+  FASTNORM_INLINE Pair gradient(int64_t i, Pair dy, Pair xhat, Extent extent) const {
     const NormBackwardParams& p = row.p;
     Pair m = row.scaled(dy, i, extent);
     if constexpr (Slots::kStat == Stat::kLayer) m = {sub(m.a, c2), sub(m.b, c2)};
     m = {fused(xhat.a, minus_c1, m.a), fused(xhat.b, minus_c1, m.b)};
-    Pair dh;
-    if (p.dresidual_in.data != nullptr) {
-      const Pair r = load_any(H{}, p.dresidual_in_dtype, dresidual_in, i, extent);
-      dh = {fused(m.a, row.rstd, r.a), fused(m.b, row.rstd, r.b)};
-    } else {
-      dh = {mul(m.a, row.rstd), mul(m.b, row.rstd)};
-    }
+    if (p.dresidual_in.data == nullptr) return {mul(m.a, row.rstd), mul(m.b, row.rstd)};
+    const Pair r = load_any(H{}, p.dresidual_in_dtype, dresidual_in, i, extent);
+    return {fused(m.a, row.rstd, r.a), fused(m.b, row.rstd, r.b)};
+  }
+
+  template <class Extent>
+  FASTNORM_INLINE void store(int64_t i, Pair dh, Extent extent) const {
+    const NormBackwardParams& p = row.p;
     if constexpr (Slots::kPlain) {
       extent.store(H{}, dx + i * H::kBytes, dh, false);
     } else {
@@ -316,6 +437,40 @@ struct StoreGradient {
   char* const dx;
   char* const dresidual;
   const Vec minus_c1, c2;
+};
+
+// The same of a row with a gate, and dgate.
+template <class Slots>
+struct StoreGated {
+  using H = typename Slots::H;
+
+  FASTNORM_INLINE StoreGated(const BackwardRow<Slots>& of_row, const RowDigits& digits)
+      : row(of_row),
+        of_row(of_row, digits, means_of(of_row)),
+        bias(digits.at(row.p.bias)),
+        dgate(digits.at(row.p.dgate)) {}
+
+  // dy is not multiplied by the gate, nor is x.
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Pair dy, Pair x, Pair xhat, const GateValues& gate,
+                                  Extent extent) const {
+    const NormBackwardParams& p = row.p;
+    const Pair v = p.gate_before ? dy : multiply(dy, gate.factor);
+    const Pair dh = of_row.gradient(i, v, xhat, extent);
+    Pair of_gate = {zero(), zero()};
+    if (p.dgate.data != nullptr) {
+      of_gate = p.gate_before ? multiply(dh, x) : multiply(dy, row.result(xhat, bias, i, extent));
+      of_gate = multiply(of_gate, gate.slope);
+    }
+    if (p.dx.data != nullptr)
+      of_row.store(i, p.gate_before ? multiply(dh, gate.factor) : dh, extent);
+    if (p.dgate.data != nullptr) store_any(H{}, p.dgate_dtype, dgate, i, of_gate, extent);
+  }
+
+  const BackwardRow<Slots>& row;
+  const StoreGradient<Slots> of_row;
+  const char* const bias;
+  char* const dgate;
 };
 
 struct NoGradient {
@@ -339,11 +494,37 @@ FASTNORM_INLINE void last_pass(const BackwardRow<Slots>& row, const Gradient& gr
   if (i < n) step(i, Some{static_cast<int>(n - i)});
 }
 
+// The last pass of a row with a gate.
+template <class Slots, class Sums>
+FASTNORM_INLINE void last_gated_pass(const BackwardRow<Slots>& row,
+                                     const StoreGated<Slots>& gradient, const Sums& sums) {
+  using H = typename Slots::H;
+  const bool before = row.p.gate_before;
+  const auto step = [&](int64_t i, auto extent) __attribute__((always_inline)) {
+    const GateValues gate = row.take_gate_values(i, extent);
+    const Pair dy = row.take_whole_dy(i, extent);
+    const Pair x = extent.load(H{}, row.x + i * H::kBytes);
+    const Pair xhat = row.normalized(before ? row.gated(x, gate.factor) : x, extent);
+    sums(i, before ? dy : multiply(dy, gate.factor), xhat, extent);
+    gradient(i, dy, x, xhat, gate, extent);
+  };
+  const int64_t n = row.p.n;
+  int64_t i = 0;
+  for (; i + kPairElements <= n; i += kPairElements) step(i, Whole{});
+  if (i < n) step(i, Some{static_cast<int>(n - i)});
+}
+
 template <class Slots>
 __attribute__((noinline)) void backward_row(const NormBackwardParams& p, int64_t number,
                                             const AddToSums<Slots>& sums) {
   const RowDigits digits(p, number);
   BackwardRow<Slots> row(p, digits, digits.at(p.dy));
+  if constexpr (Slots::kGated) {
+    if (p.dx.data != nullptr || p.dgate.data != nullptr) {
+      row.set_statistics(digits);
+      return last_gated_pass(row, StoreGated<Slots>(row, digits), sums);
+    }
+  }
   if (p.dx.data != nullptr) {
     row.set_statistics(digits);
     last_pass<true>(row, StoreGradient<Slots>(row, digits, means_of(row)), sums);
@@ -474,12 +655,14 @@ void fold_blocks_range(const NormBackwardParams& p, int64_t begin, int64_t end) 
 
 template <class H, Stat kStat>
 void rows_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
+  if (p.gated) return backward_rows<BackwardSlots<H, kStat, false, true>>(p, begin, end);
   if (p.plain) return backward_rows<BackwardSlots<H, kStat, true>>(p, begin, end);
   backward_rows<BackwardSlots<H, kStat, false>>(p, begin, end);
 }
 
 template <class H, Stat kStat>
 void blocks_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
+  if (p.gated) return backward_blocks<BackwardSlots<H, kStat, false, true>>(p, begin, end);
   if (p.plain) return backward_blocks<BackwardSlots<H, kStat, true>>(p, begin, end);
   backward_blocks<BackwardSlots<H, kStat, false>>(p, begin, end);
 }

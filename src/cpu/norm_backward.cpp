@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/fp_mode.h"
+#include "cpu/norm_stages.h"
 
 namespace fastnorm::cpu {
 namespace {
@@ -28,7 +29,7 @@ SumRef sum_ref(const ParameterTensor& t, bool accumulate, std::byte* partial) {
 bool is_plain(const NormBackwardDesc& d) {
   const Dtype h = d.x.dtype;
   return d.dy.dtype == h && d.dy_element_bytes != 0 && d.dtype == h &&
-         (!d.weight || d.weight.dtype == h) && d.rounding == FASTNORM_ROUND_ONCE;
+         (!d.weight || d.weight.dtype == h) && d.rounding == FASTNORM_ROUND_ONCE && !d.gate.present;
 }
 
 const NormBackwardKernel& kernel_of(const NormBackwardDesc& d, const IsaKernels& isa) {
@@ -79,6 +80,16 @@ NormBackwardTask make_norm_backward_task(const NormBackwardDesc& d, const NormBa
   p.every_step = d.rounding == FASTNORM_ROUND_EVERY_STEP;
   p.round_xhat = d.rounding == FASTNORM_ROUND_NORMALIZED || p.every_step;
   p.plain = is_plain(d);
+  p.gate = row_ref(d.gate.gate);
+  p.dgate = row_ref(d.gate.dgate);
+  p.bias = row_ref(d.gate.bias);
+  p.gated = d.gate.present;
+  p.gate_before = d.gate.before;
+  p.round_result = d.gate.round_result;
+  p.gate_act = activation_of(d.gate.act);
+  p.gate_dtype = d.gate.gate.dtype;
+  p.dgate_dtype = d.gate.dgate.dtype;
+  p.bias_dtype = d.gate.bias.dtype;
   return task;
 }
 

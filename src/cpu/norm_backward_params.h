@@ -6,6 +6,7 @@
 
 #include "core/dtype.h"
 #include "cpu/norm_params.h"
+#include "cpu/norm_stages_params.h"
 
 namespace fastnorm::cpu {
 
@@ -25,6 +26,8 @@ struct NormBackwardParams {
   RowRef dy, x, dresidual_in, dx, dresidual;  // [rows, n]
   RowRef mean, rstd;                          // [rows]; rstd.data nullptr = both are computed
   RowRef weight;                              // data nullptr = 1
+  RowRef gate, dgate;                         // [rows, n]
+  RowRef bias;                                // of the forward, for dgate; data nullptr = 0
   SumRef dweight, dbias;
   int64_t n, rows, shared_rows, groups;
   // From a group's first row to the next group's: shared_rows, where there are rows.
@@ -39,6 +42,10 @@ struct NormBackwardParams {
   bool every_step;  // g is rounded to T, and what statistics are computed from
   bool round_xhat;  // to T, in dweight
   bool plain;       // dy, weight and dx have x's dtype, and nothing of the above is set
+  bool gated, gate_before;
+  bool round_result;  // to T, what a gate after the norm multiplies
+  Activation gate_act;
+  Dtype gate_dtype, dgate_dtype, bias_dtype;
 };
 
 // Columns of dweight and dbias that are folded together.

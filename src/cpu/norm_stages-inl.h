@@ -6,7 +6,7 @@
 // x, the gate and the residual are taken from memory in each pass.
 #pragma once
 
-#include "cpu/functions-inl.h"
+#include "cpu/activations-inl.h"
 #include "cpu/norm-inl.h"
 #include "cpu/norm_stages_params.h"
 
@@ -20,14 +20,6 @@ struct StagesSlots {
   static constexpr Stat kStat = kStat_;
   static constexpr Affine kAffine = Affine::kAny;
 };
-
-// Long, and called from many places.
-__attribute__((noinline)) Pair activate(Activation activation, Pair v) {
-  if (activation == Activation::kSilu) return {silu(v.a), silu(v.b)};
-  if (activation == Activation::kSigmoid) return {sigmoid(v.a), sigmoid(v.b)};
-  if (activation == Activation::kTanh) return {hyperbolic_tangent(v.a), hyperbolic_tangent(v.b)};
-  return v;
-}
 
 // The branch's norm: slots of its own, as its statistic need not be the other norm's.
 template <class Element, Stat kStat_>
@@ -71,8 +63,6 @@ FASTNORM_INLINE Pair take_modulator(const ModulatorParams& p, const ModulatorRow
   const Pair sum = {add(m.a, t.a), add(m.b, t.b)};
   return every_step ? round_pair(T{}, sum) : sum;
 }
-
-FASTNORM_INLINE Pair multiply(Pair a, Pair b) { return {mul(a.a, b.a), mul(a.b, b.b)}; }
 
 // x, gated where the gate comes first.
 template <class T, class Extent>

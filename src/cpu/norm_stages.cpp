@@ -13,13 +13,6 @@ RowRef row_ref(const RowTensor& t) {
           {t.stride_bytes[0], t.stride_bytes[1], t.stride_bytes[2]}};
 }
 
-Activation activation_of(fastnorm_activation activation) {
-  return activation == FASTNORM_ACTIVATION_SILU      ? Activation::kSilu
-         : activation == FASTNORM_ACTIVATION_SIGMOID ? Activation::kSigmoid
-         : activation == FASTNORM_ACTIVATION_TANH    ? Activation::kTanh
-                                                     : Activation::kIdentity;
-}
-
 // Of a modulator or a gate, which has x's dtype or f32.
 OperandType type_of(Dtype dtype, const NormDesc& d) {
   return dtype == d.dtype ? OperandType::kElement : OperandType::kF32;
@@ -62,6 +55,13 @@ void set_branch(const NormDesc& d, const IsaKernels& isa, StagesParams* p) {
 }
 
 }  // namespace
+
+Activation activation_of(fastnorm_activation activation) {
+  return activation == FASTNORM_ACTIVATION_SILU      ? Activation::kSilu
+         : activation == FASTNORM_ACTIVATION_SIGMOID ? Activation::kSigmoid
+         : activation == FASTNORM_ACTIVATION_TANH    ? Activation::kTanh
+                                                     : Activation::kIdentity;
+}
 
 StagesTask make_stages_task(const NormDesc& d, const NormPlan& plan, const IsaKernels& isa) {
   const StagesDesc& s = d.stages;

@@ -15,6 +15,8 @@ struct StagesTask {
   StagesParams params;
 };
 
+Activation activation_of(fastnorm_activation activation);
+
 // Computes in the caller's floating-point mode: see fp_mode.h.
 StagesTask make_stages_task(const NormDesc& desc, const NormPlan& plan, const IsaKernels& isa);
 

@@ -291,6 +291,110 @@ static void refused(fastnorm_context* context, fastnorm_status status, const cha
   CHECK(nothing_written(&one));
 }
 
+static float gate[kElements], dgate[kElements], forward[kElements], bias[kColumns];
+
+/* Tensors of a gate's call, which `one` gets. */
+static void add_gate(tensor_of* t, fastnorm_gate_position position) {
+  fill_random(gate, kElements, 4);
+  fill_random(bias, kColumns, 5);
+  memset(dgate, 0xff, sizeof dgate);
+  one.args.gate = make_rows(&t[0], gate, FASTNORM_DTYPE_F32, kRows, kColumns);
+  one.args.dgate = make_rows(&t[1], dgate, FASTNORM_DTYPE_F32, kRows, kColumns);
+  one.args.bias = make_vector(&t[2], bias, FASTNORM_DTYPE_F32, kColumns);
+  one.args.gate_position = position;
+}
+
+/* A gate that is a factor, against calls in which dy or x was multiplied before: the same bits. */
+static void gates(fastnorm_context* context) {
+  tensor_of t[3];
+  fastnorm_norm_args norm = empty_args();
+  size_t i, wrong = 0;
+  tensor_of y;
+  reset(&one), reset(&other);
+  add_gate(t, FASTNORM_GATE_AFTER_NORM);
+  for (i = 0; i < kElements; ++i) other.dy[i] = one.dy[i] * gate[i];
+  CHECK_OK(run(context, &one));
+  CHECK_OK(run(context, &other));
+  CHECK(same_results(&one, &other));
+  norm.kind = FASTNORM_NORM_LAYER;
+  norm.eps = one.args.eps;
+  norm.x = one.args.x, norm.weight = one.args.weight, norm.bias = one.args.bias;
+  norm.y = make_rows(&y, forward, FASTNORM_DTYPE_F32, kRows, kColumns);
+  CHECK_OK(fastnorm_norm(context, &norm, NULL, 0, NULL));
+  for (i = 0; i < kElements; ++i) wrong += dgate[i] != one.dy[i] * forward[i];
+  CHECK(wrong == 0);
+  reset(&one), reset(&other);
+  add_gate(t, FASTNORM_GATE_BEFORE_NORM);
+  for (i = 0; i < kElements; ++i) other.x[i] = one.x[i] * gate[i];
+  CHECK_OK(run(context, &one));
+  CHECK_OK(run(context, &other));
+  for (i = 0; i < kElements; ++i) {
+    wrong += one.dx[i] != other.dx[i] * gate[i];
+    wrong += dgate[i] != other.dx[i] * one.x[i];
+  }
+  CHECK(wrong == 0);
+  CHECK(memcmp(one.dweight, other.dweight, sizeof one.dweight) == 0);
+  CHECK(memcmp(one.dbias, other.dbias, sizeof one.dbias) == 0);
+}
+
+/* The derivatives of the activations, in double precision. */
+static void slopes(fastnorm_context* context) {
+  static const fastnorm_activation kActs[] = {FASTNORM_ACTIVATION_SILU, FASTNORM_ACTIVATION_SIGMOID,
+                                              FASTNORM_ACTIVATION_TANH};
+  static float z[kColumns], dz[kColumns], result[kColumns];
+  static float ones[kColumns], rstd[1] = {1};
+  tensor_of t[6];
+  fastnorm_norm_backward_args args;
+  int a, i;
+  for (i = 0; i < kColumns; ++i) {
+    z[i] = (float)(i - kColumns / 2) / 16;
+    ones[i] = 1;
+  }
+  z[0] = -INFINITY, z[1] = INFINITY, z[2] = -1e30f, z[3] = 1e30f, z[4] = NAN;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.dy = args.x = make_rows(&t[0], ones, FASTNORM_DTYPE_F32, 1, kColumns);
+  args.gate = make_rows(&t[1], z, FASTNORM_DTYPE_F32, 1, kColumns);
+  args.dgate = make_rows(&t[2], dz, FASTNORM_DTYPE_F32, 1, kColumns);
+  args.dx = make_rows(&t[3], result, FASTNORM_DTYPE_F32, 1, kColumns);
+  args.rstd = make_vector(&t[4], rstd, FASTNORM_DTYPE_F32, 1);
+  for (a = 0; a < 3; ++a) {
+    args.gate_act = kActs[a];
+    CHECK_OK(fastnorm_norm_backward(context, &args, NULL, 0, NULL));
+    CHECK(dz[0] == 0 && dz[2] == 0);
+    CHECK(dz[1] == (float)(a == 0) && dz[3] == dz[1]);
+    CHECK(dz[4] != dz[4]);
+    for (i = 5; i < kColumns; ++i) {
+      const double v = (double)z[i], s = 1 / (1 + exp(-v)), c = 1 / (1 + exp(v));
+      const double s2 = 1 / (1 + exp(-2 * v)), c2 = 1 / (1 + exp(2 * v));
+      const double exact = a == 0 ? s * (1 + v * c) : a == 1 ? s * c : 4 * s2 * c2;
+      if (!CHECK(fabs((double)dz[i] - exact) <= 2e-6 * (fabs(exact) + (a == 0 ? s : 0)))) return;
+    }
+  }
+}
+
+/* Groups of the columns, against x viewed as [rows, groups, columns]. */
+static void groups(fastnorm_context* context) {
+  enum { kGroups = 3, kGroup = kColumns / kGroups };
+  const int64_t shape[] = {kRows, kGroups, kGroup}, weights[] = {kGroups, kGroup};
+  fastnorm_tensor* const rows[] = {&other.t[0].tensor, &other.t[1].tensor, &other.t[3].tensor};
+  fastnorm_tensor* const parameters[] = {&other.t[2].tensor, &other.t[4].tensor,
+                                         &other.t[5].tensor};
+  int i;
+  reset(&one), reset(&other);
+  for (i = 0; i < 3; ++i) {
+    rows[i]->ndim = 3, rows[i]->shape = shape, rows[i]->strides = NULL;
+    parameters[i]->ndim = 2, parameters[i]->shape = weights, parameters[i]->strides = NULL;
+  }
+  one.args.group_size = kGroup;
+  CHECK_OK(run(context, &one));
+  CHECK_OK(run(context, &other));
+  CHECK(same_results(&one, &other));
+  reset(&one);
+  one.args.group_size = 7;
+  refused(context, FASTNORM_ERROR_SHAPE, "group_size is 7");
+}
+
 static void refusals(fastnorm_context* context) {
   reset(&one);
   CHECK_STATUS(run(NULL, &one), FASTNORM_ERROR_ARGUMENT);
@@ -409,6 +513,9 @@ void test_norm_backward(void) {
   no_rows(context);
   several(context);
   threads(context);
+  gates(context);
+  slopes(context);
+  groups(context);
   refusals(context);
   large(context);
   free(workspace);

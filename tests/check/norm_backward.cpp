@@ -26,6 +26,7 @@ struct Placed {
   int64_t base = 0;         // bytes from the block's start
   bool present = false;
   fastnorm_tensor tensor = {};
+  int64_t grouped_shape[2] = {}, grouped_strides[2] = {};  // [batch, heads * columns]
 
   const float* row(int64_t r) const { return values.data() + r * columns; }
   // The position of row (i, j) of a tensor with two leading dimensions.
@@ -51,6 +52,9 @@ class NormBackwardRun {
     options_.rounding = c_.rounding;
     options_.eps = c_.eps;
     options_.weight_offset = c_.weight_offset;
+    options_.gate_act = c_.gate_act;
+    options_.gate_before = c_.gate_before;
+    options_.gate_from_rounded = c_.gate_from_rounded;
   }
 
   // Returns "", or what is wrong.
@@ -145,6 +149,7 @@ class NormBackwardRun {
   Target& target_;
   ref::NormBackwardOptions options_;
   Placed dy_, x_, weight_, mean_, rstd_, dresidual_in_, dx_, dresidual_, dweight_, dbias_;
+  Placed gate_, bias_, dgate_;
   std::vector<float> means_, rstds_;  // of each row, passed or computed again
   int64_t bytes_ = 0;
 };
@@ -174,6 +179,14 @@ void NormBackwardRun::place_inputs() {
     place_rows(&dresidual_in_, c_.dresidual_in, c_.n);
     fill(&dresidual_in_, ref::Pattern::kNormal, 4, c_.rows());
   }
+  if (c_.has_gate) {
+    place_rows(&gate_, c_.gate, c_.n);
+    fill(&gate_, c_.gate_pattern, 7, c_.rows());
+  }
+  if (c_.has_bias) {
+    place_parameters(&bias_, c_.bias, c_.share);
+    fill(&bias_, ref::Pattern::kWeights, 8, groups(c_.share));
+  }
 }
 
 // The forward's statistics. If they are passed, they differ a little, so that a result from other
@@ -184,7 +197,8 @@ void NormBackwardRun::place_statistics() {
   rstds_ = means_;
   for (int64_t r = 0; r < c_.rows(); ++r) {
     float &mean = means_[static_cast<size_t>(r)], &rstd = rstds_[static_cast<size_t>(r)];
-    ref::norm_backward_statistics(options_, x_.row(r), c_.n, target_.order, &scratch, &mean, &rstd);
+    ref::norm_backward_statistics(options_, x_.row(r), c_.n, target_.order, &scratch, &mean, &rstd,
+                                  c_.gate_before ? gate_.row(r) : nullptr);
     if (!c_.has_statistics) continue;
     rstd *= 1.0625f;
     if (c_.kind == ref::Kind::kLayer) mean += 0.125f;
@@ -208,6 +222,12 @@ void NormBackwardRun::place_outputs() {
   if (c_.has_dresidual) {
     c_.dresidual_in_place ? void(dresidual_ = dresidual_in_)
                           : place_rows(&dresidual_, c_.dresidual, c_.n);
+  }
+  if (c_.has_dgate) {
+    const Placed* const over = c_.gate_in_place == GateInPlace::kGate ? &gate_
+                               : c_.gate_in_place == GateInPlace::kDy ? &dy_
+                                                                      : nullptr;
+    over != nullptr ? void(dgate_ = *over) : place_rows(&dgate_, c_.dgate, c_.n);
   }
   if (c_.has_dweight) {
     place_parameters(&dweight_, c_.dweight, c_.share);
@@ -240,11 +260,25 @@ void NormBackwardRun::describe(std::byte* block, fastnorm_norm_backward_args* ar
     t.tensor.shape = t.shape;
     t.tensor.strides = t.strides;
     *field = &t.tensor;
+    if (!c_.grouped) return;
+    // A tensor without rows of its own for each head has one head here.
+    t.grouped_shape[0] = t.shape[0];
+    t.grouped_shape[1] = t.shape[1] * t.columns;
+    t.grouped_strides[0] = t.strides[0];
+    t.grouped_strides[1] = t.strides[2];
+    t.tensor.ndim = 2;
+    t.tensor.shape = t.grouped_shape;
+    t.tensor.strides = t.grouped_strides;
   };
   give(dy_, &args->dy), give(x_, &args->x), give(weight_, &args->weight);
   give(mean_, &args->mean), give(rstd_, &args->rstd);
   give(dresidual_in_, &args->dresidual_in), give(dx_, &args->dx);
   give(dresidual_, &args->dresidual), give(dweight_, &args->dweight), give(dbias_, &args->dbias);
+  give(gate_, &args->gate), give(bias_, &args->bias), give(dgate_, &args->dgate);
+  args->gate_act = static_cast<fastnorm_activation>(c_.gate_act);
+  args->gate_position = c_.gate_before ? FASTNORM_GATE_BEFORE_NORM : FASTNORM_GATE_AFTER_NORM;
+  args->gate_source = c_.gate_from_rounded ? FASTNORM_GATE_FROM_ROUNDED : FASTNORM_GATE_FROM_F32;
+  if (c_.grouped) args->group_size = c_.n;
 }
 
 // The block before a run: inputs, old sums where they count, and elsewhere bytes that are NaN in
@@ -266,8 +300,9 @@ std::vector<std::byte> NormBackwardRun::before() const {
                         &block[static_cast<size_t>(t.at(b, h))], t.columns);
     }
   };
-  for (const Placed* t : {&dy_, &x_, &mean_, &rstd_, &dresidual_in_}) put_rows(*t);
+  for (const Placed* t : {&dy_, &x_, &mean_, &rstd_, &dresidual_in_, &gate_}) put_rows(*t);
   put_parameters(weight_, c_.share);
+  put_parameters(bias_, c_.share);
   if (c_.accumulate_dweight) put_parameters(dweight_, c_.share);
   if (c_.accumulate_dbias) put_parameters(dbias_, c_.bias_share);
   return block;
@@ -282,6 +317,8 @@ ref::NormBackwardRow NormBackwardRun::row_of(int64_t r) const {
   if (c_.has_dresidual_in) row.dresidual_in = dresidual_in_.row(r);
   row.mean = means_[static_cast<size_t>(r)];
   row.rstd = rstds_[static_cast<size_t>(r)];
+  if (c_.has_gate) row.gate = gate_.row(r);
+  if (c_.has_bias) row.bias = bias_.row(group_of(c_.share, r / c_.heads, r % c_.heads));
   return row;
 }
 
@@ -321,14 +358,18 @@ std::string NormBackwardRun::compare_row(const float* expected,
 std::string NormBackwardRun::compare_rows(const Placed& out, const char* name,
                                           std::vector<std::byte>* wanted,
                                           std::vector<std::byte>* found) const {
-  std::vector<float> dh(static_cast<size_t>(c_.n));
+  std::vector<float> dh(static_cast<size_t>(c_.n)), of_gate(dh);
+  const bool gate = &out == &dgate_;
   for (int64_t r = 0; r < c_.rows(); ++r) {
     const ref::NormBackwardRow row = row_of(r);
-    ref::norm_backward_row_model(options_, row, target_.order, dh.data());
+    ref::norm_backward_row_model(options_, row, target_.order, dh.data(),
+                                 gate ? of_gate.data() : nullptr);
     const std::vector<ref::Range> bounds =
-        ref::norm_backward_row_bounds(options_, row, target_.order, out.dtype);
-    const std::string finding = compare_row(
-        dh.data(), bounds, out, out.at(r / c_.heads, r % c_.heads), wanted->data(), found->data());
+        gate ? ref::norm_backward_dgate_bounds(options_, row, target_.order, out.dtype)
+             : ref::norm_backward_row_bounds(options_, row, target_.order, out.dtype);
+    const std::string finding =
+        compare_row(gate ? of_gate.data() : dh.data(), bounds, out,
+                    out.at(r / c_.heads, r % c_.heads), wanted->data(), found->data());
     if (!finding.empty()) return std::string(name) + " row " + std::to_string(r) + " " + finding;
   }
   return "";
@@ -356,7 +397,7 @@ std::string NormBackwardRun::compare_sums(bool weights, std::vector<std::byte>* 
         sum[static_cast<size_t>(i)] = out.row(group)[i] + sum[static_cast<size_t>(i)];
       const std::vector<ref::Range> bounds =
           weights ? ref::norm_backward_dweight_bounds(options_, count, c_.n, at, stored)
-                  : ref::norm_backward_dbias_bounds(count, c_.n, at, stored);
+                  : ref::norm_backward_dbias_bounds(options_, count, c_.n, at, stored);
       const std::string finding =
           compare_row(sum.data(), bounds, out, out.at(b, h), wanted->data(), found->data());
       if (finding.empty()) continue;
@@ -375,6 +416,7 @@ std::string NormBackwardRun::compare(const std::vector<std::byte>& first,
   if (c_.has_dx) finding = compare_rows(dx_, "dx", &wanted, &found);
   if (finding.empty() && c_.has_dresidual)
     finding = compare_rows(dresidual_, "dresidual", &wanted, &found);
+  if (finding.empty() && c_.has_dgate) finding = compare_rows(dgate_, "dgate", &wanted, &found);
   if (finding.empty() && c_.has_dweight) finding = compare_sums(true, &wanted, &found);
   if (finding.empty() && c_.has_dbias) finding = compare_sums(false, &wanted, &found);
   if (!finding.empty()) return finding;

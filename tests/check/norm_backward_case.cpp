@@ -14,12 +14,23 @@ constexpr int64_t kLengths[] = {1,    2,    3,    7,    8,    16,   31,   33,   
 // Resolves settings that contradict each other.
 void settle(NormBackwardCase* c) {
   if (c->dy != Type::kF32) c->dy = c->dtype;
+  c->has_dgate = c->has_dgate && c->has_gate;
+  c->gate_before = c->gate_before && c->has_gate;
+  if (!c->has_gate) c->gate_act = ref::Activation::kIdentity;
+  c->gate_from_rounded = c->gate_from_rounded && c->has_gate && !c->gate_before;
+  c->has_bias = c->has_bias && c->has_gate;
+  if (c->gate_before) c->has_dresidual_in = c->has_dresidual = false;
   if (!c->has_weight) {
     c->has_dweight = false;
     c->weight_offset = 0;
-    if (!c->has_dbias) c->has_dx = true;
+    if (!c->has_dbias && !c->has_dgate) c->has_dx = true;
   }
-  if (!c->has_dx && !c->has_dweight) c->has_dbias = true;
+  if (!c->has_dx && !c->has_dweight && !c->has_dgate) c->has_dbias = true;
+  if (c->grouped) {
+    c->padding = 0;
+    c->transposed = false;
+    if (c->expand == Expand::kRows) c->expand = Expand::kNo;
+  }
   // T is then dy's dtype if that has 16 bits, else x's.
   if (!c->has_dx) c->dtype = c->dy == Type::kF32 ? c->x : c->dy;
   c->has_dresidual = c->has_dresidual && c->has_dx && c->dresidual != c->dtype;
@@ -35,9 +46,31 @@ void settle(NormBackwardCase* c) {
   }
   c->dresidual_in_place = c->dresidual_in_place && c->has_dresidual && c->has_dresidual_in &&
                           c->dresidual_in == c->dresidual;
+  if (c->gate != Type::kF32) c->gate = c->dtype;
+  if (c->dgate != Type::kF32) c->dgate = c->dtype;
+  const bool over_dy = c->gate_in_place == GateInPlace::kDy;
+  if (!c->has_dgate || c->dgate != (over_dy ? c->dy : c->gate) ||
+      (over_dy && (c->expand != Expand::kNo || c->in_place == InPlace::kDy))) {
+    c->gate_in_place = GateInPlace::kNothing;
+  }
 }
 
-NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cuda) {
+void add_gate(ref::Random* random, NormBackwardCase* c) {
+  c->grouped = random->one_in(2);
+  c->has_gate = !random->one_in(8);
+  c->has_dgate = !random->one_in(4);
+  c->has_bias = random->one_in(2);
+  c->gate_before = random->one_in(3);
+  c->gate_from_rounded = random->one_in(4);
+  c->gate_act = static_cast<ref::Activation>(random->below(ref::kActivations));
+  c->gate = random->one_in(3) ? Type::kF32 : c->dtype;
+  c->dgate = random->one_in(3) ? Type::kF32 : c->dtype;
+  c->bias = random->of(ref::kTypes);
+  c->gate_in_place = static_cast<GateInPlace>(random->below(3));
+  if (random->one_in(4)) c->gate_pattern = static_cast<ref::Pattern>(random->below(ref::kPatterns));
+}
+
+NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cuda, bool gated) {
   NormBackwardCase c;
   c.n = random->of(kLengths);
   const int64_t most_rows = std::max<int64_t>(1, most_elements / c.n);
@@ -77,6 +110,7 @@ NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cu
   c.transposed = random->one_in(4);
   if (random->one_in(3)) c.pattern = static_cast<ref::Pattern>(random->below(ref::kPatterns));
   c.seed = random->next();
+  if (gated) add_gate(random, &c);
   settle(&c);
   return c;
 }
@@ -154,6 +188,16 @@ std::string NormBackwardCase::text() const {
   if (padding != 0) s += " padding " + std::to_string(padding);
   if (shift != 0) s += " shift " + std::to_string(shift);
   if (transposed) s += " transposed";
+  if (grouped) s += " grouped";
+  if (!has_gate) return s + " " + ref::name_of(pattern);
+  constexpr const char* kActivations[] = {"identity", "silu", "sigmoid", "tanh"};
+  constexpr const char* kGatePlaces[] = {"", " dgate over gate", " dgate over dy"};
+  s += std::string(" gate ") + kActivations[static_cast<int>(gate_act)] + " " + ref::name_of(gate) +
+       (gate_before ? " before" : " after");
+  put(has_dgate, "dgate", dgate), put(has_bias, "with bias", bias);
+  if (gate_from_rounded) s += " from rounded";
+  s += kGatePlaces[static_cast<int>(gate_in_place)];
+  s += std::string(" ") + ref::name_of(gate_pattern);
   return s + " " + ref::name_of(pattern);
 }
 
@@ -164,7 +208,8 @@ std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options&
   ref::Random random(20261127);
   const int count = options.reduced ? 300 : 1500;
   const int64_t most_elements = options.reduced ? 1 << 13 : 1 << 15;
-  for (int i = 0; i < count; ++i) cases.push_back(random_case(&random, most_elements, cuda));
+  for (int i = 0; i < count; ++i) cases.push_back(random_case(&random, most_elements, cuda, false));
+  for (int i = 0; i < count; ++i) cases.push_back(random_case(&random, most_elements, cuda, true));
   return cases;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check/options.h"
+#include "ref/activation.h"
 #include "ref/data.h"
 #include "ref/norm_spec.h"
 
@@ -19,6 +20,9 @@ enum class Expand : uint8_t { kNo, kRows, kAll };
 
 // The input that dx overwrites.
 enum class InPlace : uint8_t { kNothing, kDy, kX, kDresidualIn };
+
+// The input that dgate overwrites.
+enum class GateInPlace : uint8_t { kNothing, kGate, kDy };
 
 struct NormBackwardCase {
   int64_t batch = 1, heads = 1, n = 1;
@@ -39,6 +43,13 @@ struct NormBackwardCase {
   int padding = 0;                  // elements behind each row
   int shift = 0;                    // offset of tensors from an aligned address, in elements
   bool transposed = false;          // rows of a head are consecutive
+  bool grouped = false;             // x is [batch, heads * n], heads are groups of its columns
+  bool has_gate = false, has_dgate = false, has_bias = false, gate_before = false;
+  bool gate_from_rounded = false;
+  ref::Activation gate_act = ref::Activation::kIdentity;
+  ref::Type gate = ref::Type::kF32, dgate = ref::Type::kF32, bias = ref::Type::kF32;
+  GateInPlace gate_in_place = GateInPlace::kNothing;
+  ref::Pattern gate_pattern = ref::Pattern::kNormal;
   ref::Pattern pattern = ref::Pattern::kNormal;
   uint64_t seed = 0;
 

@@ -387,6 +387,82 @@ def test_bench(program):
     )
 
 
+def test_stages(program):
+    """Gated norm, sandwich and adaLN: explained for a CPU and a GPU, and timed on the CPU."""
+    cases, path = program.cases, program.work / "stages.json"
+    tensor, row = 2 * 64 * 3072 * 2, 3072 * 2  # bytes
+    shape = ("explain", "--shape", "2,64,3072")
+    modulated = [f"--{name}" for name in ("residual-gate", "modulation-scale", "modulation-shift")]
+    calls = {
+        "gated": (("--gate", "--gate-act", "silu"), 2 * tensor + row, tensor),
+        "sandwich": (
+            ("--branch-norm", "rms", "--branch-weight", "--residual", "--residual-out"),
+            2 * tensor + 2 * row,
+            2 * tensor,
+        ),
+        "modulated": (
+            ("--residual", "--residual-out", "--kind", "layer", "--no-weight")
+            + tuple(word for name in modulated for word in (name, "2,1,3072")),
+            2 * tensor + 3 * 2 * row,
+            2 * tensor,
+        ),
+    }
+    for form, (options, read, written) in calls.items():
+        for device, kernel in (("cpu", "bf16 "), ("sm_90", f"bf16 {form} "), ("sm_80", "stages")):
+            told = program.json(f"explain {form} {device}", *shape, *options, "--device", device)
+            cases.check(f"explain {form} {device}: kernel", kernel in told["kernel"], told)
+            cases.equal(
+                f"explain {form} {device}: bytes",
+                (told["bytes_read"], told["bytes_written"]),
+                (read, written),
+            )
+    program.expect(
+        "explain: a modulator's shape",
+        USAGE,
+        *shape,
+        "--modulation-scale",
+        "2,,3",
+        says="--modulation-scale is 2,,3; required: extents",
+    )
+    program.expect(
+        "explain: a modulator that does not broadcast",
+        FAILURE,
+        *shape,
+        "--modulation-scale",
+        "3,1,3072",
+        says="modulation_scale.shape is [3, 1, 3072]",
+    )
+    program.expect(
+        "explain: a stage of the gradients",
+        USAGE,
+        *shape,
+        "--backward",
+        "--gate",
+        says="--gate excludes --backward",
+    )
+    program.expect(
+        "bench stages",
+        SUCCESS,
+        "bench",
+        "--shape",
+        "8x256",
+        "--op",
+        "gated,sandwich,adaln",
+        "--repeats",
+        "1",
+        "--json",
+        path,
+    )
+    results = json.loads(path.read_text())["results"]
+    cases.equal(
+        "bench stages: bytes",
+        {r["op"]: r["bytes_moved"] // (8 * 256 * 2) for r in results},
+        {"gated": 3, "sandwich": 4, "adaln": 4},
+    )
+    timed = all(r["median_us"] > 0 and r["copy_us"] > 0 for r in results)
+    cases.check("bench stages: times", timed, results)
+
+
 def test_bench_codes(program):
     path = program.work / "codes.json"
     program.expect(
@@ -581,6 +657,7 @@ def test(program):
     test_explain_without_kernels(program)
     test_bench(program)
     test_bench_codes(program)
+    test_stages(program)
     test_bench_f32_weights(program)
     test_tuning(program)
     test_progress(program)

@@ -72,15 +72,46 @@ float sum_of(Order order, Type dtype, const Terms& terms) {
   return cpu ? cpu_sum(dtype, terms, lowest_first) : gpu_sum(dtype, terms, lowest_first);
 }
 
+float step(const NormBackwardOptions& o, float v) {
+  return o.rounding == Rounding::kEveryStep ? round_to(o.dtype, v) : v;
+}
+
+float factor_of(const NormBackwardOptions& o, float gate) {
+  return step(o, activate(o.gate_act, gate));
+}
+
+float x_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
+  if (row.gate == nullptr || !o.gate_before) return row.x[i];
+  return step(o, row.x[i] * factor_of(o, row.gate[i]));
+}
+
+float dy_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
+  if (row.gate == nullptr || o.gate_before) return row.dy[i];
+  return row.dy[i] * factor_of(o, row.gate[i]);
+}
+
 float xhat_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
-  const float centred = o.kind == Kind::kLayer ? row.x[i] - row.mean : row.x[i];
+  const float x = x_of(o, row, i);
+  const float centred = o.kind == Kind::kLayer ? x - row.mean : x;
   return centred * row.rstd;
+}
+
+float rounded_xhat(const NormBackwardOptions& o, float xhat) {
+  const bool rounds = o.rounding == Rounding::kNormalized || o.rounding == Rounding::kEveryStep;
+  return rounds ? round_to(o.dtype, xhat) : xhat;
 }
 
 float gain_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
   if (row.weight == nullptr) return 1.0f;
   const float g = row.weight[i] + o.weight_offset;
   return o.rounding == Rounding::kEveryStep ? round_to(o.dtype, g) : g;
+}
+
+// What a gate after the norm multiplies.
+float result_of(const NormBackwardOptions& o, const NormBackwardRow& row, float xhat, int64_t i) {
+  const float t = rounded_xhat(o, xhat), g = gain_of(o, row, i);
+  const float z = row.bias != nullptr ? std::fma(t, g, row.bias[i]) : t * g;
+  return o.gate_from_rounded ? round_to(o.dtype, z) : step(o, z);
 }
 
 int64_t clamped(int64_t value, int64_t low, int64_t high) {
@@ -118,7 +149,15 @@ float sequential_sum(int64_t rows, const Term& term) {
 }  // namespace
 
 void norm_backward_statistics(const NormBackwardOptions& o, const float* x, int64_t n, Order order,
-                              ModelScratch* scratch, float* mean, float* rstd) {
+                              ModelScratch* scratch, float* mean, float* rstd, const float* gate) {
+  std::vector<float> gated;
+  if (gate != nullptr) {
+    NormBackwardRow whole;
+    whole.x = x;
+    whole.gate = gate;
+    for (int64_t i = 0; i < n; ++i) gated.push_back(x_of(o, whole, i));
+    x = gated.data();
+  }
   NormOptions forward;
   forward.dtype = o.x_dtype;
   forward.kind = o.kind;
@@ -134,12 +173,12 @@ void norm_backward_statistics(const NormBackwardOptions& o, const float* x, int6
 }
 
 void norm_backward_row_model(const NormBackwardOptions& o, const NormBackwardRow& row, Order order,
-                             float* dh) {
+                             float* dh, float* dgate) {
   const auto count = static_cast<size_t>(row.n);
   std::vector<float> e(count), xhat(count);
   for (size_t i = 0; i < count; ++i) {
     xhat[i] = xhat_of(o, row, static_cast<int64_t>(i));
-    e[i] = row.dy[i] * gain_of(o, row, static_cast<int64_t>(i));
+    e[i] = dy_of(o, row, static_cast<int64_t>(i)) * gain_of(o, row, static_cast<int64_t>(i));
   }
   const float inv_n = 1.0f / static_cast<float>(row.n);
   const float c1 = sum_of(order, o.x_dtype, {e.data(), xhat.data(), row.n}) * inv_n;
@@ -148,6 +187,14 @@ void norm_backward_row_model(const NormBackwardOptions& o, const NormBackwardRow
   for (size_t i = 0; i < count; ++i) {
     const float m = std::fma(-xhat[i], c1, layer ? e[i] - c2 : e[i]);
     dh[i] = row.dresidual_in != nullptr ? std::fma(m, row.rstd, row.dresidual_in[i]) : m * row.rstd;
+    if (row.gate == nullptr) continue;
+    if (dgate != nullptr) {
+      const float product = o.gate_before
+                                ? dh[i] * row.x[i]
+                                : row.dy[i] * result_of(o, row, xhat[i], static_cast<int64_t>(i));
+      dgate[i] = product * activation_slope(o.gate_act, row.gate[i]);
+    }
+    if (o.gate_before) dh[i] = dh[i] * factor_of(o, row.gate[i]);
   }
 }
 
@@ -163,15 +210,13 @@ void norm_backward_sums_model(const NormBackwardOptions& o, int64_t rows, int64_
     if (dweight != nullptr) {
       dweight[column] = sum([&](int64_t i, float running) {
         const NormBackwardRow& row = all[static_cast<size_t>(i)];
-        float xhat = xhat_of(o, row, column);
-        if (o.rounding == Rounding::kNormalized || o.rounding == Rounding::kEveryStep)
-          xhat = round_to(o.dtype, xhat);
-        return std::fma(row.dy[column], xhat, running);
+        const float xhat = rounded_xhat(o, xhat_of(o, row, column));
+        return std::fma(dy_of(o, row, column), xhat, running);
       });
     }
     if (dbias != nullptr) {
       dbias[column] = sum([&](int64_t i, float running) {
-        return running + all[static_cast<size_t>(i)].dy[column];
+        return running + dy_of(o, all[static_cast<size_t>(i)], column);
       });
     }
   }

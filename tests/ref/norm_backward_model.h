@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "ref/activation.h"
 #include "ref/norm_model.h"
 #include "ref/norm_spec.h"
 
@@ -18,6 +19,9 @@ struct NormBackwardOptions {
   Rounding rounding = Rounding::kOnce;
   float eps = 0;
   float weight_offset = 0;
+  Activation gate_act = Activation::kIdentity;
+  bool gate_before = false;
+  bool gate_from_rounded = false;
 };
 
 // All values exactly as stored, in f32.
@@ -28,18 +32,22 @@ struct NormBackwardRow {
   const float* weight = nullptr;        // [n], null = 1
   const float* dresidual_in = nullptr;  // [n], null = none
   float mean = 0, rstd = 0;
+  const float* gate = nullptr;  // [n], null = none
+  const float* bias = nullptr;  // [n], null = 0
 };
 
 // Row i of the rows that share a row of the weight.
 using NormBackwardRows = std::function<NormBackwardRow(int64_t i)>;
 
-// The statistics of a forward of x without a residual.
+// The statistics of a forward of x without a residual. `gate`: null where none comes before them.
 void norm_backward_statistics(const NormBackwardOptions& options, const float* x, int64_t n,
-                              Order order, ModelScratch* scratch, float* mean, float* rstd);
+                              Order order, ModelScratch* scratch, float* mean, float* rstd,
+                              const float* gate = nullptr);
 
-// dh [n]. dx and dresidual are dh, rounded once.
+// dh [n]. dx and dresidual are dh, rounded once. With a gate before the norm it is dx alone. dgate
+// [n] may be null.
 void norm_backward_row_model(const NormBackwardOptions& options, const NormBackwardRow& row,
-                             Order order, float* dh);
+                             Order order, float* dh, float* dgate = nullptr);
 
 // The order in which rows are added to dweight and dbias: the specified one, and a wrong one that a
 // test must detect.

@@ -15,9 +15,33 @@ constexpr double kLeast =
 constexpr double kMost = 0.25 * FLT_MAX;  // limit of every intermediate value
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-double xhat_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
-  const double x = row.x[i];
-  return (o.kind == Kind::kLayer ? x - row.mean : x) * row.rstd;
+// A value, and how far a gate's arithmetic may move it.
+struct Near {
+  double value, error;
+};
+
+// v times act(gate).
+Near gated(const NormBackwardOptions& o, double v, double gate) {
+  const double a = exact_activation(o.gate_act, gate);
+  const double error = std::fabs(v) * activation_error(o.gate_act, a);
+  return {v * a, error + kU * (std::fabs(v * a) + error) + kLeast};
+}
+
+Near xhat_near(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
+  Near x = {row.x[i], 0};
+  if (row.gate != nullptr && o.gate_before) x = gated(o, row.x[i], row.gate[i]);
+  return {(o.kind == Kind::kLayer ? x.value - row.mean : x.value) * row.rstd,
+          x.error * row.rstd * (1 + 2 * kU)};
+}
+
+Near dy_near(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
+  if (row.gate == nullptr || o.gate_before) return {row.dy[i], 0};
+  return gated(o, row.dy[i], row.gate[i]);
+}
+
+// A gate whose product or factor is rounded to T: the model alone gives the result.
+bool is_modelled(const NormBackwardOptions& o, const NormBackwardRow& row) {
+  return row.gate != nullptr && o.rounding == Rounding::kEveryStep;
 }
 
 double gain_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
@@ -84,13 +108,21 @@ std::vector<Range> column_bounds(int64_t rows, int64_t n, const NormBackwardRows
 
 }  // namespace
 
-std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& o,
-                                            const NormBackwardRow& row, Order order, Type stored) {
+namespace {
+
+// dh with its error. Empty as norm_backward_row_bounds() says.
+std::vector<Near> dh_near(const NormBackwardOptions& o, const NormBackwardRow& row, Order order) {
+  if (is_modelled(o, row)) return {};
   const auto n = static_cast<double>(row.n);
   const bool layer = o.kind == Kind::kLayer;
   long double product = 0, gradient = 0, product_magnitude = 0, gradient_magnitude = 0;
+  double product_error = 0, gradient_error = 0;  // of a gate
   for (int64_t i = 0; i < row.n; ++i) {
-    const double e = row.dy[i] * gain_of(o, row, i), xhat = xhat_of(o, row, i);
+    const double gain = gain_of(o, row, i);
+    const Near dy = dy_near(o, row, i), x = xhat_near(o, row, i);
+    const double e = dy.value * gain, xhat = x.value, e_error = dy.error * std::fabs(gain);
+    gradient_error += e_error;
+    product_error += e_error * (std::fabs(xhat) + x.error) + std::fabs(e) * x.error;
     product += e * xhat;
     gradient += e;
     product_magnitude += std::fabs(e * xhat);
@@ -105,19 +137,94 @@ std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& o,
   const double c1 = static_cast<double>(product) / n;
   const double c2 = layer ? static_cast<double>(gradient) / n : 0;
   const double path = longest_path(order, o.x_dtype, row.n);
-  const double error1 = (path + 7) * kU * static_cast<double>(product_magnitude) / n + n * kLeast;
-  const double error2 =
-      layer ? (path + 4) * kU * static_cast<double>(gradient_magnitude) / n + n * kLeast : 0;
-  std::vector<Range> ranges;
+  const double error1 = (path + 7) * kU * static_cast<double>(product_magnitude) / n + n * kLeast +
+                        1.01 * product_error / n;
+  const double error2 = layer ? (path + 4) * kU * static_cast<double>(gradient_magnitude) / n +
+                                    n * kLeast + 1.01 * gradient_error / n
+                              : 0;
+  std::vector<Near> values;
   for (int64_t i = 0; i < row.n; ++i) {
-    const double e = row.dy[i] * gain_of(o, row, i), xhat = xhat_of(o, row, i);
+    const double gain = gain_of(o, row, i);
+    const Near dy = dy_near(o, row, i), x = xhat_near(o, row, i);
+    const double e = dy.value * gain, xhat = x.value;
     const double added = row.dresidual_in != nullptr ? static_cast<double>(row.dresidual_in[i]) : 0;
     const double dh = (e - c2 - xhat * c1) * rstd + added;
     const double terms = std::fabs(e) + std::fabs(c2) + std::fabs(xhat * c1);
     if (!((terms + std::fabs(xhat)) * std::max(rstd, 1.0) + std::fabs(added) < kMost)) return {};
-    const double error = rstd * (std::fabs(xhat) * error1 + error2 + 6 * kU * terms + 4 * kLeast) +
-                         kU * std::fabs(added) + kLeast;
-    ranges.push_back(stored_range(stored, dh, error));
+    const double of_gate = dy.error * std::fabs(gain) + x.error * (std::fabs(c1) + error1);
+    const double error =
+        rstd * (std::fabs(xhat) * error1 + error2 + 6 * kU * terms + 4 * kLeast + 1.01 * of_gate) +
+        kU * std::fabs(added) + kLeast;
+    values.push_back({dh, error});
+  }
+  return values;
+}
+
+double rounded(Type type, bool rounds, double v) { return rounds ? round_to(type, v) : v; }
+
+// What a gate after the norm multiplies: from low to high.
+Range result_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
+  const double xhat = xhat_near(o, row, i).value, error = 2 * kU * std::fabs(xhat) + kLeast;
+  const bool rounds = o.rounding == Rounding::kNormalized;
+  const double g = gain_of(o, row, i),
+               b = row.bias != nullptr ? static_cast<double>(row.bias[i]) : 0;
+  const double z[2] = {rounded(o.dtype, rounds, xhat - error) * g + b,
+                       rounded(o.dtype, rounds, xhat + error) * g + b};
+  const double low = std::min(z[0], z[1]), high = std::max(z[0], z[1]);
+  const double last = 2 * kU * (std::max(std::fabs(low), std::fabs(high)) + std::fabs(b)) + kLeast;
+  return {rounded(o.dtype, o.gate_from_rounded, low - last),
+          rounded(o.dtype, o.gate_from_rounded, high + last)};
+}
+
+}  // namespace
+
+std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& o,
+                                            const NormBackwardRow& row, Order order, Type stored) {
+  std::vector<Range> ranges;
+  const std::vector<Near> dh = dh_near(o, row, order);
+  for (size_t i = 0; i < dh.size(); ++i) {
+    if (row.gate == nullptr || !o.gate_before) {
+      ranges.push_back(stored_range(stored, dh[i].value, dh[i].error));
+      continue;
+    }
+    const Near dx = gated(o, dh[i].value, row.gate[i]);
+    const double a = std::fabs(exact_activation(o.gate_act, row.gate[i]));
+    const double error = dx.error + 1.01 * a * dh[i].error;
+    if (!(std::fabs(dx.value) + error < kMost)) return {};
+    ranges.push_back(stored_range(stored, dx.value, error));
+  }
+  return ranges;
+}
+
+std::vector<Range> norm_backward_dgate_bounds(const NormBackwardOptions& o,
+                                              const NormBackwardRow& row, Order order,
+                                              Type stored) {
+  std::vector<Range> ranges;
+  const std::vector<Near> dh = dh_near(o, row, order);
+  for (int64_t i = 0; i < static_cast<int64_t>(dh.size()); ++i) {
+    const double slope = exact_activation_slope(o.gate_act, row.gate[i]),
+                 slope_error = activation_slope_error(o.gate_act, row.gate[i]);
+    Range first;  // before the derivative
+    if (o.gate_before) {
+      const Near d = dh[static_cast<size_t>(i)];
+      first = {d.value * row.x[i] - d.error * std::fabs(row.x[i]),
+               d.value * row.x[i] + d.error * std::fabs(row.x[i])};
+    } else {
+      const Range z = result_of(o, row, i);
+      const double a = row.dy[i] * z.low, b = row.dy[i] * z.high;
+      first = {std::min(a, b), std::max(a, b)};
+    }
+    double low = kInf, high = -kInf;
+    for (const double v : {first.low, first.high}) {
+      for (const double s : {slope - slope_error, slope + slope_error}) {
+        low = std::min(low, v * s);
+        high = std::max(high, v * s);
+      }
+    }
+    const double most = std::max(std::fabs(first.low), std::fabs(first.high));
+    if (!(most < kMost)) return {};  // false for NaN
+    const double last = 3 * kU * std::max(std::fabs(low), std::fabs(high)) + 4 * kLeast;
+    ranges.push_back({round_to(stored, low - last), round_to(stored, high + last)});
   }
   return ranges;
 }
@@ -125,26 +232,29 @@ std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& o,
 std::vector<Range> norm_backward_dweight_bounds(const NormBackwardOptions& o, int64_t rows,
                                                 int64_t n, const NormBackwardRows& row_of,
                                                 const StoredSum& stored) {
-  return column_bounds(rows, n, row_of, stored,
-                       [&](const NormBackwardRow& row, int64_t i, ColumnSum* sum) {
-                         const double xhat = xhat_of(o, row, i), dy = row.dy[i];
-                         if (o.rounding == Rounding::kOnce || o.rounding == Rounding::kOnceRw) {
-                           sum->add(dy * xhat, dy * xhat);
-                           return;
-                         }
-                         const double error = 2 * kU * std::fabs(xhat) + kLeast;
-                         const double a = dy * round_to(o.dtype, xhat - error),
-                                      b = dy * round_to(o.dtype, xhat + error);
-                         sum->add(std::min(a, b), std::max(a, b));
-                       });
+  return column_bounds(
+      rows, n, row_of, stored, [&](const NormBackwardRow& row, int64_t i, ColumnSum* sum) {
+        if (is_modelled(o, row)) return sum->add(-kInf, kInf);
+        const Near x = xhat_near(o, row, i), dy = dy_near(o, row, i);
+        const bool rounds =
+            o.rounding == Rounding::kNormalized || o.rounding == Rounding::kEveryStep;
+        const double xhat = x.value;
+        const double error = (rounds ? 2 * kU * std::fabs(xhat) + kLeast : 0) + x.error;
+        const double a = dy.value * rounded(o.dtype, rounds, xhat - error),
+                     b = dy.value * rounded(o.dtype, rounds, xhat + error);
+        const double of_gate = dy.error * (std::fabs(xhat) + error);
+        sum->add(std::min(a, b) - of_gate, std::max(a, b) + of_gate);
+      });
 }
 
-std::vector<Range> norm_backward_dbias_bounds(int64_t rows, int64_t n,
+std::vector<Range> norm_backward_dbias_bounds(const NormBackwardOptions& o, int64_t rows, int64_t n,
                                               const NormBackwardRows& row_of,
                                               const StoredSum& stored) {
   return column_bounds(rows, n, row_of, stored,
-                       [](const NormBackwardRow& row, int64_t i, ColumnSum* sum) {
-                         sum->add(row.dy[i], row.dy[i]);
+                       [&](const NormBackwardRow& row, int64_t i, ColumnSum* sum) {
+                         if (is_modelled(o, row)) return sum->add(-kInf, kInf);
+                         const Near dy = dy_near(o, row, i);
+                         sum->add(dy.value - dy.error, dy.value + dy.error);
                        });
 }
 

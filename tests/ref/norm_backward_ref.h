@@ -16,6 +16,10 @@ namespace fastnorm::ref {
 std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& options,
                                             const NormBackwardRow& row, Order order, Type stored);
 
+// Bounds of dgate, for the same rows.
+std::vector<Range> norm_backward_dgate_bounds(const NormBackwardOptions& options,
+                                              const NormBackwardRow& row, Order order, Type stored);
+
 // The dtype of a weight's gradient, and the old value that is added.
 struct StoredSum {
   Type dtype = Type::kF32;
@@ -26,8 +30,8 @@ struct StoredSum {
 std::vector<Range> norm_backward_dweight_bounds(const NormBackwardOptions& options, int64_t rows,
                                                 int64_t n, const NormBackwardRows& row_of,
                                                 const StoredSum& stored);
-std::vector<Range> norm_backward_dbias_bounds(int64_t rows, int64_t n,
-                                              const NormBackwardRows& row_of,
+std::vector<Range> norm_backward_dbias_bounds(const NormBackwardOptions& options, int64_t rows,
+                                              int64_t n, const NormBackwardRows& row_of,
                                               const StoredSum& stored);
 
 }  // namespace fastnorm::ref

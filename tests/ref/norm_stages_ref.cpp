@@ -4,17 +4,10 @@
 #include <cfloat>
 #include <cmath>
 
-#include "ref/functions.h"
+#include "ref/activation.h"
 
 namespace fastnorm::ref {
 namespace {
-
-float activate(Activation activation, float v) {
-  return activation == Activation::kSilu      ? silu(v)
-         : activation == Activation::kSigmoid ? sigmoid(v)
-         : activation == Activation::kTanh    ? hyperbolic_tangent(v)
-                                              : v;
-}
 
 // A modulator's element; a chain in T rounds the sum with the table.
 float element_of(const ModulatorRow& m, size_t i, bool every_step, Type type) {
@@ -134,18 +127,6 @@ constexpr double kU = 0x1p-24;
 constexpr double kLeast = 0x1p-149;
 constexpr double kFunction = 8 * kU;  // relative error of an activation, which is at most 2.9 units
 
-double exact(Activation activation, double v) {
-  if (activation == Activation::kIdentity) return v;
-  if (activation == Activation::kTanh) return std::tanh(v);
-  const double e = std::exp(-std::fabs(v));
-  const double sigmoid = v < 0 ? e / (1 + e) : 1 / (1 + e);
-  return activation == Activation::kSilu ? v * sigmoid : sigmoid;
-}
-
-double error_of(Activation activation, double value) {
-  return activation == Activation::kIdentity ? 0 : kFunction * std::fabs(value) + kLeast;
-}
-
 // True for values that single precision also holds. Larger ones become Inf in some step.
 bool in_range(double v) { return std::fabs(v) < 0.25 * FLT_MAX; }
 
@@ -161,7 +142,7 @@ struct Near {
 };
 
 Near gated(const StagesOptions& o, Near v, float gate) {
-  const double factor = exact(o.gate_act, gate), product = v.value * factor;
+  const double factor = exact_activation(o.gate_act, gate), product = v.value * factor;
   const double relative = o.gate_act == Activation::kIdentity ? kU : kFunction + kU;
   return {product, v.error * std::fabs(factor) + relative * std::fabs(product) +
                        std::fabs(v.value) * kLeast + 2 * kLeast};
@@ -193,8 +174,8 @@ constexpr double kSteepest = 1.1;  // of silu, the steepest activation
 
 Near activated(Activation activation, Near v) {
   if (activation == Activation::kIdentity) return v;
-  const double value = exact(activation, v.value), error = kSteepest * v.error;
-  return {value, error + error_of(activation, std::fabs(value) + error)};
+  const double value = exact_activation(activation, v.value), error = kSteepest * v.error;
+  return {value, error + activation_error(activation, std::fabs(value) + error)};
 }
 
 // A statistic. The error of rstd is relative.

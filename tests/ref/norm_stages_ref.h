@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "ref/activation.h"
 #include "ref/norm_model.h"
 #include "ref/norm_ref.h"
 #include "ref/norm_spec.h"
 
 namespace fastnorm::ref {
-
-enum class Activation : uint8_t { kIdentity, kSilu, kSigmoid, kTanh };
 
 struct StagesOptions {
   NormOptions norm;

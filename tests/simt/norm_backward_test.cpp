@@ -48,6 +48,11 @@ struct Shape {
   int64_t pad = 0;       // elements between rows
   Pattern pattern = Pattern::kNormal;
   uint32_t flags = 0;
+  bool gate = false, dgate = false, bias = false, before = false, from_rounded = false;
+  ref::Activation act = ref::Activation::kIdentity;
+  Type gate_type = Type::kBF16, dgate_type = Type::kBF16, bias_type = Type::kBF16;
+  bool dgate_over_gate = false;
+  Pattern gate_pattern = Pattern::kNormal;
 
   int64_t rows_of_group() const { return shared[0] * shared[1]; }
   int64_t rows() const { return rows_of_group() * groups; }
@@ -118,21 +123,29 @@ class Call {
         rstd(s, Type::kF32, 1),
         weight(parameter(s.weight_type)),
         dweight(parameter(s.dweight_type)),
-        dbias(parameter(s.dbias_type)) {
+        dbias(parameter(s.dbias_type)),
+        gate(s, s.gate_type, s.n),
+        dgate(s, s.dgate_type, s.n),
+        bias(parameter(s.bias_type)) {
     options.dtype = s.type, options.x_dtype = s.x;
     options.kind = s.layer ? ref::Kind::kLayer : ref::Kind::kRms;
     options.rounding = s.rounding;
     options.eps = 1e-5f, options.weight_offset = s.weight ? s.offset : 0.0f;
     fill(&dy, 1, Pattern::kNormal), fill(&x, 2, s.pattern);
     fill(&residual_in, 3, Pattern::kNormal);
+    fill(&gate, 7, s.gate_pattern);
+    fill_parameter(&bias, s.bias_type, 8);
+    options.gate_act = s.act, options.gate_before = s.before;
+    options.gate_from_rounded = s.from_rounded;
     fill_parameter(&weight, s.weight_type, 4);
     fill_parameter(&dweight, s.dweight_type, 5), fill_parameter(&dbias, s.dbias_type, 6);
     ref::ModelScratch scratch;
     for (int64_t r = 0; r < s.rows(); ++r) {
       float m = 0, v = 0;
       const std::vector<float> values = decoded(s.x, x.row(s, r), s.n);
-      ref::norm_backward_statistics(options, values.data(), s.n, ref::Order::kGpu, &scratch, &m,
-                                    &v);
+      const std::vector<float> gates = decoded(s.gate_type, gate.row(s, r), s.n);
+      ref::norm_backward_statistics(options, values.data(), s.n, ref::Order::kGpu, &scratch, &m, &v,
+                                    s.before ? gates.data() : nullptr);
       std::memcpy(mean.row(s, r), &m, sizeof m);
       std::memcpy(rstd.row(s, r), &v, sizeof v);
     }
@@ -174,6 +187,13 @@ class Call {
     if (s.weight) d.weight = weight_or_bias(weight, s.weight_type);
     if (s.dweight) d.dweight = weight_or_bias(got_dweight, s.dweight_type);
     if (s.dbias) d.dbias = weight_or_bias(got_dbias, s.dbias_type);
+    if (!s.gate) return d;
+    d.gate.present = true, d.gate.before = s.before;
+    d.gate.act = static_cast<fastnorm_activation>(s.act);
+    d.gate.round_result = s.from_rounded || s.rounding == ref::Rounding::kEveryStep;
+    d.gate.gate = gate_now.tensor(s, shared_rank);
+    if (s.dgate) d.gate.dgate = dgate_rows().tensor(s, shared_rank);
+    if (s.dgate && s.bias && !s.before) d.gate.bias = weight_or_bias(bias, s.bias_type);
     return d;
   }
 
@@ -206,7 +226,10 @@ class Call {
     EXPECT_TRUE(s.in_place == 2 || x_now.memory == x.memory) << what << ": x";
     EXPECT_TRUE(s.in_place == 3 || residual_in_now.memory == residual_in.memory)
         << what << ": dresidual_in";
+    EXPECT_TRUE((s.dgate && s.dgate_over_gate) || gate_now.memory == gate.memory)
+        << what << ": gate";
     compare(dx_rows(), want_dx, s.dx, what + ": dx");
+    compare(dgate_rows(), want_dgate, s.dgate, what + ": dgate");
     compare(got_dresidual, want_dresidual, s.dx && s.dresidual, what + ": dresidual");
     EXPECT_TRUE(same(s.dweight_type, got_dweight.data(), want_dweight.data(), parameters()))
         << what << ": dweight";
@@ -222,8 +245,10 @@ class Call {
            " x " + ref::name_of(s.x) + " dy " + ref::name_of(s.dy) + (s.layer ? " layer" : " rms") +
            " in place " + std::to_string(s.in_place) + " rounding " +
            std::to_string(static_cast<int>(s.rounding)) + (s.recompute ? " recomputed" : "") +
-           (s.residual_in ? " add" : "") + " misaligned " + std::to_string(s.misalign) + " " +
-           ref::name_of(s.pattern);
+           (s.residual_in ? " add" : "") +
+           (s.gate ? s.before ? " gate before" : " gate after" : "") +
+           (s.gate ? " act " + std::to_string(static_cast<int>(s.act)) : "") + " misaligned " +
+           std::to_string(s.misalign) + " " + ref::name_of(s.pattern);
   }
 
   const Shape s;
@@ -256,6 +281,7 @@ class Call {
            : s.in_place == 3 ? residual_in_now
                              : got_dx;
   }
+  Rows& dgate_rows() { return s.dgate_over_gate ? gate_now : got_dgate; }
   void compare(const Rows& got, const Rows& want, bool wanted, const std::string& what) {
     if (!wanted) return;
     const auto n = static_cast<int64_t>(got.memory.size()) / ref::bytes_of(got.type);
@@ -264,41 +290,48 @@ class Call {
   void restore() {
     dy_now = dy, x_now = x, residual_in_now = residual_in, got_dx = dx, got_dresidual = dresidual;
     got_dweight = dweight, got_dbias = dbias;
+    gate_now = gate, got_dgate = dgate;
   }
 
   void expect() {
     restore();
     // What lies between rows stays, also where dx takes an input's place.
-    want_dx = dx_rows(), want_dresidual = dresidual;
+    want_dx = dx_rows(), want_dresidual = dresidual, want_dgate = dgate_rows();
     want_dweight = dweight, want_dbias = dbias;
     const int64_t m = s.rows_of_group();
     const auto n = static_cast<size_t>(s.n);
     for (int64_t g = 0; g < s.groups; ++g) {
       const std::vector<float> w =
           decoded(s.weight_type, weight_or_bias(weight, s.weight_type, g), s.n);
-      std::vector<std::vector<float>> dys, xs;
+      const std::vector<float> b = decoded(s.bias_type, weight_or_bias(bias, s.bias_type, g), s.n);
+      std::vector<std::vector<float>> dys, xs, gates;
       for (int64_t i = 0; i < m; ++i) {
         const int64_t r = g * m + i;
         dys.push_back(decoded(s.dy, dy.row(s, r), dy.n));
         dys.back().resize(n, dys.back()[0]);
         xs.push_back(decoded(s.x, x.row(s, r), s.n));
+        gates.push_back(decoded(s.gate_type, gate.row(s, r), s.n));
       }
       const auto row_of = [&](int64_t i) {
         ref::NormBackwardRow row;
         row.n = s.n;
         row.dy = dys[static_cast<size_t>(i)].data(), row.x = xs[static_cast<size_t>(i)].data();
         row.weight = s.weight ? w.data() : nullptr;
+        row.gate = s.gate ? gates[static_cast<size_t>(i)].data() : nullptr;
+        row.bias = s.bias ? b.data() : nullptr;
         std::memcpy(&row.mean, mean.row(s, g * m + i), sizeof row.mean);
         std::memcpy(&row.rstd, rstd.row(s, g * m + i), sizeof row.rstd);
         return row;
       };
-      for (int64_t i = 0; i < m && s.dx; ++i) {
+      for (int64_t i = 0; i < m && (s.dx || s.dgate); ++i) {
         const int64_t r = g * m + i;
         ref::NormBackwardRow row = row_of(i);
         const std::vector<float> add = decoded(s.residual_in_type, residual_in.row(s, r), s.n);
         if (s.residual_in) row.dresidual_in = add.data();
-        std::vector<float> dh(n);
-        ref::norm_backward_row_model(options, row, ref::Order::kGpu, dh.data());
+        std::vector<float> dh(n), of_gate(n);
+        ref::norm_backward_row_model(options, row, ref::Order::kGpu, dh.data(), of_gate.data());
+        if (s.dgate) ref::encode_row(s.dgate_type, of_gate.data(), want_dgate.row(s, r), s.n);
+        if (!s.dx) continue;
         ref::encode_row(s.type, dh.data(), want_dx.row(s, r), s.n);
         ref::encode_row(s.dresidual_type, dh.data(), want_dresidual.row(s, r), s.n);
       }
@@ -320,6 +353,9 @@ class Call {
   Rows dy_now = dy, x_now = x, residual_in_now = residual_in, got_dx = dx,
        got_dresidual = dresidual, want_dx = dx, want_dresidual = dresidual;
   std::vector<std::byte> got_dweight, got_dbias, want_dweight, want_dbias;
+  Rows gate, dgate;
+  std::vector<std::byte> bias;
+  Rows gate_now = gate, got_dgate = dgate, want_dgate = dgate;
 };
 
 Shape plain(Type type, int64_t rows, int64_t n) {
@@ -337,11 +373,14 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
   int kernels = 0;
   for (size_t i = 0; i < table.size(); ++i) {
     const NormBackwardVariant& v = table[i].variant;
-    if (v.form == BackwardForm::kFold || v.form == BackwardForm::kColumns) continue;
+    if (v.form == BackwardForm::kFold || v.form == BackwardForm::kColumns ||
+        v.form == BackwardForm::kGatedColumns) {
+      continue;
+    }
     const Type type = v.dtype == Dtype::kF32   ? Type::kF32
                       : v.dtype == Dtype::kF16 ? Type::kF16
                                                : Type::kBF16;
-    const bool general = v.form == BackwardForm::kRows;
+    const bool general = v.writes_rows();
     const int64_t longest =
         general ? 4 * v.threads + 3 : int64_t{v.row_threads()} * v.vectors * per_vector(type);
     ++kernels;
@@ -359,13 +398,16 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
           n == longest || type == Type::kF32 ? ref::Rounding::kOnce : ref::Rounding::kNormalized;
       s.accumulate = n != longest;
       s.flags = FASTNORM_NORM_BACKWARD_PDL_WAIT;
+      s.gate = s.dgate = v.form == BackwardForm::kGatedRows;
+      s.act = ref::Activation::kSilu, s.bias = n == longest;
+      s.gate_type = s.dgate_type = s.bias_type = type;
       Call call(s);
       const std::string ran = call.run(static_cast<int32_t>(i), simt::Order::kShuffled);
       EXPECT_TRUE(ran == table[i].name) << table[i].name << " " << call.text();
       if (testing::Test::HasFailure()) return;
     }
   }
-  EXPECT_EQ(kernels, static_cast<int>(table.size()) - 7);
+  EXPECT_EQ(kernels, static_cast<int>(table.size()) - 10);
 }
 
 // Many rows through the forms that can hold them, in all orders of threads: lanes with several
@@ -450,6 +492,52 @@ TEST(SimtNormBackward, WhatPlanningChooses) {
   EXPECT_GT(general, 300);
   EXPECT_GT(persistent, 20);
   EXPECT_GT(few, 20);
+}
+
+// Gates at random, as planning runs them.
+TEST(SimtNormBackward, Gates) {
+  ref::Random random(20261128);
+  int before = 0;
+  for (int i = 0; i < 500; ++i) {
+    Shape s;
+    constexpr int64_t kLengths[] = {1, 2, 7, 8, 24, 64, 100, 128, 256, 511, 640, 1100};
+    s.n = random.of(kLengths);
+    const auto type = [&] { return ref::kTypes[random.below(3)]; };
+    s.type = s.x = s.dy = s.residual_in_type = s.weight_type = s.gate_type = s.dgate_type = type();
+    if (random.one_in(3)) s.x = type();
+    if (random.one_in(4)) s.dy = Type::kF32;
+    if (random.one_in(3)) s.gate_type = Type::kF32;
+    if (random.one_in(3)) s.dgate_type = Type::kF32;
+    if (random.one_in(3)) s.weight_type = type();
+    s.bias_type = type(), s.dbias_type = type();
+    s.shared[0] = 1 + random.below(random.one_in(3) ? 100 : 9);
+    if (random.one_in(4)) s.shared[1] = 2 + random.below(3);
+    if (random.one_in(3)) s.groups = 2 + random.below(5);
+    s.gate = true, s.dgate = !random.one_in(4), s.bias = random.one_in(2);
+    s.before = random.one_in(3), s.from_rounded = !s.before && random.one_in(3);
+    s.act = static_cast<ref::Activation>(random.below(ref::kActivations));
+    s.dgate_over_gate = s.gate_type == s.dgate_type && random.one_in(3);
+    s.residual_in = !s.before && random.one_in(2);
+    s.layer = random.one_in(2), s.dbias = random.one_in(2), s.weight = !random.one_in(5);
+    s.dweight = s.weight && !random.one_in(4);
+    s.dx = !random.one_in(4) || !(s.dweight || s.dbias || s.dgate);
+    s.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
+    if (s.type == Type::kF32 && s.rounding == ref::Rounding::kNormalized)
+      s.rounding = ref::Rounding::kOnce;
+    s.recompute = random.one_in(3), s.accumulate = random.one_in(3);
+    s.scalar_dy = random.one_in(8);
+    if (random.one_in(3)) s.misalign = 1 + random.below(7);
+    if (random.one_in(3)) s.pad = 1 + random.below(9);
+    if (s.dx && s.dy == s.type && !s.scalar_dy && random.one_in(3)) s.in_place = 1;
+    if (random.one_in(3)) s.pattern = static_cast<Pattern>(random.below(ref::kPatterns));
+    if (random.one_in(4)) s.gate_pattern = static_cast<Pattern>(random.below(ref::kPatterns));
+    Call call(s);
+    const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
+    EXPECT_NE(ran.find(s.dx || s.dgate ? "gated rows" : "gated columns"), std::string::npos) << ran;
+    before += s.before ? 1 : 0;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(before, 100);
 }
 
 // The longest rows that a cluster holds, with a second row for some of its blocks.

@@ -437,7 +437,7 @@ void RandomHeadsBackwardCall::predict_sums(BackwardCallPart& p, bool weights) {
     const ref::StoredSum stored = {type, accumulate ? old.data() : nullptr};
     const std::vector<ref::Range> bounds =
         weights ? ref::norm_backward_dweight_bounds(p.norm, count, p.n, rows, stored)
-                : ref::norm_backward_dbias_bounds(count, p.n, rows, stored);
+                : ref::norm_backward_dbias_bounds(p.norm, count, p.n, rows, stored);
     for (size_t i = 0; i < sum.size(); ++i) {
       if (!bounds[i].holds(static_cast<double>(ref::round_to(type, sum[i]))))
         note(weights ? "dweight" : "dbias");

@@ -255,6 +255,104 @@ const BadCall kBadCalls[] = {
      FASTNORM_ERROR_ARGUMENT,
      {"dbias.data is NULL"},
      [](R& r) { r.dbias->address = 0; }},
+    {"stage_reserved 1",
+     FASTNORM_ERROR_ARGUMENT,
+     {"stage_reserved is 1"},
+     [](R& r) { r.args.stage_reserved = 1; }},
+    {"group_size negative",
+     FASTNORM_ERROR_ARGUMENT,
+     {"group_size is -1", "a divisor of n"},
+     [](R& r) { r.args.group_size = -1; }},
+    {"group_size 48",
+     FASTNORM_ERROR_SHAPE,
+     {"group_size is 48", "n is 64", "a divisor of n"},
+     [](R& r) { r.args.group_size = 48; }},
+    {"gate_act without gate",
+     FASTNORM_ERROR_ARGUMENT,
+     {"gate_act is 1", "gate is NULL"},
+     [](R& r) { r.args.gate_act = FASTNORM_ACTIVATION_SILU; }},
+    {"gate_position without gate",
+     FASTNORM_ERROR_ARGUMENT,
+     {"gate_position is 1", "gate is NULL"},
+     [](R& r) { r.args.gate_position = FASTNORM_GATE_BEFORE_NORM; }},
+    {"gate_source without gate",
+     FASTNORM_ERROR_ARGUMENT,
+     {"gate_source is 1", "gate is NULL"},
+     [](R& r) { r.args.gate_source = FASTNORM_GATE_FROM_ROUNDED; }},
+    {"dgate without gate",
+     FASTNORM_ERROR_ARGUMENT,
+     {"dgate is given", "gate is NULL"},
+     [](R& r) { r.dgate = r.dx; }},
+};
+
+// Of a call with a gate.
+const BadCall kBadGates[] = {
+    {"gate_act 4",
+     FASTNORM_ERROR_ARGUMENT,
+     {"gate_act is 4", "0 to 3"},
+     [](R& r) { set(r.args.gate_act, 4); }},
+    {"gate_position 2",
+     FASTNORM_ERROR_ARGUMENT,
+     {"gate_position is 2"},
+     [](R& r) { set(r.args.gate_position, 2); }},
+    {"gate_source 2",
+     FASTNORM_ERROR_ARGUMENT,
+     {"gate_source is 2"},
+     [](R& r) { set(r.args.gate_source, 2); }},
+    {"rounded before the norm",
+     FASTNORM_ERROR_ARGUMENT,
+     {"gate_source is FASTNORM_GATE_FROM_ROUNDED", "gate_position is 1"},
+     [](R& r) {
+       r.dresidual_in.reset();
+       r.args.gate_position = FASTNORM_GATE_BEFORE_NORM;
+       r.args.gate_source = FASTNORM_GATE_FROM_ROUNDED;
+     }},
+    {"dresidual_in behind a gate before the norm",
+     FASTNORM_ERROR_UNSUPPORTED,
+     {"gate_position is FASTNORM_GATE_BEFORE_NORM", "dresidual_in is given", "nearest"},
+     [](R& r) { r.args.gate_position = FASTNORM_GATE_BEFORE_NORM; }},
+    {"dresidual behind a gate before the norm",
+     FASTNORM_ERROR_UNSUPPORTED,
+     {"dresidual is given", "nearest"},
+     [](R& r) {
+       r.dresidual_in.reset();
+       r.dresidual = backward_tensor(7, {4, 3, 64}, kF32);
+       r.args.gate_position = FASTNORM_GATE_BEFORE_NORM;
+     }},
+    {"gate f16",
+     FASTNORM_ERROR_DTYPE,
+     {"gate.dtype is f16", "bf16, or f32"},
+     [](R& r) { r.gate->dtype = kF16; }},
+    {"dgate f16",
+     FASTNORM_ERROR_DTYPE,
+     {"dgate.dtype is f16", "bf16, or f32"},
+     [](R& r) { r.dgate->dtype = kF16; }},
+    {"gate of another shape",
+     FASTNORM_ERROR_SHAPE,
+     {"gate.shape is [4, 3, 32]"},
+     [](R& r) {
+       r.gate->shape = {4, 3, 32};
+     }},
+    {"bias of another shape",
+     FASTNORM_ERROR_SHAPE,
+     {"bias.shape is [32]"},
+     [](R& r) { r.bias->shape = {32}; }},
+    {"dgate is dx",
+     FASTNORM_ERROR_LAYOUT,
+     {"dgate [", "overlaps dx", "two tensors"},
+     [](R& r) { r.dgate->address = r.dx->address; }},
+    {"dgate is bias",
+     FASTNORM_ERROR_LAYOUT,
+     {"dgate [", "overlaps bias"},
+     [](R& r) { r.bias->address = r.dgate->address; }},
+    {"dgate over the second half of gate",
+     FASTNORM_ERROR_LAYOUT,
+     {"dgate [", "overlaps gate"},
+     [](R& r) { r.dgate->address = r.gate->address + 64; }},
+    {"rstd without groups",
+     FASTNORM_ERROR_SHAPE,
+     {"mean.shape is [4, 3]"},
+     [](R& r) { r.args.group_size = 16; }},
 };
 
 // 4 batches of 3 heads.
@@ -271,6 +369,20 @@ TEST(NormBackwardCheck, EveryRequirement) {
       if (text == nullptr) continue;
       EXPECT_NE(std::strstr(error.text, text), nullptr)
           << bad.name << ": \"" << error.text << "\" lacks \"" << text << "\"";
+    }
+  }
+}
+
+TEST(NormBackwardCheck, EveryRequirementOfAGate) {
+  for (const BadCall& bad : kBadGates) {
+    R r = gated_backward_request({4, 3, 64}, kBF16);
+    bad.spoil(r);
+    NormBackwardDesc d;
+    Error error;
+    EXPECT_EQ(r.check(&d, error), bad.status) << bad.name << ": " << error.text;
+    for (const char* text : bad.texts) {
+      if (text == nullptr) continue;
+      EXPECT_NE(std::strstr(error.text, text), nullptr) << bad.name << ": " << error.text;
     }
   }
 }
@@ -293,6 +405,70 @@ TEST(NormBackwardCheck, LeastCall) {
   EXPECT_EQ(parts.at[0].rows, 1);
   EXPECT_EQ(parts.at[0].groups, 1);
   EXPECT_FALSE(parts.at[0].has_sums());
+}
+
+TEST(NormBackwardCheck, GroupsAreRows) {
+  R r = gated_backward_request({4, 3, 64}, kBF16);
+  r.args.group_size = 16;
+  r.mean = backward_tensor(3, {4, 3, 4}, kF32);
+  r.rstd = backward_tensor(4, {4, 3, 4}, kF32);
+  // weight, dweight and bias [64] have a row for each group, dbias [16] is shared.
+  r.dbias = backward_tensor(9, {16}, kBF16);
+  const NormBackwardDesc whole = described(r);
+  EXPECT_EQ(whole.n, 16);
+  EXPECT_EQ(whole.rows, 48);
+  EXPECT_EQ(whole.inv_n, 1.0f / 16);
+  const NormBackwardParts parts = norm_backward_parts(whole);
+  ASSERT_EQ(parts.count, 2);
+  EXPECT_EQ(parts.at[0].groups, 1);
+  EXPECT_TRUE(parts.at[0].gate.present);
+  EXPECT_FALSE(parts.at[0].gate.dgate);
+  EXPECT_EQ(parts.at[1].groups, 4);
+  EXPECT_EQ(parts.at[1].shared_rows, 12);
+  const int group = parts.at[1].shared_rank;
+  EXPECT_EQ(parts.at[1].weight.stride_bytes[group], 32);
+  EXPECT_EQ(parts.at[1].gate.bias.stride_bytes[group], 32);
+  EXPECT_EQ(parts.at[1].gate.gate.stride_bytes[group], 32);
+  EXPECT_EQ(parts.at[1].rstd.stride_bytes[group], 4);
+  EXPECT_EQ(parts.at[1].rstd.stride_bytes[0], 16);
+}
+
+TEST(NormBackwardCheck, GroupsOfRowsOfStrideZero) {
+  R r = gated_backward_request({4, 64}, kBF16);
+  r.args.group_size = 32;
+  r.mean.reset(), r.rstd.reset();
+  r.dy->strides = {0, 0};
+  const NormBackwardDesc d = described(r);
+  EXPECT_EQ(d.dy_element_bytes, 0);
+  for (const int64_t stride : d.dy.stride_bytes) EXPECT_EQ(stride, 0);
+}
+
+TEST(NormBackwardCheck, BiasOfTheForwardIsReadForDgateAlone) {
+  R r = gated_backward_request({4, 3, 64}, kBF16);
+  EXPECT_TRUE(described(r).gate.bias);
+  r.dgate.reset();
+  EXPECT_FALSE(described(r).gate.bias);
+  r = gated_backward_request({4, 3, 64}, kBF16);
+  r.dresidual_in.reset();
+  r.args.gate_position = FASTNORM_GATE_BEFORE_NORM;
+  EXPECT_FALSE(described(r).gate.bias);
+}
+
+TEST(NormBackwardCheck, DgateInPlace) {
+  for (const auto member : {&R::dy, &R::x, &R::gate, &R::dresidual_in}) {
+    R r = gated_backward_request({4, 3, 64}, kBF16);
+    r.dgate->address = (r.*member)->address;
+    EXPECT_TRUE(described(r).in_place);
+  }
+}
+
+TEST(NormBackwardCheck, DgateAlone) {
+  R r = gated_backward_request({4, 3, 64}, kBF16);
+  r.dx.reset(), r.dweight.reset(), r.dbias.reset();
+  const NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 1);
+  EXPECT_TRUE(parts.at[0].writes_rows());
+  EXPECT_TRUE(parts.at[0].needs_statistics());
 }
 
 TEST(NormBackwardCheck, CompactDimensionsJoin) {

@@ -127,8 +127,53 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
   }
   EXPECT_GT(lines, 40);
   for (const NormBackwardEntry& entry : table) {
-    if (entry.variant.form < BackwardForm::kPersistent) continue;
+    if (entry.variant.is_streamed()) continue;
     EXPECT_TRUE(chosen.contains(&entry)) << entry.name << " is chosen by no line";
+  }
+}
+
+// Calls with a gate run on their own general kernels, aligned or not, on every architecture.
+TEST(NormBackwardPlan, GatesHaveTheirForms) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    for (int number = 0; number < 6; ++number) {
+      NormBackwardVariant v;
+      v.dtype = static_cast<Dtype>(number % 3), v.stat = static_cast<Stat>(number / 3);
+      for (const int64_t n : {int64_t{64}, int64_t{4096}}) {
+        NormBackwardDesc d = call_of(v, 4096, n);
+        d.gate.present = true;
+        d.gate.gate = d.dy;
+        NormBackwardPlan plan;
+        Error error;
+        const auto table = cuda::norm_backward_table(*arch);
+        const auto form_of = [&](int step) {
+          return table[static_cast<size_t>(plan.steps[step].index)].variant.form;
+        };
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK);
+        ASSERT_EQ(plan.launches, 3) << arch->name;
+        EXPECT_EQ(form_of(0), BackwardForm::kGatedColumns);
+        EXPECT_EQ(form_of(1), BackwardForm::kGatedRows);
+        EXPECT_EQ(form_of(2), BackwardForm::kFold);
+        EXPECT_EQ(plan.entry->variant.form, BackwardForm::kGatedRows);
+        EXPECT_EQ(plan.entry->variant.dtype, v.dtype);
+        EXPECT_EQ(plan.entry->variant.stat, v.stat);
+        EXPECT_EQ(plan.entry->variant.threads, n == 64 ? 32 : 256);
+        d.rstd = d.mean = {};
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK);
+        ASSERT_EQ(plan.launches, 4) << arch->name;
+        EXPECT_EQ(form_of(0), BackwardForm::kGatedRows);
+        EXPECT_EQ(plan.steps[0].bits & kBackwardStatisticsOnly, kBackwardStatisticsOnly);
+        d.dweight = {}, d.dx = {};
+        d.gate.dgate = d.dy;
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK);
+        ASSERT_EQ(plan.launches, 1) << arch->name;
+        EXPECT_EQ(form_of(0), BackwardForm::kGatedRows);
+        EXPECT_EQ(plan.workspace_bytes, 0u);
+        d.gate = {};
+        d.dx = d.dy;
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK);
+        EXPECT_EQ(form_of(0), BackwardForm::kRows);
+      }
+    }
   }
 }
 

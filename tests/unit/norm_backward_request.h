@@ -16,17 +16,17 @@ struct BackwardRequest {
   using Field = std::optional<RequestTensor>;
 
   fastnorm_norm_backward_args args = {};
-  Field dy, x, weight, mean, rstd, dresidual_in, dx, dresidual, dweight, dbias;
+  Field dy, x, weight, mean, rstd, dresidual_in, dx, dresidual, dweight, dbias, gate, bias, dgate;
   CheckedDevice device = {FASTNORM_DEVICE_CPU, 0};
 
   // The arguments, with tensors in `tensors`.
-  fastnorm_norm_backward_args abi(fastnorm_tensor (&tensors)[10]) const {
-    const Field* const from[] = {&dy,           &x,  &weight,    &mean,    &rstd,
-                                 &dresidual_in, &dx, &dresidual, &dweight, &dbias};
+  fastnorm_norm_backward_args abi(fastnorm_tensor (&tensors)[13]) const {
+    const Field* const from[] = {&dy,        &x,       &weight, &mean, &rstd, &dresidual_in, &dx,
+                                 &dresidual, &dweight, &dbias,  &gate, &bias, &dgate};
     fastnorm_norm_backward_args a = args;
     const fastnorm_tensor** const to[] = {
-        &a.dy,           &a.x,  &a.weight,    &a.mean,    &a.rstd,
-        &a.dresidual_in, &a.dx, &a.dresidual, &a.dweight, &a.dbias};
+        &a.dy,        &a.x,       &a.weight, &a.mean, &a.rstd, &a.dresidual_in, &a.dx,
+        &a.dresidual, &a.dweight, &a.dbias,  &a.gate, &a.bias, &a.dgate};
     for (size_t i = 0; i < std::size(from); ++i) {
       if (!*from[i]) continue;
       tensors[i] = (*from[i])->abi();
@@ -36,7 +36,7 @@ struct BackwardRequest {
   }
 
   fastnorm_status check(NormBackwardDesc* whole, Error& error) const {
-    fastnorm_tensor tensors[10];
+    fastnorm_tensor tensors[13];
     const fastnorm_norm_backward_args a = abi(tensors);
     return check_norm_backward(&a, device, whole, error);
   }
@@ -70,6 +70,17 @@ inline BackwardRequest backward_request(std::vector<int64_t> shape, fastnorm_dty
   r.dx = backward_tensor(6, shape, dtype);
   r.dweight = backward_tensor(8, columns, dtype);
   r.dbias = backward_tensor(9, columns, dtype);
+  return r;
+}
+
+// The same with a gate after the norm, a bias and dgate.
+inline BackwardRequest gated_backward_request(std::vector<int64_t> shape, fastnorm_dtype_id dtype,
+                                              fastnorm_norm_kind kind = FASTNORM_NORM_LAYER) {
+  BackwardRequest r = backward_request(shape, dtype, kind);
+  r.gate = backward_tensor(10, shape, dtype);
+  r.bias = backward_tensor(11, {shape.back()}, dtype);
+  r.dgate = backward_tensor(12, shape, dtype);
+  r.args.gate_act = FASTNORM_ACTIVATION_SILU;
   return r;
 }
 

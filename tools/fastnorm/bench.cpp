@@ -130,7 +130,9 @@ void add_bench(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::Validator(check_shape, "ROWSxN"))
       ->capture_default_str();
-  options->timed.add_to(*command, backward_ops());
+  std::vector<std::string> more = backward_ops();
+  for (const std::string& op : stage_ops()) more.push_back(op);
+  options->timed.add_to(*command, more);
   command->add_option("--device", options->device, "cpu or cuda:N")
       ->check(CLI::Validator(check_device, "DEVICE"))
       ->capture_default_str();

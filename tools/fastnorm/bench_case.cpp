@@ -67,6 +67,8 @@ std::vector<std::string> backward_ops() {
   return {"rms_backward", "add_backward", "layer_backward"};
 }
 
+std::vector<std::string> stage_ops() { return {"gated", "sandwich", "adaln"}; }
+
 fastnorm_quant_scheme BenchCase::scheme() const {
   return op.ends_with("_row_fp8")     ? FASTNORM_QUANT_PER_ROW
          : op.ends_with("_block_fp8") ? FASTNORM_QUANT_PER_BLOCK
@@ -90,13 +92,13 @@ size_t BenchCase::bytes_moved() const {
     return tensor_bytes() * (adds() ? 4 : 3) + statistics * (is_layer() ? 2 : 1);
   }
   const QuantTensors q = quant();
-  return tensor_bytes() * (adds() ? 3 : 1) +
+  return tensor_bytes() * (inputs() + (adds() ? 1 : 0)) +
          (quantises() ? bytes_of(q.codes, q.codes_shape) + scale_bytes() : tensor_bytes());
 }
 
 CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
                    std::byte* parameters, size_t parameter_stride)
-    : layer_(c.is_layer()), scheme_(c.scheme()) {
+    : op_(c.op), layer_(c.is_layer()), scheme_(c.scheme()) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
   const QuantTensors quant = c.quant();
   const std::vector<int64_t> shape = {c.rows, c.n};
@@ -106,15 +108,17 @@ CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, si
     return view;
   };
   x_ = next(dtype, shape);
-  if (c.adds()) residual_ = next(dtype, shape);
+  if (c.inputs() > 1) residual_ = next(dtype, shape);
   y_ = c.quantises() ? next(quant.codes, quant.codes_shape) : next(dtype, shape);
   if (c.adds()) residual_out_ = next(dtype, shape);
   const fastnorm_dtype columns = weights_dtype(c);
   weight_ = TensorView(target, parameters, columns, {c.n});
-  if (layer_) bias_ = TensorView(target, parameters + parameter_stride, columns, {c.n});
+  if (layer_ || op_ == "adaln")
+    bias_ = TensorView(target, parameters + parameter_stride, columns, {c.n});
+  more_ = TensorView(target, parameters + 2 * parameter_stride, columns, {c.n});
   if (c.quantises()) {
     const bool given = scheme_ == FASTNORM_QUANT_PER_TENSOR;  // others are behind the other tensors
-    scale_ = TensorView(target, given ? parameters + 2 * parameter_stride : data, quant.scale,
+    scale_ = TensorView(target, given ? parameters + 3 * parameter_stride : data, quant.scale,
                         quant.scale_shape);
   }
 }
@@ -133,6 +137,21 @@ fastnorm_norm_args CaseCall::args() {
   args.quant_block_size = scheme_ == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
   args.scale = scale_.get();
   args.residual_out = residual_out_.get();
+  if (op_ == "gated") {
+    args.gate = args.residual;
+    args.gate_act = FASTNORM_ACTIVATION_SILU;
+    args.residual = nullptr;
+  } else if (op_ == "sandwich") {
+    args.branch_norm = args.branch_rounded = 1;
+    args.branch_eps = args.eps;
+    args.branch_weight = more_.get();
+  } else if (op_ == "adaln") {
+    args.kind = FASTNORM_NORM_LAYER;
+    args.weight = args.bias = nullptr;
+    args.residual_gate = more_.get();
+    args.modulation_scale = weight_.get();
+    args.modulation_shift = bias_.get();
+  }
   return args;
 }
 
@@ -141,14 +160,15 @@ CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) {
   const size_t tensor_stride = aligned(c.tensor_bytes()),
                parameter_stride =
                    aligned(static_cast<size_t>(c.n) * element_bytes(weights_dtype(c))),
-               set_bytes = tensor_stride * (c.adds() ? 4 : 2) + aligned(c.scale_bytes());
+               set_bytes =
+                   tensor_stride * (c.inputs() + (c.adds() ? 2 : 1)) + aligned(c.scale_bytes());
   const Sets sets = choose_sets(machine, set_bytes);
-  const size_t parameters = 2 * parameter_stride + kAlignment;
+  const size_t parameters = 3 * parameter_stride + kAlignment;
   const size_t bytes = parameters + sets.count * set_bytes;
   memory_ = machine.allocate(bytes);
   fill(machine, memory_.get(), dtype, bytes);
   workload_.cold = sets.cold;
-  workload_.copy_bytes = aligned(c.bytes_moved() / 2);
+  workload_.copy_bytes = std::min(aligned(c.bytes_moved() / 2), set_bytes - set_bytes / 2);
   calls_.reserve(sets.count);
   for (size_t i = 0; i < sets.count; ++i) {
     std::byte* const data = memory_.get() + parameters + i * set_bytes;

@@ -11,10 +11,11 @@
 namespace fastnorm::tool {
 
 struct BenchCase {
-  std::string op, dtype;  // of bench_ops() or backward_ops()
+  std::string op, dtype;  // of bench_ops(), backward_ops() or stage_ops()
   int64_t rows, n;
 
-  bool adds() const { return op.starts_with("add"); }
+  bool adds() const { return op.starts_with("add") || op == "sandwich" || op == "adaln"; }
+  size_t inputs() const { return adds() || op == "gated" ? 2 : 1; }  // shaped as x
   bool is_backward() const { return op.ends_with("_backward"); }
   bool is_layer() const { return op.starts_with("layer"); }
   bool quantises() const { return scheme() != FASTNORM_QUANT_NONE; }
@@ -24,7 +25,7 @@ struct BenchCase {
   bool has_f32_weights() const { return op.ends_with("_f32"); }
   size_t tensor_bytes() const;  // of x
   size_t scale_bytes() const;   // of scales that leave
-  // x and what becomes of it; with a residual two tensors more. A backward pass: dy, x, mean, rstd,
+  // Inputs and y, or what is in its place, and residual_out. A backward pass: dy, x, mean, rstd,
   // dresidual_in and dx.
   size_t bytes_moved() const;
 };
@@ -38,6 +39,11 @@ std::vector<std::string> bench_ops();
 // dweight and, of LayerNorm, dbias, from given statistics.
 std::vector<std::string> backward_ops();
 
+// Norms with stages: "gated" (norm times silu of a gate), "sandwich" (norm, residual, norm) and
+// "adaln" (x * residual_gate + residual, LayerNorm without weight, scale and shift). All rows share
+// the modulators.
+std::vector<std::string> stage_ops();
+
 // The tensors of one call of a case, somewhere in memory.
 class CaseCall {
  public:
@@ -50,9 +56,11 @@ class CaseCall {
   fastnorm_norm_args args();
 
  private:
+  std::string op_;
   bool layer_;
   fastnorm_quant_scheme scheme_;
-  TensorView x_, residual_, y_, residual_out_, weight_, bias_, scale_;
+  // `residual_` of "gated" is the gate; `more_` is the branch's weight, or the residual gate.
+  TensorView x_, residual_, y_, residual_out_, weight_, bias_, more_, scale_;
 };
 
 // Buffers and calls of one case. Cases larger than the caches, and all on a GPU, rotate over many

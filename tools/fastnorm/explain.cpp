@@ -15,11 +15,98 @@
 namespace fastnorm::tool {
 namespace {
 
+// Extents with commas between them, of `option`.
+std::vector<int64_t> parse_shape(const char* option, const std::string& text) {
+  std::vector<int64_t> shape;
+  const char *at = text.data(), *const end = at + text.size();
+  while (true) {
+    int64_t extent = -1;
+    const auto [stop, error] = std::from_chars(at, end, extent);
+    if (error != std::errc() || extent < 0 || (stop != end && *stop != ',')) {
+      throw CLI::ValidationError(
+          std::string(option) + " is " + text +
+          "; required: extents from 0 on with commas between them, such as 4096,8192");
+    }
+    shape.push_back(extent);
+    if (stop == end) return shape;
+    at = stop + 1;
+  }
+}
+
+// The tensors of a call's stages.
+class PretendedStages {
+ public:
+  PretendedStages(const ExplainOptions& options, Pretended* pretended) : options_(options) {
+    const StageOptions& s = options.stages;
+    const fastnorm_dtype dtype = find_dtype(options.dtype)->dtype,
+                         f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32),
+                         parameters = dtype_or(options.parameter_dtype, dtype);
+    const int64_t n = options.shape.back();
+    std::vector<int64_t> rows = {1};
+    if (options.shape.size() > 1) rows.assign(options.shape.begin(), options.shape.end() - 1);
+    std::vector<int64_t> groups = rows;
+    // The library refuses another size.
+    if (s.group_size > 0 && s.group_size < n && n % s.group_size == 0)
+      groups.push_back(n / s.group_size);
+    std::vector<int64_t> sums = groups;
+    if (options.norm.is_layer()) sums.push_back(2);
+    const auto make = [&](const std::string& asked, TensorView* view, fastnorm_dtype of,
+                          const std::vector<int64_t>& shape) {
+      if (!asked.empty()) *view = pretended->tensor(of, shape);
+    };
+    if (!s.gate.empty()) gate_ = pretended->rows(dtype);
+    make(s.mean_in, &mean_in_, f32, groups);
+    make(s.rstd_in, &rstd_in_, f32, groups);
+    make(s.sumsq, &sumsq_, f32, sums);
+    make(s.branch_weight, &branch_weight_, parameters, {n});
+    make(s.branch_bias, &branch_bias_, parameters, {n});
+    make(s.branch_rstd, &branch_rstd_, f32, rows);
+    make(s.sum_scale, &sum_scale_, f32, {1});
+    make(s.modulation_index, &modulation_index_, fastnorm_dtype_of(FASTNORM_DTYPE_I32), rows);
+    const auto modulator = [&](const char* option, const std::string& shape, TensorView* view,
+                               const std::string& asked, TensorView* table) {
+      if (!shape.empty()) *view = pretended->tensor(parameters, parse_shape(option, shape));
+      make(asked, table, parameters, {n});
+    };
+    modulator("--residual-gate", s.residual_gate, &residual_gate_, s.residual_gate_table,
+              &residual_gate_table_);
+    modulator("--modulation-scale", s.modulation_scale, &modulation_scale_, s.scale_table,
+              &scale_table_);
+    modulator("--modulation-shift", s.modulation_shift, &modulation_shift_, s.shift_table,
+              &shift_table_);
+  }
+
+  void apply(fastnorm_norm_args* args) {
+    options_.stages.apply(args);
+    args->gate = gate_.get();
+    args->mean_in = mean_in_.get();
+    args->rstd_in = rstd_in_.get();
+    args->sumsq = sumsq_.get();
+    args->branch_weight = branch_weight_.get();
+    args->branch_bias = branch_bias_.get();
+    args->branch_rstd = branch_rstd_.get();
+    args->sum_scale = sum_scale_.get();
+    args->residual_gate = residual_gate_.get();
+    args->residual_gate_table = residual_gate_table_.get();
+    args->modulation_scale = modulation_scale_.get();
+    args->scale_table = scale_table_.get();
+    args->modulation_shift = modulation_shift_.get();
+    args->shift_table = shift_table_.get();
+    args->modulation_index = modulation_index_.get();
+  }
+
+ private:
+  const ExplainOptions& options_;
+  TensorView gate_, mean_in_, rstd_in_, sumsq_, branch_weight_, branch_bias_, branch_rstd_,
+      sum_scale_, residual_gate_, residual_gate_table_, modulation_scale_, scale_table_,
+      modulation_shift_, shift_table_, modulation_index_;
+};
+
 // The tensors of a call and its arguments, which point at them.
 class Question {
  public:
   Question(const ExplainOptions& options, const Target& target)
-      : options_(options), pretended_(options, target) {
+      : options_(options), pretended_(options, target), stages_(options, &pretended_) {
     const fastnorm_dtype dtype = find_dtype(options.dtype)->dtype;
     const fastnorm_dtype parameters = dtype_or(options.parameter_dtype, dtype);
     const fastnorm_dtype residual = dtype_or(options.residual_dtype, dtype);
@@ -58,12 +145,14 @@ class Question {
     args.quantized = quantized_.get();
     args.scale = scale_.get();
     args.clamp_scale = clamp_scale_.get();
+    stages_.apply(&args);
     return args;
   }
 
  private:
   const ExplainOptions& options_;
   Pretended pretended_;
+  PretendedStages stages_;
   TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_,
       clamp_scale_;
 };
@@ -165,24 +254,6 @@ void run_explain(const ExplainOptions& options) {
   tell_plan(info, options.device, options.json);
 }
 
-// Extents with commas between them.
-std::vector<int64_t> parse_shape(const std::string& text) {
-  std::vector<int64_t> shape;
-  const char *at = text.data(), *const end = at + text.size();
-  while (true) {
-    int64_t extent = -1;
-    const auto [stop, error] = std::from_chars(at, end, extent);
-    if (error != std::errc() || extent < 0 || (stop != end && *stop != ',')) {
-      throw CLI::ValidationError(
-          "--shape is " + text +
-          "; required: extents from 0 on with commas between them, such as 4096,8192");
-    }
-    shape.push_back(extent);
-    if (stop == end) return shape;
-    at = stop + 1;
-  }
-}
-
 void check_combination(const ExplainOptions& options) {
   if (options.backward && options.no_dx && options.in_place) {
     throw CLI::ValidationError("--in-place needs dx; remove --no-dx");
@@ -279,9 +350,10 @@ void add_explain(CLI::App& program) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "print JSON");
   options->norm.add_to(*command);
+  options->stages.add_without_names_to(*command);
   add_backward_options(*command, *options);
   command->callback([options] {
-    options->shape = parse_shape(options->shape_text);
+    options->shape = parse_shape("--shape", options->shape_text);
     check_combination(*options);
     run_explain(*options);
   });

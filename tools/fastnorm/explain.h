@@ -8,6 +8,7 @@
 
 #include "machine.h"
 #include "norm_options.h"
+#include "stage_options.h"
 
 namespace fastnorm::tool {
 
@@ -22,6 +23,7 @@ struct ExplainOptions {
   int64_t row_stride_elems = 0, offset_elems = 0;
   int32_t threads = 1;
   NormOptions norm;
+  StageOptions stages;
   bool backward = false, dresidual_in = false, no_dx = false, no_dweight = false, recompute = false,
        accumulate = false;
   std::string x_dtype, dresidual_in_dtype, dresidual_dtype, dweight_dtype;

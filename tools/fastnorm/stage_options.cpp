@@ -24,9 +24,17 @@ Enum stage_choice(const Choices& names, const std::string& name) {
 
 }  // namespace
 
-void StageOptions::add_to(CLI::App& command) {
+void StageOptions::add(CLI::App& command, bool named) {
+  const auto option = [&](const char* name, std::string& value, const char* type,
+                          const char* text) {
+    command.add_option(name, value, text)->type_name(type)->group(kStageGroup);
+  };
   const auto tensor = [&](const char* name, std::string& value, const char* text) {
-    command.add_option(name, value, text)->type_name("NAME")->group(kStageGroup);
+    if (named) return option(name, value, "NAME", text);
+    command.add_flag(name, value, text)->group(kStageGroup);
+  };
+  const auto modulator = [&](const char* name, std::string& value, const char* text) {
+    option(name, value, named ? "NAME" : "SHAPE", text);
   };
   const auto choice = [&](const char* name, std::string& value, const Choices& names,
                           const char* text) {
@@ -61,13 +69,13 @@ void StageOptions::add_to(CLI::App& command) {
   number("--alpha", alpha_, "factor of x, or of its norm, in the sum; 0 = 1");
   tensor("--sum-scale", sum_scale, "[1] f32, factor of the sum");
   choice("--sum-rounding", sum_rounding_, kStepRoundings, "where the sum is rounded to x's dtype");
-  tensor("--residual-gate", residual_gate, "factor of x in the sum, broadcasts against x");
+  modulator("--residual-gate", residual_gate, "factor of x in the sum, broadcasts against x");
   tensor("--residual-gate-table", residual_gate_table, "[n], added to --residual-gate");
   choice("--residual-gate-act", residual_gate_act_, kStageActivations, "function of both together");
-  tensor("--modulation-scale", modulation_scale, "1 + it multiplies the result, broadcasts");
+  modulator("--modulation-scale", modulation_scale, "1 + it multiplies the result, broadcasts");
   tensor("--scale-table", scale_table, "[n], added to --modulation-scale");
   flag("--modulation-plain-scale", plain_scale_, "multiply by the scale, not by 1 + it");
-  tensor("--modulation-shift", modulation_shift, "is added to the result, broadcasts");
+  modulator("--modulation-shift", modulation_shift, "is added to the result, broadcasts");
   tensor("--shift-table", shift_table, "[n], added to --modulation-shift");
   tensor("--modulation-index", modulation_index,
          "i32 or i64, which row of each modulator a row takes");

@@ -1,4 +1,5 @@
-// The stages of a norm as options of `fastnorm run`: names of their tensors, and their numbers.
+// The stages of a norm as options: their tensors, and their numbers. `fastnorm run` has names of
+// tensors. `fastnorm explain` says which there are, of modulators the shape.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,13 +12,14 @@ namespace fastnorm::tool {
 
 class StageOptions {
  public:
-  void add_to(CLI::App& command);
+  void add_to(CLI::App& command) { add(command, true); }
+  void add_without_names_to(CLI::App& command) { add(command, false); }
   // Names of outputs, empty where there is none.
   std::vector<std::string> outputs() const;
   // Sets the scalar fields of `args`; those that are 0 in a call without stages stay 0.
   void apply(fastnorm_norm_args* args) const;
 
-  // Names of tensors. Empty = absent.
+  // Names of tensors, or what says that there is one. Empty = absent.
   std::string gate, mean_in, rstd_in, branch_weight, branch_bias, sum_scale, residual_gate,
       residual_gate_table, modulation_scale, scale_table, modulation_shift, shift_table,
       modulation_index;
@@ -25,6 +27,8 @@ class StageOptions {
   int64_t group_size = 0;
 
  private:
+  void add(CLI::App& command, bool named);
+
   std::string gate_act_ = "identity", gate_position_ = "after-norm", gate_source_ = "f32",
               activation_ = "identity", branch_norm_ = "none", branch_rounding_ = "once",
               sum_rounding_ = "once", residual_gate_act_ = "identity",

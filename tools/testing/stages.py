@@ -267,6 +267,11 @@ def integrations(report, _):
             examples / "jax" / "test_norm_heads.py",
             *programs["jax"][2:],
         ]
+        programs["jax norm_stages"] = [
+            JAX_PYTHON,
+            examples / "jax" / "test_norm_stages.py",
+            *programs["jax"][2:],
+        ]
     programs["bundle"] = [
         sys.executable,
         ROOT / "tests" / "gpu" / "bundle_test.py",

@@ -198,6 +198,14 @@ class NormBackwardArgs(ctypes.Structure):
         ("dresidual", TensorPointer),
         ("dweight", TensorPointer),
         ("dbias", TensorPointer),
+        ("gate", TensorPointer),
+        ("bias", TensorPointer),
+        ("dgate", TensorPointer),
+        ("gate_act", c_int32),
+        ("gate_position", c_int32),
+        ("gate_source", c_int32),
+        ("stage_reserved", c_int32),
+        ("group_size", c_int64),
     ]
 
 

@@ -172,22 +172,64 @@ __device__ __forceinline__ void fold_lanes_in_shared(float* values, uint32_t lan
   }
 }
 
+// A thread's columns and lane, and where their sums go.
+template <Dtype kDtype, int kThreads>
+struct ColumnPlace {
+  static constexpr int kCount = Element<kDtype>::kPerVector;
+  struct Buffer {
+    alignas(16) float values[kThreads * kCount];
+  };
+
+  __device__ __forceinline__ explicit ColumnPlace(const NormBackwardParams& p)
+      : width(kThreads / p.lanes), lane(threadIdx.x / width) {
+    const uint32_t tiles = (static_cast<uint32_t>(p.vectors) + width - 1) / width;
+    block = blockIdx.x / tiles;
+    vector = int64_t{blockIdx.x % tiles} * width + threadIdx.x % width;
+    count = elements_of<kCount>(p, vector);
+  }
+
+  // Folds the lanes, for all threads of the block together.
+  __device__ __forceinline__ void store_partial_sums(const NormBackwardParams& p, uint32_t group,
+                                                     const float (&dweight)[kCount],
+                                                     const float (&dbias)[kCount]) const {
+    float* const values = ptx::block_shared<Buffer>().values;
+    const int64_t partial_row = (int64_t{group} * p.blocks + block) * p.partial_stride;
+#pragma unroll 1
+    for (int sum = 0; sum < 2; ++sum) {
+      if ((sum == 0 ? p.dweight : p.dbias).data == nullptr) continue;
+      __syncthreads();
+      float* const own = values + threadIdx.x * kCount;  // [lane][column]
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) own[i] = sum == 0 ? dweight[i] : dbias[i];
+      __syncthreads();
+      fold_lanes_in_shared<kThreads>(values, p.lanes, static_cast<int>(width) * kCount);
+      if (lane == 0 && count > 0) {
+        float* const to = p.partial[sum] + partial_row + vector * kCount;
+#pragma unroll
+        for (int i = 0; i < kCount; i += 4) {
+          ptx::st_global_v4(to + i,
+                            make_uint4(__float_as_uint(own[i]), __float_as_uint(own[i + 1]),
+                                       __float_as_uint(own[i + 2]), __float_as_uint(own[i + 3])));
+        }
+      }
+    }
+  }
+
+  const uint32_t width, lane;  // vectors of the block
+  uint32_t block;
+  int64_t vector;
+  int count;
+};
+
 template <Dtype kDtype, Stat kStat, int kThreads>
 __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
   using T = Element<kDtype>;
   constexpr int kCount = T::kPerVector;
   constexpr int kUnroll = 4;  // rows on their way at once
-  struct Buffer {
-    alignas(16) float values[kThreads * kCount];
-  };
-  float* const values = ptx::block_shared<Buffer>().values;
-  const uint32_t width = kThreads / p.lanes;  // vectors of a block
-  const uint32_t tiles = (static_cast<uint32_t>(p.vectors) + width - 1) / width;
-  const uint32_t block = blockIdx.x / tiles, lane = threadIdx.x / width;
-  const uint32_t column = threadIdx.x % width;
-  const int64_t vector = int64_t{blockIdx.x % tiles} * width + column;
-  const int count = elements_of<kCount>(p, vector);
-  const bool wants_dweight = p.dweight.data != nullptr, wants_dbias = p.dbias.data != nullptr;
+  const ColumnPlace<kDtype, kThreads> place(p);
+  const int64_t vector = place.vector;
+  const int count = place.count;
+  const bool wants_dweight = p.dweight.data != nullptr;
   ptx::grid_wait();
   if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
 
@@ -196,7 +238,7 @@ __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) dweight[i] = dbias[i] = 0.0f;
     // Row numbers stay below 2^31 + kUnroll * step.
-    for (uint32_t first = block * p.lanes + lane; first < p.shared_rows;
+    for (uint32_t first = place.block * p.lanes + place.lane; first < p.shared_rows;
          first += kUnroll * p.step) {
       AnyWords<kCount> x[kUnroll], dy[kUnroll];
       Statistics statistics[kUnroll];
@@ -233,26 +275,7 @@ __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
       }
     }
 
-    const int64_t partial_row = (int64_t{group} * p.blocks + block) * p.partial_stride;
-#pragma unroll 1
-    for (int sum = 0; sum < 2; ++sum) {
-      if (!(sum == 0 ? wants_dweight : wants_dbias)) continue;
-      __syncthreads();
-      float* const own = values + threadIdx.x * kCount;  // [lane][column]
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) own[i] = sum == 0 ? dweight[i] : dbias[i];
-      __syncthreads();
-      fold_lanes_in_shared<kThreads>(values, p.lanes, static_cast<int>(width) * kCount);
-      if (lane == 0 && count > 0) {
-        float* const to = p.partial[sum] + partial_row + vector * kCount;
-#pragma unroll
-        for (int i = 0; i < kCount; i += 4) {
-          ptx::st_global_v4(to + i,
-                            make_uint4(__float_as_uint(own[i]), __float_as_uint(own[i + 1]),
-                                       __float_as_uint(own[i + 2]), __float_as_uint(own[i + 3])));
-        }
-      }
-    }
+    place.store_partial_sums(p, group, dweight, dbias);
   }
 }
 

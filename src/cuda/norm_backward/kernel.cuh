@@ -3,6 +3,7 @@
 
 #include "cuda/norm_backward/few.cuh"
 #include "cuda/norm_backward/fold.cuh"
+#include "cuda/norm_backward/gated.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_backward/persistent.cuh"
 
@@ -27,6 +28,10 @@ __global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
     sums_of_columns<kV.dtype, kV.stat, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kRows) {
     gradient_of_rows<kV.dtype, kV.stat, kV.threads>(p);
+  } else if constexpr (kV.form == BackwardForm::kGatedColumns) {
+    sums_of_gated_columns<kV.dtype, kV.threads>(p);
+  } else if constexpr (kV.form == BackwardForm::kGatedRows) {
+    gradient_of_gated_rows<kV.dtype, kV.stat, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kPersistent) {
     gradient_in_turn<BackwardSlots<kWord>>(p);
   } else {

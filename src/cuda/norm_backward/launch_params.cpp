@@ -116,6 +116,10 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   };
   p.x = rows(d.x), p.dy = rows(d.dy), p.dresidual_in = rows(d.dresidual_in);
   p.dx = rows(d.dx), p.dresidual = rows(d.dresidual);
+  p.gate = rows(d.gate.gate), p.dgate = rows(d.gate.dgate), p.bias = parameter(d.gate.bias);
+  p.gate_act = function_of(d.gate.act);
+  if (d.gate.before) p.bits |= kBackwardGateBefore;
+  if (d.gate.round_result) p.bits |= kBackwardRoundResult;
   p.rstd = rows(d.rstd), p.mean = rows(d.mean);
   p.weight = parameter(d.weight), p.dweight = parameter(d.dweight), p.dbias = parameter(d.dbias);
 

@@ -71,11 +71,13 @@ constexpr int count_backward(bool held) {
 }
 
 constexpr const char* name_of(BackwardForm form) {
-  return form == BackwardForm::kFold         ? "fold"
-         : form == BackwardForm::kColumns    ? "columns"
-         : form == BackwardForm::kRows       ? "rows"
-         : form == BackwardForm::kPersistent ? "persistent"
-                                             : "few";
+  return form == BackwardForm::kFold           ? "fold"
+         : form == BackwardForm::kColumns      ? "columns"
+         : form == BackwardForm::kRows         ? "rows"
+         : form == BackwardForm::kPersistent   ? "persistent"
+         : form == BackwardForm::kGatedColumns ? "gated columns"
+         : form == BackwardForm::kGatedRows    ? "gated rows"
+                                               : "few";
 }
 
 constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
@@ -86,7 +88,8 @@ constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
     name << name_of(v.form);
     return entry;
   }
-  name << dtype_name(v.dtype) << (v.stat == Stat::kRms ? " rms " : " layer ");
+  name << dtype_name(v.dtype) << ' ';
+  if (v.form != BackwardForm::kGatedColumns) name << (v.stat == Stat::kRms ? "rms " : "layer ");
   if (v.residual) name << "add ";
   name << name_of(v.form) << ' ' << +v.threads;
   if (!v.is_streamed()) {

@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/norm_backward_plan.h"
+#include "cuda/common/activation.h"
 #include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
@@ -37,6 +38,10 @@ struct NormBackwardParams {
 
   float* partial[2];       // of dweight and dbias: [group][block][partial_stride]
   int64_t partial_stride;  // floats
+
+  // Of gated forms. bias is the forward's.
+  BackwardTensor gate, bias, dgate;
+  StageFunction gate_act;
 
   NormParams forward;  // for statistics that are recomputed
 };

@@ -2,30 +2,12 @@
 // threads, so its branches are, too.
 #pragma once
 
-#include "cuda/common/functions.cuh"
+#include "cuda/common/activation.cuh"
 #include "cuda/norm/affine.cuh"
 #include "cuda/norm/stat.cuh"
 #include "cuda/norm_stages/params.h"
 
 namespace fastnorm::cuda {
-
-// silu(z) is z * sigmoid(z) of one sequence, where z is not below its clamp; sigmoid's result there
-// does not change.
-template <int kCount>
-__device__ __forceinline__ void activate(float (&v)[kCount], StageFunction function) {
-  if (function == StageFunction::kIdentity) return;
-  if (function == StageFunction::kTanh) {
-#pragma unroll
-    for (float& z : v) z = hyperbolic_tangent(z);
-    return;
-  }
-  const bool is_silu = function == StageFunction::kSilu;
-#pragma unroll
-  for (float& z : v) {
-    const float kept = at_least(z, -110.0f);
-    z = over_one_and_power(kept, is_silu ? kept : 1.0f);
-  }
-}
 
 // u * act(gate).
 template <int kCount, class R>

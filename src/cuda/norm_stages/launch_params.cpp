@@ -11,13 +11,6 @@ StageTensor tensor_of(const RowTensor& t) {
           {{t.stride_bytes[1], t.stride_bytes[2]}}};
 }
 
-StageFunction function_of(fastnorm_activation activation) {
-  return activation == FASTNORM_ACTIVATION_SILU      ? StageFunction::kSilu
-         : activation == FASTNORM_ACTIVATION_SIGMOID ? StageFunction::kSigmoid
-         : activation == FASTNORM_ACTIVATION_TANH    ? StageFunction::kTanh
-                                                     : StageFunction::kIdentity;
-}
-
 // The branch as a norm of its own.
 NormDesc branch_of(const NormDesc& d) {
   const StagesDesc& s = d.stages;

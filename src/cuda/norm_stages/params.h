@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/norm_stages.h"
+#include "cuda/common/activation.h"
 #include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
@@ -43,9 +44,6 @@ enum StagesBits : uint32_t {
   kStagesModulateInSteps = 1 << 25,  // each step of the modulation is rounded to T
   kStagesWideIndex = 1 << 26,        // of i64, else i32
 };
-
-// exp and its like: an activation.
-enum class StageFunction : uint32_t { kIdentity, kSilu, kSigmoid, kTanh };
 
 // A tensor with a row, or values, for each row of x.
 struct StageTensor {

@@ -48,6 +48,9 @@ enum Role {
   kDresidual,
   kDweight,
   kDbias,
+  kGate,
+  kBias,
+  kDgate,
   kRoles
 };
 
@@ -106,7 +109,8 @@ class Maker {
       : b_(bytes), device_type_(device_type), c_(*call) {}
 
   void make() {
-    const int64_t n = 1 + b_.pick(70), heads = 1 + b_.pick(3);
+    groups_ = b_.pick(4) == 3 ? 1 + b_.pick(3) : 1;
+    const int64_t n = groups_ * (1 + b_.pick(70)), heads = 1 + b_.pick(3);
     const int64_t batch = b_.pick(8) == 7 ? 0 : 1 + b_.pick(5);
     const fastnorm_dtype_id t = row_dtype(), x = row_dtype();
     const bool layer = b_.pick(2) == 1;
@@ -114,9 +118,12 @@ class Maker {
     give(kX, x, {batch, heads, n});
     const bool dx = b_.pick(4) != 3;
     if (dx) give(kDx, t, {batch, heads, n});
-    if (b_.pick(2) == 1) give(kDresidualIn, row_dtype(), {batch, heads, n});
+    gated_ = b_.pick(3) == 2;
+    const bool before = gated_ && b_.pick(3) == 2;
+    if (!before && b_.pick(2) == 1) give(kDresidualIn, row_dtype(), {batch, heads, n});
     const fastnorm_dtype_id dresidual = row_dtype();
-    if (dx && dresidual != t && b_.pick(2) == 1) give(kDresidual, dresidual, {batch, heads, n});
+    if (!before && dx && dresidual != t && b_.pick(2) == 1)
+      give(kDresidual, dresidual, {batch, heads, n});
     const uint32_t share = b_.pick(3);
     const int64_t by_batch = share == 2 ? batch : 1, by_head = share == 1 ? heads : 1;
     const fastnorm_dtype_id weight = row_dtype();
@@ -126,10 +133,16 @@ class Maker {
     if (!dx && !c_.t[kDweight].given) give(kDbias, row_dtype(), {1, 1, n});
     if (b_.pick(3) == 2) give(kDbias, row_dtype(), {1, 1, n});
     if (b_.pick(2) == 1) {
-      give(kRstd, FASTNORM_DTYPE_F32, {batch, heads, 1});
-      if (layer) give(kMean, FASTNORM_DTYPE_F32, {batch, heads, 1});
+      give(kRstd, FASTNORM_DTYPE_F32, {batch, heads, groups_});
+      if (layer) give(kMean, FASTNORM_DTYPE_F32, {batch, heads, groups_});
     }
+    // T is known where there is dx.
+    const fastnorm_dtype_id of_gate = dx && b_.pick(2) == 1 ? t : FASTNORM_DTYPE_F32;
+    if (gated_) give(kGate, of_gate, {batch, heads, n});
+    if (gated_ && b_.pick(2) == 1) give(kDgate, of_gate, {batch, heads, n});
+    if (gated_ && b_.pick(2) == 1) give(kBias, row_dtype(), {1, 1, n});
     scalars(layer);
+    gate_scalars(before, n);
   }
 
  private:
@@ -153,6 +166,21 @@ class Maker {
     if (spoils()) a.struct_size = b_.pick(200);
     if (spoils()) set(&a.kind);
     if (spoils()) set(&a.rounding);
+  }
+
+  void gate_scalars(bool before, int64_t n) {
+    fastnorm_norm_backward_args& a = c_.args;
+    if (groups_ > 1 || b_.pick(2) == 1) a.group_size = n / groups_;
+    if (c_.t[kGate].given) {
+      a.gate_act = static_cast<fastnorm_activation>(b_.pick(4));
+      a.gate_position = before ? FASTNORM_GATE_BEFORE_NORM : FASTNORM_GATE_AFTER_NORM;
+      if (!before) a.gate_source = static_cast<fastnorm_gate_source>(b_.pick(2));
+    }
+    if (spoils()) set(&a.gate_act);
+    if (spoils()) set(&a.gate_position);
+    if (spoils()) set(&a.gate_source);
+    if (spoils()) a.stage_reserved = b_.take<int32_t>();
+    if (spoils()) a.group_size = any_number(b_);
   }
 
   template <class Enum>
@@ -191,12 +219,15 @@ class Maker {
   Bytes& b_;
   const int32_t device_type_;
   Call& c_;
+  bool gated_ = false;
+  int64_t groups_ = 1;  // of columns
 };
 
 void point_args(Call* c) {
   fastnorm_norm_backward_args& a = c->args;
-  const fastnorm_tensor** const to[] = {&a.dy,           &a.x,  &a.weight,    &a.mean,    &a.rstd,
-                                        &a.dresidual_in, &a.dx, &a.dresidual, &a.dweight, &a.dbias};
+  const fastnorm_tensor** const to[] = {
+      &a.dy,        &a.x,       &a.weight, &a.mean, &a.rstd, &a.dresidual_in, &a.dx,
+      &a.dresidual, &a.dweight, &a.dbias,  &a.gate, &a.bias, &a.dgate};
   for (size_t i = 0; i < std::size(to); ++i) *to[i] = c->t[i].given ? &c->t[i].view : nullptr;
 }
 
@@ -317,7 +348,7 @@ void run(Bytes& bytes) {
   require(fastnorm_norm_backward(context, &call.args, workspace, 1 << 20, nullptr) == status,
           "query and the call differ");
   if (status == FASTNORM_OK) {
-    for (const Role role : {kDx, kDresidual, kDweight, kDbias}) {
+    for (const Role role : {kDx, kDresidual, kDweight, kDbias, kDgate}) {
       if (call.t[role].given) arena.forget(call.t[role].view);
     }
   }

@@ -169,6 +169,40 @@ TEST_F(CudaNormBackward, TheGeneralFormReadsColumnsBeforeItWritesRows) {
   EXPECT_EQ(recorded[0].params.bits & kBackwardStatisticsOnly, 0u);
 }
 
+TEST_F(CudaNormBackward, AGateHasKernelsOfItsOwn) {
+  BackwardCall call(1000, 4096);
+  fastnorm_tensor gate = call.x, dgate = call.x, bias = call.weight;
+  gate.data = reinterpret_cast<void*>(kMemory + (uintptr_t{10} << 36));
+  dgate.data = reinterpret_cast<void*>(kMemory + (uintptr_t{11} << 36));
+  bias.data = reinterpret_cast<void*>(kMemory + (uintptr_t{12} << 36));
+  call.args.gate = &gate, call.args.dgate = &dgate, call.args.bias = &bias;
+  call.args.gate_act = FASTNORM_ACTIVATION_SILU;
+  call.args.gate_source = FASTNORM_GATE_FROM_ROUNDED;
+  EXPECT_NE(kernel(call).find("gated rows"), std::string::npos) << kernel(call);
+  run(call);
+  ASSERT_EQ(recorded.size(), 3u);
+  for (const Recorded& r : recorded) {
+    EXPECT_EQ(static_cast<void*>(r.params.gate.data), gate.data);
+    EXPECT_EQ(static_cast<void*>(r.params.dgate.data), dgate.data);
+    EXPECT_EQ(static_cast<void*>(r.params.bias.data), bias.data);
+    EXPECT_EQ(r.params.gate_act, cuda::StageFunction::kSilu);
+    EXPECT_NE(r.params.bits & kBackwardRoundResult, 0u);
+    EXPECT_EQ(r.params.bits & kBackwardGateBefore, 0u);
+  }
+  EXPECT_EQ(recorded[1].launch.grid.x, 1000u) << "rows";
+  call.args.gate_source = FASTNORM_GATE_FROM_F32;
+  call.args.gate_position = FASTNORM_GATE_BEFORE_NORM;
+  call.args.group_size = 128;
+  call.args.rstd = nullptr;
+  run(call);
+  ASSERT_EQ(recorded.size(), 4u) << "and statistics first of all";
+  EXPECT_NE(recorded[0].params.bits & kBackwardGateBefore, 0u);
+  EXPECT_EQ(recorded[0].params.n, 128);
+  EXPECT_EQ(recorded[0].params.groups, 32u);
+  EXPECT_EQ(recorded[0].launch.grid.x, 1000u * 32 / 4) << "a warp has a group";
+  EXPECT_EQ(recorded[0].params.bits & kBackwardRoundResult, 0u);
+}
+
 TEST_F(CudaNormBackward, KernelsAreLoadedAndAllowedTheirMemoryOnce) {
   const BackwardCall call(16384, 8192);
   ASSERT_EQ(fastnorm_norm_backward_prepare(context, &call.args), FASTNORM_OK);

@@ -78,7 +78,12 @@ const (
 	NormBackwardRounding       = 3
 	NormBackwardFlags          = 4
 	NormBackwardReserved       = 5
-	NormBackwardMask           = 6
+	NormBackwardGateAct        = 6
+	NormBackwardGatePosition   = 7
+	NormBackwardGateSource     = 8
+	NormBackwardStageReserved  = 9
+	NormBackwardGroupSize      = 10
+	NormBackwardMask           = 11
 	NormBackwardBitDy          = 0
 	NormBackwardBitX           = 1
 	NormBackwardBitWeight      = 2
@@ -89,7 +94,10 @@ const (
 	NormBackwardBitDresidual   = 7
 	NormBackwardBitDweight     = 8
 	NormBackwardBitDbias       = 9
-	NormBackwardMaxWords       = 207
+	NormBackwardBitGate        = 10
+	NormBackwardBitBias        = 11
+	NormBackwardBitDgate       = 12
+	NormBackwardMaxWords       = 272
 
 	MlaDecodeSmScale       = 0
 	MlaDecodeCausal        = 1

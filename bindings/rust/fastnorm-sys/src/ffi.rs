@@ -1135,12 +1135,13 @@ pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 
 /// n\], \[batch, 1, n\]. dbias likewise, with a shape of its own. On a GPU each varies along one
 /// leading dimension at most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
 ///
-/// Outputs: at least one of dx, dweight and dbias. Those that are NULL cost nothing: dx alone
-/// serves frozen weights and needs no workspace.
+/// Outputs: at least one of dx, dweight, dbias and dgate. Those that are NULL cost nothing: dx
+/// alone serves frozen weights and needs no workspace.
 ///
-/// Aliasing: dx and dresidual may each be dy, x or dresidual_in, as the same view (same address,
-/// dtype, shape and strides). Two tensors of which one is written may also be interleaved views of
-/// one buffer that share no element. Any other overlap is FASTNORM_ERROR_LAYOUT.
+/// Aliasing: dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view
+/// (same address, dtype, shape and strides). Two tensors of which one is written may also be
+/// interleaved views of one buffer that share no element. Any other overlap is
+/// FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_backward_args {
@@ -1181,6 +1182,25 @@ pub struct fastnorm_norm_backward_args {
     /// The shape of the forward's bias; f32, f16 or bf16. Output; also input with ACCUMULATE_DBIAS.
     /// NULL = not wanted.
     pub dbias: *const fastnorm_tensor,
+    /// x's shape, T or f32: the forward's. NULL = it had none; then its three fields are 0. Before
+    /// the norm it goes without dresidual_in and dresidual: x is then the forward's x.
+    pub gate: *const fastnorm_tensor,
+    /// As weight: the forward's. Read for dgate alone. NULL = 0.
+    pub bias: *const fastnorm_tensor,
+    /// x's shape, T or f32. Output; may be dy, x, gate or dresidual_in. Needs gate. NULL = not
+    /// wanted.
+    pub dgate: *const fastnorm_tensor,
+    /// The forward's.
+    pub gate_act: fastnorm_activation,
+    /// The forward's.
+    pub gate_position: fastnorm_gate_position,
+    /// The forward's.
+    pub gate_source: fastnorm_gate_source,
+    /// Must be 0.
+    pub stage_reserved: i32,
+    /// The forward's: a divisor of n; 0 = n. Shapes of mean, rstd, weight and bias are the
+    /// forward's. dbias is \[.., n\] or \[.., group_size\].
+    pub group_size: i64,
 }
 
 impl fastnorm_norm_backward_args {
@@ -1204,6 +1224,14 @@ impl fastnorm_norm_backward_args {
             dresidual: core::ptr::null(),
             dweight: core::ptr::null(),
             dbias: core::ptr::null(),
+            gate: core::ptr::null(),
+            bias: core::ptr::null(),
+            dgate: core::ptr::null(),
+            gate_act: 0,
+            gate_position: 0,
+            gate_source: 0,
+            stage_reserved: 0,
+            group_size: 0,
         }
     }
 }
@@ -1270,17 +1298,17 @@ extern "C" {
     /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, dy or x, no output; a
     /// tensor whose shape is null, or its data though it has elements; a struct_size that is too
     /// small; an enum, eps or offset out of range; mean with RMS; one of mean and rstd alone with
-    /// LAYER; dweight without weight; dresidual without dx; an ACCUMULATE flag without its output;
-    /// too small a workspace; a stream on the CPU; a parallel_for that did not cover the work
-    /// exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents that do
-    /// not fit; n \< 1 or n \> 2^32 FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not
-    /// allow; dresidual of dx's dtype FASTNORM_ERROR_LAYOUT: last dimension not contiguous,
-    /// misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a field or flag of a later version,
-    /// an unknown tail that is not zero; leading dimensions that do not join; on a GPU, parameters
-    /// that vary along more of them than its kernels allow FASTNORM_ERROR_DEVICE: a tensor on
-    /// another device; the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had
-    /// no memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an
-    /// exception out of parallel_for
+    /// LAYER; dweight without weight; dresidual without dx; dgate or a field of the gate without
+    /// gate; an ACCUMULATE flag without its output; too small a workspace; a stream on the CPU; a
+    /// parallel_for that did not cover the work exactly once, when some may have been written
+    /// FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n \< 1 or n \> 2^32
+    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow; dresidual of dx's dtype
+    /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
+    /// FASTNORM_ERROR_UNSUPPORTED: a field or flag of a later version, an unknown tail that is not
+    /// zero; leading dimensions that do not join; on a GPU, parameters that vary along more of them
+    /// than its kernels allow FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's
+    /// error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the
+    /// kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward(
@@ -2875,7 +2903,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, modulation_shift) == 328);
     assert!(offset_of!(fastnorm_norm_args, shift_table) == 336);
     assert!(offset_of!(fastnorm_norm_args, modulation_index) == 344);
-    assert!(size_of::<fastnorm_norm_backward_args>() == 112);
+    assert!(size_of::<fastnorm_norm_backward_args>() == 160);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_backward_args, eps) == 12);
@@ -2893,6 +2921,14 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_backward_args, dresidual) == 88);
     assert!(offset_of!(fastnorm_norm_backward_args, dweight) == 96);
     assert!(offset_of!(fastnorm_norm_backward_args, dbias) == 104);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate) == 112);
+    assert!(offset_of!(fastnorm_norm_backward_args, bias) == 120);
+    assert!(offset_of!(fastnorm_norm_backward_args, dgate) == 128);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate_act) == 136);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate_position) == 140);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate_source) == 144);
+    assert!(offset_of!(fastnorm_norm_backward_args, stage_reserved) == 148);
+    assert!(offset_of!(fastnorm_norm_backward_args, group_size) == 152);
     assert!(size_of::<fastnorm_mla_decode_args>() == 136);
     assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 8);

@@ -6,7 +6,10 @@ use crate::norm::launch;
 use crate::slots::{slots, with_linked};
 use crate::status::check;
 use crate::tensor::View;
-use crate::{sys, Context, Info, Result, Rounding, Stream, Tensor, TensorMut, Workspace};
+use crate::{
+    sys, Activation, Context, GatePosition, GateSource, Info, Result, Rounding, Stream, Tensor,
+    TensorMut, Workspace,
+};
 
 slots! {
     NormBackward, fastnorm_norm_backward_args, 32,
@@ -15,7 +18,7 @@ slots! {
         f.field("kind", &if layer { "layer" } else { "rms" }).field("eps", &args.eps)
     };
     Dy dy, X x, Weight weight, Mean mean, Rstd rstd, DresidualIn dresidual_in, Dx dx, Dresidual dresidual,
-    Dweight dweight, Dbias dbias,
+    Dweight dweight, Dbias dbias, Gate gate, Bias bias, Dgate dgate,
 }
 
 /// The gradients of one [`Norm`](crate::Norm). T is the dtype of its x. For each row of n elements, with
@@ -36,6 +39,10 @@ slots! {
 /// dweight = sum(dy * xhat)                      (+ the old dweight)
 /// dbias   = sum(dy)                             (+ the old dbias)
 /// ```
+///
+/// A [gate](Self::gate) after the norm makes dy * act(gate) take the place of dy above, and
+/// dgate = dy * (xhat * g + bias) * act'(gate). A gate before the norm makes x * act(gate) take the place of x; dx is
+/// then act(gate) times the above, and dgate is x * act'(gate) times it.
 ///
 /// dweight and dbias have the same bits on CPU and GPU, for any number of threads, where dy, x, mean and rstd have.
 ///
@@ -167,6 +174,52 @@ impl<'a> NormBackward<'a> {
             .put(Slot::Dbias, dbias.view)
     }
 
+    /// The forward's gate: x's shape, T or f32. Before the norm it goes without `dresidual_in` and dresidual.
+    pub fn gate(self, gate: Tensor<'a>) -> Self {
+        self.put(Slot::Gate, gate.view)
+    }
+
+    /// gate and dgate in one: the gradient of the gate replaces the gate.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn gate_in_place(self, gate: TensorMut<'a>) -> Self {
+        self.put(Slot::Gate, gate.view).put(Slot::Dgate, gate.view)
+    }
+
+    /// The forward's bias, which dgate alone needs. Default: 0.
+    pub fn bias(self, bias: Tensor<'a>) -> Self {
+        self.put(Slot::Bias, bias.view)
+    }
+
+    /// x's shape, T or f32: receives the gradient of the gate. Needs [`gate`](Self::gate).
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dgate(self, dgate: TensorMut<'a>) -> Self {
+        self.put(Slot::Dgate, dgate.view)
+    }
+
+    /// The forward's function of the gate. Needs a gate. Default: the gate itself.
+    pub fn gate_act(mut self, act: Activation) -> Self {
+        self.args.gate_act = act.raw();
+        self
+    }
+
+    /// Where the forward's gate multiplies. Needs a gate. Default: after the norm.
+    pub fn gate_position(mut self, position: GatePosition) -> Self {
+        self.args.gate_position = position.raw();
+        self
+    }
+
+    /// What the forward's gate multiplies after the norm. Needs a gate. Default: the unrounded result.
+    pub fn gate_source(mut self, source: GateSource) -> Self {
+        self.args.gate_source = source.raw();
+        self
+    }
+
+    /// The forward's columns that share a statistic. Default: all of a row.
+    pub fn group_size(mut self, columns: i64) -> Self {
+        self.args.group_size = columns;
+        self
+    }
+
     /// The forward's. Default: 0.
     pub fn weight_offset(mut self, offset: f32) -> Self {
         self.args.weight_offset = offset;
@@ -229,8 +282,8 @@ impl<'a> NormBackward<'a> {
     ///
     /// # Errors
     /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): dy, x or every output is missing; an option out of range;
-    ///   mean with rms; one of mean and rstd alone with layer; dweight without a weight; dresidual without dx; too
-    ///   small a workspace; a stream on the CPU
+    ///   mean with rms; one of mean and rstd alone with layer; dweight without a weight; dresidual without dx; dgate
+    ///   or an option of a gate without one; too small a workspace; a stream on the CPU
     /// - [`Status::SHAPE`](crate::Status::SHAPE): ranks or extents that do not fit
     /// - [`Status::DTYPE`](crate::Status::DTYPE): a dtype that the tensor's role does not allow
     /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a misaligned address,
@@ -368,9 +421,9 @@ mod tests {
     #[allow(clippy::float_cmp)]
     fn every_field() {
         let inputs = [0f32; 8];
-        let mut outputs: Vec<Vec<f32>> = (1..=4).map(|n| vec![0.0; n + 8]).collect();
+        let mut outputs: Vec<Vec<f32>> = (1..=5).map(|n| vec![0.0; n + 8]).collect();
         let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 6, outputs 9 to 12.
+        // Told apart by their lengths: inputs 1 to 8, outputs 9 to 13.
         let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
         let mut output = || {
             let buffer = outputs.next().unwrap();
@@ -388,6 +441,13 @@ mod tests {
             .dresidual(output())
             .accumulate_dweight(output())
             .accumulate_dbias(output())
+            .gate(input(7))
+            .bias(input(8))
+            .dgate(output())
+            .gate_act(Activation::Silu)
+            .gate_position(GatePosition::BeforeNorm)
+            .gate_source(GateSource::Rounded)
+            .group_size(32)
             .weight_offset(1.0)
             .rounding(Rounding::EveryStep)
             .pdl_wait(true)
@@ -414,6 +474,14 @@ mod tests {
             dresidual,
             dweight,
             dbias,
+            gate,
+            bias,
+            dgate,
+            gate_act,
+            gate_position,
+            gate_source,
+            stage_reserved,
+            group_size,
         } = args;
         assert_eq!(struct_size, size_of_val(&args));
         assert_eq!(
@@ -421,6 +489,10 @@ mod tests {
             (sys::FASTNORM_NORM_LAYER, 0.5, 1.0, 0)
         );
         assert_eq!(rounding, sys::FASTNORM_ROUND_EVERY_STEP);
+        assert_eq!(gate_act, sys::FASTNORM_ACTIVATION_SILU);
+        assert_eq!(gate_position, sys::FASTNORM_GATE_BEFORE_NORM);
+        assert_eq!(gate_source, sys::FASTNORM_GATE_FROM_ROUNDED);
+        assert_eq!((group_size, stage_reserved), (32, 0));
         assert_eq!(flags, 2 | 8 | 16, "pdl_wait was taken back");
         let tensors = [
             dy,
@@ -433,9 +505,12 @@ mod tests {
             dresidual,
             dweight,
             dbias,
+            gate,
+            bias,
+            dgate,
         ];
         // SAFETY: linked, to tensors of rank 1.
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]);
+        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 7, 8, 13]);
     }
 }

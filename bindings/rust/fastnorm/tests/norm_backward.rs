@@ -2,8 +2,8 @@
 #![allow(clippy::needless_range_loop)] // rows index several things
 
 use fastnorm::{
-    norm_backward_many, norm_backward_many_prepare, norm_backward_many_query, Context, Norm,
-    NormBackward, Result, Status, Tensor, TensorMut,
+    norm_backward_many, norm_backward_many_prepare, norm_backward_many_query, Activation, Context,
+    GatePosition, Norm, NormBackward, Result, Status, Tensor, TensorMut,
 };
 
 const ROWS: usize = 7;
@@ -138,6 +138,47 @@ fn gradients() -> Result<()> {
             assert_close("dbias", &of_bias, &more);
         }
     }
+    Ok(())
+}
+
+/// A gate that is a factor gives the bits of a call with the product of dy, or of x, and the gate.
+#[test]
+fn gates() -> Result<()> {
+    let context = Context::cpu()?;
+    let inputs = inputs();
+    let gate: Vec<f32> = (0..ROWS * N).map(|i| (i % 7) as f32 - 2.5).collect();
+    let product = |v: &[f32]| -> Vec<f32> { v.iter().zip(&gate).map(|(v, g)| v * g).collect() };
+    let plain = |dy: &[f32], x: &[f32]| -> Result<Vec<f32>> {
+        let mut dx = vec![0f32; ROWS * N];
+        NormBackward::rms(EPS)
+            .x(Tensor::new(x, &[ROWS, N])?)
+            .dy(Tensor::new(dy, &[ROWS, N])?)
+            .group_size(32)
+            .dx(TensorMut::new(&mut dx, &[ROWS, N])?)
+            .run(&context)?;
+        Ok(dx)
+    };
+    let gated = |position, act| -> Result<[Vec<f32>; 2]> {
+        let (mut dx, mut dgate) = (vec![0f32; ROWS * N], gate.clone());
+        NormBackward::rms(EPS)
+            .x(Tensor::new(&inputs.x, &[ROWS, N])?)
+            .dy(Tensor::new(&inputs.dy, &[ROWS, N])?)
+            .gate_in_place(TensorMut::new(&mut dgate, &[ROWS, N])?)
+            .gate_position(position)
+            .gate_act(act)
+            .group_size(32)
+            .dx(TensorMut::new(&mut dx, &[ROWS, N])?)
+            .run(&context)?;
+        Ok([dx, dgate])
+    };
+    let [dx, _] = gated(GatePosition::AfterNorm, Activation::Identity)?;
+    assert_eq!(dx, plain(&product(&inputs.dy), &inputs.x)?);
+    let [dx, dgate] = gated(GatePosition::BeforeNorm, Activation::Identity)?;
+    let dh = plain(&inputs.dy, &product(&inputs.x))?;
+    assert_eq!(dx, product(&dh));
+    let of_gate: Vec<f32> = dh.iter().zip(&inputs.x).map(|(d, x)| d * x).collect();
+    assert_eq!(dgate, of_gate);
+    assert_ne!(dx, gated(GatePosition::BeforeNorm, Activation::Silu)?[0]);
     Ok(())
 }
 

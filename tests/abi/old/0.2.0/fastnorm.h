@@ -601,6 +601,15 @@ typedef struct fastnorm_norm_backward_args {
   const fastnorm_tensor* dresidual;
   const fastnorm_tensor* dweight;
   const fastnorm_tensor* dbias;
+
+  const fastnorm_tensor* gate;
+  const fastnorm_tensor* bias;
+  const fastnorm_tensor* dgate;
+  fastnorm_activation gate_act;
+  fastnorm_gate_position gate_position;
+  fastnorm_gate_source gate_source;
+  int32_t stage_reserved;
+  int64_t group_size;
 } fastnorm_norm_backward_args;
 
 FASTNORM_API fastnorm_status fastnorm_norm_backward_query(fastnorm_context* context,

@@ -252,16 +252,16 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
 /* fastnorm_norm_backward_args with the tensors that it points to. */
 typedef struct fnb_norm_backward_call {
   fastnorm_norm_backward_args args;
-  fastnorm_tensor tensors[10];
+  fastnorm_tensor tensors[13];
 } fnb_norm_backward_call;
 
 static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_call* call) {
   fastnorm_norm_backward_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 7);
+  const uint64_t* words = fnb_take(reader, 12);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[6];
-  if (mask >> 10 != 0) return 0;
+  mask = words[11];
+  if (mask >> 13 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
@@ -270,6 +270,11 @@ static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_c
   args->rounding = (fastnorm_rounding)fnb_low(words[3]);
   args->flags = (uint32_t)words[4];
   args->reserved = (int32_t)words[5];
+  args->gate_act = (fastnorm_activation)fnb_low(words[6]);
+  args->gate_position = (fastnorm_gate_position)fnb_low(words[7]);
+  args->gate_source = (fastnorm_gate_source)fnb_low(words[8]);
+  args->stage_reserved = (int32_t)words[9];
+  args->group_size = (int64_t)words[10];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->dy = &call->tensors[0];
@@ -309,6 +314,18 @@ static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_c
   if (mask >> 9 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[9])) return 0;
     args->dbias = &call->tensors[9];
+  }
+  if (mask >> 10 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
+    args->gate = &call->tensors[10];
+  }
+  if (mask >> 11 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
+    args->bias = &call->tensors[11];
+  }
+  if (mask >> 12 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
+    args->dgate = &call->tensors[12];
   }
   return 1;
 }

@@ -81,7 +81,12 @@ final class Words {
   static final int NORM_BACKWARD_ROUNDING = 3;
   static final int NORM_BACKWARD_FLAGS = 4;
   static final int NORM_BACKWARD_RESERVED = 5;
-  static final int NORM_BACKWARD_MASK = 6;
+  static final int NORM_BACKWARD_GATE_ACT = 6;
+  static final int NORM_BACKWARD_GATE_POSITION = 7;
+  static final int NORM_BACKWARD_GATE_SOURCE = 8;
+  static final int NORM_BACKWARD_STAGE_RESERVED = 9;
+  static final int NORM_BACKWARD_GROUP_SIZE = 10;
+  static final int NORM_BACKWARD_MASK = 11;
   static final int NORM_BACKWARD_BIT_DY = 0;
   static final int NORM_BACKWARD_BIT_X = 1;
   static final int NORM_BACKWARD_BIT_WEIGHT = 2;
@@ -92,7 +97,10 @@ final class Words {
   static final int NORM_BACKWARD_BIT_DRESIDUAL = 7;
   static final int NORM_BACKWARD_BIT_DWEIGHT = 8;
   static final int NORM_BACKWARD_BIT_DBIAS = 9;
-  static final int NORM_BACKWARD_MAX_WORDS = 207;
+  static final int NORM_BACKWARD_BIT_GATE = 10;
+  static final int NORM_BACKWARD_BIT_BIAS = 11;
+  static final int NORM_BACKWARD_BIT_DGATE = 12;
+  static final int NORM_BACKWARD_MAX_WORDS = 272;
 
   static final int MLA_DECODE_SM_SCALE = 0;
   static final int MLA_DECODE_CAUSAL = 1;

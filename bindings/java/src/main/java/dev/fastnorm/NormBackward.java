@@ -20,9 +20,13 @@ package dev.fastnorm;
  * dbias   = sum(dy)                             (+ the old dbias)
  * </pre>
  *
- * <p>T is the dtype of the forward's x. All tensors are on the context's device. At least one of dx, dweight and dbias
- * is set. dx and dresidual may each be dy, x or dresidual_in, as the same view; any other overlap with an output is
- * refused. dweight and dbias have the same bits on CPU and GPU, for any number of threads.
+ * <p>A {@link #gate} after the norm makes dy * act(gate) take the place of dy, and dgate is dy * (xhat * g + bias) *
+ * act'(gate). A gate before the norm makes x * act(gate) take the place of x; dx is then act(gate) times the above, and
+ * dgate is x * act'(gate) times it.
+ *
+ * <p>T is the dtype of the forward's x. All tensors are on the context's device. At least one of dx, dweight, dbias and
+ * dgate is set. dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view; any other overlap
+ * with an output is refused. dweight and dbias have the same bits on CPU and GPU, for any number of threads.
  *
  * <p>A setter that is given null takes the tensor away again.
  */
@@ -246,6 +250,86 @@ public final class NormBackward extends Call {
      */
     public NormBackward dbias(Tensor dbias) {
         description.output(Words.NORM_BACKWARD_BIT_DBIAS, "dbias", dbias);
+        return this;
+    }
+
+    // --- gate and groups ---
+
+    /**
+     * Sets the forward's gate. By default it had none.
+     *
+     * @param gate x's shape; T or F32. Before the norm it goes without dresidual_in and dresidual
+     * @return this
+     */
+    public NormBackward gate(Tensor gate) {
+        description.input(Words.NORM_BACKWARD_BIT_GATE, gate);
+        return this;
+    }
+
+    /**
+     * Sets the forward's bias, which {@link #dgate} alone needs. The default is 0.
+     *
+     * @param bias as in {@link Norm#bias}
+     * @return this
+     */
+    public NormBackward bias(Tensor bias) {
+        description.input(Words.NORM_BACKWARD_BIT_BIAS, bias);
+        return this;
+    }
+
+    /**
+     * Sets where the gate's gradient goes. Needs {@link #gate}.
+     *
+     * @param dgate x's shape; T or F32; may be dy, x, gate or dresidual_in
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dgate(Tensor dgate) {
+        description.output(Words.NORM_BACKWARD_BIT_DGATE, "dgate", dgate);
+        return this;
+    }
+
+    /**
+     * Sets the forward's function of the gate.
+     *
+     * @param activation the function; the default is {@link Activation#IDENTITY}, and no other goes without a gate
+     * @return this
+     */
+    public NormBackward gateAct(Activation activation) {
+        description.set(Words.NORM_BACKWARD_GATE_ACT, activation.id);
+        return this;
+    }
+
+    /**
+     * Sets where the forward's gate multiplies.
+     *
+     * @param position the place; the default is {@link GatePosition#AFTER_NORM}, and no other goes without a gate
+     * @return this
+     */
+    public NormBackward gatePosition(GatePosition position) {
+        description.set(Words.NORM_BACKWARD_GATE_POSITION, position.id);
+        return this;
+    }
+
+    /**
+     * Sets what the forward's gate multiplies after the norm.
+     *
+     * @param source the value; the default is {@link GateSource#F32}, and no other goes without a gate
+     * @return this
+     */
+    public NormBackward gateSource(GateSource source) {
+        description.set(Words.NORM_BACKWARD_GATE_SOURCE, source.id);
+        return this;
+    }
+
+    /**
+     * Sets the forward's columns that share a statistic: as {@link Norm#groupSize}.
+     *
+     * @param columns a divisor of n; the default 0 is n
+     * @return this
+     */
+    public NormBackward groupSize(long columns) {
+        description.set(Words.NORM_BACKWARD_GROUP_SIZE, columns);
         return this;
     }
 

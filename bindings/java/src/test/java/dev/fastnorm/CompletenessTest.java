@@ -186,16 +186,22 @@ class CompletenessTest {
     /** Every scalar and every tensor is set by a method of NormBackward, at its own place. */
     @Test
     void fieldsOfANormBackward() throws Exception {
-        Map<String, Long> scalars = Map.of(
+        Map<String, Long> scalars = new LinkedHashMap<>(Map.of(
                 "KIND", 1L,
                 "EPS", (long) Float.floatToIntBits(2),
                 "WEIGHT_OFFSET", (long) Float.floatToIntBits(3),
                 "ROUNDING", (long) Rounding.EVERY_STEP.id,
                 "FLAGS", 27L,
-                "RESERVED", 0L);
+                "RESERVED", 0L));
+        scalars.putAll(Map.of(
+                "GATE_ACT", (long) Activation.TANH.id,
+                "GATE_POSITION", (long) GatePosition.BEFORE_NORM.id,
+                "GATE_SOURCE", (long) GateSource.ROUNDED.id,
+                "STAGE_RESERVED", 0L,
+                "GROUP_SIZE", 32L));
         Map<String, Tensor> tensors = new LinkedHashMap<>();
         for (String name : new String[] {"DY", "X", "WEIGHT", "MEAN", "RSTD", "DRESIDUAL_IN", "DX",
-            "DRESIDUAL", "DWEIGHT", "DBIAS"}) {
+            "DRESIDUAL", "DWEIGHT", "DBIAS", "GATE", "BIAS", "DGATE"}) {
             tensors.put(name, strided(tensors.size()));
         }
         NormBackward call = NormBackward.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
@@ -204,7 +210,10 @@ class CompletenessTest {
                 .mean(tensors.get("MEAN")).rstd(tensors.get("RSTD"))
                 .dresidualIn(tensors.get("DRESIDUAL_IN")).dx(tensors.get("DX"))
                 .dresidual(tensors.get("DRESIDUAL")).dweight(tensors.get("DWEIGHT"))
-                .dbias(tensors.get("DBIAS"));
+                .dbias(tensors.get("DBIAS")).gate(tensors.get("GATE")).bias(tensors.get("BIAS"))
+                .dgate(tensors.get("DGATE")).gateAct(Activation.TANH)
+                .gatePosition(GatePosition.BEFORE_NORM).gateSource(GateSource.ROUNDED)
+                .groupSize(32);
         long[] words = call.encoded().words();
         assertEquals(words.length, checkFields("NORM_BACKWARD_", words, tensors, scalars));
     }

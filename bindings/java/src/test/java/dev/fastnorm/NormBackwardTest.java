@@ -110,6 +110,34 @@ class NormBackwardTest {
         }
     }
 
+    /** A gate that is a factor gives the bits of a call with the product of dy and the gate. */
+    @Test
+    void gates() {
+        double[] gate = random.ints(ROWS * N, -3, 4).mapToDouble(v -> v + 0.5).toArray();
+        double[] product = new double[ROWS * N];
+        for (int i = 0; i < product.length; i++) {
+            product[i] = (float) dy[i] * (float) gate[i];
+        }
+        Tensor gated = Tensor.allocate(DType.F32, ROWS, N);
+        Tensor plain = Tensor.allocate(DType.F32, ROWS, N);
+        Tensor ofGate = Tensor.allocate(DType.F32, ROWS, N);
+        NormBackward call = NormBackward.rms(EPS).x(Data.tensor(DType.F32, x, ROWS, N)).groupSize(32)
+                .dy(Data.tensor(DType.F32, dy, ROWS, N)).gate(Data.tensor(DType.F32, gate, ROWS, N));
+        call.dx(gated).dgate(ofGate).run(context);
+        NormBackward.rms(EPS).x(Data.tensor(DType.F32, x, ROWS, N)).groupSize(32)
+                .dy(Data.tensor(DType.F32, product, ROWS, N)).dx(plain).run(context);
+        double difference = 0;
+        for (int i = 0; i < ROWS * N; i++) {
+            assertEquals(Data.get(plain, i), Data.get(gated, i), "element " + i);
+        }
+        call.gateAct(Activation.SILU).gatePosition(GatePosition.BEFORE_NORM).dx(plain).run(context);
+        for (int i = 0; i < ROWS * N; i++) {
+            difference += Math.abs(Data.get(plain, i) - Data.get(gated, i));
+        }
+        assertTrue(difference > 1);
+        assertThrows(FastnormException.class, () -> call.gateSource(GateSource.ROUNDED).run(context));
+    }
+
     @Test
     void listsHaveTheResultsOfTheirParts() {
         Tensor rows = Data.tensor(DType.F32, x, ROWS, N);

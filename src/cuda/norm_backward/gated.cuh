@@ -1,0 +1,338 @@
+// The general form of calls with a gate: any dtypes, any address, rows of any length. Each pass
+// reads the row and its gate again, and computes the gate's function again.
+//
+// kGatedRows and kGatedColumns do what kRows and kColumns of general.cuh do. A gate after the norm
+// multiplies dy, one before it multiplies x.
+#pragma once
+
+#include "cuda/common/activation.cuh"
+#include "cuda/norm_backward/general.cuh"
+
+namespace fastnorm::cuda {
+
+__device__ __forceinline__ bool gate_is_before(const NormBackwardParams& p) {
+  return (p.bits & kBackwardGateBefore) != 0;
+}
+
+template <int kCount>
+__device__ __forceinline__ void round_gated(float (&v)[kCount], const NormBackwardParams& p) {
+  if ((p.bits & kBackwardRoundGain) != 0) {
+#pragma unroll
+    for (float& value : v) value = round_to_dtype(value, p.dtype);
+  }
+}
+
+// From the gate's values to what they multiply by.
+template <int kCount>
+__device__ __forceinline__ void make_factors(float (&gate)[kCount], const NormBackwardParams& p) {
+  activate(gate, p.gate_act);
+  round_gated(gate, p);
+}
+
+template <int kCount>
+__device__ __forceinline__ void multiply(float (&v)[kCount], const float (&factor)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = __fmul_rn(v[i], factor[i]);
+}
+
+template <int kCount>
+__device__ __forceinline__ void load_values(float (&v)[kCount], const AnyDtypeRow& row,
+                                            int64_t element, int count) {
+  AnyWords<kCount> words;
+  load_any(words, row, element, count);
+  unpack_any(v, words, row.dtype);
+}
+
+// The tensors of a row that every pass reads.
+template <Dtype kDtype>
+struct GatedRow {
+  __device__ __forceinline__ GatedRow(const NormBackwardParams& p, const RowIndex& index)
+      : x(row_address(p.x, index), kDtype),
+        dy(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar),
+        gate(row_address(p.gate, index), p.gate.dtype) {}
+
+  const AnyDtypeRow x, dy, gate;
+};
+
+// u of a vector: x, multiplied by a gate that comes first. `factor` receives the gate's.
+template <Dtype kDtype, int kCount>
+__device__ __forceinline__ void load_gated(float (&u)[kCount], float (&factor)[kCount],
+                                           const NormBackwardParams& p, const GatedRow<kDtype>& row,
+                                           int64_t element, int count) {
+  load_values(u, row.x, element, count);
+  load_values(factor, row.gate, element, count);
+  make_factors(factor, p);
+  if (!gate_is_before(p)) return;
+  multiply(u, factor);
+  round_gated(u, p);
+}
+
+// The statistics of rows whose gate comes first, as the forward's streaming kernel has them.
+template <class Forward, Dtype kDtype, class Tile, class Scratch>
+__device__ __forceinline__ void gated_statistics(Statistics& statistics,
+                                                 const NormBackwardParams& p,
+                                                 const GatedRow<kDtype>& row, Scratch& scratch,
+                                                 const Place<Tile>& place) {
+  using T = typename Forward::T;
+  constexpr int kCount = T::kPerVector;
+  const auto rounding = rounding_of<Forward, Tile>(p.forward);
+  const auto fold = [&]<class Fold>(Fold, auto sum_of) {
+    using Value = typename Fold::Value;
+    return fold_stream<Fold, Tile>((p.vectors + Tile::kStride - 1) / Tile::kStride,
+                                   [&](int64_t first, int64_t step, Value(&q)[StreamFold::kGroup]) {
+#pragma unroll 1
+                                     for (int i = 0; i < StreamFold::kGroup; ++i) {
+                                       const int64_t number =
+                                           place.first + (first + i * step) * Tile::kStride;
+                                       Value sum = {};
+                                       if (number < p.vectors) {
+                                         const int count = elements_of<kCount>(p, number);
+                                         float u[kCount], factor[kCount];
+                                         load_gated(u, factor, p, row, number * kCount, count);
+                                         sum = sum_of(u, count);
+                                       }
+#pragma unroll
+                                       for (int j = 0; j < StreamFold::kGroup; ++j)
+                                         q[j] = selected(j == i, sum, q[j]);
+                                     }
+                                   });
+  };
+  if constexpr (Forward::kLayer) {
+    float u[kCount], factor[kCount];
+    load_gated(u, factor, p, row, 0, 1);
+    LayerStatistics layer(rounding.every_step ? -0.0f : u[0], rounding);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      const bool steps = layer.steps(pass, rounding);
+      const Moments of_thread = fold(StreamMoments(), [&](const float(&s)[kCount], int count) {
+        return moments<T, true>(s, layer.from, count, steps);
+      });
+      layer.take(fold_row_moments<Tile>(of_thread, scratch.moments[pass], place), pass, p.forward,
+                 rounding);
+    }
+    statistics = {layer.mean(), layer.rstd(p.forward, rounding)};
+  } else {
+    const float sum = fold(
+        StreamSum(), [&](float(&s)[kCount], int) { return squares<T>(s, rounding.every_step); });
+    statistics = {0.0f, rstd_of(__fmul_rn(fold_row<Sum>(sum, scratch.fold[0], place), p.inv_n),
+                                p.forward, rounding)};
+  }
+}
+
+// One vector of a row: what it holds, and what the formulas make of it.
+template <Dtype kDtype, Stat kStat>
+struct GatedVector {
+  static constexpr int kCount = Element<kDtype>::kPerVector;
+
+  __device__ __forceinline__ GatedVector(const NormBackwardParams& p, const GatedRow<kDtype>& row,
+                                         const AnyDtypeRow& weight, const Statistics& statistics,
+                                         int64_t vector)
+      : count(elements_of<kCount>(p, vector)) {
+    const int64_t element = vector * kCount;
+    load_gated(x, factor, p, row, element, count);
+    load_values(e, row.dy, element, count);
+    load_gain(gain, p, weight, element, count);
+    if (!gate_is_before(p)) multiply(e, factor);
+    multiply(e, gain);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = normalized<kStat>(x[i], statistics);
+      // Padding adds +0, whatever the statistics are.
+      if (i >= count) x[i] = e[i] = 0.0f;
+    }
+  }
+
+  int count;
+  float x[kCount], e[kCount];  // normalised; the gradient of what is normalised, times the weight
+  float gain[kCount], factor[kCount];
+};
+
+// What a gate after the norm multiplies, from the normalised values.
+template <int kCount>
+__device__ __forceinline__ void make_result(float (&z)[kCount], const float (&gain)[kCount],
+                                            const NormBackwardParams& p, const AnyDtypeRow& bias,
+                                            int64_t element, int count) {
+  round_factors(z, p);
+  if (bias.data == nullptr) {
+    multiply(z, gain);
+  } else {
+    float b[kCount];
+    load_values(b, bias, element, count);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) z[i] = __fmaf_rn(z[i], gain[i], b[i]);
+  }
+  if ((p.bits & kBackwardRoundResult) != 0) {
+#pragma unroll
+    for (float& value : z) value = round_to_dtype(value, p.dtype);
+  }
+}
+
+__device__ __forceinline__ AnyDtypeRow row_or_none(const BackwardTensor& t, const RowIndex& index) {
+  return AnyDtypeRow(t.data == nullptr ? nullptr : row_address(t, index), t.dtype);
+}
+
+// dx, dresidual and dgate of a vector, from dh. All is loaded before anything is stored.
+template <Dtype kDtype, Stat kStat>
+struct GatedStore {
+  static constexpr int kCount = Element<kDtype>::kPerVector;
+  using Vector = GatedVector<kDtype, kStat>;
+
+  __device__ __forceinline__ GatedStore(const NormBackwardParams& params, const RowIndex& index)
+      : p(params),
+        bias(row_or_none(p.bias, index)),
+        dx(row_or_none(p.dx, index)),
+        dresidual(row_or_none(p.dresidual, index)),
+        dgate(row_or_none(p.dgate, index)) {}
+
+  __device__ __forceinline__ void put(float (&dh)[kCount], const Vector& v,
+                                      const GatedRow<kDtype>& row, int64_t element) const {
+    const bool before = gate_is_before(p);
+    float gradient[kCount];
+    if (dgate.data != nullptr) {
+      float slope[kCount], other[kCount];
+      load_values(slope, row.gate, element, v.count);
+      activation_slope(slope, p.gate_act);
+      if (before) {
+        load_values(gradient, row.x, element, v.count);
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) other[i] = dh[i];
+      } else {
+        load_values(gradient, row.dy, element, v.count);
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) other[i] = v.x[i];
+        make_result(other, v.gain, p, bias, element, v.count);
+      }
+      multiply(gradient, other);
+      multiply(gradient, slope);
+    }
+    if (before) multiply(dh, v.factor);
+    if (dx.data != nullptr) store_any(dh, dx, element, v.count);
+    if (dresidual.data != nullptr) store_any(dh, dresidual, element, v.count);
+    if (dgate.data != nullptr) store_any(gradient, dgate, element, v.count);
+  }
+
+  const NormBackwardParams& p;
+  const AnyDtypeRow bias, dx, dresidual, dgate;
+};
+
+template <Dtype kDtype, Stat kStat, int kThreads>
+__device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams& p) {
+  using Forward = ForwardSlots<kDtype, kStat, kThreads>;
+  using Tile = RowTileOf<Forward>;
+  using Vector = GatedVector<kDtype, kStat>;
+  constexpr int kSums = kGradientSums<kStat>, kCount = Vector::kCount;
+  auto& forward_scratch = ptx::block_shared<RowScratch<Tile, Forward::kFolds, Forward::kLayer>>();
+  struct OwnScratch : RowScratch<Tile, kSums, false> {};
+  auto& scratch = ptx::block_shared<OwnScratch>();
+  const Place<Tile> place(blockIdx.x);
+  const bool live = place.row < p.rows;
+  const RowIndex index = backward_index(p, live ? place.row : 0);
+  ptx::grid_wait();
+  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+
+  const GatedRow<kDtype> row(p, index);
+  Statistics statistics;
+  if ((p.bits & kBackwardComputeStatistics) != 0) {
+    gated_statistics<Forward>(statistics, p, row, forward_scratch, place);
+    if ((p.bits & kBackwardStatisticsOnly) != 0) {
+      if (live && place.leads_row()) {
+        ptx::st_global_u32(row_address(p.rstd, index), __float_as_uint(statistics.rstd));
+        if constexpr (kStat == Stat::kLayer)
+          ptx::st_global_u32(row_address(p.mean, index), __float_as_uint(statistics.mean));
+      }
+      return;
+    }
+  } else {
+    statistics = load_statistics<kStat>(p, index);
+  }
+
+  const AnyDtypeRow weight = row_or_none(p.weight, index);
+  float c[kSums];
+  fold_streams<Tile>(c, (p.vectors + Tile::kStride - 1) / Tile::kStride,
+                     [&](int64_t first, int64_t step, float(&q)[kSums][StreamFold::kGroup]) {
+#pragma unroll 1
+                       for (int i = 0; i < StreamFold::kGroup; ++i) {
+                         const int64_t number = place.first + (first + i * step) * Tile::kStride;
+                         float sum[kSums];
+#pragma unroll
+                         for (float& s : sum) s = 0.0f;
+                         if (number < p.vectors) {
+                           const Vector v(p, row, weight, statistics, number);
+                           sum[0] = vector_dot(v.e, v.x);
+                           if constexpr (kStat == Stat::kLayer) sum[kSums - 1] = vector_sum(v.e);
+                         }
+#pragma unroll
+                         for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+                           for (int j = 0; j < StreamFold::kGroup; ++j)
+                             q[k][j] = j == i ? sum[k] : q[k][j];
+                         }
+                       }
+                     });
+#pragma unroll
+  for (int k = 0; k < kSums; ++k)
+    c[k] = mean_of_sum(fold_row<Sum>(c[k], scratch.fold[k], place), p);
+  if (!live) return;
+
+  const GatedStore<kDtype, kStat> to(p, index);
+  const AnyDtypeRow residual_in = row_or_none(p.dresidual_in, index);
+#pragma unroll 1
+  for (int64_t number = place.first; number < p.vectors; number += Tile::kStride) {
+    const Vector v(p, row, weight, statistics, number);
+    float dh[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) dh[i] = centred<kStat>(v.x[i], v.e[i], c);
+    if (residual_in.data != nullptr) {
+      float add[kCount];
+      load_values(add, residual_in, number * kCount, v.count);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) dh[i] = __fmaf_rn(dh[i], statistics.rstd, add[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) dh[i] = __fmul_rn(dh[i], statistics.rstd);
+    }
+    to.put(dh, v, row, number * kCount);
+  }
+}
+
+// Either statistic: that is known of a call.
+template <Dtype kDtype, int kThreads>
+__device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& p) {
+  constexpr int kCount = Element<kDtype>::kPerVector;
+  const auto add_row = [&](float(&dweight)[kCount], float(&dbias)[kCount], uint32_t row,
+                           int64_t vector, int count) {
+    const RowIndex index = backward_index(p, row);
+    const GatedRow<kDtype> tensors(p, index);
+    float x[kCount], factor[kCount], d[kCount];
+    load_gated(x, factor, p, tensors, vector * kCount, count);
+    load_values(d, tensors.dy, vector * kCount, count);
+    if (!gate_is_before(p)) multiply(d, factor);
+    if (p.dweight.data != nullptr) {
+      const float rstd = ptx::ld_global_f32(row_address(p.rstd, index));
+      const bool layer = p.mean.data != nullptr;
+      const float mean = layer ? ptx::ld_global_f32(row_address(p.mean, index)) : 0.0f;
+#pragma unroll
+      for (float& value : x) value = __fmul_rn(layer ? __fsub_rn(value, mean) : value, rstd);
+      round_factors(x, p);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) dweight[i] = __fmaf_rn(d[i], x[i], dweight[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) dbias[i] = __fadd_rn(dbias[i], d[i]);
+  };
+  const ColumnPlace<kDtype, kThreads> at(p);
+  ptx::grid_wait();
+  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
+    float dweight[kCount], dbias[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) dweight[i] = dbias[i] = 0.0f;
+      // Row numbers stay below 2^31 + step.
+#pragma unroll 1
+    for (uint32_t row = at.block * p.lanes + at.lane; row < p.shared_rows; row += p.step)
+      add_row(dweight, dbias, group * p.shared_rows + row, at.vector, at.count);
+    at.store_partial_sums(p, group, dweight, dbias);
+  }
+}
+
+}  // namespace fastnorm::cuda
