@@ -96,7 +96,11 @@ def device_name(options):
     if options.device == "cpu":
         return "cpu"
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    try:
+        shown = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        return shown.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as e:
+        sys.exit(f"compare_peers.py: {e}; --device cuda needs a GPU; nearest: --device cpu")
 
 
 def main():

@@ -272,7 +272,6 @@ NOT_YET = [
     "bindings/java/src/test/java/dev/fastnorm/CompletenessTest.java",
     "bindings/java/src/test/java/dev/fastnorm/NormBackwardTest.java",
     "bindings/rust/fastnorm/src/norm_backward.rs",
-    "examples/torch/README.md",
 ]
 # (lines, words) that a page may have.
 PAGE_LIMITS = {"README.md": (200, 1500), "bench/README.md": (200, 2500)}
