@@ -27,7 +27,8 @@ inline fastnorm_dtype dtype_of(const Case& c) {
 // `static_scale` is [1] f32, and `bias` of "qk" the keys' weight. `more` has n elements: the
 // branch's weight, or the residual gate.
 struct Buffers {
-  char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *static_scale, *more;
+  char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *static_scale;
+  char* more = nullptr;
 };
 
 // Where the tensors of a case's calls lie in one piece of memory: what all calls share, weight and

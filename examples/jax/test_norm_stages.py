@@ -309,7 +309,10 @@ def test_errors(suite):
             continue
         suite.raises(name, RuntimeError, says, call)
     suite.raises(
-        "a word", ValueError, "gate_act is 'relu'", lambda: fs.gated_norm(a.x, a.gate, gate_act="relu")
+        "a word",
+        ValueError,
+        "gate_act is 'relu'",
+        lambda: fs.gated_norm(a.x, a.gate, gate_act="relu"),
     )
     suite.raises(
         "a gradient",

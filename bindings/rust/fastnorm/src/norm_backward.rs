@@ -12,7 +12,7 @@ use crate::{
 };
 
 slots! {
-    NormBackward, fastnorm_norm_backward_args, 32,
+    NormBackward, fastnorm_norm_backward_args, 56,
     |args, f| {
         let layer = args.kind == sys::FASTNORM_NORM_LAYER;
         f.field("kind", &if layer { "layer" } else { "rms" }).field("eps", &args.eps)

@@ -146,7 +146,7 @@ class PeerTest {
                 assertArrayEquals(Data.floats(y), Data.floats(own));
                 assertArrayEquals(Data.floats(h), Data.floats(sum));
                 assertArrayEquals(Data.floats(scale), Data.floats(ownScale));
-                assertEquals(codes.bytes(), ownCodes.bytes());
+                assertEquals(codes.buffer(), ownCodes.buffer());
                 assertTrue(rstd.floats().get(0) > 0);
             }));
             assertEquals(new PeerState(PeerFailure.NONE, -1, 1, true), peers.get(0).state());
