@@ -188,7 +188,7 @@ class PeerRows {
     static_assert(kCount <= Tile::kThreads / 32);
     const int behind = Tile::kThreads - 1 - static_cast<int>(threadIdx.x);
     const int word = behind % 32, checked = source_of(behind / 32);
-    const bool checks = word < kPeerHeaderWords && behind / 32 < min(kCount, count);
+    const bool checks = word < kPeerHeaderWords && behind / 32 < kCount && behind / 32 < count;
     const auto header = [&](uint32_t of) {
       return message_at(peer, channel, peer.rank, checks ? checked : 0, ring, of) + word * 4;
     };
