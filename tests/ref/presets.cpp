@@ -32,7 +32,7 @@ constexpr Preset kPresets[] = {
     {"quack", "any", kO, kE, true, "bias fused or not, by compiler"},
     {"INT21", "0", kO, kE, true, "bias fused or not, by compiler"},
     {"Transformer Engine", "0", kO, kE, true,
-     "fp8 multiplies by a given scale, here by 1 / (dequantisation scale): equal for powers of "
+     "fp8 multiplies by a static scale, here by 1 / (dequantisation scale): equal for powers of "
      "two"},
     {"Transformer Engine, zero-centred gamma", "1", kO, kE, true,
      "a cuDNN mode rounds 1 + w to the weight's dtype"},
