@@ -384,15 +384,14 @@ func TestStageErrors(t *testing.T) {
 func TestStagesOnGPU(t *testing.T) {
 	c := dryGPU(t)
 	at := fastnorm.At(c.Device(), 0x10000, fastnorm.BF16, 4, 64)
+	scale := fastnorm.At(c.Device(), 0x20000, fastnorm.BF16, 4, 64)
 	for _, n := range []fastnorm.Norm{
 		{X: at, Y: at, Activation: fastnorm.ActivationSiLU},
 		{X: at, Y: at, Branch: &fastnorm.Branch{}},
+		{X: at, Y: at, ModulationScale: scale},
 	} {
 		if err := c.Norm(n); err != nil {
 			t.Error(err)
 		}
 	}
-	scale := fastnorm.At(c.Device(), 0x20000, fastnorm.BF16, 4, 64)
-	scaled := fastnorm.Norm{X: at, Y: at, ModulationScale: scale}
-	wantError(t, c.Norm(scaled), fastnorm.ErrUnsupported, "modulation_shift is given")
 }
