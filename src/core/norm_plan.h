@@ -2,35 +2,17 @@
 // run for every architecture on a machine without a GPU, and so do their tests.
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <iterator>
 #include <span>
 
+#include "core/arch_spec.h"
 #include "core/error.h"
 #include "core/norm_choice.h"
 #include "core/norm_desc.h"
 #include "core/norm_key.h"
+#include "core/norm_tile.h"
 
 namespace fastnorm {
-
-struct NormBackwardChoices;
-struct StagesKernelList;
-
-// What planning knows of a GPU architecture. cuda/arch.h has the values.
-struct ArchSpec {
-  const char* name;            // "sm_90"
-  int32_t capability;          // least compute capability it runs on, major * 10 + minor
-  int32_t max_cluster_blocks;  // of its kernels' clusters, 1 = none; a device may schedule fewer
-  bool bulk_prefetch;          // has an instruction that brings many bytes into L2
-  uint64_t max_blocks;         // of a grid
-  const NormChoices* choices;  // which kernel a call of the forward family runs on
-  const NormBackwardChoices* backward_choices;  // of norm_backward
-  bool holds_rows;  // norm_backward and norm_heads have kernels that hold rows in registers
-  const StagesKernelList* stages;  // the kernels of norm calls with stages
-
-  constexpr bool operator==(const ArchSpec&) const = default;
-};
 
 // Facts of a device, read once.
 struct DeviceFacts {
@@ -77,22 +59,6 @@ bool plain_weights(const NormDesc& desc);
 
 // The same for f32 weight and bias with 16-bit rows.
 bool f32_weights(const NormDesc& desc);
-
-// Rows of one thread block, for tiles of 1, 2, 4 .. 1024 threads with 0 to 8 vectors each. A row of
-// several warps has its own block.
-inline constexpr int8_t kRowsPerBlock[][kMaxVectors + 1] = {
-    {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
-    {32, 64, 32, 32, 32, 32, 32, 32, 32}, {16, 16, 16, 16, 16, 16, 16, 16, 16},
-    {8, 8, 8, 8, 8, 8, 8, 8, 8},          {4, 4, 4, 2, 2, 2, 2, 2, 2},
-    {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
-    {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
-    {1, 1, 1, 1, 1, 1, 1, 1, 1},
-};
-constexpr int rows_per_block(Tile tile) {
-  // CPU kernels have no threads: 32 % 11, the last line.
-  const auto line = static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(tile.threads)));
-  return kRowsPerBlock[line % std::size(kRowsPerBlock)][tile.vectors];
-}
 
 // Index in `table` (sorted by packed()) of the entry with this key and tile, or -1.
 int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile);

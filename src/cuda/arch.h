@@ -1,11 +1,17 @@
 // All numbers of GPU architectures. Needs no CUDA: every build can plan for every architecture.
 #pragma once
 
-#include "core/norm_backward_choice.h"
-#include "core/norm_plan.h"
-#include "cuda/norm_stages/list.h"
+#include "core/arch_spec.h"
 
-namespace fastnorm::cuda {
+namespace fastnorm {
+
+extern const NormChoices kNormChoicesSm90, kNormChoicesDefault;
+extern const NormBackwardChoices kNormBackwardChoicesSm90, kNormBackwardChoicesDefault;
+
+namespace cuda {
+
+// Kernels with stages: with forms that hold rows in registers, and without.
+extern const StagesKernelList kStagesHeldList, kStagesGeneralList;
 
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
                              const NormChoices& choices = kNormChoicesDefault,
@@ -19,7 +25,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .choices = &choices,
           .backward_choices = &backward,
           .holds_rows = holds_rows,
-          .stages = holds_rows ? &kStagesList<true> : &kStagesList<false>};
+          .stages = holds_rows ? &kStagesHeldList : &kStagesGeneralList};
 }
 
 inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
@@ -46,4 +52,5 @@ constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchS
 // True if a kernel may start before the previous kernel of its stream has ended.
 constexpr bool launches_early(const ArchSpec& arch) { return arch.capability >= 90; }
 
-}  // namespace fastnorm::cuda
+}  // namespace cuda
+}  // namespace fastnorm

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 
-#include "core/norm_plan.h"
 #include "cuda/arch.h"
 #include "cuda/common/ptx/block.cuh"
 #include "cuda/common/ptx/cluster.cuh"

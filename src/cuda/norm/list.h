@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "core/norm_key.h"
-#include "core/norm_plan.h"
+#include "core/norm_tile.h"
 #include "cuda/norm/variant.h"
 
 namespace fastnorm::cuda {

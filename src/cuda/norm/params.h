@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/norm_key.h"
-#include "core/norm_plan.h"
+#include "core/norm_tile.h"
 #include "core/quant_types.h"
 
 namespace fastnorm::cuda {

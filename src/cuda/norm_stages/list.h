@@ -104,8 +104,4 @@ constexpr auto make_stages_entries() {
 template <bool kHeld>
 inline constexpr auto kStagesEntries = make_stages_entries<kHeld>();
 
-template <bool kHeld>
-inline constexpr StagesKernelList kStagesList = {
-    kStagesEntries<kHeld>.data(), static_cast<int32_t>(kStagesEntries<kHeld>.size())};
-
 }  // namespace fastnorm::cuda

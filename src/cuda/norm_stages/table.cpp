@@ -25,14 +25,22 @@ constexpr bool ascends() {
 }
 static_assert(ascends<true>() && ascends<false>());
 
+template <bool kHeld>
+constexpr StagesKernelList list_of() {
+  return {kStagesEntries<kHeld>.data(), static_cast<int32_t>(kStagesEntries<kHeld>.size())};
+}
+
 }  // namespace
+
+constinit const StagesKernelList kStagesHeldList = list_of<true>();
+constinit const StagesKernelList kStagesGeneralList = list_of<false>();
 
 std::span<const StagesEntry> norm_stages_table(const ArchSpec& arch) {
   return {arch.stages->entries, static_cast<size_t>(arch.stages->count)};
 }
 
 std::span<const NormEntry> norm_stages_entries(const ArchSpec& arch) {
-  if (arch.stages == &kStagesList<true>) return kEntriesOfPlans<true>;
+  if (arch.stages == &kStagesHeldList) return kEntriesOfPlans<true>;
   return kEntriesOfPlans<false>;
 }
 
