@@ -63,6 +63,7 @@ constexpr int count_heads_backward(bool held) {
 constexpr const char* name_of(HeadsBackwardForm form) {
   return form == HeadsBackwardForm::kFold      ? "fold"
          : form == HeadsBackwardForm::kGeneral ? "general"
+         : form == HeadsBackwardForm::kTokens  ? "tokens"
                                                : "held";
 }
 
@@ -74,6 +75,7 @@ constexpr NormHeadsBackwardEntry make_heads_backward_entry(const NormHeadsBackwa
   name << name_of(v.form);
   if (v.is_held())
     name << (v.any ? " any " : " rms ") << +v.threads << 'x' << +v.vectors << 'x' << +v.rows;
+  if (v.has_tokens()) name << ' ' << +v.threads << 'x' << +v.vectors;
   return entry;
 }
 
