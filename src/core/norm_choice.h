@@ -23,6 +23,7 @@
 
 #include "core/choice.h"
 #include "core/norm_key.h"
+#include "core/norm_tile.h"
 
 namespace fastnorm {
 
@@ -104,11 +105,6 @@ enum class Flavour : uint8_t {
   kStreaming,  // the same, always with streaming loads
   kShared,     // lean; weight and bias wait in shared memory
 };
-
-inline constexpr int kVectorBytes = 16;
-inline constexpr int kWarpThreads = 32;
-// The limits of what a line may name.
-inline constexpr int kMaxThreads = 1024, kMaxVectors = 8, kMaxBlocks = 16;
 
 // How threads share a row, and which kernel of that tile.
 struct NormPick {
