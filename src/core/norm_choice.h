@@ -170,8 +170,7 @@ constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
 }
 
 // The lists of one architecture.
-class NormChoices {
- public:
+struct NormChoices {
   constexpr NormChoices(std::span<const NormChoice> lines, const uint16_t* first_lines,
                         const uint8_t* lists, const uint16_t* kind_texts, const char* const* texts)
       : lines_(lines),
