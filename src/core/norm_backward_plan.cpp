@@ -39,7 +39,7 @@ bool is_held(const NormBackwardDesc& d) {
   return true;
 }
 
-// True if the weight can be kept as it is in memory.
+// True if registers can hold the weight's vectors as they are in memory.
 bool has_raw_weight(const NormBackwardDesc& d) {
   return !d.weight || (d.weight.dtype == d.dtype &&
                        is_multiple(d.weight.data, d.weight.stride_bytes, d.outer_rank));
@@ -57,7 +57,7 @@ int32_t find_entry(std::span<const NormBackwardEntry> table, const NormBackwardV
 
 NormBackwardVariant variant_of(const NormBackwardDesc& d, BackwardForm form,
                                const NormBackwardPick& pick) {
-  // At run time.
+  // These forms ask at run time.
   const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows;
   return {.dtype = d.x.dtype,
           .stat = stat_of(d),
@@ -72,7 +72,7 @@ NormBackwardVariant variant_of(const NormBackwardDesc& d, BackwardForm form,
           .blocks_per_sm = 0};
 }
 
-// The first kernel of a form whose numbers do not matter.
+// The first kernel of a form, whatever its tile.
 int32_t find_form(std::span<const NormBackwardEntry> table, BackwardForm form, Dtype dtype,
                   Stat stat) {
   for (size_t i = 0; i < table.size(); ++i) {
@@ -121,7 +121,7 @@ class Planner {
   int32_t chosen() {
     if (!is_held(d_)) return -1;
     const BackwardJob first = d_.has_sums() ? BackwardJob::kFew : BackwardJob::kAlone;
-    // Without sums the workspace is empty, so that there is no place for statistics.
+    // Without dweight and dbias the workspace is empty and has no room for statistics.
     if (!d_.has_sums() && !d_.rstd) return -1;
     for (const BackwardJob job : {first, BackwardJob::kMany}) {
       const NormBackwardDecision found = find(job);
