@@ -13,15 +13,16 @@ constexpr const char* kHeadsPrefix[kMaxHeadsParts] = {"parts[0].", "parts[1].", 
                                                       "parts[6].", "parts[7]."};
 constexpr uint64_t kAlignment = 256;
 
-fastnorm_status plan_part(const Device& device, const NormBackwardDesc& desc,
+fastnorm_status plan_part(const NormBackwardPlanner& planner, const NormBackwardDesc& desc,
                           NormBackwardPlan* plan, Error& error) {
-  const DeviceFacts& facts = device.facts;
+  const DeviceFacts& facts = planner.device.facts;
   return facts.device_type == FASTNORM_DEVICE_CPU
              ? plan_norm_backward_cpu(desc, facts, plan, error)
-             : plan_norm_backward(desc, facts, device.norm_backward_table(), plan, error);
+             : plan_norm_backward(desc, facts, planner.device.norm_backward_table(), planner.tuning,
+                                  plan, error);
 }
 
-fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
+fastnorm_status add_checked(const NormBackwardPlanner& planner, const NormBackwardDesc& whole,
                             NormBackwardBatch* batch, Error& error) {
   const NormBackwardParts parts = norm_backward_parts(whole);
   for (int32_t i = 0; i < parts.count; ++i) {
@@ -29,7 +30,7 @@ fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
     call.desc = parts.at[i];
     call.plan = {};
     call.first = parts.count == 2 && i == 0;
-    FASTNORM_TRY(plan_part(device, call.desc, &call.plan, error));
+    FASTNORM_TRY(plan_part(planner, call.desc, &call.plan, error));
     call.workspace_offset = batch->workspace_bytes;
     batch->workspace_bytes +=
         (call.plan.workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -38,23 +39,23 @@ fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
   return FASTNORM_OK;
 }
 
-fastnorm_status add(const Device& device, const fastnorm_norm_backward_args* args,
+fastnorm_status add(const NormBackwardPlanner& planner, const fastnorm_norm_backward_args* args,
                     NormBackwardDesc* whole, NormBackwardBatch* batch, Error& error) {
-  const DeviceFacts& facts = device.facts;
+  const DeviceFacts& facts = planner.device.facts;
   FASTNORM_TRY(check_norm_backward(args, {facts.device_type, facts.device_id}, whole, error));
-  return add_checked(device, *whole, batch, error);
+  return add_checked(planner, *whole, batch, error);
 }
 
 }  // namespace
 
-fastnorm_status plan_norm_backward_one(const Device& device,
+fastnorm_status plan_norm_backward_one(const NormBackwardPlanner& planner,
                                        const fastnorm_norm_backward_args* args,
                                        NormBackwardBatch* batch, Error& error) {
   NormBackwardDesc whole;
-  return add(device, args, &whole, batch, error);
+  return add(planner, args, &whole, batch, error);
 }
 
-fastnorm_status plan_norm_backward_many(const Device& device,
+fastnorm_status plan_norm_backward_many(const NormBackwardPlanner& planner,
                                         const fastnorm_norm_backward_args* const* args,
                                         int32_t count, NormBackwardBatch* batch, Error& error) {
   FASTNORM_REQUIRE(count >= 0 && count <= kMaxCalls, FASTNORM_ERROR_ARGUMENT,
@@ -66,7 +67,7 @@ fastnorm_status plan_norm_backward_many(const Device& device,
     FASTNORM_REQUIRE(args[i] != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "args[%d] is NULL; required: a pointer", i);
     error.prefix = kPrefix[i];
-    FASTNORM_TRY(add(device, args[i], &wholes[i], batch, error));
+    FASTNORM_TRY(add(planner, args[i], &wholes[i], batch, error));
   }
   error.prefix = "";
   return check_norm_backward_many({wholes, static_cast<size_t>(count)}, "args", error);
@@ -108,20 +109,21 @@ fastnorm_status plan_together(const Device& device, const NormHeadsBackwardDesc&
 
 }  // namespace
 
-fastnorm_status plan_norm_heads_backward(const Device& device, const fastnorm_norm_heads_args* args,
+fastnorm_status plan_norm_heads_backward(const NormBackwardPlanner& planner,
+                                         const fastnorm_norm_heads_args* args,
                                          const fastnorm_norm_heads_backward_part* const* parts,
                                          int32_t count, NormBackwardBatch* batch, Error& error) {
-  const DeviceFacts& facts = device.facts;
+  const DeviceFacts& facts = planner.device.facts;
   NormHeadsBackwardDesc desc;
   FASTNORM_TRY(check_norm_heads_backward(args, parts, count, {facts.device_type, facts.device_id},
                                          &desc, error));
   if (facts.device_type == FASTNORM_DEVICE_CUDA) {
-    FASTNORM_TRY(plan_together(device, desc, batch, error));
+    FASTNORM_TRY(plan_together(planner.device, desc, batch, error));
     if (batch->together.launches != 0) return FASTNORM_OK;
   }
   for (int32_t i = 0; i < count; ++i) {
     error.prefix = kHeadsPrefix[i];
-    FASTNORM_TRY(add_checked(device, desc.wholes[i], batch, error));
+    FASTNORM_TRY(add_checked(planner, desc.wholes[i], batch, error));
   }
   error.prefix = "";
   return FASTNORM_OK;
