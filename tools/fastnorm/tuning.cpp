@@ -230,15 +230,18 @@ std::vector<std::string> Planner::kernels(const BenchCase& c) const {
   kernel.struct_size = sizeof kernel;
   for (int32_t i = 0; i < fastnorm_kernel_count(); ++i) {
     check(fastnorm_kernel_describe(i, &kernel));
-    if (kernel.arch != arch_ || kernel.name == found[0] || !is_like(kernel.name)) continue;
+    // A call's kernel has its family's name too, but for the first family's.
+    const std::string family = kernel.family,
+                      name = family == "norm" ? kernel.name : family + " " + kernel.name;
+    if (kernel.arch != arch_ || name == found[0] || !is_like(name)) continue;
     // The library knows which rows a kernel holds: a file that names it for others is refused.
-    const MemoryFile file(tuning_head(arch_) + tuning_rule(c.rows, c.rows, c, kernel.name));
+    const MemoryFile file(tuning_head(arch_) + tuning_rule(c.rows, c.rows, c, name));
     const std::string path = file.path();
     const fastnorm_context_options options = context_options(target_, 0, path);
     fastnorm_context* context = nullptr;
     if (fastnorm_context_create(target_.device(), &options, &context) != FASTNORM_OK) continue;
     const ContextPtr owned(context);
-    if (kernel_of(context, target_, c) == kernel.name) found.push_back(kernel.name);
+    if (kernel_of(context, target_, c) == name) found.push_back(name);
   }
   return found;
 }
