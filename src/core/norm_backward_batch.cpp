@@ -22,9 +22,24 @@ fastnorm_status plan_part(const NormBackwardPlanner& planner, const NormBackward
                                   plan, error);
 }
 
+// The parts of a call on a device. Kernels that hold rows of RMSNorm have no sums of dbias: these
+// are a part of their own where that lets the rest run on such a kernel.
+NormBackwardParts parts_on(const NormBackwardPlanner& planner, const NormBackwardDesc& whole) {
+  const NormBackwardParts parts = norm_backward_parts(whole);
+  const DeviceFacts& facts = planner.device.facts;
+  if (facts.device_type != FASTNORM_DEVICE_CUDA || parts.count != 1 ||
+      whole.kind != FASTNORM_NORM_RMS || !parts.at[0].dbias || !parts.at[0].dweight) {
+    return parts;
+  }
+  const NormBackwardParts apart = norm_backward_parts(whole, true);
+  const bool holds =
+      plans_held_rows(apart.at[1], facts, planner.device.norm_backward_table(), planner.tuning);
+  return holds ? apart : parts;
+}
+
 fastnorm_status add_checked(const NormBackwardPlanner& planner, const NormBackwardDesc& whole,
                             NormBackwardBatch* batch, Error& error) {
-  const NormBackwardParts parts = norm_backward_parts(whole);
+  const NormBackwardParts parts = parts_on(planner, whole);
   for (int32_t i = 0; i < parts.count; ++i) {
     NormBackwardCall& call = batch->call.at[batch->count];
     call.desc = parts.at[i];
@@ -149,17 +164,24 @@ fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& 
     return info;
   }
   for (const NormBackwardCall& call : batch.planned()) {
-    if (info.launches == 0) info.kernel = call.plan.kernel;
     info.launches += call.plan.launches;
     info.blocks += call.plan.blocks;
     info.bytes_read += call.plan.bytes_read;
     info.bytes_written += call.plan.bytes_written;
+    // The other part reads dy too.
+    if (call.first && cuda) {
+      const NormBackwardDesc& d = call.desc;
+      info.bytes_read -= static_cast<uint64_t>(d.rows * d.n * dtype_bytes(d.dy.dtype));
+    }
   }
   if (batch.count == 0) return info;
-  const NormBackwardCall& first = batch.call.at[0];
-  const NormBackwardEntry* entry = first.plan.entry;
-  info.kind = first.plan.kind;
-  info.choice = first.plan.choice;
+  // The part that writes dx.
+  const bool apart = batch.count > 1 && batch.call.at[0].first;
+  const NormBackwardPlan& plan = batch.call.at[apart ? 1 : 0].plan;
+  const NormBackwardEntry* entry = plan.entry;
+  info.kernel = plan.kernel;
+  info.kind = plan.kind;
+  info.choice = plan.choice;
   info.threads_per_row = entry != nullptr ? entry->variant.row_threads() : 1;
   info.vectors_per_thread = entry != nullptr ? entry->variant.vectors : 0;
   info.rows_per_block = entry != nullptr ? entry->variant.lanes : 1;

@@ -342,6 +342,16 @@ fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFac
   return planner.plan(planner.chosen(), error);
 }
 
+bool plans_held_rows(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                     std::span<const NormBackwardEntry> table, const NormBackwardTuning* tuning) {
+  NormBackwardPlan plan;
+  Error error;
+  Planner planner(desc, facts, table, &plan, tuning);
+  if (planner.prepare(error) != FASTNORM_OK) return false;
+  const int32_t index = planner.chosen();
+  return index >= 0 && !table[static_cast<size_t>(index)].variant.writes_rows();
+}
+
 fastnorm_status plan_norm_backward_for(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                        std::span<const NormBackwardEntry> table, int32_t index,
                                        NormBackwardPlan* plan, Error& error) {

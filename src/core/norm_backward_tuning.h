@@ -67,4 +67,8 @@ fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFac
                                    const NormBackwardTuning* tuning, NormBackwardPlan* plan,
                                    Error& error);
 
+// True if plan_norm_backward() takes a kernel that holds rows.
+bool plans_held_rows(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                     std::span<const NormBackwardEntry> table, const NormBackwardTuning* tuning);
+
 }  // namespace fastnorm
