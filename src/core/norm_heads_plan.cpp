@@ -215,7 +215,8 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
   return blocks <= facts.arch->max_blocks;
 }
 
-// The first form of kApart, kBeside, kAny, kMore and kGeneral that can run a call, with its smallest tile.
+// The first form of kApart, kBeside, kAny, kMore and kGeneral that can run a call, with its
+// smallest tile.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {
