@@ -34,7 +34,9 @@ struct HeldToken {
     for (int v = 0; v < S::kVectors; ++v) {
       const auto number = static_cast<uint32_t>(place.vector(v));
       there[v] = number < all;
-      head[v] = !there[v] ? 0 : part.by_vectors.value == 1 ? number : quotient(number, part.by_vectors);
+      head[v] = !there[v]                    ? 0
+                : part.by_vectors.value == 1 ? number
+                                             : quotient(number, part.by_vectors);
       vector[v] = there[v] ? static_cast<int>(number - head[v] * part.vectors) : 0;
       turn[v] = turn_of<T::kPerVector>(part, shared, vector[v]);
       x[v] = dy[v] = other[v] = make_uint4(0, 0, 0, 0);
