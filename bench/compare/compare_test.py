@@ -4,6 +4,7 @@ a pretended machine, its way to go on after a crash. Also the library's calls on
 plots."""
 
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -15,13 +16,15 @@ import time
 import types
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
-from compare import lines, ops, peers, results, runner, tables, timing  # noqa: E402
+import compare_heads  # noqa: E402
+from compare import heads, lines, ops, peers, results, runner, tables, timing  # noqa: E402
 from compare.library import (  # noqa: E402
     F32,
     PDL_CONSTANT_WEIGHTS,
@@ -32,6 +35,7 @@ from compare.library import (  # noqa: E402
     FastnormRounded,
     Library,
 )
+from compare.library import ctypes_api as abi  # noqa: E402
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
 from compare.streams import Streams  # noqa: E402
@@ -40,6 +44,60 @@ PROGRAM = HERE.parent / "compare.py"
 
 
 # --- shapes and bytes ---
+
+# Bytes of a token in and out, by hand, of bf16.
+HEADS = {
+    "5xqwen3": 2 * 40 * 128 * 2,
+    "5xllama3:own": 48 * 128 * 2 + 32 * 128 * 2 + 16 * 128 * 2,
+    "70xqwen3:fp8": 48 * 128 * 2 + 32 * 128 * 2 + 16 * 128,
+    "5xgemma3:backward": 3 * 12 * 256 * 2,
+    "5xllama3:backward": 2 * 40 * 128 * 2,
+    "5xmla:own": 2 * 576 * 2,
+    "5xmla:fp8": 576 * 2 + 576,
+}
+
+
+def test_heads(cases):
+    for text, size in HEADS.items():
+        case = heads.HeadsCase(text)
+        cases.equal(f"bytes of {text}", case.bytes_moved, case.rows * size)
+        reads, written, of_stream = case.stream
+        moved = (reads + 1) * of_stream - case.bytes_moved
+        cases.check(f"stream of {text} moves its bytes", 0 <= moved <= 16 * (reads + 1), moved)
+        cases.equal(f"{text}: in place touches half as much", case.footprint * 2 == case.bytes_moved,
+                    case.what == "none")
+    listed = heads.cases_of(heads.MODELS, heads.WHATS, heads.TOKENS)
+    cases.equal("no case of heads twice", len({c.key for c in listed}), len(listed))
+    cases.equal("all cases of heads", len(listed), 7 * (3 * 4 + 2))
+    for text in ("5", "5xbert", "0xqwen3", "5xqwen3:f8", "5xmla", "5xmla:backward", "xqwen3"):
+        try:
+            heads.HeadsCase(text)
+            cases.check(f"refused: {text}", False)
+        except ValueError as why:
+            cases.check(f"refused: {text}", "required: " in str(why) and text in str(why), why)
+    made, unavailable = compare_heads.make(None, ["vllm", "flashinfer"])
+    cases.check(
+        "who is not installed says so",
+        not made and all("No module named" in why for why in unavailable.values())
+        and set(unavailable) == {"vllm", "flashinfer"},
+        unavailable,
+    )
+    case = heads.HeadsCase("16xqwen3:fp8")
+    contenders = [PretendedContender("fastnorm", 5.0), PretendedContender("off", error="wrong"),
+                  PretendedContender("none", error=timing.Unsupported("not here")),
+                  PretendedContender("vllm", 10.0)]
+    result = timing.time_case(PretendedMachine(), case, contenders, timing.Ceilings(),
+                              timing.Patience(9, 9), 3, ops.COLD_BYTES)
+    cases.equal("heads: what it is", (result["op"], result["rows"], result["n"], result["bytes"]),
+                ("heads qwen3 fp8", 16, 128, case.bytes_moved))
+    text = list(compare_heads.text_of(case, result))
+    for name, wanted in (("fastnorm", "1.25 x ceiling"), ("off", "wrong: off"),
+                         ("none", "unsupported: not here"), ("vllm", "2.00 x fastnorm")):
+        cases.check(f"heads: the line of {name}", any(name in t and wanted in t for t in text), text)
+
+
+# --- norms ---
+
 
 
 def test_bytes(cases):
@@ -1077,6 +1135,23 @@ def exact(case, b):
     return t * b.weight.array.astype(np.float64)
 
 
+def test_older_library(cases, path):
+    """One whose structs are shorter loads where that is asked for, and nowhere else."""
+    known = abi.NormBackwardArgs
+
+    class Longer(known):
+        _fields_ = [("more", ctypes.c_int64)]
+
+    query = {Longer: abi.QUERY_OF[known]}
+    with patch.object(abi, "NormBackwardArgs", Longer), patch.dict(abi.QUERY_OF, query):
+        cases.check("an older library", Library(path, older=True).version(), "no version")
+        try:
+            Library(path)
+            cases.check("shorter structs are refused", False, "they were taken")
+        except abi.FastnormError as why:
+            cases.check("shorter structs are refused", "Longer has at least" in str(why), why)
+
+
 def test_library(cases, path):
     library = Library(path)
     machine = argparse.Namespace(
@@ -1445,6 +1520,7 @@ def main():
     options = parser.parse_args()
     cases = Cases()
     for test in (
+        test_heads,
         test_bytes,
         test_order,
         test_presets,
@@ -1465,6 +1541,7 @@ def main():
         test_absent_peers(cases, work)
         test_crashes(cases, work)
         test_library(cases, options.library.resolve())
+        test_older_library(cases, options.library.resolve())
         test_backward(cases, options.library.resolve())
         if options.streams:
             test_streams(cases, options.streams.resolve())

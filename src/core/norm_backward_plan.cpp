@@ -40,13 +40,13 @@ bool is_held(const NormBackwardDesc& d) {
   return true;
 }
 
-// True if the weight can be kept as it is in memory.
+// True if registers can hold the weight's vectors as they are in memory.
 bool has_raw_weight(const NormBackwardDesc& d) {
   return !d.weight || (d.weight.dtype == d.dtype &&
                        is_multiple(d.weight.data, d.weight.stride_bytes, d.outer_rank));
 }
 
-// The first kernel of a form whose numbers do not matter.
+// The first kernel of a form, whatever its tile.
 int32_t find_form(std::span<const NormBackwardEntry> table, BackwardForm form, Dtype dtype,
                   Stat stat) {
   for (size_t i = 0; i < table.size(); ++i) {
@@ -95,7 +95,7 @@ class Planner {
   // The kernel that the lists choose, or -1: the general form.
   int32_t chosen() {
     if (!is_held(d_)) return -1;
-    // Without sums the workspace is empty, so that there is no place for statistics.
+    // Without dweight and dbias the workspace is empty and has no room for statistics.
     if (!d_.has_sums() && !d_.rstd) return -1;
     struct Source {
       BackwardJob job;
