@@ -56,19 +56,21 @@ def test_compare_peers(program):
 
 # Kernels of ranks whose GPU is not there.
 EXPLAINED = {
-    "one-shot": (("--rows", 8, "--columns", 4096), "one-shot"),
-    "two-shot": (("--rows", 1024, "--columns", 4096, "--ranks", 4), "two-shot"),
-    "sum": (("--rows", 3, "--columns", 4100), "sum"),
-    "sharded": (("--sharded", "--rows", 32, "--columns", 3072, "--columns2", 512), "sharded"),
-    "statistics": (("--sharded", "--rows", 4096, "--columns", 3072), "statistics"),
+    "one-shot": (("--rows", 8, "--columns", 4096), "peer bf16 one-shot", 1),
+    "two-shot": (("--rows", 1024, "--columns", 4096, "--ranks", 4), "peer bf16 two-shot", 1),
+    "unaligned": (("--rows", 3, "--columns", 4100), "bf16 add rms once store unaligned", 2),
+    "sharded": (("--sharded", "--rows", 32, "--columns", 3072, "--columns2", 512),
+                "peer bf16 sharded", 1),
+    "many sharded rows": (("--sharded", "--rows", 4096, "--columns", 3072), "norm_heads bf16", 3),
 }
 
 
 def test_explain(program):
     cases = program.cases
-    for name, (options, kernel) in EXPLAINED.items():
+    for name, (options, kernel, launches) in EXPLAINED.items():
         result = program.json(f"explain: {name}", "peer", "explain", "--device", "sm_90", *options)
         cases.check(f"explain: {name}: kernel", kernel in result.get("kernel", ""), result)
+        cases.equal(f"explain: {name}: launches", result.get("launches"), launches)
         cases.check(f"explain: {name}: bytes", result.get("bytes_read", 0) > 0, result)
     text = program.expect("explain: text", SUCCESS, "peer", "explain", "--rows", 4)
     for part in ("kernel ", "workspace ", "reads "):
