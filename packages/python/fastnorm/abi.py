@@ -408,7 +408,8 @@ QUERY_OF = {
 
 
 class Library:
-    def __init__(self, path):
+    def __init__(self, path, older=False):
+        """older: the library may be of an earlier version, whose structs are shorter."""
         self.path = path
         self.c = ctypes.CDLL(str(path))
         self.missing = set()  # functions of families that this library does not have
@@ -419,7 +420,7 @@ class Library:
                 self.missing.add(name)
             else:
                 function.restype, function.argtypes = returns, arguments
-        self._check_sizes()
+        self._check_sizes(older)
 
     def version(self):
         return self.c.fastnorm_version_string().decode()
@@ -447,9 +448,9 @@ class Library:
             raise FastnormError(f"no struct_size was asked for, but: {text or 'success'}")
         return int(found.group(1))
 
-    def _check_sizes(self):
+    def _check_sizes(self, older):
         """Each struct, claimed to be one byte long, is refused with the size that its first version
-        has."""
+        has. An older library may ask for less: it takes longer structs whose rest is zero."""
         device, context = Device(CPU, 0), c_void_p()
         calls = {
             DeviceInfo: lambda s: self.c.fastnorm_device_describe(device, byref(s)),
@@ -488,7 +489,7 @@ class Library:
                     self._required_size(call(struct(struct_size=1))),
                     getattr(struct, "FIRST_BYTES", sizeof(struct)),
                 )
-                if required != here:
+                if required > here or (required < here and not older):
                     raise FastnormError(
                         f"{struct.__name__} has at least {here} bytes here and "
                         f"{required} in {self.path}"
