@@ -143,6 +143,7 @@ auto with_attributes(Binding&& binding) {
 #pragma GCC visibility push(default)
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cuda_graph);
 #pragma GCC visibility pop
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cpu, norm_stages_cpu,
@@ -150,3 +151,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cpu, norm_stages_cpu,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cuda, norm_stages_cuda,
                               with_attributes(cuda_binding()));
+
+// The same, for XLA to record in CUDA graphs: on a GPU it needs no workspace.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cuda_graph, norm_stages_cuda,
+                              with_attributes(cuda_binding()),
+                              {ffi::Traits::kCmdBufferCompatible});

@@ -322,6 +322,22 @@ def test_errors(suite):
     )
 
 
+def test_variant_for_graphs(suite):
+    """What XLA may record in CUDA graphs has a target of its own, and the same bits."""
+    a = Inputs("float32")
+    fj.use_command_buffers = True
+    try:
+        recorded = jax.jit(lambda x, g: fs.gated_norm(x, g)).lower(a.x, a.gate)
+    finally:
+        fj.use_command_buffers = False
+    text = recorded.as_text()
+    suite.check("a variant for graphs: target", "@fastnorm_norm_stages_graph(" in text, text)
+    suite.check(
+        "a variant for graphs: bits",
+        bits(recorded.compile()(a.x, a.gate)) == bits(fs.gated_norm(a.x, a.gate)),
+    )
+
+
 def test_handler_for_cuda(suite):
     """It is there, XLA takes it, and without a CUDA stream it says so."""
     if DEVICE != "cpu":
@@ -383,6 +399,7 @@ if __name__ == "__main__":
             test_vmap,
             test_nothing,
             test_errors,
+            test_variant_for_graphs,
             test_handler_for_cuda,
         ]
     )

@@ -62,13 +62,7 @@ _WORDS = (
 _SCALARS = ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha")
 
 
-def _register():
-    for platform, symbol in (("cpu", "cpu"), ("CUDA", "cuda")):
-        handler = getattr(_shared._library, f"fastnorm_xla_norm_stages_{symbol}")
-        jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform=platform)
-
-
-_register()
+_shared.register_handlers(_shared._library, _TARGET)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -112,7 +106,10 @@ def _call(options, arrays, y_dtype):
         sum(1 << names.index(name) for name in of)
         for names, of in ((_INPUTS, inputs), (_OUTPUTS, outputs))
     ]
-    found = jax.ffi.ffi_call(_TARGET, list(outputs.values()), vmap_method="sequential")(
+    call = jax.ffi.ffi_call(
+        _shared.target_of(_TARGET), list(outputs.values()), vmap_method="sequential"
+    )
+    found = call(
         *inputs.values(),
         words=np.array([*(options.get(name, 0) for name in _WORDS), *masks], np.int32),
         scalars=np.array([options.get(name, 0.0) for name in _SCALARS], np.float32),
