@@ -17,6 +17,15 @@ const (
 	NormBackwardAccumulateDWeight NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT
 	// NormBackwardAccumulateDBias is the same for DBias.
 	NormBackwardAccumulateDBias NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS
+	// NormBackwardAccumulateDBranchWeight is the same for DBranchWeight.
+	NormBackwardAccumulateDBranchWeight = NormBackwardFlags(
+		raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT)
+	// NormBackwardAccumulateDBranchBias is the same for DBranchBias.
+	NormBackwardAccumulateDBranchBias = NormBackwardFlags(
+		raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS)
+	// NormBackwardAccumulateDResidualGate is the same for DResidualGate.
+	NormBackwardAccumulateDResidualGate = NormBackwardFlags(
+		raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE)
 )
 
 // NormBackward describes the gradients of a [Norm]. For each row of n elements, with
@@ -46,10 +55,20 @@ const (
 //
 // With GroupSize d, the call is that of X viewed as [.., n / d, d].
 //
+// Where the Norm added its X, the branch, to a residual, X here is the stored ResidualOut. With
+// k = act(ResidualGate) * Alpha, u what the Norm added, and r = SumScale times the DX above:
+//
+//	DX            = r, the gradient of the residual
+//	du            = r * k
+//	DBranch       = du, or the gradient of the branch's norm for du in place of DY
+//	DBranchWeight = sum(du * the normalised branch)
+//	DBranchBias   = sum(du)
+//	DResidualGate = act'(ResidualGate) * Alpha * sum(r * u)
+//
 // T below is the dtype of the Norm's X. All tensors are on the context's device, with contiguous
 // last dimensions. DY's last dimension may have stride 0 instead. At least one of DX, DWeight,
 // DBias and DGate is given. DX, DResidual and DGate may each be DY, X, Gate or DResidualIn, as the
-// same view. Any other overlap is an error.
+// same view. DBranch may be Branch. Any other overlap is an error.
 type NormBackward struct {
 	Kind         NormKind          // of the Norm, as the next three
 	Eps          float32           // used where Rstd is not given
@@ -76,22 +95,54 @@ type NormBackward struct {
 	GatePosition GatePosition // 0 without Gate
 	GateSource   GateSource   // 0 without Gate
 	GroupSize    int          // a divisor of n; 0 = n
+
+	// The Norm's X, where it added a residual; T. All below go without Gate and GroupSize.
+	Branch             Tensor
+	BranchWeight       Tensor     // of the Norm. Not given: 1
+	BranchBias         Tensor     // of the Norm; read for DResidualGate alone. Not given: 0
+	BranchMean         Tensor     // of the branch; Layer only. Not given where BranchRstd is not
+	BranchRstd         Tensor     // of the branch. Not given: computed again from Branch
+	ResidualGate       Tensor     // of the Norm, [.., n] T or F32, its table added. Not given: 1
+	SumScale           Tensor     // of the Norm, [1] F32. Not given: 1
+	DBranch            Tensor     // output, shape of X; T. May be Branch
+	DBranchWeight      Tensor     // output, shape of BranchWeight; F32 or its dtype
+	DBranchBias        Tensor     // output, shape of the Norm's BranchBias; F32, F16 or BF16
+	DResidualGate      Tensor     // output, shape of ResidualGate; F32 or its dtype
+	BranchNorm         bool       // of the Norm, as the rest
+	BranchKind         NormKind   // default: RMS
+	BranchEps          float32    // used where BranchRstd is not given
+	BranchWeightOffset float32    // 0 without BranchWeight
+	BranchRounding     Rounding   // default: the branch is not rounded on its way
+	BranchRounded      bool       // default: the branch is not rounded before the sum
+	ResidualGateAct    Activation // default: the gate itself
+	Alpha              float32    // 0 = 1
 }
 
 var normBackwardTensors = []string{
-	raw.NormBackwardBitDy:          "dy",
-	raw.NormBackwardBitX:           "x",
-	raw.NormBackwardBitWeight:      "weight",
-	raw.NormBackwardBitMean:        "mean",
-	raw.NormBackwardBitRstd:        "rstd",
-	raw.NormBackwardBitDresidualIn: "dresidual_in",
-	raw.NormBackwardBitDx:          "dx",
-	raw.NormBackwardBitDresidual:   "dresidual",
-	raw.NormBackwardBitDweight:     "dweight",
-	raw.NormBackwardBitDbias:       "dbias",
-	raw.NormBackwardBitGate:        "gate",
-	raw.NormBackwardBitBias:        "bias",
-	raw.NormBackwardBitDgate:       "dgate",
+	raw.NormBackwardBitDy:            "dy",
+	raw.NormBackwardBitX:             "x",
+	raw.NormBackwardBitWeight:        "weight",
+	raw.NormBackwardBitMean:          "mean",
+	raw.NormBackwardBitRstd:          "rstd",
+	raw.NormBackwardBitDresidualIn:   "dresidual_in",
+	raw.NormBackwardBitDx:            "dx",
+	raw.NormBackwardBitDresidual:     "dresidual",
+	raw.NormBackwardBitDweight:       "dweight",
+	raw.NormBackwardBitDbias:         "dbias",
+	raw.NormBackwardBitGate:          "gate",
+	raw.NormBackwardBitBias:          "bias",
+	raw.NormBackwardBitDgate:         "dgate",
+	raw.NormBackwardBitBranch:        "branch",
+	raw.NormBackwardBitBranchWeight:  "branch_weight",
+	raw.NormBackwardBitBranchBias:    "branch_bias",
+	raw.NormBackwardBitBranchMean:    "branch_mean",
+	raw.NormBackwardBitBranchRstd:    "branch_rstd",
+	raw.NormBackwardBitResidualGate:  "residual_gate",
+	raw.NormBackwardBitSumScale:      "sum_scale",
+	raw.NormBackwardBitDbranch:       "dbranch",
+	raw.NormBackwardBitDbranchWeight: "dbranch_weight",
+	raw.NormBackwardBitDbranchBias:   "dbranch_bias",
+	raw.NormBackwardBitDresidualGate: "dresidual_gate",
 }
 
 func (b *NormBackward) encode(q *call, part int) {
@@ -105,6 +156,14 @@ func (b *NormBackward) encode(q *call, part int) {
 	w[raw.NormBackwardGatePosition] = uint64(b.GatePosition)
 	w[raw.NormBackwardGateSource] = uint64(b.GateSource)
 	w[raw.NormBackwardGroupSize] = uint64(b.GroupSize)
+	w[raw.NormBackwardBranchNorm] = bit(b.BranchNorm)
+	w[raw.NormBackwardBranchKind] = uint64(b.BranchKind)
+	w[raw.NormBackwardBranchEps] = uint64(math.Float32bits(b.BranchEps))
+	w[raw.NormBackwardBranchWeightOffset] = uint64(math.Float32bits(b.BranchWeightOffset))
+	w[raw.NormBackwardBranchRounding] = uint64(b.BranchRounding)
+	w[raw.NormBackwardBranchRounded] = bit(b.BranchRounded)
+	w[raw.NormBackwardResidualGateAct] = uint64(b.ResidualGateAct)
+	w[raw.NormBackwardAlpha] = uint64(math.Float32bits(b.Alpha))
 	q.tensor(part, raw.NormBackwardBitDy, &b.DY)
 	q.tensor(part, raw.NormBackwardBitX, &b.X)
 	q.tensor(part, raw.NormBackwardBitWeight, &b.Weight)
@@ -118,6 +177,17 @@ func (b *NormBackward) encode(q *call, part int) {
 	q.tensor(part, raw.NormBackwardBitGate, &b.Gate)
 	q.tensor(part, raw.NormBackwardBitBias, &b.Bias)
 	q.tensor(part, raw.NormBackwardBitDgate, &b.DGate)
+	q.tensor(part, raw.NormBackwardBitBranch, &b.Branch)
+	q.tensor(part, raw.NormBackwardBitBranchWeight, &b.BranchWeight)
+	q.tensor(part, raw.NormBackwardBitBranchBias, &b.BranchBias)
+	q.tensor(part, raw.NormBackwardBitBranchMean, &b.BranchMean)
+	q.tensor(part, raw.NormBackwardBitBranchRstd, &b.BranchRstd)
+	q.tensor(part, raw.NormBackwardBitResidualGate, &b.ResidualGate)
+	q.tensor(part, raw.NormBackwardBitSumScale, &b.SumScale)
+	q.tensor(part, raw.NormBackwardBitDbranch, &b.DBranch)
+	q.tensor(part, raw.NormBackwardBitDbranchWeight, &b.DBranchWeight)
+	q.tensor(part, raw.NormBackwardBitDbranchBias, &b.DBranchBias)
+	q.tensor(part, raw.NormBackwardBitDresidualGate, &b.DResidualGate)
 }
 
 func (b *NormBackward) call() *call {

@@ -41,6 +41,10 @@ fastnorm_status add_checked(const NormBackwardPlanner& planner, const NormBackwa
                             NormBackwardBatch* batch, Error& error) {
   const NormBackwardParts parts = parts_on(planner, whole);
   for (int32_t i = 0; i < parts.count; ++i) {
+    FASTNORM_REQUIRE(batch->count < NormBackwardBatch::kMostParts, FASTNORM_ERROR_UNSUPPORTED,
+                     "the sums of the calls vary along different dimensions and need more than %d "
+                     "passes; nearest: fewer calls",
+                     NormBackwardBatch::kMostParts);
     NormBackwardCall& call = batch->call.at[batch->count];
     call.desc = parts.at[i];
     call.plan = {};

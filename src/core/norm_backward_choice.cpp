@@ -244,7 +244,8 @@ int32_t find_norm_backward_entry(std::span<const NormBackwardEntry> table,
                                  const NormBackwardKind& kind, BackwardForm form,
                                  const NormBackwardPick& pick) {
   // Its details are 0. The general form asks for a residual at run time.
-  const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows;
+  const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows ||
+                    form == BackwardForm::kBranchRows;
   const uint64_t least = packed({.dtype = kind.dtype,
                                  .stat = kind.stat,
                                  .residual = kind.residual && !asks,

@@ -35,13 +35,20 @@ inline constexpr Line kLines[] = {
 }  // namespace backward_words
 
 constexpr const char* name_of(BackwardForm form) {
-  return form == BackwardForm::kFold           ? "fold"
-         : form == BackwardForm::kColumns      ? "columns"
-         : form == BackwardForm::kRows         ? "rows"
-         : form == BackwardForm::kPersistent   ? "persistent"
-         : form == BackwardForm::kGatedColumns ? "gated columns"
-         : form == BackwardForm::kGatedRows    ? "gated rows"
-                                               : "few";
+  return form == BackwardForm::kFold            ? "fold"
+         : form == BackwardForm::kColumns       ? "columns"
+         : form == BackwardForm::kRows          ? "rows"
+         : form == BackwardForm::kPersistent    ? "persistent"
+         : form == BackwardForm::kGatedColumns  ? "gated columns"
+         : form == BackwardForm::kGatedRows     ? "gated rows"
+         : form == BackwardForm::kBranchColumns ? "branch columns"
+         : form == BackwardForm::kBranchRows    ? "branch rows"
+                                                : "few";
+}
+
+constexpr bool takes_either_statistic(BackwardForm form) {
+  return form == BackwardForm::kGatedColumns || form == BackwardForm::kBranchColumns ||
+         form == BackwardForm::kBranchRows;
 }
 
 constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
@@ -53,7 +60,7 @@ constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
     return entry;
   }
   name << dtype_name(v.dtype) << ' ';
-  if (v.form != BackwardForm::kGatedColumns) name << (v.stat == Stat::kRms ? "rms " : "layer ");
+  if (!takes_either_statistic(v.form)) name << (v.stat == Stat::kRms ? "rms " : "layer ");
   if (v.residual) name << "add ";
   name << name_of(v.form) << ' ' << +v.threads;
   if (!v.is_streamed()) {
