@@ -155,8 +155,8 @@ typedef struct fastnorm_info {
       0 counts once, rows that overlap otherwise each by itself. */
   uint64_t bytes_read;
   uint64_t bytes_written; /**< Bytes of rows, statistics, codes and their scales, each once. */
-  /** Name of the kernel, as fastnorm_kernel_describe lists it, but for a dry run of a GPU that this
-      build has no kernels for; "" if nothing is launched. */
+  /** Name of the kernel: that of fastnorm_kernel_describe, behind the family's unless that is norm.
+      A dry run may name one that this build lacks; "" if nothing is launched. */
   const char* kernel;
   int32_t launches;        /**< Kernel launches (CPU: 1, or 0 if there are no rows). */
   int32_t threads_per_row; /**< CUDA: threads that share a row, in all its thread blocks; CPU: 1. */

@@ -201,15 +201,15 @@ std::span<const char* const> mla_decode_kernels(const ArchSpec& arch) {
   return {};
 }
 
-// Names of an architecture's backward kernels, without the family's.
-std::span<const char* const> norm_backward_kernels_of(const ArchSpec& arch) {
+// Names of an architecture's kernels of one family, without the family's.
+template <auto kTableOf>
+std::span<const char* const> names_of(const ArchSpec& arch) {
   static const struct Names {
     Names() {
       for (const ArchSpec* a : kArchs) {
         std::vector<const char*>& names = of[a->holds_rows ? 1 : 0];
         if (!names.empty()) continue;
-        for (const NormBackwardEntry& entry : norm_backward_table(*a))
-          names.push_back(std::strchr(entry.name, ' ') + 1);
+        for (const auto& entry : kTableOf(*a)) names.push_back(std::strchr(entry.name, ' ') + 1);
       }
     }
     std::vector<const char*> of[2];
@@ -217,48 +217,7 @@ std::span<const char* const> norm_backward_kernels_of(const ArchSpec& arch) {
   return names.of[arch.holds_rows ? 1 : 0];
 }
 
-// Names of an architecture's norm_heads kernels, without the family's.
-std::span<const char* const> norm_heads_kernels_of(const ArchSpec& arch) {
-  static const struct Names {
-    Names() {
-      for (const ArchSpec* a : kArchs) {
-        std::vector<const char*>& names = of[a->holds_rows ? 1 : 0];
-        if (!names.empty()) continue;
-        for (const NormHeadsEntry& entry : norm_heads_table(*a))
-          names.push_back(std::strchr(entry.name, ' ') + 1);
-      }
-    }
-    std::vector<const char*> of[2];
-  } names;
-  return names.of[arch.holds_rows ? 1 : 0];
-}
-
-// Names of an architecture's norm_heads_backward kernels, without the family's.
-std::span<const char* const> norm_heads_backward_kernels_of(const ArchSpec& arch) {
-  static const struct Names {
-    Names() {
-      for (const ArchSpec* a : kArchs) {
-        std::vector<const char*>& names = of[a->holds_rows ? 1 : 0];
-        if (!names.empty()) continue;
-        for (const NormHeadsBackwardEntry& entry : norm_heads_backward_table(*a))
-          names.push_back(std::strchr(entry.name, ' ') + 1);
-      }
-    }
-    std::vector<const char*> of[2];
-  } names;
-  return names.of[arch.holds_rows ? 1 : 0];
-}
-
-// Names of the kernels of peers, without the family's.
-std::span<const char* const> peer_kernel_names() {
-  static const struct Names {
-    Names() {
-      for (const PeerEntry& entry : peer_table()) all.push_back(std::strchr(entry.name, ' ') + 1);
-    }
-    std::vector<const char*> all;
-  } names;
-  return names.all;
-}
+std::span<const PeerEntry> peer_table_of(const ArchSpec&) { return peer_table(); }
 
 std::span<const KernelSet> kernel_sets() {
   static const struct Sets {
@@ -267,11 +226,11 @@ std::span<const KernelSet> kernel_sets() {
         set[count] = {table.arch->name,
                       norm_table(*table.arch),
                       mla_decode_kernels(*table.arch),
-                      norm_backward_kernels_of(*table.arch),
-                      norm_heads_kernels_of(*table.arch),
-                      norm_heads_backward_kernels_of(*table.arch),
+                      names_of<norm_backward_table>(*table.arch),
+                      names_of<norm_heads_table>(*table.arch),
+                      names_of<norm_heads_backward_table>(*table.arch),
                       norm_stages_entries(*table.arch)};
-        set[count++].peer = peer_kernel_names();
+        set[count++].peer = names_of<peer_table_of>(*table.arch);
       }
     }
     KernelSet set[std::size(kArchs)];

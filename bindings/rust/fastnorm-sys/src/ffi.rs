@@ -479,8 +479,8 @@ pub struct fastnorm_info {
     pub bytes_read: u64,
     /// Bytes of rows, statistics, codes and their scales, each once.
     pub bytes_written: u64,
-    /// Name of the kernel, as fastnorm_kernel_describe lists it, but for a dry run of a GPU that
-    /// this build has no kernels for; "" if nothing is launched.
+    /// Name of the kernel: that of fastnorm_kernel_describe, behind the family's unless that is
+    /// norm. A dry run may name one that this build lacks; "" if nothing is launched.
     pub kernel: *const c_char,
     /// Kernel launches (CPU: 1, or 0 if there are no rows).
     pub launches: i32,
