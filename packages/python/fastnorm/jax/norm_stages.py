@@ -1,15 +1,14 @@
-"""The stages of fastnorm_norm as JAX functions, through XLA's foreign function interface: the gated
-norm, norm with residual and norm, and the gated residual with a modulation. The library and the
-devices are those of fastnorm.jax.
+"""The stages of fastnorm_norm as JAX functions, through XLA's foreign function interface: gated
+norm, sandwich and adaLN. The library and the devices are those of fastnorm.jax.
 
-docs/gated_norm.md, docs/sandwich_norm.md and docs/adaln.md say what each setting means. The
-functions have no gradient: JAX refuses to differentiate them. Under vmap they run once for each
-element.
+docs/gated_norm.md, docs/sandwich_norm.md and docs/adaln.md say what each setting means. All have
+gradients, but of sum_scale, and through an activation of gated_norm's result. A modulation's are
+those of a weight 1 + scale and a bias shift. Under vmap a function runs once for each element.
 """
 
 import functools
 from types import SimpleNamespace
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
@@ -18,54 +17,76 @@ import numpy as np
 from fastnorm import jax as _shared
 
 _c, FastnormError = _shared._c, _shared.FastnormError
-_TARGET = "fastnorm_norm_stages"
 _KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
 _ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
 _STEPS = {"once": 0, "every_step": 1}
 _PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
-# In the order of the handler.
-_INPUTS = (
-    "x",
-    "residual",
-    "weight",
-    "bias",
-    "gate",
-    "branch_weight",
-    "sum_scale",
-    "residual_gate",
-    "residual_gate_table",
-    "modulation_scale",
-    "scale_table",
-    "modulation_shift",
-    "shift_table",
-    "modulation_index",
+
+
+class _Family(NamedTuple):
+    """A handler, and what it takes: names of fields in its order."""
+
+    target: str
+    inputs: Tuple[str, ...]
+    outputs: Tuple[str, ...]
+    words: Tuple[str, ...]
+    scalars: Tuple[str, ...]
+
+
+_FORWARD = _Family(
+    "fastnorm_norm_stages",
+    (
+        "x",
+        "residual",
+        "weight",
+        "bias",
+        "gate",
+        "branch_weight",
+        "sum_scale",
+        "residual_gate",
+        "residual_gate_table",
+        "modulation_scale",
+        "scale_table",
+        "modulation_shift",
+        "shift_table",
+        "modulation_index",
+    ),
+    ("y", "residual_out", "branch_rstd", "mean", "rstd"),
+    (
+        "kind",
+        "rounding",
+        "residual_rounding",
+        "flags",
+        "gate_act",
+        "gate_position",
+        "gate_source",
+        "activation",
+        "group_size",
+        "branch_norm",
+        "branch_kind",
+        "branch_rounding",
+        "branch_rounded",
+        "sum_rounding",
+        "residual_gate_act",
+        "modulation_rounding",
+    ),
+    ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
 )
-_OUTPUTS = ("y", "residual_out")
-_WORDS = (
-    "kind",
-    "rounding",
-    "residual_rounding",
-    "flags",
-    "gate_act",
-    "gate_position",
-    "gate_source",
-    "activation",
-    "group_size",
-    "branch_norm",
-    "branch_kind",
-    "branch_rounding",
-    "branch_rounded",
-    "sum_rounding",
-    "residual_gate_act",
-    "modulation_rounding",
+_BACKWARD = _Family(
+    "fastnorm_norm_stages_backward",
+    ("x", "dy", "weight", "bias", "mean", "rstd", "gate", "dresidual_in"),
+    ("dx", "dresidual", "dgate", "dweight", "dbias"),
+    ("kind", "rounding", "gate_act", "gate_position", "gate_source", "group_size"),
+    ("eps", "weight_offset"),
 )
-_SCALARS = ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha")
 
 
 def _register():
-    for platform, symbol in (("cpu", "cpu"), ("CUDA", "cuda")):
-        handler = getattr(_shared._library, f"fastnorm_xla_norm_stages_{symbol}")
-        jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform=platform)
+    for family in (_FORWARD, _BACKWARD):
+        for platform, symbol in (("cpu", "cpu"), ("CUDA", "cuda")):
+            name = family.target.replace("_", "_xla_", 1) + f"_{symbol}"
+            handler = jax.ffi.pycapsule(getattr(_shared._library, name))
+            jax.ffi.register_ffi_target(family.target, handler, platform=platform)
 
 
 _register()
@@ -89,35 +110,368 @@ def _check(tensors, options):
             itemsize=1,
             dtype=_shared._dtype(name, dtype),
         )
-    _shared._checker.call(kind, **fields).query()
+    checker = _shared._checker
+    (checker.norm_backward if "dy" in fields else checker.call)(kind, **fields).query()
+
+
+def _run(family, options, inputs, outputs):
+    """One call. inputs: arrays by name, outputs: shapes with dtypes. The outputs by name."""
+    inputs = {name: inputs[name] for name in family.inputs if name in inputs}
+    outputs = {name: outputs[name] for name in family.outputs if name in outputs}
+    _check(
+        tuple((n, a.shape, np.dtype(a.dtype)) for n, a in (*inputs.items(), *outputs.items())),
+        tuple(options.items()),
+    )
+    masks = [
+        sum(1 << names.index(name) for name in of)
+        for names, of in ((family.inputs, inputs), (family.outputs, outputs))
+    ]
+    call = jax.ffi.ffi_call(family.target, list(outputs.values()), vmap_method="sequential")
+    found = call(
+        *inputs.values(),
+        words=np.array([*(options.get(name, 0) for name in family.words), *masks], np.int32),
+        scalars=np.array([options.get(name, 0.0) for name in family.scalars], np.float32),
+    )
+    return dict(zip(outputs, found))
+
+
+def _norm(call, inputs, statistics=False):
+    """One fastnorm_norm. call: options and y's dtype. y, the sum and what the backward wants, by
+    name."""
+    options, y_dtype = dict(call[0]), call[1]
+    x = inputs["x"]
+    outputs = {"y": _shared._like(x, y_dtype)}
+    if "residual" in inputs:
+        outputs["residual_out"] = _shared._like(inputs["residual"])
+    if statistics:
+        groups = x.shape[-1] // (options.get("group_size") or x.shape[-1])
+        rows = jax.ShapeDtypeStruct((*x.shape[:-1], groups), jnp.float32)
+        outputs.update({name: rows for name in _statistics(options)})
+    return _run(_FORWARD, options, inputs, outputs)
+
+
+def _statistics(options):
+    """Those that the backward of a call wants."""
+    found = ["branch_rstd"] if options.get("branch_norm") else []
+    return found + (["mean", "rstd"] if options["kind"] == _c.LAYER else ["rstd"])
+
+
+def _results(found):
+    return tuple(found[name] for name in ("y", "residual_out") if name in found)
+
+
+# --- gradients ---
+
+# A modulator and its table.
+_OF_GATE = ("residual_gate", "residual_gate_table")
+_OF_SCALE = ("modulation_scale", "scale_table")
+_OF_SHIFT = ("modulation_shift", "shift_table")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _differentiable(call, inputs):
+    return _results(_norm(call, inputs))
+
+
+def _forward(call, inputs):
+    """The results, and what the backward needs. What is said by the keys of a dictionary is part of
+    the program: which gradients are wanted, and each input's shape and dtype."""
+    options = dict(call[0])
+    wanted = {name: () for name, primal in inputs.items() if primal.perturbed}
+    inputs = {name: primal.value for name, primal in inputs.items()}
+    if "sum_scale" in wanted:
+        raise FastnormError(
+            "FASTNORM_ERROR_UNSUPPORTED: a gradient of sum_scale is wanted; sandwich_norm has those "
+            "of x, residual and both weights"
+        )
+    if options.get("activation"):
+        raise FastnormError(
+            "FASTNORM_ERROR_UNSUPPORTED: a gradient through an activation of the result is wanted; "
+            "nearest: activation='identity', and the activation after it"
+        )
+    found = _norm(call, inputs, statistics=True)
+    kept = {
+        name: {**inputs, **found}[name] for name in _read_by_the_backward(inputs, wanted, options)
+    }
+    forms = {(name, a.shape, a.dtype.name): () for name, a in inputs.items()}
+    return _results(found), (wanted, kept, forms)
+
+
+def _backward(call, kept, gradients):
+    zero = jax.custom_derivatives.SymbolicZero
+    dy, dtotal = [None if isinstance(g, zero) else g for g in (*gradients, None)][:2]
+    wanted, arrays, forms = kept
+    found = {}
+    if wanted and (dy is not None or dtotal is not None):
+        found = _Gradients(dict(call[0]), arrays, forms, wanted).of(dy, dtotal)
+    return ({name: found.get(name) for name, _, _ in forms},)
+
+
+_differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _read_by_the_backward(inputs, wanted, options):
+    """Names of the arrays whose values the backward reads."""
+    read = {
+        "gate",
+        "weight",
+        "branch_weight",
+        "sum_scale",
+        "residual_gate",
+        "residual_gate_table",
+        "modulation_scale",
+        "scale_table",
+        "modulation_index",
+    }
+    if "residual" not in inputs or options.get("branch_norm") or set(wanted) & set(_OF_GATE):
+        read.add("x")
+    if "gate" in inputs or "modulation_scale" in inputs:
+        read.add("bias")
+    found = [name for name in inputs if name in read]
+    return found + ["residual_out"] * ("residual" in inputs) + _statistics(options)
+
+
+def _summed(gradient, shape):
+    """A gradient of what was broadcast from a shape."""
+    if gradient.shape == shape:
+        return gradient
+    more = gradient.ndim - len(shape)
+    axes = [i for i in range(gradient.ndim) if i < more or shape[i - more] == 1]
+    return gradient.astype(jnp.float32).sum(axes).reshape(shape)
+
+
+def _joined(x_shape, shapes):
+    """The shape [.., n] that some parameters broadcast to. Leading extents between two that vary
+    are those of x, so that the rows are numbered by one dimension."""
+    shape = jnp.broadcast_shapes(*shapes)
+    lead = [*shape[:-1]]
+    varying = [i for i, extent in enumerate(lead) if extent != 1]
+    if varying:
+        of_x = x_shape[len(x_shape) - len(shape) :]
+        lead[varying[0] : varying[-1]] = of_x[varying[0] : varying[-1]]
+    return (*lead, x_shape[-1])
+
+
+class _Gradients:
+    """The gradients of one call."""
+
+    def __init__(self, options, arrays, forms, wanted):
+        self.options, self.arrays, self.wanted = options, arrays, wanted
+        self.forms = {name: (shape, jnp.dtype(dtype)) for name, shape, dtype in forms}
+        self.x_shape, self.dtype = self.forms["x"]  # the dtype is T
+        self.alpha = options.get("alpha") or 1.0
+
+    def wants(self, *names):
+        return [name for name in names if name in self.wanted]
+
+    # Modulators as they broadcast against x: the rows that the index names, and the table's sum.
+
+    def is_indexed(self, name):
+        return "modulation_index" in self.forms and name in (_OF_GATE[0], _OF_SCALE[0], _OF_SHIFT[0])
+
+    def rows(self, name):
+        """The row of an indexed modulator for each row of x."""
+        return self.arrays["modulation_index"].ravel().clip(0, self.forms[name][0][0] - 1)
+
+    def shape(self, name):
+        """That with which a parameter broadcasts against x."""
+        shape = self.forms[name][0]
+        return (*self.x_shape[:-1], shape[-1]) if self.is_indexed(name) else shape
+
+    def modulator(self, names):
+        """None where the call has none."""
+        array, table = (self.arrays.get(name) for name in names)
+        if array is None:
+            return None
+        if self.is_indexed(names[0]):
+            array = array[self.rows(names[0])].reshape(self.shape(names[0]))
+        if table is None:
+            return array
+        return array.astype(jnp.float32) + table.astype(jnp.float32)
+
+    def given_back(self, gradient, names):
+        """The gradient of what modulator() returned, to each of the names that is wanted."""
+        found = {}
+        for name in self.wants(*names):
+            shape, dtype = self.forms[name]
+            part = _summed(gradient, self.shape(name))
+            if self.is_indexed(name):
+                part = part.reshape(-1, shape[-1]).astype(jnp.float32)
+                part = jnp.zeros(shape, jnp.float32).at[self.rows(name)].add(part)
+            found[name] = part.astype(dtype)
+        return found
+
+    # The call's parts.
+
+    def scale(self):
+        """The scale, and what is added to it for a factor; None where the call has none."""
+        return self.modulator(_OF_SCALE), 0.0 if self.options.get("flags", 0) else 1.0
+
+    def factor(self):
+        scale, one = self.scale()
+        return scale.astype(jnp.float32) + one
+
+    def combined_weight(self):
+        """What multiplies the normalised row, which is a weight and its offset."""
+        weight, offset = self.arrays.get("weight"), self.options["weight_offset"]
+        scale, one = self.scale()
+        if scale is None:
+            return weight, offset
+        if weight is not None:
+            scale, one = (weight.astype(jnp.float32) + offset) * self.factor(), 0.0
+        return jnp.broadcast_to(scale, _joined(self.x_shape, [scale.shape])), one
+
+    def form_of_dbias(self, weight):
+        """Its shape and dtype, or None."""
+        names, is_scaled = self.wants("bias", *_OF_SHIFT), "modulation_scale" in self.forms
+        if names == ["bias"] and not is_scaled:
+            return jax.ShapeDtypeStruct(*self.forms["bias"])
+        shapes = [self.shape(name) for name in names]
+        # A bias before a scale meets it in both gradients.
+        if is_scaled and "bias" in self.forms and self.wants("bias", *_OF_SCALE):
+            shapes.append(weight.shape)
+        if not shapes:
+            return None
+        return jax.ShapeDtypeStruct(_joined(self.x_shape, shapes), jnp.float32)
+
+    def of_parameters(self, dweight, dbias):
+        """From the sums over rows of dy * xhat and of dy."""
+        arrays, found = self.arrays, {}
+        for name, gradient in (("weight", dweight), ("bias", dbias)):
+            if name in self.wanted:
+                shape, dtype = self.forms[name]
+                if "modulation_scale" in arrays:
+                    gradient = gradient * self.factor()
+                found[name] = _summed(gradient, shape).astype(dtype)
+        if self.wants(*_OF_SCALE):
+            gradient = dweight
+            if "weight" in arrays:
+                offset = self.options["weight_offset"]
+                gradient = gradient * (arrays["weight"].astype(jnp.float32) + offset)
+            if "bias" in arrays:
+                gradient = gradient + dbias * arrays["bias"].astype(jnp.float32)
+            found.update(self.given_back(gradient, _OF_SCALE))
+        found.update(self.given_back(dbias, _OF_SHIFT))
+        return found
+
+    def branch_factor(self):
+        """What multiplies the branch in the sum, in float32: an array or a number."""
+        gate = self.modulator(_OF_GATE)
+        if gate is None:
+            return self.alpha
+        return _ACT[self.options["residual_gate_act"]](gate.astype(jnp.float32)) * self.alpha
+
+    def has_branch(self):
+        """Whether the gradient of x is another one than that of the residual."""
+        return (
+            "residual_gate" in self.forms
+            or "sum_scale" in self.forms
+            or self.options.get("branch_norm", 0) == 1
+            or self.alpha != 1.0
+        )
+
+    def row(self):
+        """What was normalised, and the dtype of its gradient."""
+        if "residual_out" in self.arrays:
+            return self.arrays["residual_out"], self.forms["residual"][1]
+        if self.has_branch():
+            return self.arrays["x"].astype(jnp.float32) * self.branch_factor(), jnp.dtype("float32")
+        return self.arrays["x"], self.dtype
+
+    def of_branch(self, of_sum, dx):
+        """From the gradient of the sum, in the sum's dtype and in x's."""
+        found, float32 = {}, jnp.float32
+        if "sum_scale" in self.arrays:
+            of_sum = (of_sum.astype(float32) * self.arrays["sum_scale"]).astype(of_sum.dtype)
+        if "residual" in self.wanted:
+            found["residual"] = of_sum
+        if not self.has_branch():
+            return {**found, "x": dx}
+        if self.wants("x", "branch_weight"):
+            of_branch = of_sum.astype(float32) * self.branch_factor()
+            if self.options.get("branch_norm"):
+                found.update(self.of_branch_norm(of_branch))
+            else:
+                found["x"] = of_branch.astype(self.dtype)
+        if self.wants(*_OF_GATE):
+            gate = self.modulator(_OF_GATE).astype(float32)
+            slope = _SLOPE[self.options["residual_gate_act"]](gate)
+            part = _summed(of_sum.astype(float32) * self.arrays["x"].astype(float32), gate.shape)
+            found.update(self.given_back(part * slope * self.alpha, _OF_GATE))
+        return found
+
+    def of_branch_norm(self, dy):
+        names = {"x": "x", "branch_weight": "weight", "branch_rstd": "rstd"}
+        inputs = {to: self.arrays[of] for of, to in names.items() if of in self.arrays}
+        outputs = {"dx": jax.ShapeDtypeStruct(self.x_shape, self.dtype)}
+        if "branch_weight" in self.wanted:
+            outputs["dweight"] = _shared._like(inputs["weight"])
+        fields = ("kind", "eps", "weight_offset", "rounding")
+        options = {name: self.options[f"branch_{name}"] for name in fields}
+        found = _run(_BACKWARD, options, {**inputs, "dy": dy}, outputs)
+        return {"x": found["dx"], "branch_weight": found.get("dweight")}
+
+    def of(self, dy, dtotal):
+        """By name, for the gradients of y and of the sum."""
+        arrays, float32 = self.arrays, jnp.dtype("float32")
+        if dy is None:
+            dy = jnp.zeros(self.x_shape, float32)
+        weight, offset = self.combined_weight()
+        row, sum_dtype = self.row()
+        inputs = {name: arrays[name] for name in ("mean", "rstd", "gate") if name in arrays}
+        inputs.update(x=row, dy=dy)
+        if weight is not None:
+            inputs["weight"] = weight
+        if "gate" in arrays and "bias" in arrays:
+            inputs["bias"] = arrays["bias"]
+        if dtotal is not None:
+            inputs["dresidual_in"] = dtotal
+        outputs = {}
+        wants_sum = self.wants("x", "residual", "branch_weight", *_OF_GATE)
+        # Without dx T would be the dtype of dy, if that has 16 bits, else the row's.
+        if wants_sum or self.dtype not in (dy.dtype, row.dtype):
+            outputs["dx"] = jax.ShapeDtypeStruct(self.x_shape, self.dtype)
+        if wants_sum and sum_dtype != self.dtype:
+            outputs["dresidual"] = jax.ShapeDtypeStruct(self.x_shape, sum_dtype)
+        if "gate" in self.wanted:
+            outputs["dgate"] = _shared._like(arrays["gate"])
+        if self.wants("weight", *_OF_SCALE):
+            outputs["dweight"] = jax.ShapeDtypeStruct(weight.shape, float32)
+        if (dbias := self.form_of_dbias(weight)) is not None:
+            outputs["dbias"] = dbias
+        names = ("kind", "eps", "rounding", "gate_act", "gate_position", "gate_source", "group_size")
+        options = {name: self.options.get(name, 0) for name in names}
+        found = _run(_BACKWARD, {**options, "weight_offset": offset}, inputs, outputs)
+        gradients = self.of_parameters(found.get("dweight"), found.get("dbias"))
+        gradients["gate"] = found.get("dgate")
+        if wants_sum:
+            of_sum = found["dx" if sum_dtype == self.dtype else "dresidual"]
+            gradients.update(self.of_branch(of_sum, found["dx"]))
+        return {name: gradient for name, gradient in gradients.items() if name in self.wanted}
+
+
+_ACT = [lambda v: v, jax.nn.silu, jax.nn.sigmoid, jnp.tanh]
+_SLOPE = [
+    jnp.ones_like,
+    lambda v: jax.nn.sigmoid(v) * (1 + v * jax.nn.sigmoid(-v)),
+    lambda v: jax.nn.sigmoid(v) * jax.nn.sigmoid(-v),
+    lambda v: 4 * jax.nn.sigmoid(2 * v) * jax.nn.sigmoid(-2 * v),
+]
+
+
+# --- the functions to call ---
 
 
 def _call(options, arrays, y_dtype):
     """One fastnorm_norm. arrays: by name, or None. y, and the sum where there is a residual."""
     inputs = {
         name: _shared._array(name, arrays[name])
-        for name in _INPUTS
+        for name in _FORWARD.inputs
         if name == "x" or arrays.get(name) is not None
     }
     _shared._check_devices(inputs)
-    x = inputs["x"]
-    outputs = {"y": _shared._like(x, None if y_dtype is None else jnp.dtype(y_dtype))}
-    if "residual" in inputs:
-        outputs["residual_out"] = _shared._like(inputs["residual"])
-    tensors = tuple(
-        (name, a.shape, np.dtype(a.dtype)) for name, a in (*inputs.items(), *outputs.items())
-    )
-    _check(tensors, tuple(options.items()))
-    masks = [
-        sum(1 << names.index(name) for name in of)
-        for names, of in ((_INPUTS, inputs), (_OUTPUTS, outputs))
-    ]
-    found = jax.ffi.ffi_call(_TARGET, list(outputs.values()), vmap_method="sequential")(
-        *inputs.values(),
-        words=np.array([*(options.get(name, 0) for name in _WORDS), *masks], np.int32),
-        scalars=np.array([options.get(name, 0.0) for name in _SCALARS], np.float32),
-    )
-    return tuple(found)
+    y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
+    return _differentiable((tuple(options.items()), y_dtype), inputs)
 
 
 def _options(kind, eps, weight_offset=0.0, rounding="once", residual_rounding="exact"):
@@ -215,7 +569,7 @@ def sandwich_norm(
     return _call(options, arrays, y_dtype)
 
 
-def modulated_norm(
+def adaln(
     x: Any,
     scale: Any = None,
     shift: Any = None,
@@ -231,6 +585,7 @@ def modulated_norm(
     scale_table: Any = None,
     shift_table: Any = None,
     index: Any = None,
+    alpha: float = 0.0,
     plain_scale: bool = False,
     weight_offset: float = 0.0,
     rounding: str = "once",
@@ -239,18 +594,19 @@ def modulated_norm(
     modulation_rounding: str = "once",
     y_dtype: Any = None,
 ) -> Any:
-    """adaLN: norm(x * residual_gate + residual) * (1 + scale) + shift, and with a residual
-    (that, sum).
+    """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
+    with a residual (y, sum), where the sum has residual's dtype.
 
     residual_gate, scale and shift broadcast against x; with an index they are [m, n] or [m, 1], and
-    index has a row's number for each row of x. Each table is [n] and added to its modulator.
-    plain_scale: the factor is scale, not 1 + it. sum_rounding and modulation_rounding are "once" or
-    "every_step"."""
+    index has a row's number for each row of x. Each table is [n] and added to its modulator. alpha
+    0 means 1. plain_scale: the factor is scale, not 1 + it. sum_rounding and modulation_rounding
+    are "once" or "every_step"."""
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding, residual_rounding),
         "flags": _PLAIN_SCALE if plain_scale else 0,
         "residual_gate_act": word(_ACTS, "residual_gate_act", residual_gate_act),
+        "alpha": _shared._number("alpha", alpha, float),
         "sum_rounding": word(_STEPS, "sum_rounding", sum_rounding),
         "modulation_rounding": word(_STEPS, "modulation_rounding", modulation_rounding),
     }
