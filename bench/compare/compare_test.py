@@ -4,6 +4,7 @@ a pretended machine, its way to go on after a crash. Also the library's calls on
 plots."""
 
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -31,6 +33,7 @@ from compare.library import (  # noqa: E402
     FastnormRounded,
     Library,
 )
+from compare.library import ctypes_api as abi  # noqa: E402
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
 from compare.streams import Streams  # noqa: E402
@@ -912,6 +915,23 @@ def exact(case, b):
     return t * b.weight.array.astype(np.float64)
 
 
+def test_older_library(cases, path):
+    """One whose structs are shorter loads where that is asked for, and nowhere else."""
+    known = abi.NormBackwardArgs
+
+    class Longer(known):
+        _fields_ = [("more", ctypes.c_int64)]
+
+    query = {Longer: abi.QUERY_OF[known]}
+    with patch.object(abi, "NormBackwardArgs", Longer), patch.dict(abi.QUERY_OF, query):
+        cases.check("an older library", Library(path, older=True).version(), "no version")
+        try:
+            Library(path)
+            cases.check("shorter structs are refused", False, "they were taken")
+        except abi.FastnormError as why:
+            cases.check("shorter structs are refused", "Longer has at least" in str(why), why)
+
+
 def test_library(cases, path):
     library = Library(path)
     machine = argparse.Namespace(
@@ -1298,6 +1318,7 @@ def main():
         test_passes(cases, work)
         test_crashes(cases, work)
         test_library(cases, options.library.resolve())
+        test_older_library(cases, options.library.resolve())
         test_backward(cases, options.library.resolve())
         if options.streams:
             test_streams(cases, options.streams.resolve())

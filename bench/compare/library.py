@@ -32,8 +32,8 @@ DTYPES = {"torch.float32": F32, "torch.float16": Dtype(2, 16, 1), "torch.bfloat1
 
 
 class Library(ctypes_api.Library):
-    def __init__(self, path):
-        super().__init__(path)
+    def __init__(self, path, older=False):
+        super().__init__(path, older)
         many = [c_void_p, POINTER(POINTER(NormArgs)), c_int32]
         self.c.fastnorm_norm_many_query.argtypes = [*many, POINTER(Info)]
         self.c.fastnorm_norm_many_prepare.argtypes = many

@@ -213,7 +213,7 @@ def run_child(options):
             else Gpu(torch, device, Streams(options.streams))
         )
         document = Document.open(options.csv)
-        before = Library(options.against) if options.against else None
+        before = Library(options.against, older=True) if options.against else None
         document.describe(options.kind, library.identity(), describe_machine(torch, machine.device),
                           before.identity() if before else None, options.preset)
     except (Mismatch, OSError, RuntimeError, AttributeError) as why:

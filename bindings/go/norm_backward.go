@@ -15,6 +15,10 @@ const (
 	NormBackwardPDLTrigger        NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_TRIGGER
 	NormBackwardAccumulateDWeight NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT // DWeight = its old values + the sum
 	NormBackwardAccumulateDBias   NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS   // DBias = its old values + the sum
+	// The same for DBranchWeight, DBranchBias and DResidualGate.
+	NormBackwardAccumulateDBranchWeight NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT
+	NormBackwardAccumulateDBranchBias   NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS
+	NormBackwardAccumulateDResidualGate NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE
 )
 
 // NormBackward describes the gradients of a [Norm]. For each row of n elements, with g = Weight + WeightOffset (1
@@ -39,9 +43,19 @@ const (
 // xhat * g + Bias. A Gate before the norm makes X * act(Gate) take the place of X; then DX is act(Gate) times the
 // above, and DGate is X * act'(Gate) times it. With GroupSize d the call is that of X viewed [.., n / d, d].
 //
+// Where the Norm added its X, the branch, to a residual: X here is the stored ResidualOut, and with k =
+// act(ResidualGate) * Alpha, u what the Norm added, r = SumScale times the DX above, and du = r * k
+//
+//	DX            = r, the gradient of the residual
+//	DBranch       = du, or the gradient of the branch's norm for du in place of DY
+//	DBranchWeight = sum(du * the normalised branch)
+//	DBranchBias   = sum(du)
+//	DResidualGate = act'(ResidualGate) * Alpha * sum(r * u)
+//
 // T below is the dtype of the Norm's X. All tensors are on the context's device, with contiguous last dimensions;
 // that of DY may have stride 0 instead. At least one of DX, DWeight, DBias and DGate is given. DX, DResidual and
-// DGate may each be DY, X, Gate or DResidualIn, as the same view; any other overlap is an error.
+// DGate may each be DY, X, Gate or DResidualIn, as the same view, and DBranch may be Branch; any other overlap is an
+// error.
 type NormBackward struct {
 	Kind         NormKind          // of the Norm, as the next three
 	Eps          float32           // used where Rstd is not given
@@ -68,22 +82,53 @@ type NormBackward struct {
 	GatePosition GatePosition // 0 without Gate
 	GateSource   GateSource   // 0 without Gate
 	GroupSize    int          // a divisor of n; 0 = n
+
+	Branch             Tensor     // the Norm's X, where it added a residual; T. All below go without Gate and GroupSize
+	BranchWeight       Tensor     // of the Norm. Not given: 1
+	BranchBias         Tensor     // of the Norm; read for DResidualGate alone. Not given: 0
+	BranchMean         Tensor     // of the branch; Layer only. Not given where BranchRstd is not
+	BranchRstd         Tensor     // of the branch. Not given: computed again from Branch
+	ResidualGate       Tensor     // of the Norm, [.., n] T or F32, its table added. Not given: 1
+	SumScale           Tensor     // of the Norm, [1] F32. Not given: 1
+	DBranch            Tensor     // output, shape of X; T. May be Branch
+	DBranchWeight      Tensor     // output, shape of BranchWeight; F32 or its dtype
+	DBranchBias        Tensor     // output, shape of the Norm's BranchBias; F32, F16 or BF16
+	DResidualGate      Tensor     // output, shape of ResidualGate; F32 or its dtype
+	BranchNorm         bool       // of the Norm, as the rest
+	BranchKind         NormKind   // default: RMS
+	BranchEps          float32    // used where BranchRstd is not given
+	BranchWeightOffset float32    // 0 without BranchWeight
+	BranchRounding     Rounding   // default: the branch is not rounded on its way
+	BranchRounded      bool       // default: the branch is not rounded before the sum
+	ResidualGateAct    Activation // default: the gate itself
+	Alpha              float32    // 0 = 1
 }
 
 var normBackwardTensors = []string{
-	raw.NormBackwardBitDy:          "dy",
-	raw.NormBackwardBitX:           "x",
-	raw.NormBackwardBitWeight:      "weight",
-	raw.NormBackwardBitMean:        "mean",
-	raw.NormBackwardBitRstd:        "rstd",
-	raw.NormBackwardBitDresidualIn: "dresidual_in",
-	raw.NormBackwardBitDx:          "dx",
-	raw.NormBackwardBitDresidual:   "dresidual",
-	raw.NormBackwardBitDweight:     "dweight",
-	raw.NormBackwardBitDbias:       "dbias",
-	raw.NormBackwardBitGate:        "gate",
-	raw.NormBackwardBitBias:        "bias",
-	raw.NormBackwardBitDgate:       "dgate",
+	raw.NormBackwardBitDy:            "dy",
+	raw.NormBackwardBitX:             "x",
+	raw.NormBackwardBitWeight:        "weight",
+	raw.NormBackwardBitMean:          "mean",
+	raw.NormBackwardBitRstd:          "rstd",
+	raw.NormBackwardBitDresidualIn:   "dresidual_in",
+	raw.NormBackwardBitDx:            "dx",
+	raw.NormBackwardBitDresidual:     "dresidual",
+	raw.NormBackwardBitDweight:       "dweight",
+	raw.NormBackwardBitDbias:         "dbias",
+	raw.NormBackwardBitGate:          "gate",
+	raw.NormBackwardBitBias:          "bias",
+	raw.NormBackwardBitDgate:         "dgate",
+	raw.NormBackwardBitBranch:        "branch",
+	raw.NormBackwardBitBranchWeight:  "branch_weight",
+	raw.NormBackwardBitBranchBias:    "branch_bias",
+	raw.NormBackwardBitBranchMean:    "branch_mean",
+	raw.NormBackwardBitBranchRstd:    "branch_rstd",
+	raw.NormBackwardBitResidualGate:  "residual_gate",
+	raw.NormBackwardBitSumScale:      "sum_scale",
+	raw.NormBackwardBitDbranch:       "dbranch",
+	raw.NormBackwardBitDbranchWeight: "dbranch_weight",
+	raw.NormBackwardBitDbranchBias:   "dbranch_bias",
+	raw.NormBackwardBitDresidualGate: "dresidual_gate",
 }
 
 func (b *NormBackward) encode(q *call, part int) {
@@ -97,6 +142,14 @@ func (b *NormBackward) encode(q *call, part int) {
 	w[raw.NormBackwardGatePosition] = uint64(b.GatePosition)
 	w[raw.NormBackwardGateSource] = uint64(b.GateSource)
 	w[raw.NormBackwardGroupSize] = uint64(b.GroupSize)
+	w[raw.NormBackwardBranchNorm] = bit(b.BranchNorm)
+	w[raw.NormBackwardBranchKind] = uint64(b.BranchKind)
+	w[raw.NormBackwardBranchEps] = uint64(math.Float32bits(b.BranchEps))
+	w[raw.NormBackwardBranchWeightOffset] = uint64(math.Float32bits(b.BranchWeightOffset))
+	w[raw.NormBackwardBranchRounding] = uint64(b.BranchRounding)
+	w[raw.NormBackwardBranchRounded] = bit(b.BranchRounded)
+	w[raw.NormBackwardResidualGateAct] = uint64(b.ResidualGateAct)
+	w[raw.NormBackwardAlpha] = uint64(math.Float32bits(b.Alpha))
 	q.tensor(part, raw.NormBackwardBitDy, &b.DY)
 	q.tensor(part, raw.NormBackwardBitX, &b.X)
 	q.tensor(part, raw.NormBackwardBitWeight, &b.Weight)
@@ -110,6 +163,17 @@ func (b *NormBackward) encode(q *call, part int) {
 	q.tensor(part, raw.NormBackwardBitGate, &b.Gate)
 	q.tensor(part, raw.NormBackwardBitBias, &b.Bias)
 	q.tensor(part, raw.NormBackwardBitDgate, &b.DGate)
+	q.tensor(part, raw.NormBackwardBitBranch, &b.Branch)
+	q.tensor(part, raw.NormBackwardBitBranchWeight, &b.BranchWeight)
+	q.tensor(part, raw.NormBackwardBitBranchBias, &b.BranchBias)
+	q.tensor(part, raw.NormBackwardBitBranchMean, &b.BranchMean)
+	q.tensor(part, raw.NormBackwardBitBranchRstd, &b.BranchRstd)
+	q.tensor(part, raw.NormBackwardBitResidualGate, &b.ResidualGate)
+	q.tensor(part, raw.NormBackwardBitSumScale, &b.SumScale)
+	q.tensor(part, raw.NormBackwardBitDbranch, &b.DBranch)
+	q.tensor(part, raw.NormBackwardBitDbranchWeight, &b.DBranchWeight)
+	q.tensor(part, raw.NormBackwardBitDbranchBias, &b.DBranchBias)
+	q.tensor(part, raw.NormBackwardBitDresidualGate, &b.DResidualGate)
 }
 
 func (b *NormBackward) call() *call {

@@ -8,7 +8,13 @@ namespace fastnorm {
 namespace {
 
 // Inputs first, then outputs.
-enum class Role { kInput, kRowInput, kRowOutput, kOutput };  // kRow..: these may be one view
+// kRow.. may be one view, and so may kBranch...
+enum class Role { kInput, kRowInput, kBranchInput, kRowOutput, kBranchOutput, kOutput };
+
+bool may_be_one(Role output, Role input) {
+  return (output == Role::kRowOutput && input == Role::kRowInput) ||
+         (output == Role::kBranchOutput && input == Role::kBranchInput);
+}
 
 // A tensor of a call as the aliasing rules see it.
 struct View {
@@ -33,18 +39,40 @@ class Views {
            rows("mean", Role::kInput, d_.mean, 1) && rows("rstd", Role::kInput, d_.rstd, 1) &&
            parameter("weight", Role::kInput, d_.weight) &&
            rows("gate", Role::kRowInput, d_.gate.gate, n) &&
-           parameter("bias", Role::kInput, d_.gate.bias) &&
+           parameter("bias", Role::kInput, d_.gate.bias) && branch_inputs() &&
            rows("dx", Role::kRowOutput, d_.dx, n) &&
            rows("dresidual", Role::kRowOutput, d_.dresidual, n) &&
            rows("dgate", Role::kRowOutput, d_.gate.dgate, n) &&
            parameter("dweight", Role::kOutput, d_.dweight) &&
-           parameter("dbias", Role::kOutput, d_.dbias);
+           parameter("dbias", Role::kOutput, d_.dbias) && branch_outputs();
   }
 
   std::span<const View> all() const { return {view_, count_}; }
   const NormBackwardDesc& of() const { return d_; }
 
  private:
+  bool branch_inputs() {
+    const NormBackwardBranch& b = d_.branch;
+    return rows("branch", Role::kBranchInput, b.branch, d_.n) &&
+           rows("branch_mean", Role::kInput, b.mean, 1) &&
+           rows("branch_rstd", Role::kInput, b.rstd, 1) &&
+           parameter("branch_weight", Role::kInput, b.weight) &&
+           parameter("branch_bias", Role::kInput, b.bias) &&
+           parameter("residual_gate", Role::kInput, b.residual_gate) &&
+           scalar("sum_scale", b.sum_scale);
+  }
+  bool branch_outputs() {
+    const NormBackwardBranch& b = d_.branch;
+    return rows("dbranch", Role::kBranchOutput, b.dbranch, d_.n) &&
+           parameter("dbranch_weight", Role::kOutput, b.dweight) &&
+           parameter("dbranch_bias", Role::kOutput, b.dbias) &&
+           parameter("dresidual_gate", Role::kOutput, b.dresidual_gate);
+  }
+  bool scalar(const char* name, const std::byte* data) {
+    static constexpr int64_t kNoStrides[kMaxOuter] = {};
+    return data == nullptr ||
+           add({name, Role::kInput, Dtype::kF32, {data, kNoStrides, sizeof(float), 1, 0}, {}});
+  }
   bool rows(const char* name, Role role, const RowTensor& t, int64_t columns) {
     return !t || add({name, role, t.dtype, bytes_of(t, columns), {}});
   }
@@ -63,7 +91,7 @@ class Views {
 
   const NormBackwardDesc& d_;
   size_t count_ = 0;
-  View view_[13];
+  View view_[24];
 };
 
 bool same_view(const View& a, const View& b, const NormBackwardDesc& d) {
@@ -107,7 +135,7 @@ fastnorm_status check_output_rows(const View& v, const NormBackwardDesc& d, Erro
 
 fastnorm_status check_overlap(const View& out, const View& other, NormBackwardDesc* d,
                               Error& error) {
-  const bool pair = out.role == Role::kRowOutput && other.role == Role::kRowInput;
+  const bool pair = may_be_one(out.role, other.role);
   if (pair && same_view(out, other, *d)) {
     d->in_place = true;
     return FASTNORM_OK;

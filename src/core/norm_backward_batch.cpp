@@ -25,6 +25,10 @@ fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
                             NormBackwardBatch* batch, Error& error) {
   const NormBackwardParts parts = norm_backward_parts(whole);
   for (int32_t i = 0; i < parts.count; ++i) {
+    FASTNORM_REQUIRE(batch->count < NormBackwardBatch::kMostParts, FASTNORM_ERROR_UNSUPPORTED,
+                     "the sums of the calls vary along different dimensions and need more than %d "
+                     "passes; nearest: fewer calls",
+                     NormBackwardBatch::kMostParts);
     NormBackwardCall& call = batch->call.at[batch->count];
     call.desc = parts.at[i];
     call.plan = {};

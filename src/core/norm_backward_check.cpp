@@ -11,7 +11,7 @@ namespace fastnorm {
 namespace {
 
 constexpr int kMaxLeading = kMaxRank;  // a group's number is one more than x has
-constexpr int kMaxTensors = 15;
+constexpr int kMaxTensors = 25;
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
@@ -32,11 +32,15 @@ class NormBackwardCheck {
     FASTNORM_TRY(scalars());
     FASTNORM_TRY(flags());
     FASTNORM_TRY(gate_scalars());
+    FASTNORM_TRY(branch_scalars());
+    FASTNORM_TRY(branch_presence());
     FASTNORM_TRY(presence());
     FASTNORM_TRY(x());
     FASTNORM_TRY(gradient());
     FASTNORM_TRY(inputs());
+    FASTNORM_TRY(branch_inputs());
     FASTNORM_TRY(outputs());
+    FASTNORM_TRY(branch_outputs());
     settings();
     FASTNORM_TRY(join_dimensions());
     return check_norm_backward_aliasing(&d_, error);
@@ -118,24 +122,171 @@ class NormBackwardCheck {
   }
 
   fastnorm_status flags() {
-    constexpr uint32_t kDweight = FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT,
-                       kDbias = FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS;
-    constexpr uint32_t kFlags =
-        FASTNORM_NORM_BACKWARD_PDL_WAIT | FASTNORM_NORM_BACKWARD_PDL_TRIGGER | kDweight | kDbias;
+    const struct {
+      uint32_t flag;
+      const char *tensor_name, *name;
+      const fastnorm_tensor* tensor;
+      bool* accumulate;
+    } sums[] = {
+        {FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT, "dweight", "DWEIGHT", args_.dweight,
+         &d_.accumulate_dweight},
+        {FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS, "dbias", "DBIAS", args_.dbias,
+         &d_.accumulate_dbias},
+        {FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT, "dbranch_weight", "DBRANCH_WEIGHT",
+         args_.dbranch_weight, &d_.branch.accumulate_dweight},
+        {FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS, "dbranch_bias", "DBRANCH_BIAS",
+         args_.dbranch_bias, &d_.branch.accumulate_dbias},
+        {FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE, "dresidual_gate", "DRESIDUAL_GATE",
+         args_.dresidual_gate, &d_.branch.accumulate_dresidual_gate},
+    };
+    uint32_t all = FASTNORM_NORM_BACKWARD_PDL_WAIT | FASTNORM_NORM_BACKWARD_PDL_TRIGGER;
+    for (const auto& sum : sums) all |= sum.flag;
     d_.flags = args_.flags;
-    d_.accumulate_dweight = (d_.flags & kDweight) != 0;
-    d_.accumulate_dbias = (d_.flags & kDbias) != 0;
-    FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+    FASTNORM_REQUIRE((d_.flags & ~all) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     d_.flags, kFlags, d_.flags & kFlags);
-    FASTNORM_REQUIRE(!d_.accumulate_dweight || args_.dweight != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "flags is 0x%x and dweight is NULL; required: dweight with "
-                     "FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT (8)",
-                     d_.flags);
-    FASTNORM_REQUIRE(!d_.accumulate_dbias || args_.dbias != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "flags is 0x%x and dbias is NULL; required: dbias with "
-                     "FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS (16)",
-                     d_.flags);
+                     d_.flags, all, d_.flags & all);
+    for (const auto& sum : sums) {
+      *sum.accumulate = (d_.flags & sum.flag) != 0;
+      FASTNORM_REQUIRE(!*sum.accumulate || sum.tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "flags is 0x%x and %s is NULL; required: %s with "
+                       "FASTNORM_NORM_BACKWARD_ACCUMULATE_%s (%u)",
+                       d_.flags, sum.tensor_name, sum.tensor_name, sum.name, sum.flag);
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status branch_scalars() {
+    const int32_t kind = number(args_.branch_kind), rounding = number(args_.branch_rounding),
+                  act = number(args_.residual_gate_act);
+    const struct {
+      const char* name;
+      int32_t value;
+    } flags[] = {{"branch_norm", args_.branch_norm}, {"branch_rounded", args_.branch_rounded}};
+    for (const auto& flag : flags) {
+      FASTNORM_REQUIRE(flag.value == 0 || flag.value == 1, FASTNORM_ERROR_ARGUMENT,
+                       "%s is %d; required: 0 or 1", flag.name, flag.value);
+    }
+    FASTNORM_REQUIRE(
+        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        "branch_kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
+    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "branch_rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
+    FASTNORM_REQUIRE(act >= FASTNORM_ACTIVATION_IDENTITY && act <= FASTNORM_ACTIVATION_TANH,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "residual_gate_act is %d; required: a fastnorm_activation, 0 to 3", act);
+    FASTNORM_REQUIRE(std::isfinite(args_.branch_eps) && args_.branch_eps >= 0,
+                     FASTNORM_ERROR_ARGUMENT, "branch_eps is %g; required: finite and >= 0",
+                     static_cast<double>(args_.branch_eps));
+    FASTNORM_REQUIRE(std::isfinite(args_.branch_weight_offset), FASTNORM_ERROR_ARGUMENT,
+                     "branch_weight_offset is %g; required: finite",
+                     static_cast<double>(args_.branch_weight_offset));
+    FASTNORM_REQUIRE(std::isfinite(args_.alpha), FASTNORM_ERROR_ARGUMENT,
+                     "alpha is %g; required: finite", static_cast<double>(args_.alpha));
+    const struct {
+      const char* name;
+      double value;
+    } of_norm[] = {{"branch_kind", static_cast<double>(kind)},
+                   {"branch_eps", static_cast<double>(args_.branch_eps)},
+                   {"branch_weight_offset", static_cast<double>(args_.branch_weight_offset)},
+                   {"branch_rounding", static_cast<double>(rounding)},
+                   {"branch_rounded", static_cast<double>(args_.branch_rounded)}};
+    for (const auto& field : of_norm) {
+      FASTNORM_REQUIRE(field.value == 0 || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
+                       "%s is %g and branch_norm is 0; required: 0 without a branch norm",
+                       field.name, field.value);
+    }
+    FASTNORM_REQUIRE(args_.branch_weight != nullptr || args_.branch_weight_offset == 0,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "branch_weight_offset is %g and branch_weight is NULL; required: 0 without a "
+                     "weight",
+                     static_cast<double>(args_.branch_weight_offset));
+    FASTNORM_REQUIRE(act == 0 || args_.residual_gate != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "residual_gate_act is %d and residual_gate is NULL; required: 0 without a "
+                     "residual gate",
+                     act);
+    NormBackwardBranch& b = d_.branch;
+    b.kind = args_.branch_kind;
+    b.rounding = args_.branch_rounding;
+    b.eps = args_.branch_eps;
+    b.weight_offset = args_.branch_weight_offset;
+    b.alpha = args_.alpha != 0 ? args_.alpha : 1;
+    b.act = static_cast<fastnorm_activation>(act);
+    b.normalise = args_.branch_norm != 0;
+    b.round_result = args_.branch_rounded != 0 || rounding == FASTNORM_ROUND_EVERY_STEP;
+    return FASTNORM_OK;
+  }
+
+  // Which tensors of the branch there must and must not be.
+  fastnorm_status branch_presence() {
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+      bool of_norm;
+    } tensors[] = {{"branch", args_.branch, false},
+                   {"branch_weight", args_.branch_weight, true},
+                   {"branch_bias", args_.branch_bias, true},
+                   {"branch_mean", args_.branch_mean, true},
+                   {"branch_rstd", args_.branch_rstd, true},
+                   {"residual_gate", args_.residual_gate, false},
+                   {"sum_scale", args_.sum_scale, false},
+                   {"dbranch", args_.dbranch, false},
+                   {"dbranch_weight", args_.dbranch_weight, true},
+                   {"dbranch_bias", args_.dbranch_bias, true},
+                   {"dresidual_gate", args_.dresidual_gate, false}};
+    const char* given = nullptr;
+    for (const auto& t : tensors) {
+      if (t.tensor == nullptr) continue;
+      if (given == nullptr) given = t.name;
+      FASTNORM_REQUIRE(!t.of_norm || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and branch_norm is 0; required: NULL without a branch norm",
+                       t.name);
+    }
+    FASTNORM_REQUIRE(args_.branch != nullptr || args_.branch_norm == 0, FASTNORM_ERROR_ARGUMENT,
+                     "branch is NULL and branch_norm is 1; required: the forward's x");
+    FASTNORM_REQUIRE(args_.branch != nullptr || args_.dresidual_gate == nullptr,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "branch is NULL and dresidual_gate is given; required: the forward's x");
+    FASTNORM_REQUIRE(args_.residual_gate != nullptr || args_.dresidual_gate == nullptr,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "dresidual_gate is given and residual_gate is NULL; required: both, or no "
+                     "dresidual_gate");
+    FASTNORM_REQUIRE(args_.branch_weight != nullptr || args_.dbranch_weight == nullptr,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "dbranch_weight is given and branch_weight is NULL; required: both, or no "
+                     "dbranch_weight");
+    FASTNORM_TRY(statistics("branch_kind", number(args_.branch_kind), "branch_mean",
+                            args_.branch_mean, "branch_rstd", args_.branch_rstd));
+    d_.branch.present = args_.sum_scale != nullptr || args_.dbranch != nullptr ||
+                        args_.dbranch_weight != nullptr || args_.dbranch_bias != nullptr ||
+                        args_.dresidual_gate != nullptr;
+    if (given == nullptr && args_.alpha != 0) given = "alpha";
+    FASTNORM_REQUIRE(given == nullptr || args_.gate == nullptr, FASTNORM_ERROR_UNSUPPORTED,
+                     "gate is given and %s is given; this version has no gate beside a branch; "
+                     "nearest: no gate",
+                     given);
+    FASTNORM_REQUIRE(given == nullptr || args_.group_size == 0, FASTNORM_ERROR_UNSUPPORTED,
+                     "group_size is %" PRId64
+                     " and %s is given; this version has no groups beside a branch; nearest: "
+                     "group_size 0",
+                     args_.group_size, given);
+    return FASTNORM_OK;
+  }
+
+  // Which statistics of a norm may be present.
+  fastnorm_status statistics(const char* kind_name, int32_t kind, const char* mean_name,
+                             const fastnorm_tensor* mean, const char* rstd_name,
+                             const fastnorm_tensor* rstd) {
+    const bool layer = kind == FASTNORM_NORM_LAYER;
+    FASTNORM_REQUIRE(layer || mean == nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "%s is given and %s is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or "
+                     "no %s",
+                     mean_name, kind_name, mean_name);
+    const bool has_mean = mean != nullptr;
+    FASTNORM_REQUIRE(!layer || has_mean == (rstd != nullptr), FASTNORM_ERROR_ARGUMENT,
+                     "%s is given and %s is NULL; required: both, or neither, for "
+                     "FASTNORM_NORM_LAYER",
+                     has_mean ? mean_name : rstd_name, has_mean ? rstd_name : mean_name);
     return FASTNORM_OK;
   }
 
@@ -147,7 +298,8 @@ class NormBackwardCheck {
                      "x is NULL; required: a tensor [..., n]");
     FASTNORM_REQUIRE(
         args_.dx != nullptr || args_.dweight != nullptr || args_.dbias != nullptr ||
-            args_.dgate != nullptr,
+            args_.dgate != nullptr || args_.dbranch != nullptr || args_.dbranch_weight != nullptr ||
+            args_.dbranch_bias != nullptr || args_.dresidual_gate != nullptr,
         FASTNORM_ERROR_ARGUMENT,
         "dx is NULL, dweight is NULL, dbias is NULL and dgate is NULL; required: at least one "
         "output");
@@ -155,16 +307,7 @@ class NormBackwardCheck {
                      "dresidual is given and dx is NULL; required: both, or no dresidual");
     FASTNORM_REQUIRE(args_.dweight == nullptr || args_.weight != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "dweight is given and weight is NULL; required: both, or no dweight");
-    const bool layer = number(args_.kind) == FASTNORM_NORM_LAYER;
-    const bool mean = args_.mean != nullptr, rstd = args_.rstd != nullptr;
-    FASTNORM_REQUIRE(
-        layer || !mean, FASTNORM_ERROR_ARGUMENT,
-        "mean is given and kind is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or no mean");
-    FASTNORM_REQUIRE(!layer || mean == rstd, FASTNORM_ERROR_ARGUMENT,
-                     "%s is given and %s is NULL; required: both, or neither, for "
-                     "FASTNORM_NORM_LAYER",
-                     mean ? "mean" : "rstd", mean ? "rstd" : "mean");
-    return FASTNORM_OK;
+    return statistics("kind", number(args_.kind), "mean", args_.mean, "rstd", args_.rstd);
   }
 
   fastnorm_status x() {
@@ -208,18 +351,24 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
-  // dy, and T, which follows from dx or from dy.
+  // dy, and T, which follows from the branch, from dx or from dy.
   fastnorm_status gradient() {
     const fastnorm_tensor& t = *args_.dy;
     Dtype dtype = Dtype::kUnknown;
     FASTNORM_TRY(row_dtype("dy", t, &dtype));
     d_.dtype = dtype == Dtype::kF32 ? d_.x.dtype : dtype;
-    if (args_.dx != nullptr) {
-      FASTNORM_TRY(row_dtype("dx", *args_.dx, &d_.dtype));
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } of_type[] = {{"branch", args_.branch}, {"dbranch", args_.dbranch}, {"dx", args_.dx}};
+    for (const auto& has : of_type) {
+      if (has.tensor == nullptr) continue;
+      FASTNORM_TRY(row_dtype(has.name, *has.tensor, &d_.dtype));
       FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                       "dy.dtype is %s; required: %s%s, as dx is %s", dtype_name(dtype),
-                       dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                       "dy.dtype is %s; required: %s%s, as %s is %s", dtype_name(dtype),
+                       dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "", has.name,
                        dtype_name(d_.dtype));
+      break;
     }
     FASTNORM_TRY(check_tensor("dy", t, {dtype, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_row_shape("dy", t, *args_.x, error));
@@ -250,31 +399,107 @@ class NormBackwardCheck {
     return row_tensor("dresidual_in", *args_.dresidual_in, &d_.dresidual_in);
   }
 
+  // Those that no output needs are checked, and then not read.
+  fastnorm_status branch_inputs() {
+    NormBackwardBranch& b = d_.branch;
+    const bool gate_sum = args_.dresidual_gate != nullptr,
+               weight_sum = args_.dbranch_weight != nullptr, rows = args_.dbranch != nullptr;
+    const bool norm = b.normalise && (rows || weight_sum || gate_sum);
+    int count = count_;
+    const auto keep = [&](bool needed, auto* t) {
+      if (!needed) {
+        count_ = count;
+        *t = {};
+      }
+      count = count_;
+    };
+    if (args_.branch != nullptr) {
+      FASTNORM_TRY(row_of_type("branch", *args_.branch, &b.branch));
+      keep(norm || gate_sum, &b.branch);
+    }
+    if (args_.branch_weight != nullptr) {
+      FASTNORM_TRY(parameter("branch_weight", *args_.branch_weight, &b.weight));
+      keep(norm, &b.weight);
+    }
+    if (args_.branch_bias != nullptr) {
+      FASTNORM_TRY(parameter("branch_bias", *args_.branch_bias, &b.bias));
+      keep(gate_sum, &b.bias);
+    }
+    if (args_.branch_mean != nullptr) {
+      FASTNORM_TRY(statistic("branch_mean", *args_.branch_mean, &b.mean));
+      keep(norm, &b.mean);
+    }
+    if (args_.branch_rstd != nullptr) {
+      FASTNORM_TRY(statistic("branch_rstd", *args_.branch_rstd, &b.rstd));
+      keep(norm, &b.rstd);
+    }
+    if (args_.residual_gate != nullptr) {
+      FASTNORM_TRY(own_dtype("residual_gate", *args_.residual_gate));
+      FASTNORM_TRY(parameter("residual_gate", *args_.residual_gate, &b.residual_gate));
+      keep(rows || weight_sum || gate_sum || args_.dbranch_bias != nullptr, &b.residual_gate);
+    }
+    if (args_.sum_scale == nullptr) return FASTNORM_OK;
+    return check_scalar("sum_scale", *args_.sum_scale, device_, &b.sum_scale, error);
+  }
+
+  fastnorm_status branch_outputs() {
+    NormBackwardBranch& b = d_.branch;
+    if (args_.dbranch != nullptr) FASTNORM_TRY(row_of_type("dbranch", *args_.dbranch, &b.dbranch));
+    if (args_.dbranch_weight != nullptr) {
+      FASTNORM_TRY(gradient_of("branch_weight", *args_.branch_weight, "dbranch_weight",
+                               *args_.dbranch_weight, &b.dweight));
+    }
+    if (args_.dbranch_bias != nullptr)
+      FASTNORM_TRY(parameter("dbranch_bias", *args_.dbranch_bias, &b.dbias));
+    if (args_.dresidual_gate == nullptr) return FASTNORM_OK;
+    FASTNORM_TRY(gradient_of("residual_gate", *args_.residual_gate, "dresidual_gate",
+                             *args_.dresidual_gate, &b.dresidual_gate));
+    if (d_.rows == 0) return FASTNORM_OK;
+    // One value of the gate belongs to each sum.
+    const Strides* const gate = strides_of(b.residual_gate.stride_bytes);
+    const Strides* const sum = strides_of(b.dresidual_gate.stride_bytes);
+    for (int32_t i = 0; i < rank_; ++i) {
+      FASTNORM_REQUIRE(gate->by_dim[i] == 0 || sum->by_dim[i] != 0, FASTNORM_ERROR_LAYOUT,
+                       "dresidual_gate.strides has 0 for x's dimension %d, and residual_gate's has "
+                       "not; required: an element for each of residual_gate",
+                       rank_ - 1 - i);
+    }
+    return FASTNORM_OK;
+  }
+
+  const Strides* strides_of(const int64_t* result) const {
+    const Strides* at = strides_;
+    while (at->result != result) ++at;
+    return at;
+  }
+
   fastnorm_status outputs() {
     if (args_.dx != nullptr) FASTNORM_TRY(row_tensor("dx", *args_.dx, &d_.dx));
     if (args_.dresidual != nullptr) {
       FASTNORM_TRY(row_tensor("dresidual", *args_.dresidual, &d_.dresidual));
-      FASTNORM_REQUIRE(dtype_from(args_.dresidual->dtype) != d_.dtype, FASTNORM_ERROR_DTYPE,
+      FASTNORM_REQUIRE(d_.dresidual.dtype != d_.dx.dtype, FASTNORM_ERROR_DTYPE,
                        "dresidual.dtype is %s, as dx's; required: another one: dx holds the same "
                        "gradient",
-                       dtype_name(d_.dtype));
+                       dtype_name(d_.dx.dtype));
     }
     if (args_.dgate != nullptr) FASTNORM_TRY(gate_tensor("dgate", *args_.dgate, &d_.gate.dgate));
-    if (args_.dweight != nullptr) FASTNORM_TRY(dweight(*args_.dweight));
+    if (args_.dweight != nullptr)
+      FASTNORM_TRY(gradient_of("weight", *args_.weight, "dweight", *args_.dweight, &d_.dweight));
     return args_.dbias != nullptr ? parameter("dbias", *args_.dbias, &d_.dbias) : FASTNORM_OK;
   }
 
-  fastnorm_status dweight(const fastnorm_tensor& t) {
-    const fastnorm_tensor& w = *args_.weight;
+  // The gradient `t` of a weight or a residual gate.
+  fastnorm_status gradient_of(const char* of, const fastnorm_tensor& w, const char* name,
+                              const fastnorm_tensor& t, ParameterTensor* result) {
     const Dtype dtype = dtype_from(t.dtype), of_weight = dtype_from(w.dtype);
     FASTNORM_REQUIRE(dtype == of_weight || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "dweight.dtype is %s; required: %s%s, as weight is %s", dtype_text(t.dtype).c,
-                     dtype_name(of_weight), of_weight != Dtype::kF32 ? ", or f32" : "",
+                     "%s.dtype is %s; required: %s%s, as %s is %s", name, dtype_text(t.dtype).c,
+                     dtype_name(of_weight), of_weight != Dtype::kF32 ? ", or f32" : "", of,
                      dtype_name(of_weight));
-    FASTNORM_TRY(parameter("dweight", t, &d_.dweight));
+    FASTNORM_TRY(parameter(name, t, result));
     FASTNORM_REQUIRE(t.ndim == w.ndim && same_numbers(t.shape, w.shape, t.ndim),
-                     FASTNORM_ERROR_SHAPE, "dweight.shape is %s; required: weight's, %s",
-                     shape_text(t.shape, t.ndim).c, shape_text(w.shape, w.ndim).c);
+                     FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: %s's, %s", name,
+                     shape_text(t.shape, t.ndim).c, of, shape_text(w.shape, w.ndim).c);
     return FASTNORM_OK;
   }
 
@@ -289,10 +514,23 @@ class NormBackwardCheck {
 
   // gate and dgate.
   fastnorm_status gate_tensor(const char* name, const fastnorm_tensor& t, RowTensor* row) {
+    FASTNORM_TRY(own_dtype(name, t));
+    return row_tensor(name, t, row);
+  }
+
+  fastnorm_status own_dtype(const char* name, const fastnorm_tensor& t) {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: %s%s, as T is %s", name, dtype_text(t.dtype).c,
                      dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                     dtype_name(d_.dtype));
+    return FASTNORM_OK;
+  }
+
+  // branch and dbranch.
+  fastnorm_status row_of_type(const char* name, const fastnorm_tensor& t, RowTensor* row) {
+    FASTNORM_REQUIRE(dtype_from(t.dtype) == d_.dtype, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: %s, as T is", name, dtype_text(t.dtype).c,
                      dtype_name(d_.dtype));
     return row_tensor(name, t, row);
   }
@@ -357,12 +595,17 @@ class NormBackwardCheck {
 
   void settings() {
     d_.kind = args_.kind;
-    const bool once = args_.rounding == FASTNORM_ROUND_ONCE_RW ||
-                      (d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED);
-    d_.rounding = once ? FASTNORM_ROUND_ONCE : args_.rounding;
+    d_.rounding = rounding_of(args_.rounding);
+    d_.branch.rounding = rounding_of(args_.branch_rounding);
     d_.eps = args_.eps;
     d_.weight_offset = args_.weight_offset;
     d_.inv_n = reciprocal_of(d_.n);
+  }
+
+  fastnorm_rounding rounding_of(fastnorm_rounding rounding) const {
+    const bool once = rounding == FASTNORM_ROUND_ONCE_RW ||
+                      (d_.dtype == Dtype::kF32 && rounding == FASTNORM_ROUND_NORMALIZED);
+    return once ? FASTNORM_ROUND_ONCE : rounding;
   }
 
   // Fewest leading dimensions. Without rows those of the parameters alone count.
@@ -398,8 +641,12 @@ class NormBackwardCheck {
     int count = 0;
     for (int s = 0; s < count_; ++s) {
       const int64_t* const of = strides_[s].result;
-      if (of == d_.dweight.stride_bytes || of == d_.dbias.stride_bytes)
+      const NormBackwardBranch& b = d_.branch;
+      if (of == d_.dweight.stride_bytes || of == d_.dbias.stride_bytes ||
+          of == b.dweight.stride_bytes || of == b.dbias.stride_bytes ||
+          of == b.dresidual_gate.stride_bytes) {
         strides_[count++] = strides_[s];
+      }
     }
     count_ = count;
     for (int32_t i = 0; i < rank_; ++i) {
@@ -407,10 +654,12 @@ class NormBackwardCheck {
       for (int s = 0; s < count_; ++s) varies |= strides_[s].by_dim[i] != 0;
       if (!varies) extent_[i] = 1;
     }
-    for (RowTensor* t : {&d_.dy, &d_.x, &d_.dresidual_in, &d_.mean, &d_.rstd, &d_.dx, &d_.dresidual,
-                         &d_.gate.gate, &d_.gate.dgate})
+    for (RowTensor* t :
+         {&d_.dy, &d_.x, &d_.dresidual_in, &d_.mean, &d_.rstd, &d_.dx, &d_.dresidual, &d_.gate.gate,
+          &d_.gate.dgate, &d_.branch.branch, &d_.branch.dbranch, &d_.branch.mean, &d_.branch.rstd})
       *t = RowTensor{nullptr, {}, t->dtype};
     d_.weight = d_.gate.bias = {};
+    d_.branch.weight = d_.branch.bias = d_.branch.residual_gate = {};
   }
 
   // True if in every tensor dimension i + 1 continues where dimension i ends.

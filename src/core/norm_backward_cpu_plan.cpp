@@ -67,16 +67,26 @@ void count_norm_backward_bytes(const NormBackwardDesc& d, NormBackwardPlan* plan
   plan->bytes_written = bytes_of(d, d.dx, d.n) + bytes_of(d, d.dresidual, d.n) +
                         bytes_of(d, d.dweight, d.n) + bytes_of(d, d.dbias, d.n) +
                         bytes_of(d, d.gate.dgate, d.n);
+  const NormBackwardBranch& b = d.branch;
+  plan->bytes_written += bytes_of(d, b.dbranch, d.n) + bytes_of(d, b.dweight, d.n) +
+                         bytes_of(d, b.dbias, d.n) + bytes_of(d, b.dresidual_gate, d.n);
   plan->bytes_read = bytes_of(d, d.dy, d.dy_element_bytes == 0 ? 1 : d.n);
   if (d.needs_statistics()) {
     plan->bytes_read += bytes_of(d, d.x, d.n) + bytes_of(d, d.mean, 1) + bytes_of(d, d.rstd, 1);
   }
-  if (d.writes_rows())
+  if (d.needs_gradient())
     plan->bytes_read += bytes_of(d, d.weight, d.n) + bytes_of(d, d.dresidual_in, d.n);
   plan->bytes_read += bytes_of(d, d.gate.gate, d.n) + bytes_of(d, d.gate.bias, d.n);
   plan->bytes_read += rope_bytes(d);
+  plan->bytes_read += bytes_of(d, b.branch, d.n) + bytes_of(d, b.mean, 1) + bytes_of(d, b.rstd, 1) +
+                      bytes_of(d, b.weight, d.n) + bytes_of(d, b.bias, d.n) +
+                      bytes_of(d, b.residual_gate, d.n);
+  if (b.sum_scale != nullptr) plan->bytes_read += sizeof(float);
   if (d.accumulate_dweight) plan->bytes_read += bytes_of(d, d.dweight, d.n);
   if (d.accumulate_dbias) plan->bytes_read += bytes_of(d, d.dbias, d.n);
+  if (b.accumulate_dweight) plan->bytes_read += bytes_of(d, b.dweight, d.n);
+  if (b.accumulate_dbias) plan->bytes_read += bytes_of(d, b.dbias, d.n);
+  if (b.accumulate_dresidual_gate) plan->bytes_read += bytes_of(d, b.dresidual_gate, d.n);
 }
 
 fastnorm_status plan_norm_backward_cpu(const NormBackwardDesc& d, const DeviceFacts& facts,
@@ -96,8 +106,11 @@ fastnorm_status plan_norm_backward_cpu(const NormBackwardDesc& d, const DeviceFa
   plan->partial_stride = norm_backward_partial_stride(d.n);
   const auto sum_bytes = static_cast<uint64_t>(d.groups * order.blocks) *
                          static_cast<uint64_t>(plan->partial_stride) * sizeof(float);
-  plan->partial_dbias_offset = d.dweight ? sum_bytes : 0;
-  plan->workspace_bytes = (d.dweight ? sum_bytes : 0) + (d.dbias ? sum_bytes : 0);
+  const auto sums = sums_of(d);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    plan->partial_offset[i] = plan->workspace_bytes;
+    if (*sums[i]) plan->workspace_bytes += sum_bytes;
+  }
   if (const int64_t tokens = norm_backward_tokens(d); tokens != 0) {
     plan->token_values_offset = plan->workspace_bytes;
     plan->workspace_bytes += static_cast<uint64_t>(tokens * kTokenValues) * sizeof(float);

@@ -6,6 +6,7 @@
 // those that share weight row r / shared_rows. That number counts in the caller's row-major order.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,6 +26,9 @@ struct ParameterTensor {
 
   explicit operator bool() const { return data != nullptr; }
 };
+
+// The sums over rows that a call may want.
+inline constexpr int kBackwardSums = 5;
 
 // The additional fields of norm_heads_backward: a row is a head of a token, and dy is turned back
 // before the norm's gradient.
@@ -51,6 +55,31 @@ struct NormBackwardGate {
   bool before = false;        // it multiplies x
   bool round_result = false;  // what it multiplies after the norm is rounded to T
   bool present = false;       // also of a call without rows, whose tensors have no addresses
+};
+
+// The forward's addition of a branch to a residual. x is the stored sum.
+struct NormBackwardBranch {
+  RowTensor branch, dbranch;  // rows of n elements of T
+  RowTensor mean, rstd;       // of the branch; rstd absent: both are computed again
+  ParameterTensor weight;     // absent: 1
+  ParameterTensor bias;       // the forward's, for dresidual_gate; absent: 0
+  ParameterTensor residual_gate;
+  ParameterTensor dweight, dbias, dresidual_gate;
+  const std::byte* sum_scale = nullptr;  // f32; nullptr: 1
+  fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
+  fastnorm_rounding rounding = FASTNORM_ROUND_ONCE;  // as NormBackwardDesc's
+  float eps = 0;
+  float weight_offset = 0;
+  float alpha = 1;
+  fastnorm_activation act = FASTNORM_ACTIVATION_IDENTITY;
+  bool normalise = false;     // branch_norm
+  bool round_result = false;  // what is added is rounded to T
+  bool accumulate_dweight = false, accumulate_dbias = false, accumulate_dresidual_gate = false;
+  bool present = false;  // something of it is wanted; also of a call without rows
+
+  bool has_sums() const { return dweight || dbias || dresidual_gate; }
+  // True if the rows of the branch are normalised for an output.
+  bool needs_norm() const { return normalise && present && (dbranch || dweight || dresidual_gate); }
 };
 
 struct NormBackwardDesc {
@@ -80,21 +109,34 @@ struct NormBackwardDesc {
   ParameterTensor weight;   // absent: 1
   ParameterTensor dweight, dbias;
   NormBackwardGate gate;
+  NormBackwardBranch branch;
   NormBackwardHeads of_heads;
 
-  bool has_sums() const { return dweight || dbias; }
+  bool has_sums() const { return dweight || dbias || branch.has_sums(); }
   // True if a row's statistics are needed.
-  bool needs_statistics() const { return (writes_rows() || dweight) && of_heads.normalise; }
+  bool needs_statistics() const { return (needs_gradient() || dweight) && of_heads.normalise; }
   // True if there is an output for each row.
-  bool writes_rows() const { return dx || gate.dgate; }
+  bool writes_rows() const { return dx || gate.dgate || branch.dbranch; }
+  // True if dh is needed.
+  bool needs_gradient() const { return writes_rows() || branch.has_sums(); }
 };
 
-// A call as backends run it: one part, or two in order if dbias has other groups than dweight. The
-// first one then computes only dbias, before the second one may overwrite dy. If there are no rows,
-// a part has shared_rows 0.
+// They, dweight first. Absent ones are not wanted.
+inline std::array<const ParameterTensor*, kBackwardSums> sums_of(const NormBackwardDesc& d) {
+  return {&d.dweight, &d.dbias, &d.branch.dweight, &d.branch.dbias, &d.branch.dresidual_gate};
+}
+inline int count_sums(const NormBackwardDesc& d) {
+  int count = 0;
+  for (const ParameterTensor* sum : sums_of(d)) count += *sum ? 1 : 0;
+  return count;
+}
+
+// A call as backends run it: one part, or several in order if its sums have different groups. All
+// but the last one then compute sums alone, before the last one may overwrite dy. If there are no
+// rows, a part has shared_rows 0.
 struct NormBackwardParts {
   int32_t count = 0;
-  NormBackwardDesc at[2];
+  NormBackwardDesc at[kBackwardSums];
 };
 
 }  // namespace fastnorm

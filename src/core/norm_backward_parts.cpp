@@ -29,6 +29,12 @@ void take_dimension(const NormBackwardDesc& whole, int from, int to, NormBackwar
   for (RowTensor NormBackwardGate::*t : {&NormBackwardGate::gate, &NormBackwardGate::dgate})
     (part->gate.*t).stride_bytes[to] = (whole.gate.*t).stride_bytes[from];
   part->gate.bias.stride_bytes[to] = whole.gate.bias.stride_bytes[from];
+  using B = NormBackwardBranch;
+  for (RowTensor B::*t : {&B::branch, &B::dbranch, &B::mean, &B::rstd})
+    (part->branch.*t).stride_bytes[to] = (whole.branch.*t).stride_bytes[from];
+  for (ParameterTensor B::*t :
+       {&B::weight, &B::bias, &B::residual_gate, &B::dweight, &B::dbias, &B::dresidual_gate})
+    (part->branch.*t).stride_bytes[to] = (whole.branch.*t).stride_bytes[from];
   for (ParameterTensor D::*t : {&D::weight, &D::dweight, &D::dbias}) take(t);
   for (RowTensor NormBackwardHeads::*t : {&NormBackwardHeads::token, &NormBackwardHeads::head})
     (part->of_heads.*t).stride_bytes[to] = (whole.of_heads.*t).stride_bytes[from];
@@ -55,14 +61,61 @@ void add(const NormBackwardDesc& part, NormBackwardParts* parts) {
   parts->at[parts->count++] = part;
 }
 
+// Sum number i of sums_of().
+ParameterTensor& sum_of(NormBackwardDesc* d, size_t i) {
+  return const_cast<ParameterTensor&>(*sums_of(*d)[i]);
+}
+
+// The part without what is written for each row.
+void drop_rows(NormBackwardDesc* part) {
+  part->dx = part->dresidual = {};
+  part->gate.dgate = part->branch.dbranch = {};
+  part->gate.bias = {};
+  part->in_place = false;
+  if (part->branch.has_sums()) return;
+  part->branch = {};
+  part->dresidual_in = {};
+  if (!part->dweight) part->weight = {};
+}
+
+// Of a call with a branch: a part for each arrangement that its sums have. The last one is that of
+// the first sum, and writes rows.
+void add_branch_parts(const NormBackwardDesc& whole, NormBackwardParts* parts) {
+  NormBackwardDesc left = whole;
+  const auto sums = sums_of(whole);
+  Dims last = 0;
+  for (size_t i = sums.size(); i-- > 0;) {
+    if (*sums[i]) last = dims_of(*sums[i], whole);
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const Dims dims = dims_of(*sums[i], whole);
+    if (!sum_of(&left, i) || dims == last) continue;
+    NormBackwardDesc part = left;
+    for (size_t k = 0; k < sums.size(); ++k)
+      sum_of(dims_of(*sums[k], whole) == dims ? &left : &part, k) = {};
+    drop_rows(&part);
+    add(arranged(part, dims), parts);
+  }
+  if (!left.branch.has_sums() && !left.writes_rows()) drop_rows(&left);
+  if (left.has_sums() || left.writes_rows()) add(arranged(left, last), parts);
+}
+
 }  // namespace
 
 NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole) {
   NormBackwardParts parts;
   NormBackwardDesc main = whole;
   if (whole.rows == 0) {  // what is added to stays as it is
+    NormBackwardBranch& branch = main.branch;
     if (main.accumulate_dweight) main.dweight = {};
     if (main.accumulate_dbias) main.dbias = {};
+    if (branch.accumulate_dweight) branch.dweight = {};
+    if (branch.accumulate_dbias) branch.dbias = {};
+    if (branch.accumulate_dresidual_gate) branch.dresidual_gate = {};
+  }
+  if (main.branch.present) {
+    add_branch_parts(main, &parts);
+    return parts;
   }
   const Dims of_weight = main.dweight ? dims_of(main.dweight, main) : dims_of(main.weight, main);
   const Dims of_bias = dims_of(main.dbias, main);

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/norm_backward_choice.h"
+#include "core/norm_backward_cpu_plan.h"
 #include "core/norm_backward_rows.h"
 
 namespace fastnorm {
@@ -28,7 +29,8 @@ bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t 
 
 // True if rows are whole aligned vectors of one dtype, as kPersistent and kFew need them.
 bool is_held(const NormBackwardDesc& d) {
-  if (!d.dx || d.gate.present || d.dresidual || d.dy_element_bytes == 0 || d.shared_rows == 0)
+  if (!d.dx || d.gate.present || d.branch.present || d.dresidual || d.dy_element_bytes == 0 ||
+      d.shared_rows == 0)
     return false;
   if (d.dbias && d.kind != FASTNORM_NORM_LAYER) return false;
   if (d.n * dtype_bytes(d.dtype) % kVectorBytes != 0 || d.groups > kMostGroupBlocks) return false;
@@ -58,9 +60,10 @@ int32_t find_entry(std::span<const NormBackwardEntry> table, const NormBackwardV
 NormBackwardVariant variant_of(const NormBackwardDesc& d, BackwardForm form,
                                const NormBackwardPick& pick) {
   // At run time.
-  const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows;
+  const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows ||
+                    form == BackwardForm::kBranchRows;
   return {.dtype = d.x.dtype,
-          .stat = stat_of(d),
+          .stat = form == BackwardForm::kBranchRows ? Stat::kRms : stat_of(d),
           .residual = d.dresidual_in && !asks,
           .form = form,
           .threads = pick.threads,
@@ -140,8 +143,10 @@ class Planner {
   // True if kernel `index` can serve the call.
   bool can_run(int32_t index) const {
     const NormBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
-    if (v.dtype != d_.x.dtype || v.stat != stat_of(d_)) return false;
-    if (v.writes_rows()) return v.form == rows_form();
+    if (v.dtype != d_.x.dtype) return false;
+    if (v.form == BackwardForm::kBranchRows) return d_.branch.present;
+    if (v.stat != stat_of(d_)) return false;
+    if (v.writes_rows()) return v.form == rows_form() && !d_.branch.present;
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
     const int64_t vectors = d_.n * dtype_bytes(d_.dtype) / kVectorBytes;
     if (v.residual != static_cast<bool>(d_.dresidual_in) ||
@@ -160,6 +165,7 @@ class Planner {
   }
 
   fastnorm_status plan(int32_t index, Error& error) {
+    if (d_.branch.present) return plan_branch(index, error);
     const bool sums = d_.has_sums();
     const bool recomputes = d_.needs_statistics() && !d_.rstd && d_.shared_rows > 0;
     const bool general = index < 0 || table_[static_cast<size_t>(index)].variant.writes_rows();
@@ -173,11 +179,14 @@ class Planner {
                        static_cast<long long>(d_.n));
       if (general && d_.writes_rows()) note(found);
     }
-    make_workspace(recomputes && sums, general || is_persistent(index));
+    keep_statistics(recomputes && sums);
+    if (general || is_persistent(index)) keep_partials();
     if (plan_.keeps_statistics)
       add_rows(rows, kBackwardComputeStatistics | kBackwardStatisticsOnly);
     if (general) {
-      if (sums && d_.shared_rows > 0) add_columns();
+      if (sums && d_.shared_rows > 0)
+        add_columns(has_gate() ? BackwardForm::kGatedColumns : BackwardForm::kColumns,
+                    has_gate() ? Stat::kRms : stat_of(d_));
       if (d_.writes_rows()) {
         plan_.entry = &table_[static_cast<size_t>(rows)];
         add_rows(rows,
@@ -198,6 +207,61 @@ class Planner {
   }
 
  private:
+  // Statistics first, then c1 and c2 where columns need them, columns and rows.
+  fastnorm_status plan_branch(int32_t index, Error& error) {
+    const NormBackwardBranch& b = d_.branch;
+    const bool any_rows = d_.shared_rows > 0;
+    if (any_rows) {
+      FASTNORM_TRY(find_general(d_, BackwardForm::kBranchRows, &index, error));
+      int32_t statistics = -1;
+      if (!d_.rstd) {
+        FASTNORM_TRY(find_general(d_, BackwardForm::kRows, &statistics, error));
+        keep_statistics(true);
+        add_rows(statistics, kBackwardComputeStatistics | kBackwardStatisticsOnly);
+      }
+      if (b.needs_norm() && !b.rstd) {
+        NormBackwardDesc of_branch = d_;
+        of_branch.kind = b.kind;
+        of_branch.x.dtype = d_.dtype;
+        statistics = -1;
+        FASTNORM_TRY(find_general(of_branch, BackwardForm::kRows, &statistics, error));
+        plan_.keeps_branch_statistics = true;
+        plan_.branch_rstd_offset = region(row_values());
+        if (b.kind == FASTNORM_NORM_LAYER) plan_.branch_mean_offset = region(row_values());
+        add_rows(statistics, kBackwardComputeStatistics | kBackwardStatisticsOnly);
+        plan_.steps[plan_.launches - 1].of_branch = true;
+      }
+      plan_.entry = &table_[static_cast<size_t>(index)];
+      if (b.has_sums()) {
+        plan_.keeps_means = true;
+        plan_.means_offset = region(2 * row_values());
+        add_rows(index, kBackwardStatisticsOnly);
+      }
+      if (d_.has_sums()) add_columns(BackwardForm::kBranchColumns, Stat::kRms);
+      if (d_.writes_rows()) add_rows(index, plan_.keeps_means ? uint32_t{kBackwardKeptMeans} : 0);
+    }
+    if (d_.has_sums()) {
+      keep_partials();
+      add_fold();
+    }
+    return finish(error);
+  }
+
+  // A general kernel of rows, unless *index is one.
+  fastnorm_status find_general(const NormBackwardDesc& d, BackwardForm form, int32_t* index,
+                               Error& error) {
+    if (*index >= 0) return FASTNORM_OK;
+    const NormBackwardDecision found = find_norm_backward_choice(
+        *facts_.arch->backward_choices, BackwardJob::kAny, d.x.dtype, stat_of(d),
+        static_cast<bool>(d.dresidual_in), d.n, std::max<int64_t>(d.shared_rows, 1));
+    if (found.line != nullptr) *index = find_entry(table_, variant_of(d, form, found.line->pick));
+    FASTNORM_REQUIRE(*index >= 0, FASTNORM_ERROR_INTERNAL,
+                     "no kernel of norm_backward for rows of %lld elements",
+                     static_cast<long long>(d.n));
+    if (form == BackwardForm::kBranchRows) note(found);
+    return FASTNORM_OK;
+  }
+
   bool has_gate() const { return d_.gate.present; }
   BackwardForm rows_form() const {
     return has_gate() ? BackwardForm::kGatedRows : BackwardForm::kRows;
@@ -216,27 +280,29 @@ class Planner {
            table_[static_cast<size_t>(index)].variant.form == BackwardForm::kPersistent;
   }
 
-  void make_workspace(bool keeps_statistics, bool has_partials) {
-    uint64_t end = 0;
-    const auto region = [&end](uint64_t bytes) {
-      const uint64_t begin = end;
-      end = (begin + bytes + kRegion - 1) / kRegion * kRegion;
-      return begin;
-    };
-    plan_.keeps_statistics = keeps_statistics;
-    if (keeps_statistics) {
-      const uint64_t bytes = static_cast<uint64_t>(d_.rows) * sizeof(float);
-      plan_.rstd_offset = region(bytes);
-      if (d_.kind == FASTNORM_NORM_LAYER) plan_.mean_offset = region(bytes);
+  // Bytes of the workspace, from a multiple of kRegion on.
+  uint64_t region(uint64_t bytes) {
+    const uint64_t begin = plan_.workspace_bytes;
+    plan_.workspace_bytes = (begin + bytes + kRegion - 1) / kRegion * kRegion;
+    return begin;
+  }
+  uint64_t row_values() const { return static_cast<uint64_t>(d_.rows) * sizeof(float); }
+
+  void keep_statistics(bool keeps) {
+    plan_.keeps_statistics = keeps;
+    if (!keeps) return;
+    plan_.rstd_offset = region(row_values());
+    if (d_.kind == FASTNORM_NORM_LAYER) plan_.mean_offset = region(row_values());
+  }
+
+  void keep_partials() {
+    const uint64_t bytes = static_cast<uint64_t>(d_.groups) *
+                           static_cast<uint64_t>(plan_.row_blocks) *
+                           static_cast<uint64_t>(plan_.partial_stride) * sizeof(float);
+    const auto sums = sums_of(d_);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (*sums[i]) plan_.partial_offset[i] = region(bytes);
     }
-    if (has_partials) {
-      const uint64_t bytes = static_cast<uint64_t>(d_.groups) *
-                             static_cast<uint64_t>(plan_.row_blocks) *
-                             static_cast<uint64_t>(plan_.partial_stride) * sizeof(float);
-      if (d_.dweight) plan_.partial_dweight_offset = region(bytes);
-      if (d_.dbias) plan_.partial_dbias_offset = region(bytes);
-    }
-    plan_.workspace_bytes = end;
   }
 
   NormBackwardStep& add(int32_t index, uint64_t blocks_x) {
@@ -254,10 +320,8 @@ class Planner {
     step.blocks_y = 1;
     step.bits = bits;
   }
-  void add_columns() {
-    const BackwardForm form = has_gate() ? BackwardForm::kGatedColumns : BackwardForm::kColumns;
-    const int32_t index =
-        find_form(table_, form, d_.x.dtype, has_gate() ? Stat::kRms : stat_of(d_));
+  void add_columns(BackwardForm form, Stat stat) {
+    const int32_t index = find_form(table_, form, d_.x.dtype, stat);
     const int64_t width = table_[static_cast<size_t>(index)].variant.threads / plan_.lanes;
     const int64_t tiles = (vectors() + width - 1) / width;
     add(index, static_cast<uint64_t>(tiles * plan_.row_blocks));
@@ -266,7 +330,7 @@ class Planner {
   void add_fold() {
     const int32_t index = find_form(table_, BackwardForm::kFold, Dtype::kF32, Stat::kRms);
     const int64_t tiles = (d_.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns;
-    add(index, static_cast<uint64_t>(tiles) * (d_.dweight && d_.dbias ? 2 : 1));
+    add(index, static_cast<uint64_t>(tiles * count_sums(d_)));
     if (plan_.entry == nullptr) plan_.entry = &table_[static_cast<size_t>(index)];
   }
   void add_few(int32_t index) {
@@ -310,6 +374,7 @@ class Planner {
     const auto sums = [&](const ParameterTensor& t) {
       return t ? static_cast<uint64_t>(d_.groups * d_.n * dtype_bytes(t.dtype)) : 0;
     };
+    if (d_.branch.present) return count_norm_backward_bytes(d_, &plan_);
     if (d_.rows > 0) {
       plan_.bytes_read =
           rows(d_.dy) + rows(d_.dresidual_in) + rows(d_.gate.gate) + sums(d_.gate.bias);

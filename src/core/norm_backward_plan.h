@@ -23,6 +23,9 @@ enum class BackwardForm : uint8_t {
   // What kColumns and kRows do, for calls with a gate:
   kGatedColumns,  // of either statistic
   kGatedRows,
+  // And for calls with a branch, of either statistic:
+  kBranchColumns,
+  kBranchRows,
 };
 
 // One kernel as data. dtype is x's; kFold does not use it.
@@ -53,7 +56,8 @@ struct NormBackwardVariant {
   constexpr bool is_cluster() const { return blocks > 1; }
   constexpr bool is_one_warp() const { return threads <= 32; }  // a row has no more in a block
   constexpr bool writes_rows() const {                          // a row at a time
-    return form == BackwardForm::kRows || form == BackwardForm::kGatedRows;
+    return form == BackwardForm::kRows || form == BackwardForm::kGatedRows ||
+           form == BackwardForm::kBranchRows;
   }
   constexpr bool is_streamed() const { return vectors == 0; }
   constexpr bool has_ring() const { return stages > 1; }
@@ -66,7 +70,7 @@ constexpr uint64_t packed(const NormBackwardVariant& v) {
   const auto put = [&word](auto value, int bits) {
     word = word << bits | (static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1));
   };
-  put(v.dtype, 2), put(v.stat, 1), put(v.residual, 1), put(v.form, 3);
+  put(v.dtype, 2), put(v.stat, 1), put(v.residual, 1), put(v.form, 4);
   put(v.threads, 11), put(v.vectors, 4), put(v.blocks, 4), put(v.lanes, 7);
   put(v.unroll, 3), put(v.stages, 3);
   put(v.column_vectors, 5), put(v.chains, 4), put(v.rereads, 1), put(v.one_warp_folds, 1);
@@ -84,7 +88,7 @@ constexpr NormBackwardVariant backward_variant_of(uint64_t word) {
   take(v.one_warp_folds, 1), take(v.rereads, 1), take(v.chains, 4), take(v.column_vectors, 5);
   take(v.stages, 3), take(v.unroll, 3);
   take(v.lanes, 7), take(v.blocks, 4), take(v.vectors, 4), take(v.threads, 11);
-  take(v.form, 3), take(v.residual, 1), take(v.stat, 1), take(v.dtype, 2);
+  take(v.form, 4), take(v.residual, 1), take(v.stat, 1), take(v.dtype, 2);
   return v;
 }
 
@@ -105,10 +109,19 @@ enum NormBackwardBits : uint32_t {
   kBackwardNarrowStrides = 1 << 6,  // single index, and each stride is a signed 32-bit number
   kBackwardGateBefore = 1 << 7,     // the gate multiplies before the norm
   kBackwardRoundResult = 1 << 11,   // what a gate after the norm multiplies is rounded to T
+  kBackwardAccumulateBranchDweight = 1 << 12,
+  kBackwardAccumulateBranchDbias = 1 << 13,
+  kBackwardAccumulateResidualGate = 1 << 14,
+  // Of the branch: it is normalised, and what is rounded to T.
+  kBackwardBranchNorm = 1 << 15,
+  kBackwardBranchRoundNormalized = 1 << 16,
+  kBackwardBranchRoundGain = 1 << 17,
+  kBackwardBranchRoundResult = 1 << 18,
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x
-  kBackwardStatisticsOnly = 1 << 10,    // stored, and nothing else done
+  kBackwardStatisticsOnly = 1 << 10,    // stored, and nothing else done; of kBranchRows c1 and c2
+  kBackwardKeptMeans = 1 << 19,         // c1 and c2 are in the workspace
 };
 
 // One launch.
@@ -118,9 +131,10 @@ struct NormBackwardStep {
   int32_t shared_bytes = 0;  // that the launch asks for
   uint32_t bits = 0;         // of one launch
   bool early = false;        // may start before the stream's previous kernel has ended
+  bool of_branch = false;    // statistics of the branch's rows
 };
 
-inline constexpr int kMostBackwardSteps = 4;
+inline constexpr int kMostBackwardSteps = 6;
 inline constexpr int32_t kBackwardFoldColumns = 32;  // of a block of kFold
 
 // Offsets are bytes into the workspace, multiples of 256.
@@ -137,9 +151,13 @@ struct NormBackwardPlan {
   int64_t partial_stride = 0;  // CUDA: floats from a block's sums to the next one's
   uint64_t rstd_offset = 0;    // CUDA, where statistics are computed again for several kernels
   uint64_t mean_offset = 0;
-  uint64_t partial_dweight_offset = 0, partial_dbias_offset = 0;
+  // CUDA, of a call with a branch: its statistics, and c1 and c2 of x's rows.
+  uint64_t branch_rstd_offset = 0, branch_mean_offset = 0, means_offset = 0;
+  // Of dweight, dbias, and the branch's dweight, dbias and dresidual_gate.
+  uint64_t partial_offset[kBackwardSums] = {};
   uint64_t token_values_offset = 0;  // NormBackwardHeads::across_heads
   bool keeps_statistics = false;     // CUDA: they are in the workspace
+  bool keeps_branch_statistics = false, keeps_means = false;
   uint64_t workspace_bytes = 0;
   uint64_t blocks = 0;  // of all grids; CPU: ranges at the most
   uint64_t bytes_read = 0;

@@ -23,6 +23,7 @@
 
 #include "core/choice.h"
 #include "core/norm_key.h"
+#include "core/norm_tile.h"
 
 namespace fastnorm {
 
@@ -105,11 +106,6 @@ enum class Flavour : uint8_t {
   kShared,     // lean; weight and bias wait in shared memory
 };
 
-inline constexpr int kVectorBytes = 16;
-inline constexpr int kWarpThreads = 32;
-// The limits of what a line may name.
-inline constexpr int kMaxThreads = 1024, kMaxVectors = 8, kMaxBlocks = 16;
-
 // How threads share a row, and which kernel of that tile.
 struct NormPick {
   static constexpr int8_t kFit = -1;  // vectors: as many as the row needs
@@ -174,8 +170,7 @@ constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
 }
 
 // The lists of one architecture.
-class NormChoices {
- public:
+struct NormChoices {
   constexpr NormChoices(std::span<const NormChoice> lines, const uint16_t* first_lines,
                         const uint8_t* lists, const uint16_t* kind_texts, const char* const* texts)
       : lines_(lines),

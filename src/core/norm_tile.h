@@ -1,4 +1,4 @@
-// How many rows a thread block has. Kernels and planning must agree.
+// The limits of a tile, and how many rows a thread block has. Kernels and planning must agree.
 #pragma once
 
 #include <bit>
@@ -9,6 +9,11 @@
 #include "core/norm_key.h"
 
 namespace fastnorm {
+
+inline constexpr int kVectorBytes = 16;
+inline constexpr int kWarpThreads = 32;
+// The limits of a tile.
+inline constexpr int kMaxThreads = 1024, kMaxVectors = 8, kMaxBlocks = 16;
 
 // Rows of one thread block, for tiles of 1, 2, 4 .. 1024 threads with 0 to 8 vectors each. A row of
 // several warps has its own block.

@@ -116,18 +116,26 @@ struct DtypeOf<BF16> {
   static constexpr Dtype kDtype = Dtype::kBF16;
 };
 
-// The forward's own, of rows without a residual.
+// A row of a forward without a residual.
+struct ForwardRow {
+  int64_t n;
+  float inv_n, eps;
+  bool every_step;
+  const char* x;
+};
+
+// The forward's own statistics.
 template <Stat kStat, class H, bool kPlain>
-FASTNORM_INLINE Statistics computed_statistics(const NormBackwardParams& p, const char* x) {
+FASTNORM_INLINE Statistics computed_statistics(const ForwardRow& of) {
   using Forward =
       Slots<DtypeOf<H>::kDtype, Source::kPlain, kStat, kPlain ? Affine::kOnce : Affine::kAny>;
   NormParams forward = {};
-  forward.n = p.n;
-  forward.inv_n = p.inv_n;
-  forward.eps = p.eps;
-  forward.every_step = p.every_step;
+  forward.n = of.n;
+  forward.inv_n = of.inv_n;
+  forward.eps = of.eps;
+  forward.every_step = of.every_step;
   Row row = {};
-  row.x = x;
+  row.x = of.x;
   const Rounding<Forward::kAffine, H> rounding(forward);
   return statistics<Forward>(forward, RowSource<Forward>(forward, row), rounding, Nothing{});
 }
@@ -181,7 +189,8 @@ struct BackwardRow {
     if constexpr (Slots::kGated) {
       if (p.gate_before) return gated_statistics(*this);
     }
-    return computed_statistics<Slots::kStat, H, Slots::kPlain>(p, x);
+    return computed_statistics<Slots::kStat, H, Slots::kPlain>(
+        {p.n, p.inv_n, p.eps, p.every_step, x});
   }
 
   FASTNORM_INLINE void use(float of_mean, float of_rstd) {
@@ -427,7 +436,7 @@ struct StoreGradient {
     if constexpr (Slots::kPlain) {
       extent.store(H{}, dx + i * H::kBytes, dh, false);
     } else {
-      store_any(H{}, p.dtype, dx, i, dh, extent);
+      store_any(H{}, p.dx_dtype, dx, i, dh, extent);
     }
     if (p.dresidual.data != nullptr) store_any(H{}, p.dresidual_dtype, dresidual, i, dh, extent);
   }
@@ -565,32 +574,43 @@ FASTNORM_INLINE void fold_lanes(float* lane, int64_t lanes, int64_t stride, floa
   for (int64_t i = 0; i < stride; i += kPairElements) store_sum(result + i, load_sum(lane + i));
 }
 
-// Calls add_row(number, Add) for the rows of a block, in their order.
-template <class Add, class AddRow>
-FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit,
-                                    const AddRow& add_row) {
+// Calls add_row(number, sums) for the rows of a block, in their order. sums[k] is where a lane has
+// what becomes of[k], nullptr where that is not wanted.
+template <int kSums, class AddRow>
+FASTNORM_INLINE void add_block(const NormBackwardParams& p, int64_t unit,
+                               const SumRef* const (&of)[kSums], const AddRow& add_row) {
   const int64_t first = unit / p.blocks * p.shared_rows, block = unit % p.blocks;
   const int64_t stride = (p.n + kPairElements - 1) / kPairElements * kPairElements;
-  float* const partial[2] = {
-      p.dweight.data != nullptr ? p.dweight.partial + unit * p.partial_stride : nullptr,
-      p.dbias.data != nullptr ? p.dbias.partial + unit * p.partial_stride : nullptr};
-  Lanes lanes[2];
-  float* sums[2];
-  for (int s = 0; s < 2; ++s) {
+  Lanes lanes[kSums];
+  float *partial[kSums], *sums[kSums];
+  for (int s = 0; s < kSums; ++s) {
+    partial[s] = of[s]->data != nullptr ? of[s]->partial + unit * p.partial_stride : nullptr;
     sums[s] = partial[s] == nullptr || p.lanes == 1 ? partial[s] : lanes[s].at;
     if (sums[s] != nullptr) clear(sums[s], p.lanes * stride);
   }
   for (int64_t i = block * p.lanes; i < p.shared_rows; i += p.lanes * p.blocks) {
     const int64_t count = smaller(p.lanes, p.shared_rows - i);
     for (int64_t q = 0; q < count; ++q) {
-      const int64_t at = q * stride;
-      add_row(first + i + q, Add{p, sums[0] != nullptr ? sums[0] + at : nullptr,
-                                 sums[1] != nullptr ? sums[1] + at : nullptr});
+      float* of_lane[kSums];
+      for (int s = 0; s < kSums; ++s)
+        of_lane[s] = sums[s] != nullptr ? sums[s] + q * stride : nullptr;
+      add_row(first + i + q, of_lane);
     }
   }
-  for (int s = 0; s < 2; ++s) {
+  for (int s = 0; s < kSums; ++s) {
     if (sums[s] != partial[s]) fold_lanes(sums[s], p.lanes, stride, partial[s]);
   }
+}
+
+// Calls add_row(number, Add) for the rows of a block.
+template <class Add, class AddRow>
+FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit,
+                                    const AddRow& add_row) {
+  const SumRef* const of[] = {&p.dweight, &p.dbias};
+  add_block(
+      p, unit, of, [&](int64_t row, float* const* sums) __attribute__((always_inline)) {
+        add_row(row, Add{p, sums[0], sums[1]});
+      });
 }
 
 template <class Slots>
@@ -626,9 +646,20 @@ FASTNORM_INLINE void fold_columns(const NormBackwardParams& p, const SumRef& sum
   const RowDigits digits(p, group * p.group_step);
   char* const data = sum.data + digits.offset(sum.stride_bytes);
   const float* const partial = sum.partial + group * p.blocks * p.partial_stride;
+  // Without rows there is no gate.
+  const RowRef& residual_gate = p.branch.residual_gate;
+  const bool has_slope = &sum == &p.branch.dresidual_gate && residual_gate.data != nullptr;
+  const char* const gate = has_slope ? digits.at(residual_gate) : nullptr;
   const auto step = [&](int64_t i, auto extent) __attribute__((always_inline)) {
     // Without rows there are no blocks, and no partial sums.
     Pair v = fold_blocks(p.blocks != 0 ? partial + i : nullptr, p.blocks, p.partial_stride);
+    if (gate != nullptr) {
+      const Pair slope = activation_slope(
+          p.branch.act, load_any(H{}, p.branch.residual_gate_dtype, gate, i, extent));
+      const Vec alpha = broadcast(p.branch.alpha);
+      v = multiply(v, multiply(slope, {alpha, alpha}));
+      v = {add(v.a, zero()), add(v.b, zero())};
+    }
     if (sum.accumulate) {
       const Pair old = load_any(H{}, sum.dtype, data, i, extent);
       v = {add(old.a, v.a), add(old.b, v.b)};
@@ -645,39 +676,11 @@ void fold_blocks_range(const NormBackwardParams& p, int64_t begin, int64_t end) 
   const int64_t chunks = (p.n + kFoldColumns - 1) / kFoldColumns;
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t first = unit % chunks * kFoldColumns, last = smaller(first + kFoldColumns, p.n);
-    for (const SumRef* sum : {&p.dweight, &p.dbias}) {
+    const BranchParams& b = p.branch;
+    for (const SumRef* sum : {&p.dweight, &p.dbias, &b.dweight, &b.dbias, &b.dresidual_gate}) {
       if (sum->data != nullptr) fold_columns<H>(p, *sum, unit / chunks, first, last);
     }
   }
-}
-
-// ---- The kernels of a kind and a dtype of x.
-
-template <class H, Stat kStat>
-void rows_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
-  if (p.gated) return backward_rows<BackwardSlots<H, kStat, false, true>>(p, begin, end);
-  if (p.plain) return backward_rows<BackwardSlots<H, kStat, true>>(p, begin, end);
-  backward_rows<BackwardSlots<H, kStat, false>>(p, begin, end);
-}
-
-template <class H, Stat kStat>
-void blocks_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
-  if (p.gated) return backward_blocks<BackwardSlots<H, kStat, false, true>>(p, begin, end);
-  if (p.plain) return backward_blocks<BackwardSlots<H, kStat, true>>(p, begin, end);
-  backward_blocks<BackwardSlots<H, kStat, false>>(p, begin, end);
-}
-
-template <class H, Stat kStat>
-constexpr NormBackwardKernel backward_kernel() {
-  return {rows_kernel<H, kStat>, blocks_kernel<H, kStat>, fold_blocks_range<H>};
-}
-
-constexpr NormBackwardKernels backward_kernels() {
-  constexpr Stat kRms = Stat::kRms, kLayer = Stat::kLayer;
-  return {
-      {{backward_kernel<F32, kRms>(), backward_kernel<F16, kRms>(), backward_kernel<BF16, kRms>()},
-       {backward_kernel<F32, kLayer>(), backward_kernel<F16, kLayer>(),
-        backward_kernel<BF16, kLayer>()}}};
 }
 
 }  // namespace

@@ -28,8 +28,42 @@ SumRef sum_ref(const ParameterTensor& t, bool accumulate, std::byte* partial) {
 
 bool is_plain(const NormBackwardDesc& d) {
   const Dtype h = d.x.dtype;
-  return d.dy.dtype == h && d.dy_element_bytes != 0 && d.dtype == h &&
+  return d.dy.dtype == h && d.dy_element_bytes != 0 && d.dtype == h && (!d.dx || d.dx.dtype == h) &&
          (!d.weight || d.weight.dtype == h) && d.rounding == FASTNORM_ROUND_ONCE && !d.gate.present;
+}
+
+BranchParams branch_params(const NormBackwardDesc& d, const uint64_t* offset,
+                           std::byte* workspace) {
+  const NormBackwardBranch& b = d.branch;
+  BranchParams p = {};
+  p.branch = row_ref(b.branch);
+  p.dbranch = row_ref(b.dbranch);
+  p.mean = row_ref(b.mean);
+  p.rstd = row_ref(b.rstd);
+  p.weight = row_ref(b.weight);
+  p.bias = row_ref(b.bias);
+  p.residual_gate = row_ref(b.residual_gate);
+  if (b.dweight) p.dweight = sum_ref(b.dweight, b.accumulate_dweight, workspace + offset[2]);
+  if (b.dbias) p.dbias = sum_ref(b.dbias, b.accumulate_dbias, workspace + offset[3]);
+  if (b.dresidual_gate) {
+    p.dresidual_gate =
+        sum_ref(b.dresidual_gate, b.accumulate_dresidual_gate, workspace + offset[4]);
+  }
+  p.sum_scale = reinterpret_cast<const char*>(b.sum_scale);
+  p.eps = b.eps;
+  p.weight_offset = b.weight_offset;
+  p.alpha = b.alpha;
+  p.act = activation_of(b.act);
+  p.weight_dtype = b.weight.dtype;
+  p.bias_dtype = b.bias.dtype;
+  p.residual_gate_dtype = b.residual_gate.dtype;
+  p.present = true;
+  p.normalise = b.needs_norm();
+  p.layer = b.kind == FASTNORM_NORM_LAYER;
+  p.every_step = b.rounding == FASTNORM_ROUND_EVERY_STEP;
+  p.round_xhat = rounds_normalized(b.rounding);
+  p.round_result = b.round_result;
+  return p;
 }
 
 const NormBackwardKernel& kernel_of(const NormBackwardDesc& d, const IsaKernels& isa) {
@@ -53,9 +87,10 @@ NormBackwardTask make_norm_backward_task(const NormBackwardDesc& d, const NormBa
   p.rstd = row_ref(d.rstd);
   p.weight = row_ref(d.weight);
   auto* const partial = static_cast<std::byte*>(workspace);
-  if (d.dweight)
-    p.dweight = sum_ref(d.dweight, d.accumulate_dweight, partial + plan.partial_dweight_offset);
-  if (d.dbias) p.dbias = sum_ref(d.dbias, d.accumulate_dbias, partial + plan.partial_dbias_offset);
+  const uint64_t* const offset = plan.partial_offset;
+  if (d.dweight) p.dweight = sum_ref(d.dweight, d.accumulate_dweight, partial + offset[0]);
+  if (d.dbias) p.dbias = sum_ref(d.dbias, d.accumulate_dbias, partial + offset[1]);
+  if (d.branch.present) p.branch = branch_params(d, offset, partial);
   p.n = d.n;
   p.rows = d.rows;
   p.shared_rows = d.shared_rows;
@@ -73,6 +108,7 @@ NormBackwardTask make_norm_backward_task(const NormBackwardDesc& d, const NormBa
   p.inv_n = d.inv_n;
   p.weight_offset = d.weight_offset;
   p.dtype = d.dtype;
+  p.dx_dtype = d.dx.dtype;
   p.dy_dtype = d.dy.dtype;
   p.weight_dtype = d.weight.dtype;
   p.dresidual_in_dtype = d.dresidual_in.dtype;
@@ -94,8 +130,9 @@ NormBackwardTask make_norm_backward_task(const NormBackwardDesc& d, const NormBa
 }
 
 NormBackwardRange norm_backward_fold(const NormBackwardDesc& d, const IsaKernels& isa) {
-  // Sums of norm_heads_backward's own kernels lie in the order of the columns, as f32's do.
-  if (d.of_heads.needs_own_kernels())
+  // Sums of norm_heads_backward's own kernels, and those of a call with a branch, lie in the order
+  // of the columns, as f32's do.
+  if (d.of_heads.needs_own_kernels() || d.branch.present)
     return isa.norm_backward->at[0][static_cast<int>(Dtype::kF32)].fold;
   return kernel_of(d, isa).fold;
 }

@@ -21,6 +21,23 @@ struct SumRef {
   float* partial;
 };
 
+// Of a call with a branch. Its dtype is T.
+struct BranchParams {
+  RowRef branch, dbranch;              // [rows, n]
+  RowRef mean, rstd;                   // [rows]; rstd.data nullptr = both are computed
+  RowRef weight, bias, residual_gate;  // data nullptr = 1, 0, 1
+  SumRef dweight, dbias, dresidual_gate;
+  const char* sum_scale;  // f32; nullptr = 1
+  float eps, weight_offset, alpha;
+  Activation act;
+  Dtype weight_dtype, bias_dtype, residual_gate_dtype;
+  bool present;
+  bool normalise, layer;  // rows of the branch are normalised for some output
+  bool every_step;        // as NormBackwardParams's, of the branch
+  bool round_xhat;        // to T, in dweight
+  bool round_result;      // to T, what is added to the residual
+};
+
 // Rows are numbered as in core/norm_backward_desc.h: row i of group g is i + shared_rows * g.
 struct NormBackwardParams {
   RowRef dy, x, dresidual_in, dx, dresidual;  // [rows, n]
@@ -37,8 +54,8 @@ struct NormBackwardParams {
   int64_t lanes, blocks;     // of the row order; blocks is 0 without rows
   int64_t partial_stride;    // floats
   float eps, inv_n, weight_offset;
-  Dtype dtype;  // T, of dx
-  Dtype dy_dtype, weight_dtype, dresidual_in_dtype, dresidual_dtype;
+  Dtype dtype;  // T
+  Dtype dx_dtype, dy_dtype, weight_dtype, dresidual_in_dtype, dresidual_dtype;
   bool every_step;  // g is rounded to T, and what statistics are computed from
   bool round_xhat;  // to T, in dweight
   bool plain;       // dy, weight and dx have x's dtype, and nothing of the above is set
@@ -46,6 +63,7 @@ struct NormBackwardParams {
   bool round_result;  // to T, what a gate after the norm multiplies
   Activation gate_act;
   Dtype gate_dtype, dgate_dtype, bias_dtype;
+  BranchParams branch;
 };
 
 // Columns of dweight and dbias that are folded together.

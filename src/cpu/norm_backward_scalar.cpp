@@ -1,6 +1,6 @@
 // The backward kernels for one instruction set; meson.build has its compiler flags.
 #define FASTNORM_UNIT_SCALAR
-#include "cpu/norm_backward-inl.h"
+#include "cpu/norm_backward_kernels-inl.h"
 
 namespace fastnorm::cpu {
 

@@ -6,6 +6,8 @@
 #include <cinttypes>
 #include <cstring>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "nccl/functions.h"
@@ -118,22 +120,69 @@ std::byte* pretended_workspace() { return reinterpret_cast<std::byte*>(uintptr_t
 
 enum class Verdict : uint8_t { kPeers, kNoPeers, kError };
 
-// One all-gather of `bytes` of each rank: own ones at data() + rank * bytes.
-fastnorm_status gather(const fastnorm_nccl& h, Staging& staging, size_t bytes, const void* own,
-                       void* all, void* stream) {
-  const size_t at = static_cast<size_t>(h.rank) * bytes;
-  NCCL_TRY(staging.put(at, own, bytes));
-  NCCL_TRY(check(h.functions, "ncclAllGather",
-                 h.functions.all_gather(staging.data() + at, staging.data(), bytes, kNcclUint8,
-                                        h.comm, stream)));
-  return staging.get(0, all, bytes * static_cast<size_t>(h.ranks));
+// A rank of this process on its way to a handle.
+struct Joining {
+  fastnorm_nccl* handle;
+  void* stream;
+  Staging staging;
+  Verdict verdict;
+  std::vector<unsigned char> own, all;  // what it gathers: of this rank, of all ranks
+  std::string text;                     // of why it is no peer
+};
+
+// Runs `each(i)` for the ranks of this process; NCCL starts their operations together.
+template <typename Each>
+fastnorm_status grouped(const fastnorm_nccl_functions& f, size_t ranks, Each each) {
+  if (ranks == 1) return each(size_t{0});
+  NCCL_TRY(check(f, "ncclGroupStart", f.group_start()));
+  fastnorm_status status = FASTNORM_OK;
+  for (size_t i = 0; i < ranks && status == FASTNORM_OK; ++i) status = each(i);
+  const int ended = f.group_end();
+  if (status != FASTNORM_OK) return status;
+  return check(f, "ncclGroupEnd", ended);
 }
 
-// Makes all ranks peers, or none. Every rank takes part in both exchanges, whatever it found.
-fastnorm_status agree(fastnorm_nccl& h, void* stream) {
-  Staging staging;
-  NCCL_TRY(
-      staging.create(h.device, static_cast<size_t>(h.ranks) * FASTNORM_PEER_BLOB_BYTES, stream));
+// One all-gather of `own` of each rank.
+fastnorm_status gather(std::span<Joining> local) {
+  for (Joining& j : local) {
+    NCCL_TRY(j.staging.put(static_cast<size_t>(j.handle->rank) * j.own.size(), j.own.data(),
+                           j.own.size()));
+  }
+  const fastnorm_nccl_functions& f = local[0].handle->functions;
+  NCCL_TRY(grouped(f, local.size(), [&](size_t i) {
+    const Joining& j = local[i];
+    std::byte* const data = j.staging.data();
+    return check(f, "ncclAllGather",
+                 f.all_gather(data + static_cast<size_t>(j.handle->rank) * j.own.size(), data,
+                              j.own.size(), kNcclUint8, j.handle->comm, j.stream));
+  }));
+  for (Joining& j : local) {
+    j.all.resize(j.own.size() * static_cast<size_t>(j.handle->ranks));
+    NCCL_TRY(j.staging.get(0, j.all.data(), j.all.size()));
+  }
+  return FASTNORM_OK;
+}
+
+bool wants_peers(const fastnorm_nccl& h) {
+  return (h.options.flags & FASTNORM_NCCL_NO_PEERS) == 0 && h.ranks >= 2 &&
+         h.ranks <= FASTNORM_PEER_MAX_RANKS;
+}
+
+// True where `status` is a success. An option that is wrong is the caller's error; all else means
+// that there are no peers.
+bool judge(Joining& j, fastnorm_status status) {
+  if (status == FASTNORM_OK) return true;
+  of_library(status);
+  j.text = last_error();
+  j.verdict = status == FASTNORM_ERROR_ARGUMENT || status == FASTNORM_ERROR_DTYPE
+                  ? Verdict::kError
+                  : Verdict::kNoPeers;
+  return false;
+}
+
+// Makes the rank's buffer and says where it is; zeros where there is none.
+void offer_peer(Joining& j) {
+  fastnorm_nccl& h = *j.handle;
   fastnorm_peer_options options = {};
   options.struct_size = sizeof options;
   options.rank = h.rank;
@@ -144,38 +193,33 @@ fastnorm_status agree(fastnorm_nccl& h, void* stream) {
   options.one_shot_bytes = h.options.one_shot_bytes;
   options.wait_ns = h.options.wait_ns;
   options.rings = h.options.rings;
-  std::vector<unsigned char> blob(FASTNORM_PEER_BLOB_BYTES),
-      blobs(static_cast<size_t>(h.ranks) * FASTNORM_PEER_BLOB_BYTES);
-  const bool wanted = (h.options.flags & FASTNORM_NCCL_NO_PEERS) == 0 && h.ranks >= 2 &&
-                      h.ranks <= FASTNORM_PEER_MAX_RANKS;
-  Verdict verdict = wanted ? Verdict::kPeers : Verdict::kNoPeers;
-  // An option that is wrong is the caller's error; all else means that there are no peers.
-  const auto judge = [&](fastnorm_status status) {
-    if (status == FASTNORM_OK) return true;
-    of_library(status);
-    verdict = status == FASTNORM_ERROR_ARGUMENT || status == FASTNORM_ERROR_DTYPE
-                  ? Verdict::kError
-                  : Verdict::kNoPeers;
-    return false;
-  };
-  if (wanted && judge(fastnorm_peer_create(h.context, &options, &h.peer)) &&
-      !judge(fastnorm_peer_export(h.peer, blob.data(), blob.size()))) {
-    blob.assign(blob.size(), 0);
+  j.own.assign(FASTNORM_PEER_BLOB_BYTES, 0);
+  j.verdict = wants_peers(h) ? Verdict::kPeers : Verdict::kNoPeers;
+  if (wants_peers(h) && judge(j, fastnorm_peer_create(h.context, &options, &h.peer)) &&
+      !judge(j, fastnorm_peer_export(h.peer, j.own.data(), j.own.size()))) {
+    j.own.assign(j.own.size(), 0);
   }
-  NCCL_TRY(gather(h, staging, blob.size(), blob.data(), blobs.data(), stream));
-  for (int r = 0; r < h.ranks && verdict == Verdict::kPeers; ++r) {
-    const auto first = blobs.begin() + r * static_cast<ptrdiff_t>(blob.size());
-    if (std::all_of(first, first + static_cast<ptrdiff_t>(blob.size()),
+}
+
+// Takes the other ranks' buffers, where all have one.
+void import_peers(Joining& j) {
+  for (size_t at = 0; at < j.all.size() && j.verdict == Verdict::kPeers; at += j.own.size()) {
+    const auto first = j.all.begin() + static_cast<ptrdiff_t>(at);
+    if (std::all_of(first, first + static_cast<ptrdiff_t>(j.own.size()),
                     [](unsigned char byte) { return byte == 0; }))
-      verdict = Verdict::kNoPeers;
+      j.verdict = Verdict::kNoPeers;
   }
-  if (verdict == Verdict::kPeers) judge(fastnorm_peer_import(h.peer, blobs.data(), blobs.size()));
-  std::vector<Verdict> verdicts(static_cast<size_t>(h.ranks));
-  NCCL_TRY(gather(h, staging, 1, &verdict, verdicts.data(), stream));
+  if (j.verdict == Verdict::kPeers)
+    judge(j, fastnorm_peer_import(j.handle->peer, j.all.data(), j.all.size()));
+}
+
+// `all` has every rank's verdict: a peer stays if all are peers.
+fastnorm_status conclude(Joining& j) {
+  fastnorm_nccl& h = *j.handle;
   const auto any = [&](Verdict v) {
-    return std::find(verdicts.begin(), verdicts.end(), v) != verdicts.end();
+    return std::find(j.all.begin(), j.all.end(), static_cast<unsigned char>(v)) != j.all.end();
   };
-  if (verdict == Verdict::kError) return FASTNORM_ERROR_ARGUMENT;
+  if (j.verdict == Verdict::kError) return fail(FASTNORM_ERROR_ARGUMENT, "%s", j.text.c_str());
   NCCL_REQUIRE(!any(Verdict::kError), FASTNORM_ERROR_ARGUMENT,
                "another rank's options are wrong or differ; required: the same options on all "
                "ranks");
@@ -187,8 +231,24 @@ fastnorm_status agree(fastnorm_nccl& h, void* stream) {
                FASTNORM_ERROR_UNSUPPORTED,
                "options.flags has FASTNORM_NCCL_FIXED_ORDER and the ranks are no peers%s%s; "
                "nearest: without the flag, by NCCL",
-               verdict == Verdict::kNoPeers && wanted ? ": " : "",
-               verdict == Verdict::kNoPeers && wanted ? std::string(last_error()).c_str() : "");
+               j.text.empty() ? "" : ": ", j.text.c_str());
+  return FASTNORM_OK;
+}
+
+// Makes all ranks peers, or none. Every rank takes part in both exchanges, whatever it found.
+fastnorm_status agree(std::span<Joining> local) {
+  for (Joining& j : local) {
+    const auto ranks = static_cast<size_t>(j.handle->ranks);
+    NCCL_TRY(j.staging.create(j.handle->device, ranks * FASTNORM_PEER_BLOB_BYTES, j.stream));
+    offer_peer(j);
+  }
+  NCCL_TRY(gather(local));
+  for (Joining& j : local) {
+    import_peers(j);
+    j.own.assign(1, static_cast<unsigned char>(j.verdict));
+  }
+  NCCL_TRY(gather(local));
+  for (Joining& j : local) NCCL_TRY(conclude(j));
   return FASTNORM_OK;
 }
 
@@ -208,35 +268,58 @@ fastnorm_status check_options(const fastnorm_nccl_options* given, fastnorm_nccl_
   return FASTNORM_OK;
 }
 
-fastnorm_status create(fastnorm_context* context, fastnorm_device device, void* comm,
-                       const fastnorm_nccl_options* options, void* stream, fastnorm_nccl** handle) {
-  NCCL_REQUIRE(handle != nullptr, FASTNORM_ERROR_ARGUMENT,
-               "handle is NULL; required: a pointer to receive the handle");
-  *handle = nullptr;
+// A handle whose ranks have not agreed yet.
+fastnorm_status start(fastnorm_context* context, fastnorm_device device, void* comm,
+                      const fastnorm_nccl_options& options, std::unique_ptr<fastnorm_nccl>* made) {
   NCCL_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT, "context is NULL; required: a context");
   NCCL_REQUIRE(comm != nullptr, FASTNORM_ERROR_ARGUMENT, "comm is NULL; required: an ncclComm_t");
-  auto made = std::make_unique<fastnorm_nccl>();
-  NCCL_TRY(check_options(options, &made->options));
+  auto h = std::make_unique<fastnorm_nccl>();
   bool given = false;
-  NCCL_TRY(find_functions(&made->functions, &given));
+  NCCL_TRY(find_functions(&h->functions, &given));
   const bool cuda = device.device_type == FASTNORM_DEVICE_CUDA;
   NCCL_REQUIRE(cuda || given, FASTNORM_ERROR_UNSUPPORTED,
                "device.device_type is %d, and NCCL is for CUDA (2); nearest: a CUDA context, or "
                "functions over host memory by fastnorm_nccl_set_functions",
                device.device_type);
-  const fastnorm_nccl_functions& f = made->functions;
-  made->context = context;
-  made->device = device;
-  made->comm = comm;
-  NCCL_TRY(check(f, "ncclCommCount", f.comm_count(comm, &made->ranks)));
-  NCCL_TRY(check(f, "ncclCommUserRank", f.comm_user_rank(comm, &made->rank)));
+  const fastnorm_nccl_functions& f = h->functions;
+  h->context = context;
+  h->device = device;
+  h->comm = comm;
+  h->options = options;
+  NCCL_TRY(check(f, "ncclCommCount", f.comm_count(comm, &h->ranks)));
+  NCCL_TRY(check(f, "ncclCommUserRank", f.comm_user_rank(comm, &h->rank)));
   int of_comm = 0;
   NCCL_TRY(check(f, "ncclCommCuDevice", f.comm_cu_device(comm, &of_comm)));
   NCCL_REQUIRE(!cuda || of_comm == device.device_id, FASTNORM_ERROR_ARGUMENT,
                "comm is of device %d and device.device_id is %d; required: one device", of_comm,
                device.device_id);
-  NCCL_TRY(agree(*made, stream));
-  *handle = made.release();
+  *made = std::move(h);
+  return FASTNORM_OK;
+}
+
+// The text of an error of one of several ranks says which.
+fastnorm_status name_rank(fastnorm_status status, const char* what, size_t index, size_t count) {
+  if (status == FASTNORM_OK || count == 1) return status;
+  return fail(status, "%s[%zu]: %s", what, index, std::string(last_error()).c_str());
+}
+
+fastnorm_status create_all(fastnorm_context* const* contexts, const fastnorm_device* devices,
+                           void* const* comms, const fastnorm_nccl_options* options,
+                           void* const* streams, size_t count, fastnorm_nccl** handles) {
+  NCCL_REQUIRE(handles != nullptr, FASTNORM_ERROR_ARGUMENT,
+               "handles is NULL; required: room for the handles");
+  std::fill_n(handles, count, nullptr);
+  fastnorm_nccl_options own;
+  NCCL_TRY(check_options(options, &own));
+  std::vector<std::unique_ptr<fastnorm_nccl>> made(count);
+  std::vector<Joining> local(count);
+  for (size_t i = 0; i < count; ++i) {
+    NCCL_TRY(name_rank(start(contexts[i], devices[i], comms[i], own, &made[i]), "rank", i, count));
+    local[i].handle = made[i].get();
+    local[i].stream = streams == nullptr ? nullptr : streams[i];
+  }
+  NCCL_TRY(agree(local));
+  for (size_t i = 0; i < count; ++i) handles[i] = made[i].release();
   return FASTNORM_OK;
 }
 
@@ -313,25 +396,92 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_peer_allreduce_
   return FASTNORM_OK;
 }
 
-fastnorm_status run(fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args,
-                    void* workspace, size_t workspace_bytes, void* stream) {
-  Allreduce call;
-  NCCL_TRY(plan(handle, args, static_cast<std::byte*>(workspace), &call));
-  const fastnorm_nccl& h = *handle;
-  if (call.by_peers) {
-    return of_library(
-        fastnorm_peer_allreduce_norm(h.context, &call.args, workspace, workspace_bytes, stream));
+fastnorm_status require_ranks(fastnorm_nccl* const* handles, int32_t count) {
+  NCCL_REQUIRE(count >= 1, FASTNORM_ERROR_ARGUMENT, "count is %d; required: >= 1", count);
+  NCCL_REQUIRE(handles != nullptr, FASTNORM_ERROR_ARGUMENT,
+               "handles is NULL; required: a handle of each rank");
+  return FASTNORM_OK;
+}
+
+// What one rank's call needs besides its own struct.
+template <class Args>
+struct Call {
+  fastnorm_nccl* handle;
+  const Args* args;
+  void* workspace;
+  size_t workspace_bytes;
+  void* stream;
+};
+template <class Args>
+std::vector<Call<Args>> calls_of(fastnorm_nccl* const* handles, const Args* const* args,
+                                 void* const* workspaces, size_t workspace_bytes,
+                                 void* const* streams, int32_t count) {
+  std::vector<Call<Args>> calls;
+  for (int32_t i = 0; i < count; ++i) {
+    calls.push_back({handles[i], args == nullptr ? nullptr : args[i],
+                     workspaces == nullptr ? nullptr : workspaces[i], workspace_bytes,
+                     streams == nullptr ? nullptr : streams[i]});
   }
-  NCCL_TRY(check_workspace(workspace, workspace_bytes, call.workspace_bytes));
-  // What the norm refuses is refused before anything is sent.
+  return calls;
+}
+
+// Checks and plans one rank's call; nothing is sent.
+fastnorm_status prepare(const Call<fastnorm_peer_allreduce_norm_args>& call, Allreduce* plan_of) {
+  NCCL_TRY(plan(call.handle, call.args, static_cast<std::byte*>(call.workspace), plan_of));
+  const fastnorm_nccl& h = *call.handle;
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  NCCL_TRY(of_library(fastnorm_norm_query(h.context, &call.norm, &info)));
-  if (call.elements == 0) return FASTNORM_OK;
-  NCCL_TRY(check(h.functions, "ncclAllReduce",
-                 h.functions.all_reduce(address_of(*call.args.x), workspace, call.elements,
-                                        call.type, kNcclSum, h.comm, stream)));
-  return of_library(fastnorm_norm(h.context, &call.norm, nullptr, 0, stream));
+  if (plan_of->by_peers) {
+    NCCL_TRY(of_library(fastnorm_peer_allreduce_norm_query(h.context, &plan_of->args, &info)));
+    return check_workspace(call.workspace, call.workspace_bytes, info.workspace_bytes);
+  }
+  NCCL_TRY(check_workspace(call.workspace, call.workspace_bytes, plan_of->workspace_bytes));
+  return of_library(fastnorm_norm_query(h.context, &plan_of->norm, &info));
+}
+
+// Ranks of this process that are peers on CPUs meet in their calls: each needs a thread.
+fastnorm_status require_streams(const fastnorm_nccl& h, size_t ranks) {
+  NCCL_REQUIRE(ranks == 1 || h.device.device_type == FASTNORM_DEVICE_CUDA,
+               FASTNORM_ERROR_UNSUPPORTED,
+               "%zu ranks are peers on a CPU and called together; nearest: "
+               "fastnorm_nccl_allreduce_norm from a thread of each",
+               ranks);
+  return FASTNORM_OK;
+}
+
+// The ranks of this process. All are checked before anything is sent.
+fastnorm_status run(std::span<const Call<fastnorm_peer_allreduce_norm_args>> local) {
+  std::vector<Allreduce> plans(local.size());
+  for (size_t i = 0; i < local.size(); ++i)
+    NCCL_TRY(name_rank(prepare(local[i], &plans[i]), "args", i, local.size()));
+  for (const Allreduce& p : plans) {
+    NCCL_REQUIRE(p.by_peers == plans[0].by_peers && (p.by_peers || p.elements == plans[0].elements),
+                 FASTNORM_ERROR_SHAPE,
+                 "args[%zu].x has another size than args[0].x; required: the same rows on all "
+                 "ranks",
+                 static_cast<size_t>(&p - plans.data()));
+  }
+  if (plans[0].by_peers) {
+    NCCL_TRY(require_streams(*local[0].handle, local.size()));
+    for (size_t i = 0; i < local.size(); ++i) {
+      NCCL_TRY(of_library(fastnorm_peer_allreduce_norm(local[i].handle->context, &plans[i].args,
+                                                       local[i].workspace, local[i].workspace_bytes,
+                                                       local[i].stream)));
+    }
+    return FASTNORM_OK;
+  }
+  if (plans[0].elements == 0) return FASTNORM_OK;
+  const fastnorm_nccl_functions& f = local[0].handle->functions;
+  NCCL_TRY(grouped(f, local.size(), [&](size_t i) {
+    return check(f, "ncclAllReduce",
+                 f.all_reduce(address_of(*plans[i].args.x), local[i].workspace, plans[i].elements,
+                              plans[i].type, kNcclSum, local[i].handle->comm, local[i].stream));
+  }));
+  for (size_t i = 0; i < local.size(); ++i) {
+    NCCL_TRY(of_library(
+        fastnorm_norm(local[i].handle->context, &plans[i].norm, nullptr, 0, local[i].stream)));
+  }
+  return FASTNORM_OK;
 }
 
 // --- sequence parallel
@@ -424,37 +574,66 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_nccl_sequence_n
   return FASTNORM_OK;
 }
 
-fastnorm_status gather_results(const fastnorm_nccl& h, const Sequence& call, void* stream) {
-  const fastnorm_nccl_functions& f = h.functions;
+fastnorm_status gather_results(std::span<const Call<fastnorm_nccl_sequence_norm_args>> local,
+                               const std::vector<Sequence>& plans) {
+  const fastnorm_nccl_functions& f = local[0].handle->functions;
   NCCL_TRY(check(f, "ncclGroupStart", f.group_start()));
   fastnorm_status status = FASTNORM_OK;
-  for (int i = 0; i < call.gathers && status == FASTNORM_OK; ++i) {
-    const Slice& slice = call.gathered[i];
-    status = check(
-        f, "ncclAllGather",
-        f.all_gather(slice.tensor.data, slice.all, slice.local_bytes, kNcclUint8, h.comm, stream));
+  for (size_t i = 0; i < local.size(); ++i) {
+    for (int g = 0; g < plans[i].gathers && status == FASTNORM_OK; ++g) {
+      const Slice& slice = plans[i].gathered[g];
+      status = check(f, "ncclAllGather",
+                     f.all_gather(slice.tensor.data, slice.all, slice.local_bytes, kNcclUint8,
+                                  local[i].handle->comm, local[i].stream));
+    }
   }
   const int ended = f.group_end();
   if (status != FASTNORM_OK) return status;
   return check(f, "ncclGroupEnd", ended);
 }
 
-fastnorm_status run(fastnorm_nccl* handle, const fastnorm_nccl_sequence_norm_args* args,
-                    void* workspace, size_t workspace_bytes, void* stream) {
-  Sequence call;
-  NCCL_TRY(plan(handle, args, static_cast<std::byte*>(workspace), &call));
-  const fastnorm_nccl& h = *handle;
-  NCCL_TRY(check_workspace(workspace, workspace_bytes, call.workspace_bytes));
+fastnorm_status prepare(const Call<fastnorm_nccl_sequence_norm_args>& call, Sequence* plan_of) {
+  NCCL_TRY(plan(call.handle, call.args, static_cast<std::byte*>(call.workspace), plan_of));
+  NCCL_TRY(check_workspace(call.workspace, call.workspace_bytes, plan_of->workspace_bytes));
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  NCCL_TRY(of_library(fastnorm_norm_query(h.context, &call.norm, &info)));
-  if (call.elements == 0) return FASTNORM_OK;
-  NCCL_TRY(check(h.functions, "ncclReduceScatter",
-                 h.functions.reduce_scatter(call.x, workspace, call.elements, call.type, kNcclSum,
-                                            h.comm, stream)));
-  NCCL_TRY(of_library(fastnorm_norm(h.context, &call.norm, nullptr, 0, stream)));
-  if (call.args.gather == 0) return FASTNORM_OK;
-  return gather_results(h, call, stream);
+  return of_library(fastnorm_norm_query(call.handle->context, &plan_of->norm, &info));
+}
+
+fastnorm_status run(std::span<const Call<fastnorm_nccl_sequence_norm_args>> local) {
+  std::vector<Sequence> plans(local.size());
+  for (size_t i = 0; i < local.size(); ++i)
+    NCCL_TRY(name_rank(prepare(local[i], &plans[i]), "args", i, local.size()));
+  for (const Sequence& p : plans) {
+    NCCL_REQUIRE(p.elements == plans[0].elements && p.args.gather == plans[0].args.gather,
+                 FASTNORM_ERROR_SHAPE,
+                 "args[%zu] has another size of x or another gather than args[0]; required: the "
+                 "same on all ranks",
+                 static_cast<size_t>(&p - plans.data()));
+  }
+  if (plans[0].elements == 0) return FASTNORM_OK;
+  const fastnorm_nccl_functions& f = local[0].handle->functions;
+  NCCL_TRY(grouped(f, local.size(), [&](size_t i) {
+    return check(f, "ncclReduceScatter",
+                 f.reduce_scatter(plans[i].x, local[i].workspace, plans[i].elements, plans[i].type,
+                                  kNcclSum, local[i].handle->comm, local[i].stream));
+  }));
+  for (size_t i = 0; i < local.size(); ++i) {
+    NCCL_TRY(of_library(
+        fastnorm_norm(local[i].handle->context, &plans[i].norm, nullptr, 0, local[i].stream)));
+  }
+  if (plans[0].args.gather == 0) return FASTNORM_OK;
+  return gather_results(local, plans);
+}
+
+// One rank, or several of this process, from the arguments of a function of the ABI.
+template <class Args>
+fastnorm_status run_all(fastnorm_nccl* const* handles, const Args* const* args,
+                        void* const* workspaces, size_t workspace_bytes, void* const* streams,
+                        int32_t count) {
+  NCCL_TRY(require_ranks(handles, count));
+  return run(std::span<const Call<Args>>(
+      calls_of(handles, args, workspaces, workspace_bytes, streams, count)));
 }
 
 }  // namespace
@@ -483,8 +662,27 @@ fastnorm_status fastnorm_nccl_version(int32_t* version) {
 fastnorm_status fastnorm_nccl_create(fastnorm_context* context, fastnorm_device device, void* comm,
                                      const fastnorm_nccl_options* options, void* stream,
                                      fastnorm_nccl** handle) {
-  return nccl::guarded(
-      [&] { return nccl::create(context, device, comm, options, stream, handle); });
+  return nccl::guarded([&]() -> fastnorm_status {
+    NCCL_REQUIRE(handle != nullptr, FASTNORM_ERROR_ARGUMENT,
+                 "handle is NULL; required: a pointer to receive the handle");
+    return nccl::create_all(&context, &device, &comm, options, &stream, 1, handle);
+  });
+}
+
+fastnorm_status fastnorm_nccl_create_all(fastnorm_context* const* contexts,
+                                         const fastnorm_device* devices, void* const* comms,
+                                         const fastnorm_nccl_options* options, void* const* streams,
+                                         int32_t count, fastnorm_nccl** handles) {
+  return nccl::guarded([&]() -> fastnorm_status {
+    NCCL_REQUIRE(count >= 1, FASTNORM_ERROR_ARGUMENT, "count is %d; required: >= 1", count);
+    NCCL_REQUIRE(contexts != nullptr && devices != nullptr && comms != nullptr,
+                 FASTNORM_ERROR_ARGUMENT, "%s is NULL; required: one of each rank",
+                 contexts == nullptr  ? "contexts"
+                 : devices == nullptr ? "devices"
+                                      : "comms");
+    return nccl::create_all(contexts, devices, comms, options, streams, static_cast<size_t>(count),
+                            handles);
+  });
 }
 
 void fastnorm_nccl_destroy(fastnorm_nccl* handle) { delete handle; }
@@ -519,7 +717,15 @@ fastnorm_status fastnorm_nccl_allreduce_norm(fastnorm_nccl* handle,
                                              const fastnorm_peer_allreduce_norm_args* args,
                                              void* workspace, size_t workspace_bytes,
                                              void* stream) {
-  return nccl::guarded([&] { return nccl::run(handle, args, workspace, workspace_bytes, stream); });
+  return nccl::guarded(
+      [&] { return nccl::run_all(&handle, &args, &workspace, workspace_bytes, &stream, 1); });
+}
+
+fastnorm_status fastnorm_nccl_allreduce_norm_all(
+    fastnorm_nccl* const* handles, const fastnorm_peer_allreduce_norm_args* const* args,
+    void* const* workspaces, size_t workspace_bytes, void* const* streams, int32_t count) {
+  return nccl::guarded(
+      [&] { return nccl::run_all(handles, args, workspaces, workspace_bytes, streams, count); });
 }
 
 fastnorm_status fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
@@ -537,7 +743,16 @@ fastnorm_status fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
 fastnorm_status fastnorm_nccl_sequence_norm(fastnorm_nccl* handle,
                                             const fastnorm_nccl_sequence_norm_args* args,
                                             void* workspace, size_t workspace_bytes, void* stream) {
-  return nccl::guarded([&] { return nccl::run(handle, args, workspace, workspace_bytes, stream); });
+  return nccl::guarded(
+      [&] { return nccl::run_all(&handle, &args, &workspace, workspace_bytes, &stream, 1); });
+}
+
+fastnorm_status fastnorm_nccl_sequence_norm_all(fastnorm_nccl* const* handles,
+                                                const fastnorm_nccl_sequence_norm_args* const* args,
+                                                void* const* workspaces, size_t workspace_bytes,
+                                                void* const* streams, int32_t count) {
+  return nccl::guarded(
+      [&] { return nccl::run_all(handles, args, workspaces, workspace_bytes, streams, count); });
 }
 
 const char* fastnorm_nccl_last_error(void) { return nccl::last_error().c_str(); }

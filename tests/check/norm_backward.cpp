@@ -41,6 +41,16 @@ fastnorm_dtype_id id_of(Type type) {
                               : FASTNORM_DTYPE_BF16;
 }
 
+constexpr float kBranchEps = 1e-5f, kSumScale = 0.8125f;
+
+// A sum over rows.
+struct SumOfRows {
+  const char* name;
+  const Placed& out;
+  Share share;
+  bool accumulate;
+};
+
 class NormBackwardRun {
  public:
   NormBackwardRun(const NormBackwardCase& what, Target& target) : c_(what), target_(target) {
@@ -55,6 +65,17 @@ class NormBackwardRun {
     options_.gate_act = c_.gate_act;
     options_.gate_before = c_.gate_before;
     options_.gate_from_rounded = c_.gate_from_rounded;
+    const BranchCase& b = c_.branch;
+    ref::NormBackwardBranch& to = options_.branch;
+    to.normalise = b.normalise;
+    to.kind = b.kind;
+    to.rounding = b.rounding;
+    to.eps = b.normalise ? kBranchEps : 0;
+    to.weight_offset = b.weight_offset;
+    to.rounded = b.rounded;
+    to.act = b.act;
+    if (b.alpha != 0) to.alpha = b.alpha;
+    if (b.has_sum_scale) to.sum_scale = kSumScale;
   }
 
   // Returns "", or what is wrong.
@@ -129,8 +150,10 @@ class NormBackwardRun {
   }
 
   void place_inputs();
+  void place_branch();
   void place_dy();
   void place_statistics();
+  void place_branch_statistics();
   void place_outputs();
   void describe(std::byte* block, fastnorm_norm_backward_args* args);
   std::vector<std::byte> before() const;
@@ -139,8 +162,12 @@ class NormBackwardRun {
   std::string compare(const std::vector<std::byte>& first, std::vector<std::byte> found) const;
   std::string compare_rows(const Placed& out, const char* name, std::vector<std::byte>* wanted,
                            std::vector<std::byte>* found) const;
-  std::string compare_sums(bool weights, std::vector<std::byte>* wanted,
-                           std::vector<std::byte>* found) const;
+  std::vector<SumOfRows> sums() const;
+  std::string compare_sum(const SumOfRows& sum, std::vector<std::byte>* wanted,
+                          std::vector<std::byte>* found) const;
+  void model_of(const SumOfRows& sum, int64_t rows, const ref::NormBackwardRows& at,
+                const ref::StoredSum& stored, std::vector<float>* values,
+                std::vector<ref::Range>* bounds) const;
   static std::string compare_row(const float* expected, const std::vector<ref::Range>& bounds,
                                  const Placed& out, int64_t at, std::byte* wanted,
                                  std::byte* found);
@@ -150,7 +177,10 @@ class NormBackwardRun {
   ref::NormBackwardOptions options_;
   Placed dy_, x_, weight_, mean_, rstd_, dresidual_in_, dx_, dresidual_, dweight_, dbias_;
   Placed gate_, bias_, dgate_;
+  Placed branch_, branch_weight_, branch_bias_, branch_mean_, branch_rstd_, residual_gate_;
+  Placed sum_scale_, dbranch_, dbranch_weight_, dbranch_bias_, dresidual_gate_;
   std::vector<float> means_, rstds_;  // of each row, passed or computed again
+  std::vector<float> branch_means_, branch_rstds_;
   int64_t bytes_ = 0;
 };
 
@@ -187,6 +217,28 @@ void NormBackwardRun::place_inputs() {
     place_parameters(&bias_, c_.bias, c_.share);
     fill(&bias_, ref::Pattern::kWeights, 8, groups(c_.share));
   }
+  place_branch();
+}
+
+void NormBackwardRun::place_branch() {
+  const BranchCase& b = c_.branch;
+  const auto parameter = [&](bool has, Placed* t, Type type, Share share, ref::Pattern pattern,
+                             int number) {
+    if (!has) return;
+    place_parameters(t, type, share);
+    fill(t, pattern, number, groups(share));
+  };
+  if (b.has_branch) {
+    place_rows(&branch_, c_.dtype, c_.n);
+    fill(&branch_, b.pattern, 9, c_.rows());
+  }
+  parameter(b.has_weight, &branch_weight_, b.weight, b.share, ref::Pattern::kWeights, 10);
+  parameter(b.has_bias, &branch_bias_, b.bias, b.bias_share, ref::Pattern::kWeights, 11);
+  parameter(b.has_gate, &residual_gate_, b.gate, b.gate_share, ref::Pattern::kNormal, 12);
+  if (!b.has_sum_scale) return;
+  sum_scale_.shape[2] = sum_scale_.strides[2] = 1;
+  take_room(&sum_scale_, 1);
+  sum_scale_.values = {kSumScale};
 }
 
 // The forward's statistics. If they are passed, they differ a little, so that a result from other
@@ -211,13 +263,47 @@ void NormBackwardRun::place_statistics() {
   mean_.values = means_;
 }
 
+void NormBackwardRun::place_branch_statistics() {
+  const BranchCase& b = c_.branch;
+  branch_means_.assign(static_cast<size_t>(c_.rows()), 0.0f);
+  branch_rstds_ = branch_means_;
+  if (!b.normalise) return;
+  ref::ModelScratch scratch;
+  const ref::NormBackwardOptions of_branch = ref::norm_backward_branch_options(options_);
+  for (int64_t r = 0; r < c_.rows(); ++r) {
+    float& mean = branch_means_[static_cast<size_t>(r)];
+    float& rstd = branch_rstds_[static_cast<size_t>(r)];
+    ref::norm_backward_statistics(of_branch, branch_.row(r), c_.n, target_.order, &scratch, &mean,
+                                  &rstd);
+    if (!b.has_statistics) continue;
+    rstd *= 1.125f;
+    if (b.kind == ref::Kind::kLayer) mean -= 0.25f;
+  }
+  if (!b.has_statistics) return;
+  place_rows(&branch_rstd_, Type::kF32, 1);
+  branch_rstd_.values = branch_rstds_;
+  if (b.kind != ref::Kind::kLayer) return;
+  place_rows(&branch_mean_, Type::kF32, 1);
+  branch_mean_.values = branch_means_;
+}
+
 void NormBackwardRun::place_outputs() {
+  const BranchCase& b = c_.branch;
+  const auto sum = [&](bool has, Placed* t, Type type, Share share, int number) {
+    if (!has) return;
+    place_parameters(t, type, share);
+    fill(t, ref::Pattern::kNormal, number, groups(share));
+  };
+  if (b.has_dbranch) b.in_place ? void(dbranch_ = branch_) : place_rows(&dbranch_, c_.dtype, c_.n);
+  sum(b.has_dweight, &dbranch_weight_, b.dweight, b.share, 13);
+  sum(b.has_dbias, &dbranch_bias_, b.dbias, b.bias_share, 14);
+  sum(b.has_dgate, &dresidual_gate_, b.dgate, b.gate_share, 15);
   if (c_.has_dx) {
     const Placed* const over = c_.in_place == InPlace::kDy            ? &dy_
                                : c_.in_place == InPlace::kX           ? &x_
                                : c_.in_place == InPlace::kDresidualIn ? &dresidual_in_
                                                                       : nullptr;
-    over != nullptr ? void(dx_ = *over) : place_rows(&dx_, c_.dtype, c_.n);
+    over != nullptr ? void(dx_ = *over) : place_rows(&dx_, c_.dx, c_.n);
   }
   if (c_.has_dresidual) {
     c_.dresidual_in_place ? void(dresidual_ = dresidual_in_)
@@ -229,14 +315,8 @@ void NormBackwardRun::place_outputs() {
                                                                       : nullptr;
     over != nullptr ? void(dgate_ = *over) : place_rows(&dgate_, c_.dgate, c_.n);
   }
-  if (c_.has_dweight) {
-    place_parameters(&dweight_, c_.dweight, c_.share);
-    fill(&dweight_, ref::Pattern::kNormal, 5, groups(c_.share));
-  }
-  if (c_.has_dbias) {
-    place_parameters(&dbias_, c_.dbias, c_.bias_share);
-    fill(&dbias_, ref::Pattern::kNormal, 6, groups(c_.bias_share));
-  }
+  sum(c_.has_dweight, &dweight_, c_.dweight, c_.share, 5);
+  sum(c_.has_dbias, &dbias_, c_.dbias, c_.bias_share, 6);
 }
 
 void NormBackwardRun::describe(std::byte* block, fastnorm_norm_backward_args* args) {
@@ -279,6 +359,30 @@ void NormBackwardRun::describe(std::byte* block, fastnorm_norm_backward_args* ar
   args->gate_position = c_.gate_before ? FASTNORM_GATE_BEFORE_NORM : FASTNORM_GATE_AFTER_NORM;
   args->gate_source = c_.gate_from_rounded ? FASTNORM_GATE_FROM_ROUNDED : FASTNORM_GATE_FROM_F32;
   if (c_.grouped) args->group_size = c_.n;
+  if (!c_.branch.present) return;
+  const BranchCase& b = c_.branch;
+  give(branch_, &args->branch), give(branch_weight_, &args->branch_weight);
+  give(branch_bias_, &args->branch_bias), give(branch_mean_, &args->branch_mean);
+  give(branch_rstd_, &args->branch_rstd), give(residual_gate_, &args->residual_gate);
+  give(sum_scale_, &args->sum_scale), give(dbranch_, &args->dbranch);
+  give(dbranch_weight_, &args->dbranch_weight), give(dbranch_bias_, &args->dbranch_bias);
+  give(dresidual_gate_, &args->dresidual_gate);
+  if (sum_scale_.present) {
+    sum_scale_.tensor.ndim = 1;
+    sum_scale_.tensor.shape = sum_scale_.shape + 2;
+    sum_scale_.tensor.strides = nullptr;
+  }
+  args->branch_kind = b.kind == ref::Kind::kRms ? FASTNORM_NORM_RMS : FASTNORM_NORM_LAYER;
+  args->branch_eps = options_.branch.eps;
+  args->branch_weight_offset = b.weight_offset;
+  args->branch_rounding = static_cast<fastnorm_rounding>(b.rounding);
+  args->branch_norm = b.normalise ? 1 : 0;
+  args->branch_rounded = b.rounded ? 1 : 0;
+  args->residual_gate_act = static_cast<fastnorm_activation>(b.act);
+  args->alpha = b.alpha;
+  if (b.accumulate_dweight) args->flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT;
+  if (b.accumulate_dbias) args->flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS;
+  if (b.accumulate_dgate) args->flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE;
 }
 
 // The block before a run: inputs, old sums where they count, and elsewhere bytes that are NaN in
@@ -300,11 +404,20 @@ std::vector<std::byte> NormBackwardRun::before() const {
                         &block[static_cast<size_t>(t.at(b, h))], t.columns);
     }
   };
-  for (const Placed* t : {&dy_, &x_, &mean_, &rstd_, &dresidual_in_, &gate_}) put_rows(*t);
+  for (const Placed* t : {&dy_, &x_, &mean_, &rstd_, &dresidual_in_, &gate_, &branch_,
+                          &branch_mean_, &branch_rstd_}) {
+    put_rows(*t);
+  }
   put_parameters(weight_, c_.share);
   put_parameters(bias_, c_.share);
-  if (c_.accumulate_dweight) put_parameters(dweight_, c_.share);
-  if (c_.accumulate_dbias) put_parameters(dbias_, c_.bias_share);
+  put_parameters(branch_weight_, c_.branch.share);
+  put_parameters(branch_bias_, c_.branch.bias_share);
+  put_parameters(residual_gate_, c_.branch.gate_share);
+  if (sum_scale_.present)
+    ref::encode_row(Type::kF32, sum_scale_.row(0), &block[static_cast<size_t>(sum_scale_.base)], 1);
+  for (const SumOfRows& sum : sums()) {
+    if (sum.accumulate) put_parameters(sum.out, sum.share);
+  }
   return block;
 }
 
@@ -318,7 +431,17 @@ ref::NormBackwardRow NormBackwardRun::row_of(int64_t r) const {
   row.mean = means_[static_cast<size_t>(r)];
   row.rstd = rstds_[static_cast<size_t>(r)];
   if (c_.has_gate) row.gate = gate_.row(r);
-  if (c_.has_bias) row.bias = bias_.row(group_of(c_.share, r / c_.heads, r % c_.heads));
+  const auto parameter = [&](const Placed& t, Share share) {
+    return t.present ? t.row(group_of(share, r / c_.heads, r % c_.heads)) : nullptr;
+  };
+  row.bias = parameter(bias_, c_.share);
+  if (!c_.branch.present) return row;
+  if (branch_.present) row.branch = branch_.row(r);
+  row.branch_weight = parameter(branch_weight_, c_.branch.share);
+  row.branch_bias = parameter(branch_bias_, c_.branch.bias_share);
+  row.residual_gate = parameter(residual_gate_, c_.branch.gate_share);
+  row.branch_mean = branch_means_[static_cast<size_t>(r)];
+  row.branch_rstd = branch_rstds_[static_cast<size_t>(r)];
   return row;
 }
 
@@ -358,51 +481,96 @@ std::string NormBackwardRun::compare_row(const float* expected,
 std::string NormBackwardRun::compare_rows(const Placed& out, const char* name,
                                           std::vector<std::byte>* wanted,
                                           std::vector<std::byte>* found) const {
-  std::vector<float> dh(static_cast<size_t>(c_.n)), of_gate(dh);
-  const bool gate = &out == &dgate_;
+  std::vector<float> dh(static_cast<size_t>(c_.n)), of_gate(dh), of_branch(dh);
+  const bool gate = &out == &dgate_, branch = &out == &dbranch_;
   for (int64_t r = 0; r < c_.rows(); ++r) {
     const ref::NormBackwardRow row = row_of(r);
-    ref::norm_backward_row_model(options_, row, target_.order, dh.data(),
-                                 gate ? of_gate.data() : nullptr);
+    if (c_.branch.present) {
+      ref::norm_backward_branch_model(options_, row, target_.order, dh.data(),
+                                      branch ? of_branch.data() : nullptr);
+    } else {
+      ref::norm_backward_row_model(options_, row, target_.order, dh.data(),
+                                   gate ? of_gate.data() : nullptr);
+    }
     const std::vector<ref::Range> bounds =
-        gate ? ref::norm_backward_dgate_bounds(options_, row, target_.order, out.dtype)
-             : ref::norm_backward_row_bounds(options_, row, target_.order, out.dtype);
+        gate     ? ref::norm_backward_dgate_bounds(options_, row, target_.order, out.dtype)
+        : branch ? ref::norm_backward_dbranch_bounds(options_, row, target_.order, out.dtype)
+                 : ref::norm_backward_row_bounds(options_, row, target_.order, out.dtype);
     const std::string finding =
-        compare_row(gate ? of_gate.data() : dh.data(), bounds, out,
-                    out.at(r / c_.heads, r % c_.heads), wanted->data(), found->data());
+        compare_row((gate     ? of_gate
+                     : branch ? of_branch
+                              : dh)
+                        .data(),
+                    bounds, out, out.at(r / c_.heads, r % c_.heads), wanted->data(), found->data());
     if (!finding.empty()) return std::string(name) + " row " + std::to_string(r) + " " + finding;
   }
   return "";
 }
 
-std::string NormBackwardRun::compare_sums(bool weights, std::vector<std::byte>* wanted,
-                                          std::vector<std::byte>* found) const {
-  const Placed& out = weights ? dweight_ : dbias_;
-  const Share share = weights ? c_.share : c_.bias_share;
-  const bool accumulate = weights ? c_.accumulate_dweight : c_.accumulate_dbias;
-  std::vector<float> sum(static_cast<size_t>(c_.n));
+std::vector<SumOfRows> NormBackwardRun::sums() const {
+  const BranchCase& b = c_.branch;
+  const SumOfRows all[] = {
+      {"dweight", dweight_, c_.share, c_.accumulate_dweight},
+      {"dbias", dbias_, c_.bias_share, c_.accumulate_dbias},
+      {"dbranch_weight", dbranch_weight_, b.share, b.accumulate_dweight},
+      {"dbranch_bias", dbranch_bias_, b.bias_share, b.accumulate_dbias},
+      {"dresidual_gate", dresidual_gate_, b.gate_share, b.accumulate_dgate},
+  };
+  std::vector<SumOfRows> wanted;
+  for (const SumOfRows& sum : all) {
+    if (sum.out.present) wanted.push_back(sum);
+  }
+  return wanted;
+}
+
+// The model and its bounds of a sum over so many rows.
+void NormBackwardRun::model_of(const SumOfRows& sum, int64_t rows, const ref::NormBackwardRows& at,
+                               const ref::StoredSum& stored, std::vector<float>* values,
+                               std::vector<ref::Range>* bounds) const {
+  const auto n = static_cast<size_t>(c_.n);
+  std::vector<float> of[5];
+  for (std::vector<float>& v : of) v.resize(n);
+  if (&sum.out == &dweight_ || &sum.out == &dbias_) {
+    ref::norm_backward_sums_model(options_, rows, c_.n, at, of[0].data(), of[1].data());
+    const bool weights = &sum.out == &dweight_;
+    *values = of[weights ? 0 : 1];
+    *bounds = weights ? ref::norm_backward_dweight_bounds(options_, rows, c_.n, at, stored)
+                      : ref::norm_backward_dbias_bounds(options_, rows, c_.n, at, stored);
+    return;
+  }
+  ref::norm_backward_branch_sums_model(options_, rows, c_.n, at, target_.order,
+                                       dbranch_weight_.present ? of[2].data() : nullptr,
+                                       dbranch_bias_.present ? of[3].data() : nullptr,
+                                       dresidual_gate_.present ? of[4].data() : nullptr);
+  const ref::BranchSumBounds all = ref::norm_backward_branch_sum_bounds(
+      options_, rows, c_.n, at, target_.order, {stored, stored, stored});
+  const int which = &sum.out == &dbranch_weight_ ? 2 : &sum.out == &dbranch_bias_ ? 3 : 4;
+  *values = of[which];
+  *bounds = which == 2 ? all.dweight : which == 3 ? all.dbias : all.dresidual_gate;
+}
+
+std::string NormBackwardRun::compare_sum(const SumOfRows& sum, std::vector<std::byte>* wanted,
+                                         std::vector<std::byte>* found) const {
+  const Placed& out = sum.out;
   for (int64_t b = 0; b < out.shape[0]; ++b) {
     for (int64_t h = 0; h < out.shape[1]; ++h) {
-      const int64_t group = group_of(share, b, h);
-      const std::vector<int64_t> rows = rows_of(share, group);
+      const int64_t group = group_of(sum.share, b, h);
+      const std::vector<int64_t> rows = rows_of(sum.share, group);
       const auto count = static_cast<int64_t>(rows.size());
-      if (count == 0 && accumulate) continue;  // not touched
+      if (count == 0 && sum.accumulate) continue;  // not touched
       const ref::NormBackwardRows at = [&](int64_t i) {
         return row_of(rows[static_cast<size_t>(i)]);
       };
-      const ref::StoredSum stored = {out.dtype, accumulate ? out.row(group) : nullptr};
-      ref::norm_backward_sums_model(options_, count, c_.n, at, weights ? sum.data() : nullptr,
-                                    weights ? nullptr : sum.data());
-      for (int64_t i = 0; accumulate && i < c_.n; ++i)
-        sum[static_cast<size_t>(i)] = out.row(group)[i] + sum[static_cast<size_t>(i)];
-      const std::vector<ref::Range> bounds =
-          weights ? ref::norm_backward_dweight_bounds(options_, count, c_.n, at, stored)
-                  : ref::norm_backward_dbias_bounds(options_, count, c_.n, at, stored);
+      std::vector<float> values;
+      std::vector<ref::Range> bounds;
+      model_of(sum, count, at, {out.dtype, sum.accumulate ? out.row(group) : nullptr}, &values,
+               &bounds);
+      for (int64_t i = 0; sum.accumulate && i < c_.n; ++i)
+        values[static_cast<size_t>(i)] = out.row(group)[i] + values[static_cast<size_t>(i)];
       const std::string finding =
-          compare_row(sum.data(), bounds, out, out.at(b, h), wanted->data(), found->data());
-      if (finding.empty()) continue;
-      return std::string(weights ? "dweight" : "dbias") + " row " + std::to_string(group) + " " +
-             finding;
+          compare_row(values.data(), bounds, out, out.at(b, h), wanted->data(), found->data());
+      if (!finding.empty())
+        return std::string(sum.name) + " row " + std::to_string(group) + " " + finding;
     }
   }
   return "";
@@ -417,8 +585,11 @@ std::string NormBackwardRun::compare(const std::vector<std::byte>& first,
   if (finding.empty() && c_.has_dresidual)
     finding = compare_rows(dresidual_, "dresidual", &wanted, &found);
   if (finding.empty() && c_.has_dgate) finding = compare_rows(dgate_, "dgate", &wanted, &found);
-  if (finding.empty() && c_.has_dweight) finding = compare_sums(true, &wanted, &found);
-  if (finding.empty() && c_.has_dbias) finding = compare_sums(false, &wanted, &found);
+  if (finding.empty() && dbranch_.present)
+    finding = compare_rows(dbranch_, "dbranch", &wanted, &found);
+  for (const SumOfRows& sum : sums()) {
+    if (finding.empty()) finding = compare_sum(sum, &wanted, &found);
+  }
   if (!finding.empty()) return finding;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i] != found[i]) return "byte " + std::to_string(i) + " of the block has changed";
@@ -459,6 +630,7 @@ std::string NormBackwardRun::run_once(Device& device) {
 
 std::string NormBackwardRun::run() {
   place_statistics();
+  place_branch_statistics();
   for (const std::unique_ptr<Device>& device : target_.devices) {
     std::string finding = run_once(*device);
     if (!finding.empty()) return finding;

@@ -11,6 +11,30 @@ constexpr int64_t kLengths[] = {1,    2,    3,    7,    8,    16,   31,   33,   
                                 96,   100,  128,  255,  256,  500,  512,  513,  768, 1000,
                                 1024, 1536, 2047, 2048, 2049, 3584, 4096, 5120, 8192};
 
+// The same for the branch of a call, whose T is known.
+void settle_branch(NormBackwardCase* c) {
+  BranchCase* b = &c->branch;
+  if (!b->normalise) {
+    b->has_weight = b->has_bias = b->has_statistics = b->rounded = false;
+    b->has_dbias = false;
+    b->kind = ref::Kind::kRms;
+    b->rounding = ref::Rounding::kOnce;
+  }
+  b->has_dweight = b->has_dweight && b->has_weight;
+  if (!b->has_weight) b->weight_offset = 0;
+  b->has_dgate = b->has_dgate && b->has_gate;
+  if (!b->has_gate) b->act = ref::Activation::kIdentity;
+  b->has_branch = b->has_branch || b->normalise || b->has_dgate;
+  b->present = b->has_branch || b->has_dbranch || b->has_sum_scale;
+  if (b->gate != Type::kF32) b->gate = c->dtype;
+  if (b->dgate != Type::kF32) b->dgate = b->gate;
+  if (b->dweight != Type::kF32) b->dweight = b->weight;
+  b->accumulate_dweight = b->accumulate_dweight && b->has_dweight;
+  b->accumulate_dbias = b->accumulate_dbias && b->has_dbias;
+  b->accumulate_dgate = b->accumulate_dgate && b->has_dgate;
+  b->in_place = b->in_place && b->has_dbranch && b->has_branch;
+}
+
 // Resolves settings that contradict each other.
 void settle(NormBackwardCase* c) {
   if (c->dy != Type::kF32) c->dy = c->dtype;
@@ -19,29 +43,34 @@ void settle(NormBackwardCase* c) {
   if (!c->has_gate) c->gate_act = ref::Activation::kIdentity;
   c->gate_from_rounded = c->gate_from_rounded && c->has_gate && !c->gate_before;
   c->has_bias = c->has_bias && c->has_gate;
+  settle_branch(c);
+  const bool sums = c->branch.has_dweight || c->branch.has_dbias || c->branch.has_dgate;
+  const bool of_branch = c->branch.has_dbranch || sums;
   if (c->gate_before) c->has_dresidual_in = c->has_dresidual = false;
   if (!c->has_weight) {
     c->has_dweight = false;
     c->weight_offset = 0;
-    if (!c->has_dbias && !c->has_dgate) c->has_dx = true;
+    if (!c->has_dbias && !c->has_dgate && !of_branch) c->has_dx = true;
   }
-  if (!c->has_dx && !c->has_dweight && !c->has_dgate) c->has_dbias = true;
+  if (!c->has_dx && !c->has_dweight && !c->has_dgate && !of_branch) c->has_dbias = true;
   if (c->grouped) {
     c->padding = 0;
     c->transposed = false;
     if (c->expand == Expand::kRows) c->expand = Expand::kNo;
   }
   // T is then dy's dtype if that has 16 bits, else x's.
-  if (!c->has_dx) c->dtype = c->dy == Type::kF32 ? c->x : c->dy;
-  c->has_dresidual = c->has_dresidual && c->has_dx && c->dresidual != c->dtype;
+  const bool branch_has_type = c->branch.has_branch || c->branch.has_dbranch;
+  if (!c->has_dx && !branch_has_type) c->dtype = c->dy == Type::kF32 ? c->x : c->dy;
+  if (!branch_has_type) c->dx = c->dtype;
+  settle_branch(c);
+  c->has_dresidual = c->has_dresidual && c->has_dx && c->dresidual != c->dx;
   if (c->dweight != Type::kF32) c->dweight = c->weight;
   c->accumulate_dweight = c->accumulate_dweight && c->has_dweight;
   c->accumulate_dbias = c->accumulate_dbias && c->has_dbias;
-  if (!c->has_dx ||
-      (c->in_place == InPlace::kDy && (c->dy != c->dtype || c->expand != Expand::kNo)) ||
-      (c->in_place == InPlace::kX && c->x != c->dtype) ||
+  if (!c->has_dx || (c->in_place == InPlace::kDy && (c->dy != c->dx || c->expand != Expand::kNo)) ||
+      (c->in_place == InPlace::kX && c->x != c->dx) ||
       (c->in_place == InPlace::kDresidualIn &&
-       (!c->has_dresidual_in || c->dresidual_in != c->dtype))) {
+       (!c->has_dresidual_in || c->dresidual_in != c->dx))) {
     c->in_place = InPlace::kNothing;
   }
   c->dresidual_in_place = c->dresidual_in_place && c->has_dresidual && c->has_dresidual_in &&
@@ -70,7 +99,39 @@ void add_gate(ref::Random* random, NormBackwardCase* c) {
   if (random->one_in(4)) c->gate_pattern = static_cast<ref::Pattern>(random->below(ref::kPatterns));
 }
 
-NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cuda, bool gated) {
+// What a random case has beside the plain call.
+enum class Beside : uint8_t { kNothing, kGate, kBranch };
+
+void add_branch(ref::Random* random, bool cuda, NormBackwardCase* c) {
+  BranchCase* b = &c->branch;
+  b->normalise = !random->one_in(3);
+  b->has_branch = random->one_in(2);
+  b->has_weight = !random->one_in(4), b->has_bias = random->one_in(2);
+  b->has_statistics = random->one_in(2), b->has_gate = random->one_in(2);
+  b->has_sum_scale = random->one_in(3), b->rounded = random->one_in(2);
+  b->has_dbranch = !random->one_in(4), b->has_dweight = !random->one_in(3);
+  b->has_dbias = random->one_in(2), b->has_dgate = !random->one_in(3);
+  b->accumulate_dweight = random->one_in(3), b->accumulate_dbias = random->one_in(3);
+  b->accumulate_dgate = random->one_in(3), b->in_place = random->one_in(2);
+  b->kind = random->one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
+  b->rounding = static_cast<ref::Rounding>(random->one_in(2) ? 0 : random->below(3));
+  b->weight_offset = random->one_in(3) ? 1.0f : 0.0f;
+  b->alpha = random->one_in(3) ? -0.375f : 0.0f;
+  b->act = static_cast<ref::Activation>(random->below(ref::kActivations));
+  b->weight = random->of(ref::kTypes), b->bias = random->of(ref::kTypes);
+  b->gate = random->one_in(3) ? Type::kF32 : c->dtype;
+  b->dgate = random->one_in(2) ? Type::kF32 : Type::kF16;
+  b->dweight = random->one_in(2) ? Type::kF32 : Type::kF16;
+  b->dbias = random->of(ref::kTypes);
+  const auto share = [&] {
+    return random->one_in(2) ? c->share : static_cast<Share>(random->below(cuda ? 3 : 4));
+  };
+  b->share = share(), b->bias_share = share(), b->gate_share = share();
+  if (random->one_in(3)) b->pattern = static_cast<ref::Pattern>(random->below(ref::kPatterns));
+  c->dx = random->one_in(2) ? c->dtype : random->of(ref::kTypes);
+}
+
+NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cuda, Beside beside) {
   NormBackwardCase c;
   c.n = random->of(kLengths);
   const int64_t most_rows = std::max<int64_t>(1, most_elements / c.n);
@@ -110,7 +171,9 @@ NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cu
   c.transposed = random->one_in(4);
   if (random->one_in(3)) c.pattern = static_cast<ref::Pattern>(random->below(ref::kPatterns));
   c.seed = random->next();
-  if (gated) add_gate(random, &c);
+  c.dx = c.dtype;
+  if (beside == Beside::kGate) add_gate(random, &c);
+  if (beside == Beside::kBranch) add_branch(random, cuda, &c);
   settle(&c);
   return c;
 }
@@ -128,7 +191,7 @@ void add_many_rows(bool reduced, std::vector<NormBackwardCase>* cases) {
         NormBackwardCase c;
         c.batch = reduced ? (shape.rows + 7) / 8 : shape.rows;
         c.n = shape.n;
-        c.dtype = c.x = c.dy = c.weight = type;
+        c.dtype = c.x = c.dy = c.weight = c.dx = type;
         c.kind = kind;
         c.has_dbias = kind == ref::Kind::kLayer;
         c.seed = cases->size();
@@ -145,7 +208,7 @@ void add_empty(std::vector<NormBackwardCase>* cases) {
       c.batch = 0;
       c.heads = 3;
       c.n = 70;
-      c.dtype = c.x = c.dy = c.weight = Type::kBF16;
+      c.dtype = c.x = c.dy = c.weight = c.dx = Type::kBF16;
       c.share = share;
       c.has_dbias = true;
       c.accumulate_dweight = accumulate;
@@ -157,6 +220,37 @@ void add_empty(std::vector<NormBackwardCase>* cases) {
 const char* name_of(Share share) {
   constexpr const char* kNames[] = {"[n]", "[heads,n]", "[batch,1,n]", "[batch,heads,n]"};
   return kNames[static_cast<int>(share)];
+}
+
+}  // namespace
+
+namespace {
+
+std::string text_of(const BranchCase& b) {
+  constexpr const char* kRoundings[] = {"", " normalized", " every-step"};
+  constexpr const char* kActivations[] = {"identity", "silu", "sigmoid", "tanh"};
+  std::string s = " branch";
+  const auto put = [&s](bool there, const std::string& text) {
+    if (there) s += " " + text;
+  };
+  const auto sum = [&](bool there, const char* name, ref::Type type, Share share,
+                       bool accumulates) {
+    put(there, std::string(name) + " " + ref::name_of(type) + name_of(share) +
+                   (accumulates ? " accumulate" : ""));
+  };
+  put(!b.has_branch, "absent"), put(b.normalise, b.kind == ref::Kind::kRms ? "rms" : "layer");
+  put(b.normalise && !b.has_statistics, "recomputed"), put(b.rounded, "rounded");
+  s += kRoundings[static_cast<int>(b.rounding)];
+  sum(b.has_weight, "weight", b.weight, b.share, false);
+  sum(b.has_bias, "bias", b.bias, b.bias_share, false);
+  sum(b.has_gate, kActivations[static_cast<int>(b.act)], b.gate, b.gate_share, false);
+  put(b.alpha != 0, "alpha"), put(b.has_sum_scale, "sum_scale"),
+      put(b.weight_offset != 0, "offset");
+  put(b.has_dbranch, b.in_place ? "dbranch in place" : "dbranch");
+  sum(b.has_dweight, "dweight", b.dweight, b.share, b.accumulate_dweight);
+  sum(b.has_dbias, "dbias", b.dbias, b.bias_share, b.accumulate_dbias);
+  sum(b.has_dgate, "dgate", b.dgate, b.gate_share, b.accumulate_dgate);
+  return s + " " + ref::name_of(b.pattern);
 }
 
 }  // namespace
@@ -189,6 +283,7 @@ std::string NormBackwardCase::text() const {
   if (shift != 0) s += " shift " + std::to_string(shift);
   if (transposed) s += " transposed";
   if (grouped) s += " grouped";
+  if (branch.present) s += std::string(" dx ") + ref::name_of(dx) + text_of(branch);
   if (!has_gate) return s + " " + ref::name_of(pattern);
   constexpr const char* kActivations[] = {"identity", "silu", "sigmoid", "tanh"};
   constexpr const char* kGatePlaces[] = {"", " dgate over gate", " dgate over dy"};
@@ -208,8 +303,10 @@ std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options&
   ref::Random random(20261127);
   const int count = options.reduced ? 300 : 1500;
   const int64_t most_elements = options.reduced ? 1 << 13 : 1 << 15;
-  for (int i = 0; i < count; ++i) cases.push_back(random_case(&random, most_elements, cuda, false));
-  for (int i = 0; i < count; ++i) cases.push_back(random_case(&random, most_elements, cuda, true));
+  for (const Beside beside : {Beside::kNothing, Beside::kGate, Beside::kBranch}) {
+    for (int i = 0; i < count; ++i)
+      cases.push_back(random_case(&random, most_elements, cuda, beside));
+  }
   return cases;
 }
 

@@ -24,6 +24,24 @@ enum class InPlace : uint8_t { kNothing, kDy, kX, kDresidualIn };
 // The input that dgate overwrites.
 enum class GateInPlace : uint8_t { kNothing, kGate, kDy };
 
+// The forward's branch: what of it is given and wanted.
+struct BranchCase {
+  bool present = false;  // branch or one of its outputs
+  bool normalise = false, has_branch = false, has_weight = false, has_bias = false;
+  bool has_statistics = false, has_gate = false, has_sum_scale = false, rounded = false;
+  bool has_dbranch = false, has_dweight = false, has_dbias = false, has_dgate = false;
+  bool accumulate_dweight = false, accumulate_dbias = false, accumulate_dgate = false;
+  bool in_place = false;  // dbranch overwrites branch
+  ref::Kind kind = ref::Kind::kRms;
+  ref::Rounding rounding = ref::Rounding::kOnce;
+  float weight_offset = 0, alpha = 0;
+  ref::Activation act = ref::Activation::kIdentity;
+  ref::Type weight = ref::Type::kF32, bias = ref::Type::kF32, gate = ref::Type::kF32;
+  ref::Type dweight = ref::Type::kF32, dbias = ref::Type::kF32, dgate = ref::Type::kF32;
+  Share share = Share::kAll, bias_share = Share::kAll, gate_share = Share::kAll;
+  ref::Pattern pattern = ref::Pattern::kNormal;
+};
+
 struct NormBackwardCase {
   int64_t batch = 1, heads = 1, n = 1;
   ref::Type dtype = ref::Type::kF32;  // T
@@ -50,6 +68,8 @@ struct NormBackwardCase {
   ref::Type gate = ref::Type::kF32, dgate = ref::Type::kF32, bias = ref::Type::kF32;
   GateInPlace gate_in_place = GateInPlace::kNothing;
   ref::Pattern gate_pattern = ref::Pattern::kNormal;
+  BranchCase branch;
+  ref::Type dx = ref::Type::kF32;  // T without a branch
   ref::Pattern pattern = ref::Pattern::kNormal;
   uint64_t seed = 0;
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`fastnorm peer bench` with ranks as threads of the CPU: the program compares the results itself."""
+"""`fastnorm peer`: "explain" plans, "bench" runs ranks as threads of the CPU and compares the
+results itself."""
 
 import subprocess
 import sys
@@ -53,8 +54,32 @@ def test_compare_peers(program):
     cases.check("compare_peers: times", rows and all(r["us"] > 0 for r in rows), rows)
 
 
+# Kernels of ranks whose GPU is not there.
+EXPLAINED = {
+    "one-shot": (("--rows", 8, "--columns", 4096), "peer bf16 one-shot", 1),
+    "two-shot": (("--rows", 1024, "--columns", 4096, "--ranks", 4), "peer bf16 two-shot", 1),
+    "unaligned": (("--rows", 3, "--columns", 4100), "bf16 add rms once store unaligned", 2),
+    "sharded": (("--sharded", "--rows", 32, "--columns", 3072, "--columns2", 512),
+                "peer bf16 sharded", 1),
+    "many sharded rows": (("--sharded", "--rows", 4096, "--columns", 3072), "norm_heads bf16", 3),
+}
+
+
+def test_explain(program):
+    cases = program.cases
+    for name, (options, kernel, launches) in EXPLAINED.items():
+        result = program.json(f"explain: {name}", "peer", "explain", "--device", "sm_90", *options)
+        cases.check(f"explain: {name}: kernel", kernel in result.get("kernel", ""), result)
+        cases.equal(f"explain: {name}: launches", result.get("launches"), launches)
+        cases.check(f"explain: {name}: bytes", result.get("bytes_read", 0) > 0, result)
+    text = program.expect("explain: text", SUCCESS, "peer", "explain", "--rows", 4)
+    for part in ("kernel ", "workspace ", "reads "):
+        cases.check(f"explain: text: {part}", part in text, text)
+
+
 def test(program):
     cases = program.cases
+    test_explain(program)
     for name, options in CASES.items():
         result = program.json(name, "peer", "bench", *options, *QUICK)
         sharded = "--sharded" in options
@@ -81,6 +106,9 @@ def test(program):
     test_compare_peers(program)
     for name, (options, says) in REFUSED.items():
         program.expect(name, USAGE, "peer", "bench", *options, says=says)
+    for name in ("columns2 alone", "codes of sharded rows", "one rank"):
+        options, says = REFUSED[name]
+        program.expect(f"explain: {name}", USAGE, "peer", "explain", *options, says=says)
 
 
 main(test)

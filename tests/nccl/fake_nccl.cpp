@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -79,6 +82,24 @@ bool begin(Comm& comm, int operation) {
   return !fails;
 }
 
+// Operations between this thread's ncclGroupStart and ncclGroupEnd, by communicator.
+struct Pending {
+  int depth = 0;
+  std::map<Comm*, std::vector<std::function<void()>>> operations;
+};
+thread_local Pending pending;
+
+// Now, or when the thread's group ends.
+template <typename Operation>
+int run(Comm& comm, Operation operation) {
+  if (pending.depth > 0) {
+    pending.operations[&comm].emplace_back(operation);
+  } else {
+    operation();
+  }
+  return 0;
+}
+
 // Elements first, first + 1, .. of the ranks' sum.
 void reduce(Comm& comm, const void* from, void* to, size_t first, size_t count, int dtype) {
   Group& group = *comm.group;
@@ -94,6 +115,18 @@ void reduce(Comm& comm, const void* from, void* to, size_t first, size_t count, 
   }
   group.meet();
   if (count != 0) std::memcpy(to, sums.data(), sums.size());
+}
+
+void gather(Comm& comm, const void* from, void* to, size_t bytes) {
+  Group& group = *comm.group;
+  group.from[static_cast<size_t>(comm.rank)] = static_cast<const std::byte*>(from);
+  group.meet();
+  for (int r = 0; r < group.ranks; ++r) {
+    std::byte* const at = static_cast<std::byte*>(to) + static_cast<size_t>(r) * bytes;
+    const std::byte* const part = group.from[static_cast<size_t>(r)];
+    if (at != part && bytes != 0) std::memcpy(at, part, bytes);
+  }
+  group.meet();
 }
 
 }  // namespace
@@ -130,8 +163,23 @@ int ncclCommCuDevice(void* comm, int* device) {
   *device = static_cast<Comm*>(comm)->device;
   return 0;
 }
-int ncclGroupStart() { return 0; }
-int ncclGroupEnd() { return 0; }
+int ncclGroupStart() {
+  ++pending.depth;
+  return 0;
+}
+int ncclGroupEnd() {
+  if (--pending.depth > 0) return 0;
+  // Ranks meet, so that each has a thread.
+  std::vector<std::thread> threads;
+  for (const auto& [comm, operations] : pending.operations) {
+    threads.emplace_back([&operations] {
+      for (const auto& operation : operations) operation();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  pending.operations.clear();
+  return 0;
+}
 const char* ncclGetErrorString(int result) {
   return result == kInvalidArgument ? "invalid argument" : "unknown";
 }
@@ -139,31 +187,20 @@ const char* ncclGetErrorString(int result) {
 int ncclAllReduce(const void* from, void* to, size_t count, int dtype, int op, void* comm, void*) {
   Comm& c = *static_cast<Comm*>(comm);
   if (!begin(c, FAKE_ALL_REDUCE) || op != 0 || bytes_of(dtype) < 2) return kInvalidArgument;
-  reduce(c, from, to, 0, count, dtype);
-  return 0;
+  return run(c, [=, &c] { reduce(c, from, to, 0, count, dtype); });
 }
 
 int ncclReduceScatter(const void* from, void* to, size_t count, int dtype, int op, void* comm,
                       void*) {
   Comm& c = *static_cast<Comm*>(comm);
   if (!begin(c, FAKE_REDUCE_SCATTER) || op != 0 || bytes_of(dtype) < 2) return kInvalidArgument;
-  reduce(c, from, to, static_cast<size_t>(c.rank) * count, count, dtype);
-  return 0;
+  return run(c,
+             [=, &c] { reduce(c, from, to, static_cast<size_t>(c.rank) * count, count, dtype); });
 }
 
 int ncclAllGather(const void* from, void* to, size_t count, int dtype, void* comm, void*) {
   Comm& c = *static_cast<Comm*>(comm);
   if (!begin(c, FAKE_ALL_GATHER) || bytes_of(dtype) == 0) return kInvalidArgument;
-  Group& group = *c.group;
-  const size_t bytes = count * bytes_of(dtype);
-  group.from[static_cast<size_t>(c.rank)] = static_cast<const std::byte*>(from);
-  group.meet();
-  for (int r = 0; r < group.ranks; ++r) {
-    std::byte* const at = static_cast<std::byte*>(to) + static_cast<size_t>(r) * bytes;
-    const std::byte* const part = group.from[static_cast<size_t>(r)];
-    if (at != part && bytes != 0) std::memcpy(at, part, bytes);
-  }
-  group.meet();
-  return 0;
+  return run(c, [=, &c] { gather(c, from, to, count * bytes_of(dtype)); });
 }
 }

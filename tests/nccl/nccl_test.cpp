@@ -54,11 +54,26 @@ struct Result {
   std::string text;
 };
 
+// 256-byte aligned.
+struct Room {
+  explicit Room(uint64_t bytes) : memory(bytes + 256) {}
+  void* at() {
+    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256);
+  }
+  std::vector<char> memory;
+};
+
+// Of the call that this thread has just made.
+Result result_of(fastnorm_status status) {
+  return {status, status == FASTNORM_OK ? "" : fastnorm_nccl_last_error()};
+}
+
 // Ranks with a context, a communicator, a handle and a thread each.
 class Ranks {
  public:
+  // `together`: one thread creates all handles.
   Ranks(int ranks, fastnorm_dtype_id dtype, uint32_t flags, int64_t peer_bytes = 0,
-        const std::function<void(int, fastnorm_nccl_options&)>& change = {})
+        const std::function<void(int, fastnorm_nccl_options&)>& change = {}, bool together = false)
       : count(ranks),
         comms(static_cast<size_t>(ranks)),
         contexts(comms.size()),
@@ -67,7 +82,7 @@ class Ranks {
     for (fastnorm_context*& context : contexts) {
       EXPECT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, nullptr, &context), FASTNORM_OK);
     }
-    created = run([&](int r) {
+    const auto options_of = [&](int r) {
       fastnorm_nccl_options options = {};
       options.struct_size = sizeof options;
       options.dtype = dtype;
@@ -75,6 +90,18 @@ class Ranks {
       options.flags = flags;
       options.peer_bytes = peer_bytes;
       if (change) change(r, options);
+      return options;
+    };
+    if (together) {
+      const fastnorm_nccl_options options = options_of(0);
+      const std::vector<fastnorm_device> devices(comms.size(), {FASTNORM_DEVICE_CPU, 0});
+      created.push_back(
+          result_of(fastnorm_nccl_create_all(contexts.data(), devices.data(), comms.data(),
+                                             &options, nullptr, ranks, handles.data())));
+      return;
+    }
+    created = run([&](int r) {
+      const fastnorm_nccl_options options = options_of(r);
       const auto at = static_cast<size_t>(r);
       return fastnorm_nccl_create(contexts[at], {FASTNORM_DEVICE_CPU, 0}, comms[at], &options,
                                   nullptr, &handles[at]);
@@ -91,14 +118,35 @@ class Ranks {
     std::vector<Result> results(static_cast<size_t>(count));
     std::vector<std::thread> threads;
     for (int r = 0; r < count; ++r) {
-      threads.emplace_back([&, r] {
-        Result& result = results[static_cast<size_t>(r)];
-        result.status = body(r);
-        if (result.status != FASTNORM_OK) result.text = fastnorm_nccl_last_error();
-      });
+      threads.emplace_back([&, r] { results[static_cast<size_t>(r)] = result_of(body(r)); });
     }
     for (std::thread& thread : threads) thread.join();
     return results;
+  }
+  // The ranks' calls, of a thread each or together.
+  template <class Args, typename Query, typename One, typename All>
+  std::vector<Result> call(const std::vector<Args>& args, bool together, Query query, One one,
+                           All all) {
+    std::vector<Room> rooms;
+    std::vector<const Args*> pointers;
+    uint64_t bytes = 0;
+    for (size_t r = 0; r < args.size(); ++r) {
+      fastnorm_info info = {};
+      info.struct_size = sizeof info;
+      EXPECT_EQ(query(handles[r], &args[r], &info), FASTNORM_OK) << fastnorm_nccl_last_error();
+      bytes = info.workspace_bytes;
+      rooms.emplace_back(bytes);
+      pointers.push_back(&args[r]);
+    }
+    if (!together) {
+      return run([&](int r) {
+        const auto at = static_cast<size_t>(r);
+        return one(handles[at], &args[at], rooms[at].at(), bytes, nullptr);
+      });
+    }
+    std::vector<void*> spaces;
+    for (Room& room : rooms) spaces.push_back(room.at());
+    return {result_of(all(handles.data(), pointers.data(), spaces.data(), bytes, nullptr, count))};
   }
   bool all_created() const {
     for (const Result& result : created) {
@@ -170,15 +218,6 @@ Array sum_of(const std::vector<Array>& parts, const std::vector<int64_t>& shape)
   return sum;
 }
 
-// 256-byte aligned.
-struct Room {
-  explicit Room(uint64_t bytes) : memory(bytes + 256) {}
-  void* at() {
-    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256);
-  }
-  std::vector<char> memory;
-};
-
 class Nccl : public testing::Test {
  protected:
   void SetUp() override {
@@ -213,9 +252,11 @@ TEST_F(Nccl, BothWaysOfAnAllReduce) {
   const std::vector<int64_t> shape = {6, 40};
   for (const int count : {2, 3}) {
     for (const bool quantised : {false, true}) {
-      for (const int way : {0, 1, 2}) {
-        Ranks ranks(count, FASTNORM_DTYPE_F32, way == 1 ? FASTNORM_NCCL_NO_PEERS : 0,
-                    way == 2 ? 6 * 40 * 4 - 1 : 0);
+      // 0: peers. 1: NCCL. 2: peers, but not for so many bytes. 3: NCCL, called by one thread.
+      for (const int way : {0, 1, 2, 3}) {
+        const bool no_peers = way == 1 || way == 3, together = way == 3;
+        Ranks ranks(count, FASTNORM_DTYPE_F32, no_peers ? FASTNORM_NCCL_NO_PEERS : 0,
+                    way == 2 ? 6 * 40 * 4 - 1 : 0, {}, together);
         ASSERT_TRUE(ranks.all_created());
         const auto size = static_cast<size_t>(count);
         std::vector<Array> x(size, Array(shape)), y(size, Array(shape)), h(size, Array(shape)),
@@ -236,23 +277,16 @@ TEST_F(Nccl, BothWaysOfAnAllReduce) {
           args.scale = scale[i].tensor();
         };
         for (size_t r = 0; r < size; ++r) x[r].fill(static_cast<int>(r));
-        const auto results = ranks.run([&](int r) -> fastnorm_status {
-          const auto at = static_cast<size_t>(r);
-          fastnorm_peer_allreduce_norm_args args = {};
-          set(args, at);
-          args.x = x[at].tensor();
-          fastnorm_info info = {};
-          info.struct_size = sizeof info;
-          if (const fastnorm_status status =
-                  fastnorm_nccl_allreduce_norm_query(ranks.handles[at], &args, &info);
-              status != FASTNORM_OK)
-            return status;
-          Room room(info.workspace_bytes);
-          return fastnorm_nccl_allreduce_norm(ranks.handles[at], &args, room.at(),
-                                              info.workspace_bytes, nullptr);
-        });
+        std::vector<fastnorm_peer_allreduce_norm_args> args(size);
+        for (size_t r = 0; r < size; ++r) {
+          set(args[r], r);
+          args[r].x = x[r].tensor();
+        }
+        const auto results =
+            ranks.call(args, together, fastnorm_nccl_allreduce_norm_query,
+                       fastnorm_nccl_allreduce_norm, fastnorm_nccl_allreduce_norm_all);
         for (const Result& result : results) ASSERT_EQ(result.status, FASTNORM_OK) << result.text;
-        EXPECT_EQ(ranks.are_peers(0), way != 1);
+        EXPECT_EQ(ranks.are_peers(0), !no_peers);
         EXPECT_EQ(ranks.calls(0, FAKE_ALL_REDUCE), way == 0 ? 0 : 1);
         const std::vector<Array> found_y = y, found_h = h, found_codes = codes, found_scale = scale;
         Array sum = sum_of(x, shape);
@@ -273,9 +307,12 @@ TEST_F(Nccl, BothWaysOfAnAllReduce) {
 
 TEST_F(Nccl, SequenceParallel) {
   const std::vector<int64_t> shape = {6, 32}, local = {2, 32};
-  for (const int gather : {0, 1}) {
-    Ranks ranks(3, FASTNORM_DTYPE_F32, 0);
+  for (const int way : {0, 1, 2, 3}) {
+    const int gather = way % 2;
+    const bool together = way >= 2;
+    Ranks ranks(3, FASTNORM_DTYPE_F32, 0, 0, {}, together);
     ASSERT_TRUE(ranks.all_created());
+    EXPECT_TRUE(ranks.are_peers(2));
     std::vector<Array> x(3, Array(shape)), y(3, Array(shape)), h(3, Array(local)),
         residual(3, Array(local)), codes(3, Array(shape, FASTNORM_DTYPE_F8_E4M3FN)),
         scale(3, Array({6, 1}, FASTNORM_DTYPE_F8_E8M0FNU));
@@ -295,27 +332,19 @@ TEST_F(Nccl, SequenceParallel) {
       args.quantized = codes[i].tensor();
       args.scale = scale[i].tensor();
     };
-    const auto results = ranks.run([&](int r) -> fastnorm_status {
-      const auto at = static_cast<size_t>(r);
-      fastnorm_norm_args norm = {};
-      set(norm, at);
-      norm.x = x[at].tensor();
-      norm.residual = residual[at].tensor();
-      norm.residual_out = h[at].tensor();
-      fastnorm_nccl_sequence_norm_args args = {};
-      args.struct_size = sizeof args;
-      args.norm = &norm;
-      args.gather = gather;
-      fastnorm_info info = {};
-      info.struct_size = sizeof info;
-      if (const fastnorm_status status =
-              fastnorm_nccl_sequence_norm_query(ranks.handles[at], &args, &info);
-          status != FASTNORM_OK)
-        return status;
-      Room room(info.workspace_bytes);
-      return fastnorm_nccl_sequence_norm(ranks.handles[at], &args, room.at(), info.workspace_bytes,
-                                         nullptr);
-    });
+    std::vector<fastnorm_norm_args> norms(3);
+    std::vector<fastnorm_nccl_sequence_norm_args> args(3);
+    for (size_t r = 0; r < 3; ++r) {
+      set(norms[r], r);
+      norms[r].x = x[r].tensor();
+      norms[r].residual = residual[r].tensor();
+      norms[r].residual_out = h[r].tensor();
+      args[r].struct_size = sizeof args[r];
+      args[r].norm = &norms[r];
+      args[r].gather = gather;
+    }
+    const auto results = ranks.call(args, together, fastnorm_nccl_sequence_norm_query,
+                                    fastnorm_nccl_sequence_norm, fastnorm_nccl_sequence_norm_all);
     for (const Result& result : results) ASSERT_EQ(result.status, FASTNORM_OK) << result.text;
     EXPECT_EQ(ranks.calls(1, FAKE_REDUCE_SCATTER), 1);
     EXPECT_EQ(ranks.calls(1, FAKE_ALL_GATHER), 2 + 3 * gather);  // two at creation
@@ -444,6 +473,59 @@ TEST_F(Nccl, Refusals) {
   Array amax({1});
   norm.amax = amax.tensor();
   expect(run_sequence(), FASTNORM_ERROR_UNSUPPORTED, "amax is given");
+}
+
+// Several ranks of one thread: what is refused names the rank, and nothing is sent.
+TEST_F(Nccl, RefusalsTogether) {
+  Ranks ranks(2, FASTNORM_DTYPE_F32, FASTNORM_NCCL_NO_PEERS, 0, {}, true);
+  ASSERT_TRUE(ranks.all_created());
+  Array x({4, 8}), y({4, 8}), less({2, 8});
+  std::vector<fastnorm_peer_allreduce_norm_args> args(2);
+  for (auto& a : args) a.struct_size = sizeof a, a.x = x.tensor(), a.y = y.tensor();
+  const fastnorm_peer_allreduce_norm_args* const pointers[] = {&args[0], &args[1]};
+  Room room(1024), second(1024);
+  void* const spaces[] = {room.at(), second.at()};
+  const auto run = [&](int32_t count = 2) {
+    return fastnorm_nccl_allreduce_norm_all(ranks.handles.data(), pointers, spaces, 1024, nullptr,
+                                            count);
+  };
+  const auto expect = [&](fastnorm_status found, fastnorm_status wanted, const char* text) {
+    EXPECT_EQ(found, wanted);
+    EXPECT_TRUE(has(fastnorm_nccl_last_error(), text)) << fastnorm_nccl_last_error();
+  };
+  expect(run(0), FASTNORM_ERROR_ARGUMENT, "count is 0; required: >= 1");
+  args[1].eps = -1;
+  expect(run(), FASTNORM_ERROR_ARGUMENT, "args[1]: ");
+  args[1].eps = 0;
+  args[1].x = less.tensor(), args[1].y = less.tensor();
+  expect(run(), FASTNORM_ERROR_SHAPE, "args[1].x has another size than args[0].x");
+  expect(fastnorm_nccl_allreduce_norm_all(nullptr, pointers, spaces, 1024, nullptr, 2),
+         FASTNORM_ERROR_ARGUMENT, "handles is NULL");
+  expect(fastnorm_nccl_allreduce_norm_all(ranks.handles.data(), nullptr, spaces, 1024, nullptr, 2),
+         FASTNORM_ERROR_ARGUMENT, "args is NULL");
+  EXPECT_EQ(ranks.calls(0, FAKE_ALL_REDUCE), 0);
+
+  fastnorm_nccl_options options = {};
+  options.struct_size = sizeof options;
+  options.dtype = FASTNORM_DTYPE_F32;
+  options.max_columns = 16;
+  const fastnorm_device devices[] = {{FASTNORM_DEVICE_CPU, 0}, {FASTNORM_DEVICE_CPU, 0}};
+  void* const comms[] = {ranks.comms[0], nullptr};
+  fastnorm_nccl* handles[2] = {};
+  const auto create = [&](fastnorm_context* const* contexts, int32_t count) {
+    return fastnorm_nccl_create_all(contexts, devices, comms, &options, nullptr, count, handles);
+  };
+  expect(create(ranks.contexts.data(), 2), FASTNORM_ERROR_ARGUMENT, "rank[1]: comm is NULL");
+  expect(create(ranks.contexts.data(), 0), FASTNORM_ERROR_ARGUMENT, "count is 0");
+  expect(create(nullptr, 2), FASTNORM_ERROR_ARGUMENT, "contexts is NULL");
+  EXPECT_EQ(handles[0], nullptr);
+
+  // Peers on a CPU meet, which one thread cannot.
+  Ranks peers(2, FASTNORM_DTYPE_F32, 0, 0, {}, true);
+  ASSERT_TRUE(peers.all_created());
+  args[1].x = x.tensor(), args[1].y = y.tensor();
+  expect(fastnorm_nccl_allreduce_norm_all(peers.handles.data(), pointers, spaces, 1024, nullptr, 2),
+         FASTNORM_ERROR_UNSUPPORTED, "2 ranks are peers on a CPU");
 }
 
 TEST(NcclFunctions, MustBeThere) {

@@ -198,6 +198,94 @@ void norm_backward_row_model(const NormBackwardOptions& o, const NormBackwardRow
   }
 }
 
+NormBackwardOptions norm_backward_branch_options(const NormBackwardOptions& o) {
+  NormBackwardOptions of_branch;
+  of_branch.dtype = of_branch.x_dtype = o.dtype;
+  of_branch.kind = o.branch.kind;
+  of_branch.rounding = o.branch.rounding;
+  of_branch.eps = o.branch.eps;
+  of_branch.weight_offset = o.branch.weight_offset;
+  of_branch.gate_from_rounded = o.branch.rounded;
+  return of_branch;
+}
+
+NormBackwardRow norm_backward_branch_row(const NormBackwardRow& row) {
+  NormBackwardRow of_branch;
+  of_branch.n = row.n;
+  of_branch.x = row.branch;
+  of_branch.weight = row.branch_weight;
+  of_branch.bias = row.branch_bias;
+  of_branch.mean = row.branch_mean;
+  of_branch.rstd = row.branch_rstd;
+  return of_branch;
+}
+
+namespace {
+
+// r and du of a row.
+struct BranchGradients {
+  std::vector<float> r, du;
+};
+
+BranchGradients branch_gradients(const NormBackwardOptions& o, const NormBackwardRow& row,
+                                 Order order) {
+  const auto count = static_cast<size_t>(row.n);
+  BranchGradients g = {std::vector<float>(count), std::vector<float>(count)};
+  norm_backward_row_model(o, row, order, g.r.data());
+  for (size_t i = 0; i < count; ++i) {
+    g.r[i] = g.r[i] * o.branch.sum_scale;
+    float k = o.branch.alpha;
+    if (row.residual_gate != nullptr) k = activate(o.branch.act, row.residual_gate[i]) * k;
+    g.du[i] = g.r[i] * k;
+  }
+  return g;
+}
+
+}  // namespace
+
+void norm_backward_branch_model(const NormBackwardOptions& o, const NormBackwardRow& row,
+                                Order order, float* r, float* dbranch) {
+  const BranchGradients g = branch_gradients(o, row, order);
+  std::copy(g.r.begin(), g.r.end(), r);
+  if (dbranch == nullptr) return;
+  std::copy(g.du.begin(), g.du.end(), dbranch);
+  if (!o.branch.normalise) return;
+  NormBackwardRow of_branch = norm_backward_branch_row(row);
+  of_branch.dy = g.du.data();
+  norm_backward_row_model(norm_backward_branch_options(o), of_branch, order, dbranch);
+}
+
+void norm_backward_branch_sums_model(const NormBackwardOptions& o, int64_t rows, int64_t n,
+                                     const NormBackwardRows& row_of, Order order, float* dweight,
+                                     float* dbias, float* dresidual_gate) {
+  const NormBackwardOptions of_branch = norm_backward_branch_options(o);
+  std::vector<BranchGradients> gradients;
+  for (int64_t i = 0; i < rows; ++i) gradients.push_back(branch_gradients(o, row_of(i), order));
+  const NormBackwardRows branch_row_of = [&](int64_t i) {
+    NormBackwardRow row = norm_backward_branch_row(row_of(i));
+    row.dy = gradients[static_cast<size_t>(i)].du.data();
+    return row;
+  };
+  norm_backward_sums_model(of_branch, rows, n, branch_row_of, dweight, dbias);
+  if (dresidual_gate == nullptr) return;
+  std::vector<NormBackwardRow> all;
+  for (int64_t i = 0; i < rows; ++i) all.push_back(branch_row_of(i));
+  for (int64_t column = 0; column < n; ++column) {
+    const auto j = static_cast<size_t>(column);
+    const float sum = column_sum(rows, n, [&](int64_t i, float running) {
+      const NormBackwardRow& row = all[static_cast<size_t>(i)];
+      const float u = o.branch.normalise
+                          ? result_of(of_branch, row, xhat_of(of_branch, row, column), column)
+                          : row.x[column];
+      return std::fma(gradients[static_cast<size_t>(i)].r[j], u, running);
+    });
+    dresidual_gate[column] = sum;
+    if (rows == 0) continue;
+    const float slope = activation_slope(o.branch.act, row_of(0).residual_gate[column]);
+    dresidual_gate[column] = sum * (slope * o.branch.alpha) + 0.0f;
+  }
+}
+
 void norm_backward_sums_model(const NormBackwardOptions& o, int64_t rows, int64_t n,
                               const NormBackwardRows& row_of, float* dweight, float* dbias,
                               RowOrder order) {

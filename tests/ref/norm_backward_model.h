@@ -12,6 +12,19 @@
 
 namespace fastnorm::ref {
 
+// The forward's addition of a branch to a residual; x is the stored sum.
+struct NormBackwardBranch {
+  bool normalise = false;  // branch_norm; otherwise the fields up to `rounded` do not count
+  Kind kind = Kind::kRms;
+  Rounding rounding = Rounding::kOnce;
+  float eps = 0;
+  float weight_offset = 0;
+  bool rounded = false;  // what is added is rounded to T
+  Activation act = Activation::kIdentity;
+  float alpha = 1;
+  float sum_scale = 1;
+};
+
 struct NormBackwardOptions {
   Type dtype = Type::kF32;    // T, of dx and the forward's x
   Type x_dtype = Type::kF32;  // of the x argument: determines the order of sums along a row
@@ -22,6 +35,7 @@ struct NormBackwardOptions {
   Activation gate_act = Activation::kIdentity;
   bool gate_before = false;
   bool gate_from_rounded = false;
+  NormBackwardBranch branch;
 };
 
 // All values exactly as stored, in f32.
@@ -32,8 +46,13 @@ struct NormBackwardRow {
   const float* weight = nullptr;        // [n], null = 1
   const float* dresidual_in = nullptr;  // [n], null = none
   float mean = 0, rstd = 0;
-  const float* gate = nullptr;  // [n], null = none
-  const float* bias = nullptr;  // [n], null = 0
+  const float* gate = nullptr;           // [n], null = none
+  const float* bias = nullptr;           // [n], null = 0
+  const float* branch = nullptr;         // [n]
+  const float* branch_weight = nullptr;  // [n], null = 1
+  const float* branch_bias = nullptr;    // [n], null = 0
+  const float* residual_gate = nullptr;  // [n], null = 1
+  float branch_mean = 0, branch_rstd = 0;
 };
 
 // Row i of the rows that share a row of the weight.
@@ -48,6 +67,20 @@ void norm_backward_statistics(const NormBackwardOptions& options, const float* x
 // [n] may be null.
 void norm_backward_row_model(const NormBackwardOptions& options, const NormBackwardRow& row,
                              Order order, float* dh, float* dgate = nullptr);
+
+// The norm of the branch as a call of its own, without dy.
+NormBackwardOptions norm_backward_branch_options(const NormBackwardOptions& options);
+NormBackwardRow norm_backward_branch_row(const NormBackwardRow& row);
+
+// r [n], of which dx and dresidual are made, and dbranch [n], which may be null.
+void norm_backward_branch_model(const NormBackwardOptions& options, const NormBackwardRow& row,
+                                Order order, float* r, float* dbranch);
+
+// dbranch_weight, dbranch_bias and dresidual_gate [n], as norm_backward_sums_model() has the other
+// sums. Each may be null. `order` is that of sums along a row.
+void norm_backward_branch_sums_model(const NormBackwardOptions& options, int64_t rows, int64_t n,
+                                     const NormBackwardRows& row_of, Order order, float* dweight,
+                                     float* dbias, float* dresidual_gate);
 
 // The order in which rows are added to dweight and dbias: the specified one, and a wrong one that a
 // test must detect.

@@ -16,6 +16,12 @@ namespace fastnorm::ref {
 std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& options,
                                             const NormBackwardRow& row, Order order, Type stored);
 
+// Bounds of dbranch, for the same rows. dx and dresidual of a call with a branch are r, which
+// norm_backward_row_bounds() gives.
+std::vector<Range> norm_backward_dbranch_bounds(const NormBackwardOptions& options,
+                                                const NormBackwardRow& row, Order order,
+                                                Type stored);
+
 // Bounds of dgate, for the same rows.
 std::vector<Range> norm_backward_dgate_bounds(const NormBackwardOptions& options,
                                               const NormBackwardRow& row, Order order, Type stored);
@@ -33,5 +39,16 @@ std::vector<Range> norm_backward_dweight_bounds(const NormBackwardOptions& optio
 std::vector<Range> norm_backward_dbias_bounds(const NormBackwardOptions& options, int64_t rows,
                                               int64_t n, const NormBackwardRows& row_of,
                                               const StoredSum& stored);
+
+// Bounds of the branch's sums over rows. `order` is that of sums along a row.
+struct BranchSumBounds {
+  std::vector<Range> dweight, dbias, dresidual_gate;
+};
+struct StoredBranchSums {
+  StoredSum dweight, dbias, dresidual_gate;
+};
+BranchSumBounds norm_backward_branch_sum_bounds(const NormBackwardOptions& options, int64_t rows,
+                                                int64_t n, const NormBackwardRows& row_of,
+                                                Order order, const StoredBranchSums& stored);
 
 }  // namespace fastnorm::ref

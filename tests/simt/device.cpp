@@ -170,13 +170,11 @@ std::string run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPl
   using namespace fastnorm::cuda;
   static const NormBackwardKernels kernels = all_norm_backward_kernels<kSimt>();
   const std::span<const NormBackwardEntry> table = norm_backward_table(fastnorm::cuda::kSimt);
-  NormBackwardParams params = make_norm_backward_params(desc, plan, workspace);
-  const uint32_t bits = params.bits;
   for (int32_t i = 0; i < plan.launches; ++i) {
     const NormBackwardStep& step = plan.steps[i];
     const NormBackwardEntry& entry = table[static_cast<size_t>(step.index)];
     const NormBackwardKernel kernel = kernels.at(step.index);
-    params.bits = bits | step.bits;
+    const NormBackwardParams params = make_step_params(desc, plan, step, workspace);
     // No kernel reads ahead of its wait: there are no inputs that it could.
     const simt::Grid grid = {step.blocks_x,
                              step.blocks_y,

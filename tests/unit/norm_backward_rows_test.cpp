@@ -180,7 +180,7 @@ TEST(NormBackwardCpuPlan, WorkspaceIsThatOfTheSums) {
   d.dbias.data = d.dweight.data = memory;
   ASSERT_EQ(plan_norm_backward_cpu(d, facts, &plan, error), FASTNORM_OK);
   EXPECT_EQ(plan.workspace_bytes, 2u * 128 * 1024 * 4);
-  EXPECT_EQ(plan.partial_dbias_offset, 128u * 1024 * 4);
+  EXPECT_EQ(plan.partial_offset[1], 128u * 1024 * 4);
   EXPECT_STREQ(plan.kernel, "rms_f32");
 }
 

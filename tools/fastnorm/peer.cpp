@@ -74,12 +74,6 @@ uint64_t digest_of(const std::vector<std::byte>& bytes, uint64_t start) {
   return start;
 }
 
-fastnorm_peer_algorithm algorithm_of(const std::string& name) {
-  return name == "one-shot"   ? FASTNORM_PEER_ONE_SHOT
-         : name == "two-shot" ? FASTNORM_PEER_TWO_SHOT
-                              : FASTNORM_PEER_AUTO;
-}
-
 // One rank: a device, a peer, and a call's tensors.
 class Rank {
  public:
@@ -112,18 +106,7 @@ class Rank {
   }
 
   void connect() {
-    const fastnorm_dtype dtype = find_dtype(o_.dtype)->dtype;
-    fastnorm_peer_options options = {};
-    options.struct_size = sizeof options;
-    options.rank = rank_;
-    options.ranks = meeting_.ranks;
-    options.dtype =
-        static_cast<fastnorm_dtype_id>(dtype.code | dtype.bits << 8 | dtype.lanes << 16);
-    options.algorithm = algorithm_of(o_.algorithm);
-    options.max_columns = o_.sharded ? 1 : o_.columns;
-    options.one_shot_bytes = o_.one_shot_bytes;
-    options.wait_ns = o_.wait_ms * 1000000;
-    options.rings = o_.rings;
+    const fastnorm_peer_options options = peer_options(o_, meeting_.ranks, rank_);
     check(fastnorm_peer_create(machine_.context(), &options, &peer_));
     check(fastnorm_peer_export(peer_, meeting_.blobs[rank_], FASTNORM_PEER_BLOB_BYTES));
     meet();
@@ -441,13 +424,9 @@ void run_peer_bench(PeerOptions o) {
   }
 }
 
-}  // namespace
-
-void add_peer(CLI::App& program) {
-  CLI::App* family = program.add_subcommand("peer", "Tensor parallel norms of several ranks");
-  family->require_subcommand(1);
+void add_peer_bench(CLI::App& family) {
   auto o = std::make_shared<PeerOptions>();
-  CLI::App* command = family->add_subcommand("bench", "Check a norm of several ranks, and time it");
+  CLI::App* command = family.add_subcommand("bench", "Check a norm of several ranks, and time it");
   command->footer(
       "Every rank's results are compared with those of one device, which takes the ranks in order. "
       "A time is\nof the slowest rank, on GPUs in a graph. --nccl also times the library's kernels "
@@ -457,39 +436,9 @@ void add_peer(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::Validator(check_device, "DEVICE"))
       ->capture_default_str();
-  command->add_option("--ranks", o->ranks, "default: as many as devices, at least 2")
-      ->check(CLI::Range(2, kMostRanks));
+  add_peer_options(*command, *o);
   command->add_flag("--processes", o->processes, "a process for each rank (GPUs); else threads");
-  command->add_option("--rows", o->rows, "of x")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command->add_option("--columns", o->columns, "of x")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
-      ->capture_default_str();
-  command->add_flag("--sharded", o->sharded,
-                    "peer_sharded_norm: --columns are a rank's; else peer_allreduce_norm");
-  command->add_option("--columns2", o->columns2, "of a second part, with --sharded; 0 = none")
-      ->check(CLI::Range(int64_t{0}, int64_t{65536}))
-      ->capture_default_str();
   command->add_flag("--nccl", o->nccl, "time ncclAllReduce and norm, too: GPUs, libnccl.so.2");
-  command->add_option("--dtype", o->dtype, "of x")
-      ->check(CLI::IsMember(row_dtype_names()))
-      ->capture_default_str();
-  command->add_option("--algorithm", o->algorithm, "how rows travel")
-      ->check(CLI::IsMember({"auto", "one-shot", "two-shot"}))
-      ->capture_default_str();
-  command->add_option("--quantise", o->quantise, "fp8 codes beside y")
-      ->check(CLI::IsMember({"none", "per-tensor", "per-row"}))
-      ->capture_default_str();
-  command->add_flag("--layer", o->layer, "LayerNorm; else RMSNorm");
-  command->add_flag("--no-residual", o->no_residual, "add no residual");
-  command->add_flag("--pdl", o->pdl, "programmatic dependent launch");
-  command->add_option("--rings", o->rings, "rows on their way at once; 0 = the library's default")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
-  command->add_option("--one-shot-bytes", o->one_shot_bytes, "where two-shot begins; 0 = default")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str();
   command->add_option("--wait-ms", o->wait_ms, "the longest wait for another rank")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
       ->capture_default_str();
@@ -512,12 +461,7 @@ void add_peer(CLI::App& program) {
     if (o->processes && o->devices[0] == "cpu")
       throw CLI::ValidationError(
           "--processes needs GPUs; required: CPU ranks as threads of one process");
-    const bool of_allreduce =
-        o->no_residual || o->quantise != "none" || o->algorithm != "auto" || o->one_shot_bytes != 0;
-    if (o->sharded && of_allreduce)
-      throw CLI::ValidationError(
-          "--no-residual, --quantise, --algorithm and --one-shot-bytes are not for --sharded");
-    if (!o->sharded && o->columns2 != 0) throw CLI::ValidationError("--columns2 needs --sharded");
+    check_peer_options(*o);
     for (const int64_t columns : {o->columns, o->columns2}) {
       if (o->sharded && columns > 8192 && columns % 128 != 0)
         throw CLI::ValidationError(
@@ -528,6 +472,15 @@ void add_peer(CLI::App& program) {
       throw CLI::ValidationError("--ranks is less than there are devices");
     run_peer_bench(*o);
   });
+}
+
+}  // namespace
+
+void add_peer(CLI::App& program) {
+  CLI::App* family = program.add_subcommand("peer", "Tensor parallel norms of several ranks");
+  family->require_subcommand(1);
+  add_peer_explain(*family);
+  add_peer_bench(*family);
 }
 
 }  // namespace fastnorm::tool

@@ -40,11 +40,11 @@ class AllreduceWork final : public PeerWork {
     if (o_.nccl) views_[7] = view(sum_);
     args_.struct_size = sizeof args_;
     args_.x = views_[0].get();
-    args_.flags = flags();
+    args_.flags = peer_call_flags(o_);
     set_norm(args_);
     norm_.struct_size = sizeof norm_;
     norm_.x = views_[7].get();
-    norm_.flags = flags();
+    norm_.flags = peer_call_flags(o_);
     set_norm(norm_);
   }
 
@@ -141,8 +141,7 @@ class ShardedWork final : public PeerWork {
       of.y_view = rows(of.y.get(), of.part);
       of.weight_view =
           TensorView(machine_.target(), of.weight.get(), dtype_,
-                     heads_of(of.part) == 1 ? std::vector<int64_t>{of.part.columns}
-                                            : std::vector<int64_t>{heads_of(of.part), kHead});
+                     {peer_heads(of.part.columns).count, peer_heads(of.part.columns).columns});
       of.sums_view =
           TensorView(machine_.target(), of.sums, f32(),
                      o_.layer ? std::vector<int64_t>{o_.rows, 2} : std::vector<int64_t>{o_.rows});
@@ -154,7 +153,7 @@ class ShardedWork final : public PeerWork {
     args_.struct_size = sizeof args_;
     args_.kind = kind();
     args_.eps = kEps;
-    args_.flags = flags();
+    args_.flags = peer_call_flags(o_);
     args_.x = of_[0].x_view.get(), args_.y = of_[0].y_view.get();
     args_.weight = of_[0].weight_view.get();
     if (count_ == 2) {
@@ -217,8 +216,6 @@ class ShardedWork final : public PeerWork {
   bool alike() const override { return false; }
 
  private:
-  static constexpr int64_t kHead = 128;  // columns of a head, where they divide the part's
-
   struct Of {
     Part part;
     Block x, y, weight, mean, rstd;
@@ -226,14 +223,9 @@ class ShardedWork final : public PeerWork {
     TensorView x_view, y_view, weight_view, sums_view, mean_view, rstd_view, sum_as_rstd;
   };
 
-  static int64_t heads_of(const Part& part) {
-    return part.columns % kHead == 0 ? part.columns / kHead : 1;
-  }
   TensorView rows(std::byte* data, const Part& part) const {
-    const int64_t heads = heads_of(part);
-    return {machine_.target(), data, dtype_,
-            heads == 1 ? std::vector<int64_t>{o_.rows, 1, part.columns}
-                       : std::vector<int64_t>{o_.rows, heads, kHead}};
+    const PeerHeads heads = peer_heads(part.columns);
+    return {machine_.target(), data, dtype_, {o_.rows, heads.count, heads.columns}};
   }
   void upload(const Of& of, const std::vector<std::byte>& data) const {
     machine_.upload(of.x.get(), data.data(), data.size());
@@ -335,10 +327,6 @@ Block PeerWork::place(const std::vector<std::byte>& content, size_t bytes) const
   Block block = machine_.allocate(std::max(content.size(), bytes));
   machine_.upload(block.get(), content.data(), content.size());
   return block;
-}
-uint32_t PeerWork::flags() const {
-  if (!o_.pdl) return 0;
-  return FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
 }
 fastnorm_norm_kind PeerWork::kind() const {
   return o_.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;

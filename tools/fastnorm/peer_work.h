@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "machine.h"
 
 namespace fastnorm::tool {
@@ -21,6 +22,22 @@ struct PeerOptions {
   bool missing = false;
   std::string output;
 };
+
+// What "bench" and "explain" of peers share: the call and the peer.
+void add_peer_options(CLI::App& command, PeerOptions& options);
+// Throws CLI::ValidationError where options exclude each other.
+void check_peer_options(const PeerOptions& options);
+fastnorm_peer_options peer_options(const PeerOptions& options, int ranks, int rank);
+uint32_t peer_call_flags(const PeerOptions& options);
+
+// Heads of a part of peer_sharded_norm.
+struct PeerHeads {
+  int64_t count, columns;
+};
+PeerHeads peer_heads(int64_t columns);
+
+// `fastnorm peer explain`.
+void add_peer_explain(CLI::App& family);
 
 // NCCL's all-reduce of one rank. NCCL is found at run time.
 class PeerNccl {
@@ -74,7 +91,6 @@ class PeerWork {
   std::vector<std::byte> weights_of(const Part& part) const;
   Part part_of(int64_t columns) const;
   Block place(const std::vector<std::byte>& content, size_t bytes) const;
-  uint32_t flags() const;
   fastnorm_norm_kind kind() const;
 
   const PeerOptions& o_;

@@ -206,6 +206,25 @@ class NormBackwardArgs(ctypes.Structure):
         ("gate_source", c_int32),
         ("stage_reserved", c_int32),
         ("group_size", c_int64),
+        ("branch", TensorPointer),
+        ("branch_weight", TensorPointer),
+        ("branch_bias", TensorPointer),
+        ("branch_mean", TensorPointer),
+        ("branch_rstd", TensorPointer),
+        ("residual_gate", TensorPointer),
+        ("sum_scale", TensorPointer),
+        ("dbranch", TensorPointer),
+        ("dbranch_weight", TensorPointer),
+        ("dbranch_bias", TensorPointer),
+        ("dresidual_gate", TensorPointer),
+        ("branch_kind", c_int32),
+        ("branch_eps", c_float),
+        ("branch_weight_offset", c_float),
+        ("branch_rounding", c_int32),
+        ("branch_norm", c_int32),
+        ("branch_rounded", c_int32),
+        ("residual_gate_act", c_int32),
+        ("alpha", c_float),
     ]
 
 
@@ -389,7 +408,8 @@ QUERY_OF = {
 
 
 class Library:
-    def __init__(self, path):
+    def __init__(self, path, older=False):
+        """older: the library may be of an earlier version, whose structs are shorter."""
         self.path = path
         self.c = ctypes.CDLL(str(path))
         self.missing = set()  # functions of families that this library does not have
@@ -400,7 +420,7 @@ class Library:
                 self.missing.add(name)
             else:
                 function.restype, function.argtypes = returns, arguments
-        self._check_sizes()
+        self._check_sizes(older)
 
     def version(self):
         return self.c.fastnorm_version_string().decode()
@@ -428,9 +448,9 @@ class Library:
             raise FastnormError(f"no struct_size was asked for, but: {text or 'success'}")
         return int(found.group(1))
 
-    def _check_sizes(self):
+    def _check_sizes(self, older):
         """Each struct, claimed to be one byte long, is refused with the size that its first version
-        has."""
+        has. An older library may ask for less: it takes longer structs whose rest is zero."""
         device, context = Device(CPU, 0), c_void_p()
         calls = {
             DeviceInfo: lambda s: self.c.fastnorm_device_describe(device, byref(s)),
@@ -469,7 +489,7 @@ class Library:
                     self._required_size(call(struct(struct_size=1))),
                     getattr(struct, "FIRST_BYTES", sizeof(struct)),
                 )
-                if required != here:
+                if required > here or (required < here and not older):
                     raise FastnormError(
                         f"{struct.__name__} has at least {here} bytes here and "
                         f"{required} in {self.path}"

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/norm_backward_rows.h"
+#include "cuda/common/activation.cuh"
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/norm_backward/arithmetic.cuh"
 #include "cuda/norm_backward/rows.cuh"
@@ -55,15 +56,47 @@ __device__ __forceinline__ void fold_columns(float (&values)[4][kThreads], const
   }
 }
 
+// Of sum_tensor(p, sum).
+__device__ __forceinline__ uint32_t accumulate_bit(int sum) {
+  return sum == 0   ? kBackwardAccumulateDweight
+         : sum == 1 ? kBackwardAccumulateDbias
+         : sum == 2 ? kBackwardAccumulateBranchDweight
+         : sum == 3 ? kBackwardAccumulateBranchDbias
+                    : kBackwardAccumulateResidualGate;
+}
+
+// The sum that is wanted after `before` others.
+__device__ __forceinline__ int wanted_sum(const NormBackwardParams& p, uint32_t before) {
+  int wanted = 0;
+#pragma unroll
+  for (int sum = 0; sum < kBackwardSums; ++sum) {
+    if (sum_tensor(p, sum).data == nullptr) continue;
+    if (before == 0) wanted = sum;
+    --before;
+  }
+  return wanted;
+}
+
+// What multiplies a sum of dresidual_gate.
+__device__ __forceinline__ float gate_slope(const NormBackwardParams& p, uint32_t group,
+                                            int64_t column) {
+  const BackwardTensor& gate = p.branch.residual_gate;
+  float slope[1] = {load_any_element(
+      group_address(p, gate, group) + column * (gate.dtype == Dtype::kF32 ? 4 : 2), gate.dtype)};
+  activation_slope(slope, p.branch.act);
+  return __fmul_rn(slope[0], p.branch.alpha);
+}
+
 template <int kThreads>
 __device__ __forceinline__ void fold_blocks_of_rows(const NormBackwardParams& p) {
   auto& values = ptx::block_shared<FoldBuffer<kThreads>>().values;
   const auto tiles = static_cast<uint32_t>((p.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns);
-  const int sum = p.dweight.data == nullptr || blockIdx.x >= tiles ? 1 : 0;
+  const int sum = wanted_sum(p, blockIdx.x / tiles);
   const int64_t first = int64_t{blockIdx.x % tiles} * kBackwardFoldColumns;
-  const BackwardTensor& out = sum == 0 ? p.dweight : p.dbias;
-  const bool accumulates =
-      (p.bits & (sum == 0 ? kBackwardAccumulateDweight : kBackwardAccumulateDbias)) != 0;
+  const BackwardTensor& out = sum_tensor(p, sum);
+  const bool accumulates = (p.bits & accumulate_bit(sum)) != 0;
+  // Without rows there is no gate.
+  const bool has_slope = sum + 1 == kBackwardSums && p.branch.residual_gate.data != nullptr;
   ptx::grid_wait();
   if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
 
@@ -71,6 +104,7 @@ __device__ __forceinline__ void fold_blocks_of_rows(const NormBackwardParams& p)
     const float* const partial = p.partial[sum] + int64_t{group} * p.blocks * p.partial_stride;
     fold_columns<kThreads>(
         values, partial, p.partial_stride, p.blocks, p.n, first, [&](int64_t column, float total) {
+          if (has_slope) total = __fmul_rn(positive_zero(total), gate_slope(p, group, column));
           char* const to =
               group_address(p, out, group) + column * (out.dtype == Dtype::kF32 ? 4 : 2);
           store_sum(p, out, to, total, accumulates);

@@ -29,20 +29,6 @@ __device__ __forceinline__ void make_factors(float (&gate)[kCount], const NormBa
   round_gated(gate, p);
 }
 
-template <int kCount>
-__device__ __forceinline__ void multiply(float (&v)[kCount], const float (&factor)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) v[i] = __fmul_rn(v[i], factor[i]);
-}
-
-template <int kCount>
-__device__ __forceinline__ void load_values(float (&v)[kCount], const AnyDtypeRow& row,
-                                            int64_t element, int count) {
-  AnyWords<kCount> words;
-  load_any(words, row, element, count);
-  unpack_any(v, words, row.dtype);
-}
-
 // The tensors of a row that every pass reads.
 template <Dtype kDtype>
 struct GatedRow {
@@ -167,10 +153,6 @@ __device__ __forceinline__ void make_result(float (&z)[kCount], const float (&ga
   }
 }
 
-__device__ __forceinline__ AnyDtypeRow row_or_none(const BackwardTensor& t, const RowIndex& index) {
-  return AnyDtypeRow(t.data == nullptr ? nullptr : row_address(t, index), t.dtype);
-}
-
 // dx, dresidual and dgate of a vector, from dh. All is loaded before anything is stored.
 template <Dtype kDtype, Stat kStat>
 struct GatedStore {
@@ -248,30 +230,11 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
 
   const AnyDtypeRow weight = row_or_none(p.weight, index);
   float c[kSums];
-  fold_streams<Tile>(c, (p.vectors + Tile::kStride - 1) / Tile::kStride,
-                     [&](int64_t first, int64_t step, float(&q)[kSums][StreamFold::kGroup]) {
-#pragma unroll 1
-                       for (int i = 0; i < StreamFold::kGroup; ++i) {
-                         const int64_t number = place.first + (first + i * step) * Tile::kStride;
-                         float sum[kSums];
-#pragma unroll
-                         for (float& s : sum) s = 0.0f;
-                         if (number < p.vectors) {
-                           const Vector v(p, row, weight, statistics, number);
-                           sum[0] = vector_dot(v.e, v.x);
-                           if constexpr (kStat == Stat::kLayer) sum[kSums - 1] = vector_sum(v.e);
-                         }
-#pragma unroll
-                         for (int k = 0; k < kSums; ++k) {
-#pragma unroll
-                           for (int j = 0; j < StreamFold::kGroup; ++j)
-                             q[k][j] = j == i ? sum[k] : q[k][j];
-                         }
-                       }
-                     });
-#pragma unroll
-  for (int k = 0; k < kSums; ++k)
-    c[k] = mean_of_sum(fold_row<Sum>(c[k], scratch.fold[k], place), p);
+  means_of_row<Tile>(c, p.vectors, p, scratch, place, [&](int64_t number, float(&sum)[kSums]) {
+    const Vector v(p, row, weight, statistics, number);
+    sum[0] = vector_dot(v.e, v.x);
+    if constexpr (kStat == Stat::kLayer) sum[kSums - 1] = vector_sum(v.e);
+  });
   if (!live) return;
 
   const GatedStore<kDtype, kStat> to(p, index);
@@ -324,14 +287,12 @@ __device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& 
   ptx::grid_wait();
   if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
   for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
-    float dweight[kCount], dbias[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) dweight[i] = dbias[i] = 0.0f;
-      // Row numbers stay below 2^31 + step.
+    float sums[2][kCount] = {};
+    // Row numbers stay below 2^31 + step.
 #pragma unroll 1
     for (uint32_t row = at.block * p.lanes + at.lane; row < p.shared_rows; row += p.step)
-      add_row(dweight, dbias, group * p.shared_rows + row, at.vector, at.count);
-    at.store_partial_sums(p, group, dweight, dbias);
+      add_row(sums[0], sums[1], group * p.shared_rows + row, at.vector, at.count);
+    at.store_partial_sums(p, group, sums);
   }
 }
 

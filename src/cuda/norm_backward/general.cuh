@@ -40,6 +40,34 @@ __device__ __forceinline__ void fold_streams(float (&total)[kSums], int64_t coun
   for (int k = 0; k < kSums; ++k) total[k] = fold[k].total;
 }
 
+// The means over a row of kSums sums, in the canonical order. sums_of(number, sum) has those of a
+// vector, of which there are `vectors`.
+template <class Tile, int kSums, class Scratch, typename Fn>
+__device__ __forceinline__ void means_of_row(float (&mean)[kSums], int64_t vectors,
+                                             const NormBackwardParams& p, Scratch& scratch,
+                                             const Place<Tile>& place, Fn sums_of) {
+  fold_streams<Tile>(mean, (vectors + Tile::kStride - 1) / Tile::kStride,
+                     [&](int64_t first, int64_t step, float(&q)[kSums][StreamFold::kGroup]) {
+#pragma unroll 1
+                       for (int i = 0; i < StreamFold::kGroup; ++i) {
+                         const int64_t number = place.first + (first + i * step) * Tile::kStride;
+                         float sum[kSums];
+#pragma unroll
+                         for (float& s : sum) s = 0.0f;
+                         if (number < vectors) sums_of(number, sum);
+#pragma unroll
+                         for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+                           for (int j = 0; j < StreamFold::kGroup; ++j)
+                             q[k][j] = j == i ? sum[k] : q[k][j];
+                         }
+                       }
+                     });
+#pragma unroll
+  for (int k = 0; k < kSums; ++k)
+    mean[k] = mean_of_sum(fold_row<Sum>(mean[k], scratch.fold[k], place), p);
+}
+
 // One vector of a row: what it holds, and what the formulas make of it.
 template <Dtype kDtype, Stat kStat>
 struct GeneralVector {
@@ -107,30 +135,11 @@ __device__ __forceinline__ void gradient_of_rows(const NormBackwardParams& p) {
       dy(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar),
       weight(p.weight.data == nullptr ? nullptr : row_address(p.weight, index), p.weight.dtype);
   float c[kSums];
-  fold_streams<Tile>(c, (p.vectors + Tile::kStride - 1) / Tile::kStride,
-                     [&](int64_t first, int64_t step, float(&q)[kSums][StreamFold::kGroup]) {
-#pragma unroll 1
-                       for (int i = 0; i < StreamFold::kGroup; ++i) {
-                         const int64_t number = place.first + (first + i * step) * Tile::kStride;
-                         float sum[kSums];
-#pragma unroll
-                         for (float& s : sum) s = 0.0f;
-                         if (number < p.vectors) {
-                           const Vector v(p, x, dy, weight, statistics, number);
-                           sum[0] = vector_dot(v.e, v.x);
-                           if constexpr (kStat == Stat::kLayer) sum[kSums - 1] = vector_sum(v.e);
-                         }
-#pragma unroll
-                         for (int k = 0; k < kSums; ++k) {
-#pragma unroll
-                           for (int j = 0; j < StreamFold::kGroup; ++j)
-                             q[k][j] = j == i ? sum[k] : q[k][j];
-                         }
-                       }
-                     });
-#pragma unroll
-  for (int k = 0; k < kSums; ++k)
-    c[k] = mean_of_sum(fold_row<Sum>(c[k], scratch.fold[k], place), p);
+  means_of_row<Tile>(c, p.vectors, p, scratch, place, [&](int64_t number, float(&sum)[kSums]) {
+    const Vector v(p, x, dy, weight, statistics, number);
+    sum[0] = vector_dot(v.e, v.x);
+    if constexpr (kStat == Stat::kLayer) sum[kSums - 1] = vector_sum(v.e);
+  });
   if (!live) return;
 
   const AnyDtypeRow dx(row_address(p.dx, index), p.dx.dtype);
@@ -188,19 +197,24 @@ struct ColumnPlace {
     count = elements_of<kCount>(p, vector);
   }
 
-  // Folds the lanes, for all threads of the block together.
+  // Folds the lanes of all kSums of sums_of() that are wanted, for all threads of the block
+  // together.
+  template <int kSums>
   __device__ __forceinline__ void store_partial_sums(const NormBackwardParams& p, uint32_t group,
-                                                     const float (&dweight)[kCount],
-                                                     const float (&dbias)[kCount]) const {
+                                                     const float (&sums)[kSums][kCount]) const {
     float* const values = ptx::block_shared<Buffer>().values;
     const int64_t partial_row = (int64_t{group} * p.blocks + block) * p.partial_stride;
 #pragma unroll 1
-    for (int sum = 0; sum < 2; ++sum) {
-      if ((sum == 0 ? p.dweight : p.dbias).data == nullptr) continue;
+    for (int sum = 0; sum < kSums; ++sum) {
+      if (sum_tensor(p, sum).data == nullptr) continue;
       __syncthreads();
       float* const own = values + threadIdx.x * kCount;  // [lane][column]
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) own[i] = sum == 0 ? dweight[i] : dbias[i];
+      for (int k = 0; k < kSums; ++k) {
+        if (k != sum) continue;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) own[i] = sums[k][i];
+      }
       __syncthreads();
       fold_lanes_in_shared<kThreads>(values, p.lanes, static_cast<int>(width) * kCount);
       if (lane == 0 && count > 0) {
@@ -234,9 +248,8 @@ __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
   if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
 
   for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
-    float dweight[kCount], dbias[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) dweight[i] = dbias[i] = 0.0f;
+    float sums[2][kCount] = {};
+    float(&dweight)[kCount] = sums[0], (&dbias)[kCount] = sums[1];
     // Row numbers stay below 2^31 + kUnroll * step.
     for (uint32_t first = place.block * p.lanes + place.lane; first < p.shared_rows;
          first += kUnroll * p.step) {
@@ -275,7 +288,7 @@ __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
       }
     }
 
-    place.store_partial_sums(p, group, dweight, dbias);
+    place.store_partial_sums(p, group, sums);
   }
 }
 

@@ -1,6 +1,7 @@
 // The kernels of norm_backward: one function, whose word says which.
 #pragma once
 
+#include "cuda/norm_backward/branch.cuh"
 #include "cuda/norm_backward/few.cuh"
 #include "cuda/norm_backward/fold.cuh"
 #include "cuda/norm_backward/gated.cuh"
@@ -32,6 +33,10 @@ __global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
     sums_of_gated_columns<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kGatedRows) {
     gradient_of_gated_rows<kV.dtype, kV.stat, kV.threads>(p);
+  } else if constexpr (kV.form == BackwardForm::kBranchColumns) {
+    sums_of_branch_columns<kV.dtype, kV.threads>(p);
+  } else if constexpr (kV.form == BackwardForm::kBranchRows) {
+    gradient_of_branch_rows<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kPersistent) {
     gradient_in_turn<BackwardSlots<kWord>>(p);
   } else {

@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "core/dtype.h"
 #include "core/norm_backward_plan.h"
+#include "cuda/family.h"
 #include "cuda/norm_backward/params.h"
 
 namespace fastnorm::cuda {
@@ -15,18 +15,7 @@ using NormBackwardKernel = void (*)(NormBackwardParams);
 template <int kArch, Dtype kDtype>
 std::span<const NormBackwardKernel> norm_backward_kernels();
 
-struct NormBackwardKernels {
-  std::span<const NormBackwardKernel> of[kRowDtypes];  // by Dtype
-
-  NormBackwardKernel at(int32_t index) const {
-    auto left = static_cast<size_t>(index);
-    for (const std::span<const NormBackwardKernel>& part : of) {
-      if (left < part.size()) return part[left];
-      left -= part.size();
-    }
-    return nullptr;
-  }
-};
+using NormBackwardKernels = FamilyKernels<NormBackwardKernel>;
 
 template <int kArch>
 NormBackwardKernels all_norm_backward_kernels() {

@@ -72,13 +72,11 @@ fastnorm_status CudaDevice::run_norm_backward(const NormBackwardDesc& desc,
                                               void* stream, Error& error) {
   return with_device(error, [&] {
     const std::span<const NormBackwardEntry> table = norm_backward_table();
-    NormBackwardParams params = make_norm_backward_params(desc, plan, workspace);
-    const uint32_t bits = params.bits;
     // All at first, so that nothing is launched where a later kernel may not be.
     for (int32_t i = 0; i < plan.launches; ++i) FASTNORM_TRY(allow_backward(plan.steps[i], error));
     for (int32_t i = 0; i < plan.launches; ++i) {
       const NormBackwardStep& step = plan.steps[i];
-      params.bits = bits | step.bits;
+      NormBackwardParams params = make_step_params(desc, plan, step, workspace);
       FASTNORM_TRY(launch(reinterpret_cast<const void*>(kernels_.backward.at(step.index)),
                           table[static_cast<size_t>(step.index)].variant, step, &params,
                           static_cast<cudaStream_t>(stream), error));

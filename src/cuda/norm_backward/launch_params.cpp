@@ -36,10 +36,10 @@ BackwardTensor tensor_of(const std::byte* data, const int64_t (&strides)[kMaxOut
   return t;
 }
 
-// One value for each row, one after another.
-BackwardTensor values_in(char* data, const Digits& digits) {
+// `count` values for each row, one after another.
+BackwardTensor values_in(char* data, const Digits& digits, int64_t count = 1) {
   BackwardTensor t = {data, {0, 0, 0}, Dtype::kF32};
-  int64_t stride = sizeof(float);
+  int64_t stride = count * int64_t{sizeof(float)};
   for (int i = 0; i < digits.count; ++i) {
     t.stride[i] = stride;
     stride *= digits.extent[i];
@@ -79,7 +79,70 @@ NormParams forward_params(const NormBackwardDesc& d, const Digits& digits) {
   return make_params(forward, plan);
 }
 
+void set_branch(const NormBackwardDesc& d, const NormBackwardPlan& plan, const Digits& digits,
+                char* workspace, NormBackwardParams* p) {
+  const NormBackwardBranch& b = d.branch;
+  BackwardBranch& to = p->branch;
+  const auto set = [&](BackwardTensor& t, const auto& from) {
+    t = tensor_of(from.data, from.stride_bytes, from.dtype, digits);
+  };
+  set(to.branch, b.branch), set(to.dbranch, b.dbranch), set(to.rstd, b.rstd), set(to.mean, b.mean);
+  set(to.weight, b.weight), set(to.bias, b.bias), set(to.residual_gate, b.residual_gate);
+  set(to.dweight, b.dweight), set(to.dbias, b.dbias), set(to.dresidual_gate, b.dresidual_gate);
+  if (plan.keeps_branch_statistics) {
+    to.rstd = values_in(workspace + plan.branch_rstd_offset, digits);
+    if (b.kind == FASTNORM_NORM_LAYER)
+      to.mean = values_in(workspace + plan.branch_mean_offset, digits);
+  }
+  if (plan.keeps_means) to.means = values_in(workspace + plan.means_offset, digits, 2);
+  to.sum_scale = reinterpret_cast<const char*>(b.sum_scale);
+  to.weight_offset = b.weight_offset;
+  to.alpha = b.alpha;
+  to.act = function_of(b.act);
+  const struct {
+    bool set;
+    NormBackwardBits bit;
+  } bits[] = {{b.accumulate_dweight, kBackwardAccumulateBranchDweight},
+              {b.accumulate_dbias, kBackwardAccumulateBranchDbias},
+              {b.accumulate_dresidual_gate, kBackwardAccumulateResidualGate},
+              {b.needs_norm(), kBackwardBranchNorm},
+              {rounds_normalized(b.rounding), kBackwardBranchRoundNormalized},
+              {b.rounding == FASTNORM_ROUND_EVERY_STEP, kBackwardBranchRoundGain},
+              {b.round_result, kBackwardBranchRoundResult}};
+  for (const auto& option : bits) {
+    if (option.set) p->bits |= option.bit;
+  }
+}
+
+// The branch's rows as the x of a call that wants statistics alone.
+NormBackwardDesc statistics_of_branch(const NormBackwardDesc& d) {
+  NormBackwardDesc of = d;
+  of.kind = d.branch.kind;
+  of.rounding = d.branch.rounding;
+  of.eps = d.branch.eps;
+  of.x = of.dx = d.branch.branch;
+  of.mean = of.rstd = {};
+  of.branch = {};
+  return of;
+}
+
 }  // namespace
+
+NormBackwardParams make_step_params(const NormBackwardDesc& d, const NormBackwardPlan& plan,
+                                    const NormBackwardStep& step, void* workspace) {
+  NormBackwardParams p;
+  if (step.of_branch) {
+    NormBackwardPlan of_branch = plan;
+    of_branch.keeps_statistics = true;
+    of_branch.rstd_offset = plan.branch_rstd_offset;
+    of_branch.mean_offset = plan.branch_mean_offset;
+    p = make_norm_backward_params(statistics_of_branch(d), of_branch, workspace);
+  } else {
+    p = make_norm_backward_params(d, plan, workspace);
+  }
+  p.bits |= step.bits;
+  return p;
+}
 
 NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
                                              const NormBackwardPlan& plan, void* workspace) {
@@ -128,13 +191,16 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
     p.rstd = values_in(at(plan.rstd_offset), digits);
     if (d.kind == FASTNORM_NORM_LAYER) p.mean = values_in(at(plan.mean_offset), digits);
   }
+  if (d.branch.present) set_branch(d, plan, digits, static_cast<char*>(workspace), &p);
   if (digits.count == 1) {
     p.bits |= kBackwardSingleIndex;
     if (has_narrow_strides({&p.x, &p.dy, &p.dresidual_in, &p.dx, &p.rstd, &p.mean}))
       p.bits |= kBackwardNarrowStrides;
   }
-  if (d.dweight) p.partial[0] = reinterpret_cast<float*>(at(plan.partial_dweight_offset));
-  if (d.dbias) p.partial[1] = reinterpret_cast<float*>(at(plan.partial_dbias_offset));
+  const auto sums = sums_of(d);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (*sums[i]) p.partial[i] = reinterpret_cast<float*>(at(plan.partial_offset[i]));
+  }
   p.partial_stride = plan.partial_stride;
   if (d.needs_statistics() && !d.rstd && !empty) p.forward = forward_params(d, digits);
   return p;

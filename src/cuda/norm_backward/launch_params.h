@@ -6,7 +6,11 @@
 
 namespace fastnorm::cuda {
 
-// Of all launches; `bits` of one are those of its step beside.
+// Of one launch.
+NormBackwardParams make_step_params(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                                    const NormBackwardStep& step, void* workspace);
+
+// Of all launches but those of the branch's statistics; `bits` of one are those of its step beside.
 NormBackwardParams make_norm_backward_params(const NormBackwardDesc& desc,
                                              const NormBackwardPlan& plan, void* workspace);
 

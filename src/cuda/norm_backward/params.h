@@ -17,6 +17,17 @@ struct BackwardTensor {
   Dtype dtype;
 };
 
+// Of a call with a branch. The dtype of its rows is T.
+struct BackwardBranch {
+  BackwardTensor branch, dbranch, rstd, mean;  // mean: LAYER only
+  BackwardTensor means;                        // c1 and c2 of x's rows, in the workspace
+  BackwardTensor weight, bias, residual_gate;
+  BackwardTensor dweight, dbias, dresidual_gate;
+  const char* sum_scale;  // nullptr: 1
+  float weight_offset, alpha;
+  StageFunction act;  // of residual_gate
+};
+
 struct NormBackwardParams {
   uint32_t bits;           // NormBackwardBits
   uint32_t rows;           // of x: shared_rows * groups
@@ -36,12 +47,15 @@ struct NormBackwardParams {
   BackwardTensor dresidual_in, dx, dresidual;
   BackwardTensor weight, dweight, dbias;
 
-  float* partial[2];       // of dweight and dbias: [group][block][partial_stride]
+  // Of the sums, as sums_of() lists them: [group][block][partial_stride].
+  float* partial[kBackwardSums];
   int64_t partial_stride;  // floats
 
   // Of gated forms. bias is the forward's.
   BackwardTensor gate, bias, dgate;
   StageFunction gate_act;
+
+  BackwardBranch branch;
 
   NormParams forward;  // for statistics that are recomputed
 };

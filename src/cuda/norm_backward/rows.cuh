@@ -197,6 +197,25 @@ __device__ __forceinline__ void store_any(const float (&f)[kCount], const AnyDty
   }
 }
 
+template <int kCount>
+__device__ __forceinline__ void multiply(float (&v)[kCount], const float (&factor)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = __fmul_rn(v[i], factor[i]);
+}
+
+template <int kCount>
+__device__ __forceinline__ void load_values(float (&v)[kCount], const AnyDtypeRow& row,
+                                            int64_t element, int count) {
+  AnyWords<kCount> words;
+  load_any(words, row, element, count);
+  unpack_any(v, words, row.dtype);
+}
+
+// Without an address where the tensor is absent.
+__device__ __forceinline__ AnyDtypeRow row_or_none(const BackwardTensor& t, const RowIndex& index) {
+  return AnyDtypeRow(t.data == nullptr ? nullptr : row_address(t, index), t.dtype);
+}
+
 // The weight of a row as the forward multiplies by it: 1 where it is absent.
 template <int kCount>
 __device__ __forceinline__ void load_gain(float (&gain)[kCount], const NormBackwardParams& p,
@@ -218,6 +237,15 @@ template <int kCount>
 __device__ __forceinline__ int elements_of(const NormBackwardParams& p, int64_t vector) {
   const int64_t left = p.n - vector * kCount;
   return left >= kCount ? kCount : left < 0 ? 0 : static_cast<int>(left);
+}
+
+// Number `sum` of sums_of().
+__device__ __forceinline__ const BackwardTensor& sum_tensor(const NormBackwardParams& p, int sum) {
+  return sum == 0   ? p.dweight
+         : sum == 1 ? p.dbias
+         : sum == 2 ? p.branch.dweight
+         : sum == 3 ? p.branch.dbias
+                    : p.branch.dresidual_gate;
 }
 
 // dweight or dbias: one element from its sum, which may be -0.

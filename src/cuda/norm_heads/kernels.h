@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "core/dtype.h"
+#include "cuda/family.h"
 #include "cuda/norm_heads/params.h"
 
 namespace fastnorm::cuda {
@@ -23,18 +23,7 @@ struct NormHeadsKernel {
 template <int kArch, Dtype kDtype>
 std::span<const NormHeadsKernel> norm_heads_kernels();
 
-struct NormHeadsKernels {
-  std::span<const NormHeadsKernel> of[kRowDtypes];  // by Dtype
-
-  NormHeadsKernel at(int32_t index) const {
-    auto left = static_cast<size_t>(index);
-    for (const std::span<const NormHeadsKernel>& part : of) {
-      if (left < part.size()) return part[left];
-      left -= part.size();
-    }
-    return {nullptr, nullptr};
-  }
-};
+using NormHeadsKernels = FamilyKernels<NormHeadsKernel>;
 
 template <int kArch>
 NormHeadsKernels all_norm_heads_kernels() {

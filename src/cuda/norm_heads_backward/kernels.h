@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "core/dtype.h"
+#include "cuda/family.h"
 #include "cuda/norm_heads_backward/params.h"
 
 namespace fastnorm::cuda {
@@ -25,18 +25,7 @@ struct NormHeadsBackwardKernel {
 template <int kArch, Dtype kDtype>
 std::span<const NormHeadsBackwardKernel> norm_heads_backward_kernels();
 
-struct NormHeadsBackwardKernels {
-  std::span<const NormHeadsBackwardKernel> of[kRowDtypes];  // by Dtype
-
-  NormHeadsBackwardKernel at(int32_t index) const {
-    auto left = static_cast<size_t>(index);
-    for (const std::span<const NormHeadsBackwardKernel>& part : of) {
-      if (left < part.size()) return part[left];
-      left -= part.size();
-    }
-    return {nullptr, nullptr, nullptr};
-  }
-};
+using NormHeadsBackwardKernels = FamilyKernels<NormHeadsBackwardKernel>;
 
 template <int kArch>
 NormHeadsBackwardKernels all_norm_heads_backward_kernels() {

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "core/dtype.h"
+#include "cuda/family.h"
 #include "cuda/norm_stages/params.h"
 
 namespace fastnorm::cuda {
@@ -23,18 +23,7 @@ struct NormStagesKernel {
 template <int kArch, Dtype kDtype>
 std::span<const NormStagesKernel> norm_stages_kernels();
 
-struct NormStagesKernels {
-  std::span<const NormStagesKernel> of[kRowDtypes];  // by Dtype
-
-  NormStagesKernel at(int32_t index) const {
-    auto left = static_cast<size_t>(index);
-    for (const std::span<const NormStagesKernel>& part : of) {
-      if (left < part.size()) return part[left];
-      left -= part.size();
-    }
-    return {nullptr, nullptr};
-  }
-};
+using NormStagesKernels = FamilyKernels<NormStagesKernel>;
 
 template <int kArch>
 NormStagesKernels all_norm_stages_kernels() {

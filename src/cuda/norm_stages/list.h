@@ -3,26 +3,17 @@
 // CUDA-free.
 #pragma once
 
-#include <algorithm>
-#include <array>
-
 #include "core/norm_stages.h"
+#include "cuda/family.h"
 #include "cuda/name_writer.h"
 
 namespace fastnorm::cuda {
 
 namespace stages_words {
 
-constexpr uint8_t dtype_bit(Dtype dtype) { return 1 << static_cast<int>(dtype); }
-inline constexpr uint8_t F32 = dtype_bit(Dtype::kF32), F16 = dtype_bit(Dtype::kF16),
-                         BF16 = dtype_bit(Dtype::kBF16), HALF = F16 | BF16, ALL = F32 | HALF;
-enum Archs : uint8_t { EVERY, SM90 };
+using namespace family_words;
 
-struct Line {
-  StagesVariant variant;  // without dtype
-  uint8_t dtypes;
-  Archs archs;
-};
+using Line = FamilyLine<StagesVariant>;
 
 #define V(form, dtypes, threads, vectors, per_sm, archs) \
   {{Dtype::kF32, StagesForm::form, threads, vectors, per_sm}, dtypes, archs},
@@ -37,29 +28,7 @@ inline constexpr const char* kTexts[] = {
 };
 #undef V
 
-// Calls use(variant, line) for the kernels of an architecture; `held`: those that hold rows, too.
-template <typename Use>
-constexpr void for_each(bool held, Use use) {
-  uint16_t number = 0;
-  for (const Line& line : kLines) {
-    const uint16_t mine = number++;
-    if (line.archs == SM90 && !held) continue;
-    for (int dtype = 0; dtype < kRowDtypes; ++dtype) {
-      if ((line.dtypes >> dtype & 1) == 0) continue;
-      StagesVariant variant = line.variant;
-      variant.dtype = static_cast<Dtype>(dtype);
-      use(variant, mine);
-    }
-  }
-}
-
 }  // namespace stages_words
-
-constexpr int count_stages(bool held) {
-  int count = 0;
-  stages_words::for_each(held, [&](const StagesVariant&, uint16_t) { ++count; });
-  return count;
-}
 
 constexpr const char* name_of(StagesForm form) {
   return form == StagesForm::kGated       ? "gated"
@@ -88,20 +57,15 @@ constexpr StagesEntry make_stages_entry(const StagesVariant& v, uint16_t line) {
   return entry;
 }
 
-template <bool kHeld>
-constexpr auto make_stages_entries() {
-  std::array<StagesEntry, count_stages(kHeld)> entries = {};
-  size_t count = 0;
-  stages_words::for_each(kHeld, [&](const StagesVariant& v, uint16_t line) {
-    entries[count++] = make_stages_entry(v, line);
-  });
-  std::sort(entries.begin(), entries.end(), [](const StagesEntry& a, const StagesEntry& b) {
-    return packed(a.variant) < packed(b.variant);
-  });
-  return entries;
-}
-
-template <bool kHeld>
-inline constexpr auto kStagesEntries = make_stages_entries<kHeld>();
+struct StagesFamily : ExpandsDtypes {
+  using Variant = StagesVariant;
+  using Entry = StagesEntry;
+  static constexpr auto& kLines = stages_words::kLines;
+  static constexpr int kDetailBits = 6;  // thread blocks of a multiprocessor
+  static constexpr Variant variant_of(uint32_t word) { return stages_variant_of(word); }
+  static constexpr Entry make_entry(const Variant& v, uint16_t line) {
+    return make_stages_entry(v, line);
+  }
+};
 
 }  // namespace fastnorm::cuda

@@ -4,30 +4,22 @@ namespace fastnorm::cuda {
 namespace {
 
 template <bool kHeld>
-constexpr auto make_entries() {
-  constexpr auto& kEntries = kStagesEntries<kHeld>;
-  std::array<NormEntry, kEntries.size()> entries = {};
-  for (size_t i = 0; i < entries.size(); ++i) entries[i] = kEntries[i].norm;
+constexpr auto kEntries = make_entries<StagesFamily, kHeld>();
+
+// As a plan points to them.
+template <bool kHeld>
+constexpr auto make_norm_entries() {
+  std::array<NormEntry, kEntries<kHeld>.size()> entries = {};
+  for (size_t i = 0; i < entries.size(); ++i) entries[i] = kEntries<kHeld>[i].norm;
   return entries;
 }
 
 template <bool kHeld>
-constexpr auto kEntriesOfPlans = make_entries<kHeld>();
-
-// Each kernel once, whatever its blocks of a multiprocessor.
-template <bool kHeld>
-constexpr bool ascends() {
-  const auto& entries = kStagesEntries<kHeld>;
-  for (size_t i = 1; i < entries.size(); ++i) {
-    if (packed(entries[i - 1].variant) >> 6 >= packed(entries[i].variant) >> 6) return false;
-  }
-  return true;
-}
-static_assert(ascends<true>() && ascends<false>());
+constexpr auto kNormEntries = make_norm_entries<kHeld>();
 
 template <bool kHeld>
 constexpr StagesKernelList list_of() {
-  return {kStagesEntries<kHeld>.data(), static_cast<int32_t>(kStagesEntries<kHeld>.size())};
+  return {kEntries<kHeld>.data(), static_cast<int32_t>(kEntries<kHeld>.size())};
 }
 
 }  // namespace
@@ -40,8 +32,8 @@ std::span<const StagesEntry> norm_stages_table(const ArchSpec& arch) {
 }
 
 std::span<const NormEntry> norm_stages_entries(const ArchSpec& arch) {
-  if (arch.stages == &kStagesHeldList) return kEntriesOfPlans<true>;
-  return kEntriesOfPlans<false>;
+  if (arch.stages == &kStagesHeldList) return kNormEntries<true>;
+  return kNormEntries<false>;
 }
 
 const char* stages_text(const NormEntry& entry) {

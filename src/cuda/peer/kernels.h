@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "core/dtype.h"
+#include "cuda/family.h"
 #include "cuda/peer/params.h"
 
 namespace fastnorm::cuda {
@@ -27,18 +27,7 @@ struct PeerKernel {
 template <int kArch, Dtype kDtype>
 std::span<const PeerKernel> peer_kernels();
 
-struct PeerKernels {
-  std::span<const PeerKernel> of[kRowDtypes];  // by Dtype
-
-  PeerKernel at(int32_t index) const {
-    auto left = static_cast<size_t>(index);
-    for (const std::span<const PeerKernel>& part : of) {
-      if (left < part.size()) return part[left];
-      left -= part.size();
-    }
-    return {};
-  }
-};
+using PeerKernels = FamilyKernels<PeerKernel>;
 
 template <int kArch>
 PeerKernels all_peer_kernels() {

@@ -104,8 +104,12 @@ char mla_bytes[7];
 
 bool is_mla(const void* kernel) { return kernel >= mla_bytes && kernel < std::end(mla_bytes); }
 
+size_t index_of(const void* kernel, const char* first) {
+  return static_cast<size_t>(static_cast<const char*>(kernel) - first);
+}
+
 // The backward kernels: addresses of bytes, in the order of the table.
-char backward_bytes[cuda::kBackwardWords<true>.size()];
+char backward_bytes[cuda::kNumberedWords<cuda::BackwardFamily, true>.size()];
 
 bool is_backward(const void* kernel) {
   return kernel >= backward_bytes && kernel < std::end(backward_bytes);
@@ -126,15 +130,13 @@ std::span<const cuda::NormBackwardKernel> backward_part() {
 }
 
 // The kernels of norm_heads: likewise.
-char heads_bytes[cuda::kHeadsWords<true>.size()];
+char heads_bytes[cuda::kNumberedWords<cuda::HeadsFamily, true>.size()];
 
 bool is_heads(const void* kernel) {
   return kernel >= heads_bytes && kernel < std::end(heads_bytes);
 }
 bool is_held_heads(const void* kernel) {
-  return heads_variant_of(cuda::kHeadsWords<true>[static_cast<size_t>(
-                              static_cast<const char*>(kernel) - heads_bytes)])
-      .is_held();
+  return cuda::variant_at<cuda::HeadsFamily, true>(index_of(kernel, heads_bytes)).is_held();
 }
 
 template <Dtype kDtype>
@@ -158,14 +160,13 @@ std::span<const cuda::NormHeadsKernel> heads_part() {
 }
 
 // The kernels of norm_heads_backward: likewise.
-char heads_backward_bytes[cuda::kHeadsBackwardWords<true>.size()];
+char heads_backward_bytes[cuda::kNumberedWords<cuda::HeadsBackwardFamily, true>.size()];
 
 bool is_heads_backward(const void* kernel) {
   return kernel >= heads_backward_bytes && kernel < std::end(heads_backward_bytes);
 }
 HeadsBackwardForm heads_backward_form(const void* kernel) {
-  return heads_backward_variant_of(cuda::kHeadsBackwardWords<true>[static_cast<size_t>(
-                                       static_cast<const char*>(kernel) - heads_backward_bytes)])
+  return cuda::variant_at<cuda::HeadsBackwardFamily, true>(index_of(kernel, heads_backward_bytes))
       .form;
 }
 
@@ -197,12 +198,11 @@ std::span<const cuda::NormHeadsBackwardKernel> heads_backward_part() {
 }
 
 // The kernels of peers: likewise.
-char peer_bytes[cuda::kPeerWords.size()];
+char peer_bytes[cuda::kNumberedWords<cuda::PeerFamily, true>.size()];
 
 bool is_peer(const void* kernel) { return kernel >= peer_bytes && kernel < std::end(peer_bytes); }
 PeerVariant peer_variant(const void* kernel) {
-  return peer_variant_of(
-      cuda::kPeerWords[static_cast<size_t>(static_cast<const char*>(kernel) - peer_bytes)]);
+  return cuda::variant_at<cuda::PeerFamily, true>(index_of(kernel, peer_bytes));
 }
 
 template <Dtype kDtype>
@@ -231,15 +231,13 @@ std::span<const cuda::PeerKernel> peer_part() {
 }
 
 // The kernels of calls with stages: likewise.
-char stages_bytes[cuda::kStagesEntries<true>.size()];
+char stages_bytes[cuda::kNumberedWords<cuda::StagesFamily, true>.size()];
 
 bool is_stages(const void* kernel) {
   return kernel >= stages_bytes && kernel < std::end(stages_bytes);
 }
 bool is_held_stages(const void* kernel) {
-  return cuda::kStagesEntries<true>[static_cast<size_t>(static_cast<const char*>(kernel) -
-                                                        stages_bytes)]
-      .variant.is_held();
+  return cuda::variant_at<cuda::StagesFamily, true>(index_of(kernel, stages_bytes)).is_held();
 }
 
 template <Dtype kDtype>

@@ -1118,6 +1118,12 @@ pub const FASTNORM_NORM_BACKWARD_PDL_TRIGGER: fastnorm_norm_backward_flags = 2;
 pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT: fastnorm_norm_backward_flags = 8;
 /// The same for dbias.
 pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS: fastnorm_norm_backward_flags = 16;
+/// The same for dbranch_weight.
+pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT: fastnorm_norm_backward_flags = 32;
+/// The same for dbranch_bias.
+pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS: fastnorm_norm_backward_flags = 64;
+/// The same for dresidual_gate.
+pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE: fastnorm_norm_backward_flags = 128;
 pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 0x7fffffff;
 
 /// One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
@@ -1129,18 +1135,21 @@ pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 
 /// Leading dimensions are joined as in fastnorm_norm; at most 3 may be left.
 ///
 /// Dtypes: T is the dtype of the forward's x. It is dx's dtype. Without dx it is dy's, if that has
-/// 16 bits, else x's. x here may have another dtype, as a stored residual_out may.
+/// 16 bits, else x's. x here may have another dtype, as a stored residual_out may. Where branch or
+/// dbranch is given, T is its dtype, and dx has any of the three.
 ///
 /// weight, and with it dweight, broadcasts against x as in fastnorm_norm: \[n\], \[1, n\], \[heads,
-/// n\], \[batch, 1, n\]. dbias likewise, with a shape of its own. On a GPU each varies along one
-/// leading dimension at most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+/// n\], \[batch, 1, n\]. dbias likewise, with a shape of its own. So do branch_weight, dbranch_bias
+/// and residual_gate. On a GPU each of which a gradient is wanted varies along one leading
+/// dimension at most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
 ///
-/// Outputs: at least one of dx, dweight, dbias and dgate. Those that are NULL cost nothing: dx
-/// alone serves frozen weights and needs no workspace.
+/// Outputs: at least one of dx, dweight, dbias, dgate, dbranch, dbranch_weight, dbranch_bias and
+/// dresidual_gate. Those that are NULL cost nothing: dx alone serves frozen weights and needs no
+/// workspace.
 ///
 /// Aliasing: dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view
-/// (same address, dtype, shape and strides). Two tensors of which one is written may also be
-/// interleaved views of one buffer that share no element. Any other overlap is
+/// (same address, dtype, shape and strides); dbranch may be branch. Two tensors of which one is
+/// written may also be interleaved views of one buffer that share no element. Any other overlap is
 /// FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1201,6 +1210,49 @@ pub struct fastnorm_norm_backward_args {
     /// The forward's: a divisor of n; 0 = n. Shapes of mean, rstd, weight and bias are the
     /// forward's. dbias is \[.., n\] or \[.., group_size\].
     pub group_size: i64,
+    /// x's shape, T: the forward's x, where it added a residual. Needed for dresidual_gate, and
+    /// with branch_norm. This and all fields below go without gate and group_size.
+    pub branch: *const fastnorm_tensor,
+    /// As weight: the forward's. NULL = 1.
+    pub branch_weight: *const fastnorm_tensor,
+    /// As weight: the forward's. Read for dresidual_gate alone. NULL = 0.
+    pub branch_bias: *const fastnorm_tensor,
+    /// As mean, of the branch. LAYER only; NULL where branch_rstd is.
+    pub branch_mean: *const fastnorm_tensor,
+    /// As rstd, of the branch. NULL = computed again from branch.
+    pub branch_rstd: *const fastnorm_tensor,
+    /// \[.., n\] T or f32, broadcasts against x as weight does: the forward's, its table added.
+    /// NULL = 1.
+    pub residual_gate: *const fastnorm_tensor,
+    /// \[1\] f32: the forward's. NULL = 1.
+    pub sum_scale: *const fastnorm_tensor,
+    /// x's shape, T: gradient of the branch. Output; may be branch. NULL = not wanted.
+    pub dbranch: *const fastnorm_tensor,
+    /// branch_weight's shape; f32 or branch_weight's dtype. Output; also input with
+    /// ACCUMULATE_DBRANCH_WEIGHT. NULL = not wanted.
+    pub dbranch_weight: *const fastnorm_tensor,
+    /// The shape of the forward's branch_bias; f32, f16 or bf16. Output; also input with
+    /// ACCUMULATE_DBRANCH_BIAS. NULL = not wanted.
+    pub dbranch_bias: *const fastnorm_tensor,
+    /// residual_gate's shape; f32 or residual_gate's dtype. Output; also input with
+    /// ACCUMULATE_DRESIDUAL_GATE. NULL = not wanted.
+    pub dresidual_gate: *const fastnorm_tensor,
+    /// The forward's.
+    pub branch_kind: fastnorm_norm_kind,
+    /// The forward's. Used where branch_rstd is NULL.
+    pub branch_eps: f32,
+    /// The forward's. Finite; 0 where branch_weight is NULL.
+    pub branch_weight_offset: f32,
+    /// The forward's.
+    pub branch_rounding: fastnorm_rounding,
+    /// The forward's. 0: the other fields of the branch's norm are 0.
+    pub branch_norm: i32,
+    /// The forward's.
+    pub branch_rounded: i32,
+    /// The forward's.
+    pub residual_gate_act: fastnorm_activation,
+    /// The forward's. Finite; 0 = 1.
+    pub alpha: f32,
 }
 
 impl fastnorm_norm_backward_args {
@@ -1232,6 +1284,25 @@ impl fastnorm_norm_backward_args {
             gate_source: 0,
             stage_reserved: 0,
             group_size: 0,
+            branch: core::ptr::null(),
+            branch_weight: core::ptr::null(),
+            branch_bias: core::ptr::null(),
+            branch_mean: core::ptr::null(),
+            branch_rstd: core::ptr::null(),
+            residual_gate: core::ptr::null(),
+            sum_scale: core::ptr::null(),
+            dbranch: core::ptr::null(),
+            dbranch_weight: core::ptr::null(),
+            dbranch_bias: core::ptr::null(),
+            dresidual_gate: core::ptr::null(),
+            branch_kind: 0,
+            branch_eps: 0.0,
+            branch_weight_offset: 0.0,
+            branch_rounding: 0,
+            branch_norm: 0,
+            branch_rounded: 0,
+            residual_gate_act: 0,
+            alpha: 0.0,
         }
     }
 }
@@ -1247,7 +1318,9 @@ extern "C" {
     /// not touched; the addresses count, since overlap and alignment follow from them.
     ///
     /// The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for
-    /// each row of weights, on the CPU too. It is 0 where neither is wanted.
+    /// each row of weights, on the CPU too. It is 0 where neither is wanted. The sums of the branch
+    /// have theirs. On a GPU a few floats of each row are added, where statistics are computed
+    /// again or the branch has sums.
     ///
     /// - `context`: the device
     /// - `args`: as for the call
@@ -1299,16 +1372,18 @@ extern "C" {
     /// tensor whose shape is null, or its data though it has elements; a struct_size that is too
     /// small; an enum, eps or offset out of range; mean with RMS; one of mean and rstd alone with
     /// LAYER; dweight without weight; dresidual without dx; dgate or a field of the gate without
-    /// gate; an ACCUMULATE flag without its output; too small a workspace; a stream on the CPU; a
+    /// gate; a field of the branch's norm without branch_norm; no branch where it is needed; an
+    /// ACCUMULATE flag without its output; too small a workspace; a stream on the CPU; a
     /// parallel_for that did not cover the work exactly once, when some may have been written
     /// FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n \< 1 or n \> 2^32
     /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow; dresidual of dx's dtype
     /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
     /// FASTNORM_ERROR_UNSUPPORTED: a field or flag of a later version, an unknown tail that is not
-    /// zero; leading dimensions that do not join; on a GPU, parameters that vary along more of them
-    /// than its kernels allow FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's
-    /// error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the
-    /// kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
+    /// zero; leading dimensions that do not join; a field of the branch with gate or group_size; on
+    /// a GPU, parameters that vary along more dimensions than its kernels allow
+    /// FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error
+    /// FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
+    /// FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward(
@@ -2903,7 +2978,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, modulation_shift) == 328);
     assert!(offset_of!(fastnorm_norm_args, shift_table) == 336);
     assert!(offset_of!(fastnorm_norm_args, modulation_index) == 344);
-    assert!(size_of::<fastnorm_norm_backward_args>() == 160);
+    assert!(size_of::<fastnorm_norm_backward_args>() == 280);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_backward_args, eps) == 12);
@@ -2929,6 +3004,25 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_backward_args, gate_source) == 144);
     assert!(offset_of!(fastnorm_norm_backward_args, stage_reserved) == 148);
     assert!(offset_of!(fastnorm_norm_backward_args, group_size) == 152);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch) == 160);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_weight) == 168);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_bias) == 176);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_mean) == 184);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_rstd) == 192);
+    assert!(offset_of!(fastnorm_norm_backward_args, residual_gate) == 200);
+    assert!(offset_of!(fastnorm_norm_backward_args, sum_scale) == 208);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbranch) == 216);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbranch_weight) == 224);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbranch_bias) == 232);
+    assert!(offset_of!(fastnorm_norm_backward_args, dresidual_gate) == 240);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_kind) == 248);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_eps) == 252);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_weight_offset) == 256);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_rounding) == 260);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_norm) == 264);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_rounded) == 268);
+    assert!(offset_of!(fastnorm_norm_backward_args, residual_gate_act) == 272);
+    assert!(offset_of!(fastnorm_norm_backward_args, alpha) == 276);
     assert!(size_of::<fastnorm_mla_decode_args>() == 136);
     assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 8);

@@ -371,6 +371,30 @@ macro_rules! calls {
                 self.put(Slot::Y, y.view)
             }
 
+            /// Programmatic dependent launch, as [`Norm::pdl_wait`](crate::Norm::pdl_wait).
+            pub fn pdl_wait(self, on: bool) -> Self {
+                self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
+            }
+
+            /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger).
+            pub fn pdl_trigger(self, on: bool) -> Self {
+                self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
+            }
+
+            /// As [`Norm::pdl_constant_weights`](crate::Norm::pdl_constant_weights).
+            pub fn pdl_constant_weights(self, on: bool) -> Self {
+                self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, on)
+            }
+
+            fn flag(mut self, flag: u32, on: bool) -> Self {
+                self.args.flags = if on {
+                    self.args.flags | flag
+                } else {
+                    self.args.flags & !flag
+                };
+                self
+            }
+
             /// Says what a run would do. No tensor's memory is touched, no rank is waited for.
             ///
             /// # Errors
@@ -534,25 +558,6 @@ mod allreduce {
         /// Which value of the sum with the residual is used. Default: the exact one.
         pub fn residual_rounding(mut self, rounding: ResidualRounding) -> Self {
             self.args.residual_rounding = rounding.raw();
-            self
-        }
-
-        /// Programmatic dependent launch, as [`Norm::pdl_wait`](crate::Norm::pdl_wait).
-        pub fn pdl_wait(self, on: bool) -> Self {
-            self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
-        }
-
-        /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger).
-        pub fn pdl_trigger(self, on: bool) -> Self {
-            self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
-        }
-
-        fn flag(mut self, flag: u32, on: bool) -> Self {
-            self.args.flags = if on {
-                self.args.flags | flag
-            } else {
-                self.args.flags & !flag
-            };
             self
         }
 

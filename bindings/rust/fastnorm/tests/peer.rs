@@ -102,6 +102,7 @@ fn allreduce_is_a_sum_and_one_norm() -> Result<()> {
                 .residual_rounding(ResidualRounding::Exact)
                 .pdl_wait(true)
                 .pdl_trigger(true)
+                .pdl_constant_weights(true)
                 .y(TensorMut::new(&mut y, &SHAPE).unwrap());
             assert!(call.query().unwrap().workspace_bytes >= (ROWS * COLUMNS * 4) as u64);
             assert!(format!("{call:?}").contains("residual_out"));
@@ -175,6 +176,9 @@ fn sharded_rows() -> Result<()> {
         let (x, keys) = (part(rank), part(rank + 20));
         let (mut y, mut z) = (x.clone(), x.clone());
         PeerShardedNorm::rms(peer, 0.5)
+            .pdl_wait(true)
+            .pdl_trigger(true)
+            .pdl_constant_weights(true)
             .x(Tensor::new(&x, &SHAPE).unwrap())
             .y(TensorMut::new(&mut y, &SHAPE).unwrap())
             .second(

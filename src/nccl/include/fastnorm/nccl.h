@@ -106,6 +106,24 @@ FASTNORM_API fastnorm_status fastnorm_nccl_create(fastnorm_context* context, fas
                                                   void* comm, const fastnorm_nccl_options* options,
                                                   void* stream, fastnorm_nccl** handle);
 
+/** Create the handles of several ranks of this process. All ranks of the communicator join, here or
+ *  in other processes. One thread does what as many threads with fastnorm_nccl_create would.
+ *  @param contexts [count], one of each rank; must outlive the handles
+ *  @param devices  [count], the contexts'
+ *  @param comms    [count] ncclComm_t of those devices
+ *  @param options  as fastnorm_nccl_create, of all these ranks
+ *  @param streams  [count], or NULL: the default streams
+ *  @param count    1 or more
+ *  @param handles  [count], receives the handles, or NULL on failure
+ *  @return as fastnorm_nccl_create; the text names the rank
+ *  @since 0.2 */
+FASTNORM_API fastnorm_status fastnorm_nccl_create_all(fastnorm_context* const* contexts,
+                                                      const fastnorm_device* devices,
+                                                      void* const* comms,
+                                                      const fastnorm_nccl_options* options,
+                                                      void* const* streams, int32_t count,
+                                                      fastnorm_nccl** handles);
+
 /** Destroy a handle. NULL is fine. The communicator stays.
  *  @param handle of fastnorm_nccl_create, or NULL
  *  @since 0.2 */
@@ -143,6 +161,23 @@ FASTNORM_API fastnorm_status fastnorm_nccl_allreduce_norm_query(
 FASTNORM_API fastnorm_status
 fastnorm_nccl_allreduce_norm(fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args,
                              void* workspace, size_t workspace_bytes, void* stream);
+
+/** The calls of several ranks of this process, from one thread: all are checked, then NCCL starts
+ *  their sums in one group, then their norms follow. With fastnorm_nccl_allreduce_norm a thread
+ *  could call one rank only, as the call of the first would wait for those after it.
+ *  @param handles         [count]
+ *  @param args            [count], as fastnorm_nccl_allreduce_norm
+ *  @param workspaces      [count], or NULL where no bytes are needed
+ *  @param workspace_bytes size of each
+ *  @param streams         [count], or NULL: the default streams
+ *  @param count           1 or more
+ *  @return as fastnorm_nccl_allreduce_norm; the text names the rank, as args[i]. And
+ *          FASTNORM_ERROR_SHAPE: x of different sizes
+ *          FASTNORM_ERROR_UNSUPPORTED: several ranks that are peers on a CPU
+ *  @since 0.2 */
+FASTNORM_API fastnorm_status fastnorm_nccl_allreduce_norm_all(
+    fastnorm_nccl* const* handles, const fastnorm_peer_allreduce_norm_args* const* args,
+    void* const* workspaces, size_t workspace_bytes, void* const* streams, int32_t count);
 
 /** Sequence parallel: this rank normalises tokens / ranks of all tokens. `{0}` plus struct_size and
  *  norm is valid. */
@@ -183,6 +218,19 @@ FASTNORM_API fastnorm_status fastnorm_nccl_sequence_norm_query(
 FASTNORM_API fastnorm_status
 fastnorm_nccl_sequence_norm(fastnorm_nccl* handle, const fastnorm_nccl_sequence_norm_args* args,
                             void* workspace, size_t workspace_bytes, void* stream);
+
+/** The calls of several ranks of this process, as fastnorm_nccl_allreduce_norm_all.
+ *  @param handles         [count]
+ *  @param args            [count], as fastnorm_nccl_sequence_norm; one gather
+ *  @param workspaces      [count], or NULL where no bytes are needed
+ *  @param workspace_bytes size of each
+ *  @param streams         [count], or NULL: the default streams
+ *  @param count           1 or more
+ *  @return as fastnorm_nccl_sequence_norm; the text names the rank, as args[i]
+ *  @since 0.2 */
+FASTNORM_API fastnorm_status fastnorm_nccl_sequence_norm_all(
+    fastnorm_nccl* const* handles, const fastnorm_nccl_sequence_norm_args* const* args,
+    void* const* workspaces, size_t workspace_bytes, void* const* streams, int32_t count);
 
 /** Text of this thread's last failed call of this library: what, and what is required.
  *  @return a string that the thread's next failed call overwrites; "" if none has failed

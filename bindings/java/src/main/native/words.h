@@ -252,16 +252,16 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
 /* fastnorm_norm_backward_args with the tensors that it points to. */
 typedef struct fnb_norm_backward_call {
   fastnorm_norm_backward_args args;
-  fastnorm_tensor tensors[13];
+  fastnorm_tensor tensors[24];
 } fnb_norm_backward_call;
 
 static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_call* call) {
   fastnorm_norm_backward_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 12);
+  const uint64_t* words = fnb_take(reader, 20);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[11];
-  if (mask >> 13 != 0) return 0;
+  mask = words[19];
+  if (mask >> 24 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
@@ -275,6 +275,14 @@ static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_c
   args->gate_source = (fastnorm_gate_source)fnb_low(words[8]);
   args->stage_reserved = (int32_t)words[9];
   args->group_size = (int64_t)words[10];
+  args->branch_kind = (fastnorm_norm_kind)fnb_low(words[11]);
+  args->branch_eps = fnb_float(words[12]);
+  args->branch_weight_offset = fnb_float(words[13]);
+  args->branch_rounding = (fastnorm_rounding)fnb_low(words[14]);
+  args->branch_norm = (int32_t)words[15];
+  args->branch_rounded = (int32_t)words[16];
+  args->residual_gate_act = (fastnorm_activation)fnb_low(words[17]);
+  args->alpha = fnb_float(words[18]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->dy = &call->tensors[0];
@@ -326,6 +334,50 @@ static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_c
   if (mask >> 12 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
     args->dgate = &call->tensors[12];
+  }
+  if (mask >> 13 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[13])) return 0;
+    args->branch = &call->tensors[13];
+  }
+  if (mask >> 14 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
+    args->branch_weight = &call->tensors[14];
+  }
+  if (mask >> 15 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
+    args->branch_bias = &call->tensors[15];
+  }
+  if (mask >> 16 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[16])) return 0;
+    args->branch_mean = &call->tensors[16];
+  }
+  if (mask >> 17 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[17])) return 0;
+    args->branch_rstd = &call->tensors[17];
+  }
+  if (mask >> 18 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[18])) return 0;
+    args->residual_gate = &call->tensors[18];
+  }
+  if (mask >> 19 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[19])) return 0;
+    args->sum_scale = &call->tensors[19];
+  }
+  if (mask >> 20 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[20])) return 0;
+    args->dbranch = &call->tensors[20];
+  }
+  if (mask >> 21 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[21])) return 0;
+    args->dbranch_weight = &call->tensors[21];
+  }
+  if (mask >> 22 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[22])) return 0;
+    args->dbranch_bias = &call->tensors[22];
+  }
+  if (mask >> 23 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[23])) return 0;
+    args->dresidual_gate = &call->tensors[23];
   }
   return 1;
 }

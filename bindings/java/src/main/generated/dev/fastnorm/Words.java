@@ -86,7 +86,15 @@ final class Words {
   static final int NORM_BACKWARD_GATE_SOURCE = 8;
   static final int NORM_BACKWARD_STAGE_RESERVED = 9;
   static final int NORM_BACKWARD_GROUP_SIZE = 10;
-  static final int NORM_BACKWARD_MASK = 11;
+  static final int NORM_BACKWARD_BRANCH_KIND = 11;
+  static final int NORM_BACKWARD_BRANCH_EPS = 12;
+  static final int NORM_BACKWARD_BRANCH_WEIGHT_OFFSET = 13;
+  static final int NORM_BACKWARD_BRANCH_ROUNDING = 14;
+  static final int NORM_BACKWARD_BRANCH_NORM = 15;
+  static final int NORM_BACKWARD_BRANCH_ROUNDED = 16;
+  static final int NORM_BACKWARD_RESIDUAL_GATE_ACT = 17;
+  static final int NORM_BACKWARD_ALPHA = 18;
+  static final int NORM_BACKWARD_MASK = 19;
   static final int NORM_BACKWARD_BIT_DY = 0;
   static final int NORM_BACKWARD_BIT_X = 1;
   static final int NORM_BACKWARD_BIT_WEIGHT = 2;
@@ -100,7 +108,18 @@ final class Words {
   static final int NORM_BACKWARD_BIT_GATE = 10;
   static final int NORM_BACKWARD_BIT_BIAS = 11;
   static final int NORM_BACKWARD_BIT_DGATE = 12;
-  static final int NORM_BACKWARD_MAX_WORDS = 272;
+  static final int NORM_BACKWARD_BIT_BRANCH = 13;
+  static final int NORM_BACKWARD_BIT_BRANCH_WEIGHT = 14;
+  static final int NORM_BACKWARD_BIT_BRANCH_BIAS = 15;
+  static final int NORM_BACKWARD_BIT_BRANCH_MEAN = 16;
+  static final int NORM_BACKWARD_BIT_BRANCH_RSTD = 17;
+  static final int NORM_BACKWARD_BIT_RESIDUAL_GATE = 18;
+  static final int NORM_BACKWARD_BIT_SUM_SCALE = 19;
+  static final int NORM_BACKWARD_BIT_DBRANCH = 20;
+  static final int NORM_BACKWARD_BIT_DBRANCH_WEIGHT = 21;
+  static final int NORM_BACKWARD_BIT_DBRANCH_BIAS = 22;
+  static final int NORM_BACKWARD_BIT_DRESIDUAL_GATE = 23;
+  static final int NORM_BACKWARD_MAX_WORDS = 500;
 
   static final int MLA_DECODE_SM_SCALE = 0;
   static final int MLA_DECODE_CAUSAL = 1;

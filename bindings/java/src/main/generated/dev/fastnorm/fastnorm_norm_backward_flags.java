@@ -13,4 +13,7 @@ final class fastnorm_norm_backward_flags {
   public final static int FASTNORM_NORM_BACKWARD_PDL_TRIGGER = 2;
   public final static int FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT = 8;
   public final static int FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS = 16;
+  public final static int FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT = 32;
+  public final static int FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS = 64;
+  public final static int FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE = 128;
 }

@@ -1,0 +1,311 @@
+// The general form of calls with a branch: any dtypes, any address, rows of any length. x is the sum
+// of a residual and a branch, which may have a norm of its own. Each pass reads the rows again.
+//
+// kBranchRows: c1 and c2 of x's row, then those of the branch's row, then what is stored. Without a
+// mean a row is that of an RMSNorm: subtracting 0 changes no bit.
+// kBranchColumns: all sums over rows. c1 and c2 of x's rows are in the workspace.
+#pragma once
+
+#include "cuda/common/activation.cuh"
+#include "cuda/norm_backward/general.cuh"
+
+namespace fastnorm::cuda {
+
+__device__ __forceinline__ Statistics statistics_or_zero(const BackwardTensor& mean,
+                                                         const BackwardTensor& rstd,
+                                                         const RowIndex& index) {
+  return {mean.data == nullptr ? 0.0f : ptx::ld_global_f32(row_address(mean, index)),
+          ptx::ld_global_f32(row_address(rstd, index))};
+}
+
+template <int kCount>
+__device__ __forceinline__ void normalize(float (&v)[kCount], const Statistics& s, int count) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = i < count ? normalized<Stat::kLayer>(v[i], s) : 0.0f;
+}
+
+template <int kCount>
+__device__ __forceinline__ void round_if(float (&v)[kCount], const NormBackwardParams& p,
+                                         uint32_t bit) {
+  if ((p.bits & bit) == 0) return;
+#pragma unroll
+  for (float& value : v) value = round_to_dtype(value, p.dtype);
+}
+
+// A row of x. Its vectors may have any length: the branch's may be longer or shorter.
+template <Dtype kDtype>
+struct MainRow {
+  __device__ __forceinline__ MainRow(const NormBackwardParams& params, const RowIndex& index)
+      : p(params),
+        x(row_address(p.x, index), kDtype),
+        dy(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar),
+        weight(row_or_none(p.weight, index)),
+        residual_in(row_or_none(p.dresidual_in, index)),
+        statistics(statistics_or_zero(p.mean, p.rstd, index)),
+        scale(p.branch.sum_scale == nullptr ? 1.0f : ptx::ld_global_f32(p.branch.sum_scale)) {}
+
+  const NormBackwardParams& p;
+  const AnyDtypeRow x, dy, weight, residual_in;
+  const Statistics statistics;
+  const float scale;
+};
+
+// One vector of it.
+template <int kCount>
+struct MainVector {
+  template <Dtype kDtype>
+  __device__ __forceinline__ MainVector(const MainRow<kDtype>& row, int64_t of_element)
+      : element(of_element), count(elements_of<kCount>(row.p, of_element / kCount)) {
+    float gain[kCount];
+    load_values(xhat, row.x, element, count);
+    load_values(dy, row.dy, element, count);
+    load_gain(gain, row.p, row.weight, element, count);
+    normalize(xhat, row.statistics, count);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) e[i] = __fmul_rn(dy[i], gain[i]);
+  }
+
+  // r, 0 behind the last column.
+  template <Dtype kDtype>
+  __device__ __forceinline__ void take_gradient(float (&r)[kCount], const MainRow<kDtype>& row,
+                                                const float (&c)[2]) const {
+    float added[kCount];
+    const bool adds = row.residual_in.data != nullptr;
+    if (adds) load_values(added, row.residual_in, element, count);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float m = centred<Stat::kLayer>(xhat[i], e[i], c);
+      const float dh =
+          adds ? __fmaf_rn(m, row.statistics.rstd, added[i]) : __fmul_rn(m, row.statistics.rstd);
+      r[i] = i < count ? __fmul_rn(dh, row.scale) : 0.0f;
+    }
+  }
+
+  const int64_t element;
+  const int count;
+  float xhat[kCount], dy[kCount],
+      e[kCount];  // normalised, the gradient of y, that times the weight
+};
+
+// A row of the branch, and of what it is multiplied by.
+struct BranchRow {
+  __device__ __forceinline__ BranchRow(const NormBackwardParams& params, const RowIndex& index)
+      : p(params),
+        b(params.branch),
+        normalizes((p.bits & kBackwardBranchNorm) != 0),
+        branch(row_or_none(b.branch, index)),
+        weight(row_or_none(b.weight, index)),
+        bias(row_or_none(b.bias, index)),
+        gate(row_or_none(b.residual_gate, index)),
+        statistics{0.0f, 0.0f} {
+    if (normalizes) statistics = statistics_or_zero(b.mean, b.rstd, index);
+  }
+
+  // From r to du.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_by_gate(float (&r)[kCount], int64_t element,
+                                                   int count) const {
+    float k[kCount];
+    if (gate.data != nullptr) {
+      load_values(k, gate, element, count);
+      activate(k, b.act);
+#pragma unroll
+      for (float& value : k) value = __fmul_rn(value, b.alpha);
+    } else {
+#pragma unroll
+      for (float& value : k) value = b.alpha;
+    }
+    multiply(r, k);
+  }
+
+  // The branch, normalised where it has a norm.
+  template <int kCount>
+  __device__ __forceinline__ void take(float (&v)[kCount], int64_t element, int count) const {
+    load_values(v, branch, element, count);
+    if (normalizes) normalize(v, statistics, count);
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void take_gain(float (&gain)[kCount], int64_t element,
+                                            int count) const {
+    if (weight.data == nullptr) {
+#pragma unroll
+      for (float& g : gain) g = 1.0f;
+      return;
+    }
+    load_values(gain, weight, element, count);
+#pragma unroll
+    for (float& g : gain) g = __fadd_rn(g, b.weight_offset);
+    round_if(gain, p, kBackwardBranchRoundGain);
+  }
+
+  // From the normalised branch, rounded as dbranch_weight sees it, to u.
+  template <int kCount>
+  __device__ __forceinline__ void make_result(float (&u)[kCount], int64_t element,
+                                              int count) const {
+    if (!normalizes) return;
+    float gain[kCount];
+    take_gain(gain, element, count);
+    if (bias.data == nullptr) {
+      multiply(u, gain);
+    } else {
+      float added[kCount];
+      load_values(added, bias, element, count);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) u[i] = __fmaf_rn(u[i], gain[i], added[i]);
+    }
+    round_if(u, p, kBackwardBranchRoundResult);
+  }
+
+  const NormBackwardParams& p;
+  const BackwardBranch& b;
+  const bool normalizes;
+  const AnyDtypeRow branch, weight, bias, gate;
+  Statistics statistics;
+};
+
+// c1 and c2 of the branch's row, whose vectors have kCount elements.
+template <int kCount, class Tile, Dtype kDtype, class Scratch>
+__device__ __forceinline__ void means_of_branch(float (&c)[2], const MainRow<kDtype>& row,
+                                                const float (&c_of_x)[2], const BranchRow& of,
+                                                Scratch& scratch, const Place<Tile>& place) {
+  const NormBackwardParams& p = row.p;
+  means_of_row<Tile>(c, (p.n + kCount - 1) / kCount, p, scratch, place,
+                     [&](int64_t number, float(&sum)[2]) {
+                       const MainVector<kCount> v(row, number * kCount);
+                       float e[kCount], xhat[kCount], gain[kCount];
+                       v.take_gradient(e, row, c_of_x);
+                       of.multiply_by_gate(e, v.element, v.count);
+                       of.take_gain(gain, v.element, v.count);
+                       multiply(e, gain);
+                       of.take(xhat, v.element, v.count);
+                       sum[0] = vector_dot(e, xhat);
+                       sum[1] = vector_sum(e);
+                     });
+  if (p.branch.mean.data == nullptr) c[1] = 0.0f;
+}
+
+template <Dtype kDtype, int kThreads>
+__device__ __forceinline__ void gradient_of_branch_rows(const NormBackwardParams& p) {
+  using Tile = RowTileOf<ForwardSlots<kDtype, Stat::kRms, kThreads>>;
+  constexpr int kCount = Element<kDtype>::kPerVector;
+  struct ScratchOfX : RowScratch<Tile, 2, false> {};
+  struct ScratchOfBranch : RowScratch<Tile, 2, false> {};
+  const Place<Tile> place(blockIdx.x);
+  const bool live = place.row < p.rows;
+  const RowIndex index = backward_index(p, live ? place.row : 0);
+  ptx::grid_wait();
+  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+
+  const MainRow<kDtype> row(p, index);
+  float c[2] = {0.0f, 0.0f};
+  if ((p.bits & kBackwardKeptMeans) != 0) {
+    const char* const kept = row_address(p.branch.means, index);
+    c[0] = ptx::ld_global_f32(kept), c[1] = ptx::ld_global_f32(kept + sizeof(float));
+  } else {
+    means_of_row<Tile>(c, p.vectors, p, ptx::block_shared<ScratchOfX>(), place,
+                       [&](int64_t number, float(&sum)[2]) {
+                         const MainVector<kCount> v(row, number * kCount);
+                         sum[0] = vector_dot(v.e, v.xhat);
+                         sum[1] = vector_sum(v.e);
+                       });
+    if (p.mean.data == nullptr) c[1] = 0.0f;
+  }
+  if ((p.bits & kBackwardStatisticsOnly) != 0) {
+    if (live && place.leads_row()) {
+      char* const kept = row_address(p.branch.means, index);
+      ptx::st_global_u32(kept, __float_as_uint(c[0]));
+      ptx::st_global_u32(kept + sizeof(float), __float_as_uint(c[1]));
+    }
+    return;
+  }
+
+  const BranchRow of(p, index);
+  const AnyDtypeRow dx(row_or_none(p.dx, index)), dresidual(row_or_none(p.dresidual, index)),
+      dbranch(row_or_none(p.branch.dbranch, index));
+  const bool centres = of.normalizes && dbranch.data != nullptr;
+  float c_of_branch[2] = {0.0f, 0.0f};
+  if (centres) {
+    auto& scratch = ptx::block_shared<ScratchOfBranch>();
+    if (p.dtype == Dtype::kF32) {
+      means_of_branch<Element<Dtype::kF32>::kPerVector>(c_of_branch, row, c, of, scratch, place);
+    } else {
+      means_of_branch<Element<Dtype::kF16>::kPerVector>(c_of_branch, row, c, of, scratch, place);
+    }
+  }
+  if (!live) return;
+
+#pragma unroll 1
+  for (int64_t number = place.first; number < p.vectors; number += Tile::kStride) {
+    const MainVector<kCount> v(row, number * kCount);
+    float r[kCount], d[kCount];
+    v.take_gradient(r, row, c);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) d[i] = r[i];
+    of.multiply_by_gate(d, v.element, v.count);
+    if (centres) {
+      float xhat[kCount], gain[kCount];
+      of.take(xhat, v.element, v.count);
+      of.take_gain(gain, v.element, v.count);
+      multiply(d, gain);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        d[i] = __fmul_rn(centred<Stat::kLayer>(xhat[i], d[i], c_of_branch), of.statistics.rstd);
+      }
+    }
+    if (dx.data != nullptr) store_any(r, dx, v.element, v.count);
+    if (dresidual.data != nullptr) store_any(r, dresidual, v.element, v.count);
+    if (dbranch.data != nullptr) store_any(d, dbranch, v.element, v.count);
+  }
+}
+
+template <Dtype kDtype, int kThreads>
+__device__ __forceinline__ void sums_of_branch_columns(const NormBackwardParams& p) {
+  constexpr int kCount = Element<kDtype>::kPerVector;
+  const ColumnPlace<kDtype, kThreads> at(p);
+  const bool keeps_means = p.branch.means.data != nullptr;
+  const auto add_row = [&](float(&sums)[kBackwardSums][kCount], uint32_t number) {
+    const RowIndex index = backward_index(p, number);
+    const MainRow<kDtype> row(p, index);
+    MainVector<kCount> v(row, at.vector * kCount);
+    float r[kCount], u[kCount] = {};
+    if (keeps_means) {
+      const BranchRow of(p, index);
+      const char* const kept = row_address(p.branch.means, index);
+      const float c[2] = {ptx::ld_global_f32(kept), ptx::ld_global_f32(kept + sizeof(float))};
+      v.take_gradient(r, row, c);
+      float du[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) du[i] = r[i];
+      of.multiply_by_gate(du, v.element, v.count);
+      if (of.branch.data != nullptr) of.take(u, v.element, v.count);
+      if (of.normalizes) round_if(u, p, kBackwardBranchRoundNormalized);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        sums[2][i] = __fmaf_rn(du[i], u[i], sums[2][i]);
+        sums[3][i] = __fadd_rn(sums[3][i], du[i]);
+      }
+      if (p.branch.dresidual_gate.data != nullptr) of.make_result(u, v.element, v.count);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) sums[4][i] = __fmaf_rn(r[i], u[i], sums[4][i]);
+    }
+    round_factors(v.xhat, p);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      sums[0][i] = __fmaf_rn(v.dy[i], v.xhat[i], sums[0][i]);
+      sums[1][i] = __fadd_rn(sums[1][i], v.dy[i]);
+    }
+  };
+  ptx::grid_wait();
+  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
+    float sums[kBackwardSums][kCount] = {};
+    // Row numbers stay below 2^31 + step.
+#pragma unroll 1
+    for (uint32_t row = at.block * p.lanes + at.lane; row < p.shared_rows; row += p.step)
+      add_row(sums, group * p.shared_rows + row);
+    at.store_partial_sums(p, group, sums);
+  }
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,187 @@
+// fastnorm peer explain: what a call of a rank would do, without memory, GPUs and other ranks.
+#include <memory>
+
+#include "commands.h"
+#include "dtype.h"
+#include "explain.h"
+#include "peer_work.h"
+
+namespace fastnorm::tool {
+namespace {
+
+constexpr int64_t kMostColumns = 65536;
+
+struct PeerDeleter {
+  void operator()(fastnorm_peer* peer) const { fastnorm_peer_destroy(peer); }
+};
+using PeerPtr = std::unique_ptr<fastnorm_peer, PeerDeleter>;
+
+// The query of rank 0.
+class PeerQuestion {
+ public:
+  PeerQuestion(const PeerOptions& options, const std::string& device)
+      : o_(options), target_(parse_target(device)), context_(make_context(target_, 1, "")) {
+    const fastnorm_peer_options of_peer = peer_options(o_, o_.ranks, 0);
+    fastnorm_peer* peer = nullptr;
+    check(fastnorm_peer_create(context_.get(), &of_peer, &peer));
+    peer_.reset(peer);
+  }
+
+  fastnorm_info ask() {
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    if (o_.sharded) {
+      ask_sharded(&info);
+    } else {
+      ask_allreduce(&info);
+    }
+    return info;
+  }
+
+ private:
+  template <class Args>
+  Args make_args() {
+    Args args = {};
+    args.struct_size = sizeof args;
+    args.peer = peer_.get();
+    args.kind = o_.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+    args.flags = peer_call_flags(o_);
+    return args;
+  }
+  TensorView tensor(fastnorm_dtype dtype, std::vector<int64_t> shape) {
+    return TensorView(target_, regions_.next(), dtype, std::move(shape));
+  }
+
+  void ask_allreduce(fastnorm_info* info) {
+    const fastnorm_dtype dtype = find_dtype(o_.dtype)->dtype;
+    const std::vector<int64_t> shape = {o_.rows, o_.columns};
+    const bool quantised = o_.quantise != "none", per_row = o_.quantise == "per-row";
+    TensorView x = tensor(dtype, shape), y = tensor(dtype, shape), residual = tensor(dtype, shape),
+               sum = tensor(dtype, shape), weight = tensor(dtype, {o_.columns}),
+               codes = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN), shape),
+               scale = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F32), {per_row ? o_.rows : 1});
+    auto args = make_args<fastnorm_peer_allreduce_norm_args>();
+    args.x = x.get(), args.y = y.get(), args.weight = weight.get();
+    if (!o_.no_residual) args.residual = residual.get(), args.residual_out = sum.get();
+    if (quantised) {
+      args.quant_scheme = per_row ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
+      args.quantized = codes.get(), args.scale = scale.get();
+    }
+    check(fastnorm_peer_allreduce_norm_query(context_.get(), &args, info));
+  }
+
+  void ask_sharded(fastnorm_info* info) {
+    const fastnorm_dtype dtype = find_dtype(o_.dtype)->dtype;
+    TensorView x[2], y[2], weight[2];
+    for (int p = 0; p < (o_.columns2 == 0 ? 1 : 2); ++p) {
+      const PeerHeads heads = peer_heads(p == 0 ? o_.columns : o_.columns2);
+      x[p] = tensor(dtype, {o_.rows, heads.count, heads.columns});
+      y[p] = tensor(dtype, {o_.rows, heads.count, heads.columns});
+      weight[p] = tensor(dtype, {heads.count, heads.columns});
+    }
+    auto args = make_args<fastnorm_peer_sharded_norm_args>();
+    args.x = x[0].get(), args.y = y[0].get(), args.weight = weight[0].get();
+    args.x2 = x[1].get(), args.y2 = y[1].get(), args.weight2 = weight[1].get();
+    check(fastnorm_peer_sharded_norm_query(context_.get(), &args, info));
+  }
+
+  const PeerOptions& o_;
+  const Target target_;
+  const ContextPtr context_;
+  PeerPtr peer_;
+  Regions regions_;
+};
+
+}  // namespace
+
+void add_peer_options(CLI::App& command, PeerOptions& o) {
+  command.add_option("--ranks", o.ranks, "default: as many as devices, at least 2")
+      ->check(CLI::Range(2, int{FASTNORM_PEER_MAX_RANKS}));
+  command.add_option("--rows", o.rows, "of x")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command.add_option("--columns", o.columns, "of x")
+      ->check(CLI::Range(int64_t{1}, kMostColumns))
+      ->capture_default_str();
+  command.add_flag("--sharded", o.sharded,
+                   "peer_sharded_norm: --columns are a rank's; else peer_allreduce_norm");
+  command.add_option("--columns2", o.columns2, "of a second part, with --sharded; 0 = none")
+      ->check(CLI::Range(int64_t{0}, kMostColumns))
+      ->capture_default_str();
+  command.add_option("--dtype", o.dtype, "of x")
+      ->check(CLI::IsMember(row_dtype_names()))
+      ->capture_default_str();
+  command.add_option("--algorithm", o.algorithm, "how rows travel")
+      ->check(CLI::IsMember({"auto", "one-shot", "two-shot"}))
+      ->capture_default_str();
+  command.add_option("--quantise", o.quantise, "fp8 codes beside y")
+      ->check(CLI::IsMember({"none", "per-tensor", "per-row"}))
+      ->capture_default_str();
+  command.add_flag("--layer", o.layer, "LayerNorm; else RMSNorm");
+  command.add_flag("--no-residual", o.no_residual, "add no residual");
+  command.add_flag("--pdl", o.pdl, "programmatic dependent launch");
+  command.add_option("--rings", o.rings, "rows on their way at once; 0 = the library's default")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
+  command.add_option("--one-shot-bytes", o.one_shot_bytes, "where two-shot begins; 0 = default")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+}
+
+void check_peer_options(const PeerOptions& o) {
+  const bool of_allreduce =
+      o.no_residual || o.quantise != "none" || o.algorithm != "auto" || o.one_shot_bytes != 0;
+  if (o.sharded && of_allreduce)
+    throw CLI::ValidationError(
+        "--no-residual, --quantise, --algorithm and --one-shot-bytes are not for --sharded");
+  if (!o.sharded && o.columns2 != 0) throw CLI::ValidationError("--columns2 needs --sharded");
+}
+
+fastnorm_peer_options peer_options(const PeerOptions& o, int ranks, int rank) {
+  const fastnorm_dtype dtype = find_dtype(o.dtype)->dtype;
+  fastnorm_peer_options options = {};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.dtype = static_cast<fastnorm_dtype_id>(dtype.code | dtype.bits << 8 | dtype.lanes << 16);
+  options.algorithm = o.algorithm == "one-shot"   ? FASTNORM_PEER_ONE_SHOT
+                      : o.algorithm == "two-shot" ? FASTNORM_PEER_TWO_SHOT
+                                                  : FASTNORM_PEER_AUTO;
+  options.max_columns = o.sharded ? 1 : o.columns;
+  options.one_shot_bytes = o.one_shot_bytes;
+  options.wait_ns = o.wait_ms * 1000000;
+  options.rings = o.rings;
+  return options;
+}
+
+uint32_t peer_call_flags(const PeerOptions& o) {
+  if (!o.pdl) return 0;
+  return FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+}
+
+PeerHeads peer_heads(int64_t columns) {
+  constexpr int64_t kHead = 128;  // columns of a head, where they divide the part's
+  if (columns % kHead != 0) return {1, columns};
+  return {columns / kHead, kHead};
+}
+
+void add_peer_explain(CLI::App& family) {
+  auto o = std::make_shared<PeerOptions>();
+  auto device = std::make_shared<std::string>("cpu");
+  CLI::App* command = family.add_subcommand(
+      "explain", "What a rank's call would do: kernel, grid, workspace, bytes. Nothing runs");
+  command
+      ->add_option("--device", *device,
+                   "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f")
+      ->check(CLI::Validator(check_target, "DEVICE"))
+      ->capture_default_str();
+  add_peer_options(*command, *o);
+  command->add_flag("--json", o->json, "print JSON");
+  command->callback([o, device] {
+    check_peer_options(*o);
+    if (o->ranks == 0) o->ranks = 2;
+    tell_plan(PeerQuestion(*o, *device).ask(), *device, o->json);
+  });
+}
+
+}  // namespace fastnorm::tool
