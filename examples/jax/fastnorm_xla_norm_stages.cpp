@@ -1,9 +1,9 @@
 // libfastnorm for XLA: the handlers behind the JAX functions of fastnorm.jax.norm_stages. A call
-// builds one fastnorm_norm or fastnorm_norm_backward on its stack, from the buffers that XLA passes.
+// builds one fastnorm_norm or fastnorm_norm_backward on its stack, from the buffers of XLA.
 //
-// The attribute `words` has a number for each integer of a family and two masks, `scalars` the
-// others. Operands are those that the mask of inputs tells of, results those of the mask of outputs.
-// Buffers are compact.
+// The attribute `words` has a number for each integer of a family and two masks. `scalars` has the
+// others. Operands are those that the mask of inputs tells of, results those of the mask of
+// outputs. Buffers are compact.
 
 #include <iterator>
 #include <type_traits>
@@ -71,11 +71,19 @@ struct Backward {
   using Tensor = const fastnorm_tensor* Args::*;
   static constexpr auto kQuery = fastnorm_norm_backward_query;
   static constexpr auto kRun = fastnorm_norm_backward;
-  static constexpr Tensor kInputs[] = {&Args::x,    &Args::dy,          &Args::weight,
-                                       &Args::bias, &Args::mean,        &Args::rstd,
-                                       &Args::gate, &Args::dresidual_in};
-  static constexpr Tensor kOutputs[] = {&Args::dx, &Args::dresidual, &Args::dgate, &Args::dweight,
-                                        &Args::dbias};
+  static constexpr Tensor kInputs[] = {
+      &Args::x,           &Args::dy,
+      &Args::weight,      &Args::bias,
+      &Args::mean,        &Args::rstd,
+      &Args::gate,        &Args::dresidual_in,
+      &Args::branch,      &Args::branch_weight,
+      &Args::branch_rstd, &Args::residual_gate,
+      &Args::sum_scale,
+  };
+  static constexpr Tensor kOutputs[] = {
+      &Args::dx,    &Args::dresidual, &Args::dgate,          &Args::dweight,
+      &Args::dbias, &Args::dbranch,   &Args::dbranch_weight, &Args::dresidual_gate,
+  };
 
   template <typename Take>
   static void set(Args& args, Take word) {
@@ -85,8 +93,16 @@ struct Backward {
     word(args.gate_position);
     word(args.gate_source);
     word(args.group_size);
+    word(args.branch_kind);
+    word(args.branch_rounding);
+    word(args.branch_norm);
+    word(args.branch_rounded);
+    word(args.residual_gate_act);
     word(args.eps);
     word(args.weight_offset);
+    word(args.branch_eps);
+    word(args.branch_weight_offset);
+    word(args.alpha);
   }
 };
 

@@ -74,10 +74,45 @@ _FORWARD = _Family(
 )
 _BACKWARD = _Family(
     "fastnorm_norm_stages_backward",
-    ("x", "dy", "weight", "bias", "mean", "rstd", "gate", "dresidual_in"),
-    ("dx", "dresidual", "dgate", "dweight", "dbias"),
-    ("kind", "rounding", "gate_act", "gate_position", "gate_source", "group_size"),
-    ("eps", "weight_offset"),
+    (
+        "x",
+        "dy",
+        "weight",
+        "bias",
+        "mean",
+        "rstd",
+        "gate",
+        "dresidual_in",
+        "branch",
+        "branch_weight",
+        "branch_rstd",
+        "residual_gate",
+        "sum_scale",
+    ),
+    (
+        "dx",
+        "dresidual",
+        "dgate",
+        "dweight",
+        "dbias",
+        "dbranch",
+        "dbranch_weight",
+        "dresidual_gate",
+    ),
+    (
+        "kind",
+        "rounding",
+        "gate_act",
+        "gate_position",
+        "gate_source",
+        "group_size",
+        "branch_kind",
+        "branch_rounding",
+        "branch_norm",
+        "branch_rounded",
+        "residual_gate_act",
+    ),
+    ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
 )
 
 
@@ -259,7 +294,13 @@ class _Gradients:
         self.options, self.arrays, self.wanted = options, arrays, wanted
         self.forms = {name: (shape, jnp.dtype(dtype)) for name, shape, dtype in forms}
         self.x_shape, self.dtype = self.forms["x"]  # the dtype is T
-        self.alpha = options.get("alpha") or 1.0
+        # Whether the gradient of x is another one than that of the residual.
+        self.has_branch = (
+            "residual_gate" in self.forms
+            or "sum_scale" in self.forms
+            or options.get("branch_norm", 0) == 1
+            or options.get("alpha", 0.0) not in (0.0, 1.0)
+        )
 
     def wants(self, *names):
         return [name for name in names if name in self.wanted]
@@ -267,7 +308,8 @@ class _Gradients:
     # Modulators as they broadcast against x: the rows that the index names, and the table's sum.
 
     def is_indexed(self, name):
-        return "modulation_index" in self.forms and name in (_OF_GATE[0], _OF_SCALE[0], _OF_SHIFT[0])
+        modulators = (_OF_GATE[0], _OF_SCALE[0], _OF_SHIFT[0])
+        return "modulation_index" in self.forms and name in modulators
 
     def rows(self, name):
         """The row of an indexed modulator for each row of x."""
@@ -319,7 +361,11 @@ class _Gradients:
             return weight, offset
         if weight is not None:
             scale, one = (weight.astype(jnp.float32) + offset) * self.factor(), 0.0
-        return jnp.broadcast_to(scale, _joined(self.x_shape, [scale.shape])), one
+        return self.as_rows(scale), one
+
+    def as_rows(self, parameter):
+        """A parameter [.., n] or [.., 1] as the library takes those that have a gradient."""
+        return jnp.broadcast_to(parameter, _joined(self.x_shape, [parameter.shape]))
 
     def form_of_dbias(self, weight):
         """Its shape and dtype, or None."""
@@ -354,109 +400,82 @@ class _Gradients:
         found.update(self.given_back(dbias, _OF_SHIFT))
         return found
 
-    def branch_factor(self):
-        """What multiplies the branch in the sum, in float32: an array or a number."""
-        gate = self.modulator(_OF_GATE)
-        if gate is None:
-            return self.alpha
-        return _ACT[self.options["residual_gate_act"]](gate.astype(jnp.float32)) * self.alpha
+    def row(self, gate):
+        """What was normalised."""
+        if "residual_out" in self.arrays or not self.has_branch:
+            return self.arrays.get("residual_out", self.arrays.get("x"))
+        act = _ACT[self.options["residual_gate_act"]]
+        factor = 1.0 if gate is None else act(gate.astype(jnp.float32))
+        return self.arrays["x"].astype(jnp.float32) * (factor * (self.options.get("alpha") or 1.0))
 
-    def has_branch(self):
-        """Whether the gradient of x is another one than that of the residual."""
-        return (
-            "residual_gate" in self.forms
-            or "sum_scale" in self.forms
-            or self.options.get("branch_norm", 0) == 1
-            or self.alpha != 1.0
-        )
+    def reads_branch(self):
+        return self.options.get("branch_norm") or bool(self.wants(*_OF_GATE))
 
-    def row(self):
-        """What was normalised, and the dtype of its gradient."""
-        if "residual_out" in self.arrays:
-            return self.arrays["residual_out"], self.forms["residual"][1]
-        if self.has_branch():
-            return self.arrays["x"].astype(jnp.float32) * self.branch_factor(), jnp.dtype("float32")
-        return self.arrays["x"], self.dtype
-
-    def of_branch(self, of_sum, dx):
-        """From the gradient of the sum, in the sum's dtype and in x's."""
-        found, float32 = {}, jnp.float32
-        if "sum_scale" in self.arrays:
-            of_sum = (of_sum.astype(float32) * self.arrays["sum_scale"]).astype(of_sum.dtype)
-        if "residual" in self.wanted:
-            found["residual"] = of_sum
-        if not self.has_branch():
-            return {**found, "x": dx}
-        if self.wants("x", "branch_weight"):
-            of_branch = of_sum.astype(float32) * self.branch_factor()
-            if self.options.get("branch_norm"):
-                found.update(self.of_branch_norm(of_branch))
-            else:
-                found["x"] = of_branch.astype(self.dtype)
-        if self.wants(*_OF_GATE):
-            gate = self.modulator(_OF_GATE).astype(float32)
-            slope = _SLOPE[self.options["residual_gate_act"]](gate)
-            part = _summed(of_sum.astype(float32) * self.arrays["x"].astype(float32), gate.shape)
-            found.update(self.given_back(part * slope * self.alpha, _OF_GATE))
+    def rows_wanted(self, row, dy):
+        """Gradients that have x's shape, as names and dtypes."""
+        residual = self.forms["residual"][1] if "residual" in self.wanted else None
+        found = {}
+        if self.has_branch:
+            if residual is not None:
+                found["dx"] = residual
+            # T is the dtype of branch or dbranch.
+            if "x" in self.wanted or not self.reads_branch():
+                found["dbranch"] = self.dtype
+            return found
+        # Without dx T would be the dtype of dy, if that has 16 bits, else the row's.
+        if self.wants("x", "residual") or self.dtype not in (dy.dtype, row.dtype):
+            found["dx"] = self.dtype
+        if residual not in (None, self.dtype):
+            found["dresidual"] = residual
         return found
-
-    def of_branch_norm(self, dy):
-        names = {"x": "x", "branch_weight": "weight", "branch_rstd": "rstd"}
-        inputs = {to: self.arrays[of] for of, to in names.items() if of in self.arrays}
-        outputs = {"dx": jax.ShapeDtypeStruct(self.x_shape, self.dtype)}
-        if "branch_weight" in self.wanted:
-            outputs["dweight"] = _shared._like(inputs["weight"])
-        fields = ("kind", "eps", "weight_offset", "rounding")
-        options = {name: self.options[f"branch_{name}"] for name in fields}
-        found = _run(_BACKWARD, options, {**inputs, "dy": dy}, outputs)
-        return {"x": found["dx"], "branch_weight": found.get("dweight")}
 
     def of(self, dy, dtotal):
         """By name, for the gradients of y and of the sum."""
-        arrays, float32 = self.arrays, jnp.dtype("float32")
+        float32 = jnp.float32
         if dy is None:
             dy = jnp.zeros(self.x_shape, float32)
         weight, offset = self.combined_weight()
-        row, sum_dtype = self.row()
-        inputs = {name: arrays[name] for name in ("mean", "rstd", "gate") if name in arrays}
-        inputs.update(x=row, dy=dy)
-        if weight is not None:
-            inputs["weight"] = weight
-        if "gate" in arrays and "bias" in arrays:
-            inputs["bias"] = arrays["bias"]
-        if dtotal is not None:
-            inputs["dresidual_in"] = dtotal
-        outputs = {}
-        wants_sum = self.wants("x", "residual", "branch_weight", *_OF_GATE)
-        # Without dx T would be the dtype of dy, if that has 16 bits, else the row's.
-        if wants_sum or self.dtype not in (dy.dtype, row.dtype):
-            outputs["dx"] = jax.ShapeDtypeStruct(self.x_shape, self.dtype)
-        if wants_sum and sum_dtype != self.dtype:
-            outputs["dresidual"] = jax.ShapeDtypeStruct(self.x_shape, sum_dtype)
-        if "gate" in self.wanted:
-            outputs["dgate"] = _shared._like(arrays["gate"])
+        gate = self.modulator(_OF_GATE)
+        row = self.row(gate)
+        inputs = {
+            **self.arrays,
+            "x": row,
+            "dy": dy,
+            "weight": weight,
+            "bias": self.arrays.get("bias") if "gate" in self.arrays else None,
+            "dresidual_in": dtotal,
+            "branch": self.arrays["x"] if self.has_branch and self.reads_branch() else None,
+            "residual_gate": None if gate is None else self.as_rows(gate),
+        }
+        inputs = {name: array for name, array in inputs.items() if array is not None}
+        outputs = {
+            name: jax.ShapeDtypeStruct(self.x_shape, dtype)
+            for name, dtype in self.rows_wanted(row, dy).items()
+        }
+        for name in self.wants("gate", "branch_weight"):
+            outputs[f"d{name}"] = _shared._like(inputs[name])
         if self.wants("weight", *_OF_SCALE):
             outputs["dweight"] = jax.ShapeDtypeStruct(weight.shape, float32)
         if (dbias := self.form_of_dbias(weight)) is not None:
             outputs["dbias"] = dbias
-        names = ("kind", "eps", "rounding", "gate_act", "gate_position", "gate_source", "group_size")
-        options = {name: self.options.get(name, 0) for name in names}
-        found = _run(_BACKWARD, {**options, "weight_offset": offset}, inputs, outputs)
+        if self.wants(*_OF_GATE):
+            shape = inputs["residual_gate"].shape
+            outputs["dresidual_gate"] = jax.ShapeDtypeStruct(shape, float32)
+        options = {**self.options, "weight_offset": offset}
+        names = (*_BACKWARD.words, *_BACKWARD.scalars)
+        found = _run(_BACKWARD, {n: options.get(n, 0) for n in names}, inputs, outputs)
         gradients = self.of_parameters(found.get("dweight"), found.get("dbias"))
-        gradients["gate"] = found.get("dgate")
-        if wants_sum:
-            of_sum = found["dx" if sum_dtype == self.dtype else "dresidual"]
-            gradients.update(self.of_branch(of_sum, found["dx"]))
+        gradients.update(self.given_back(found.get("dresidual_gate"), _OF_GATE))
+        gradients.update(
+            x=found.get("dbranch" if self.has_branch else "dx"),
+            residual=found.get("dresidual", found.get("dx")),
+            gate=found.get("dgate"),
+            branch_weight=found.get("dbranch_weight"),
+        )
         return {name: gradient for name, gradient in gradients.items() if name in self.wanted}
 
 
 _ACT = [lambda v: v, jax.nn.silu, jax.nn.sigmoid, jnp.tanh]
-_SLOPE = [
-    jnp.ones_like,
-    lambda v: jax.nn.sigmoid(v) * (1 + v * jax.nn.sigmoid(-v)),
-    lambda v: jax.nn.sigmoid(v) * jax.nn.sigmoid(-v),
-    lambda v: 4 * jax.nn.sigmoid(2 * v) * jax.nn.sigmoid(-2 * v),
-]
 
 
 # --- the functions to call ---

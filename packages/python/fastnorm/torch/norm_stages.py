@@ -193,15 +193,44 @@ _OF_GATE = ("residual_gate", "residual_gate_table")
 _OF_SCALE = ("modulation_scale", "scale_table")
 _OF_SHIFT = ("modulation_shift", "shift_table")
 
-_GRADIENTS = ("dx", "dresidual", "dgate", "dweight", "dbias")
+_GRADIENTS = {  # and whose shape each has
+    "dx": "x",
+    "dresidual": "x",
+    "dgate": "gate",
+    "dweight": "weight",
+    "dbias": None,
+    "dbranch": "x",
+    "dbranch_weight": "branch_weight",
+    "dresidual_gate": "residual_gate",
+}
 _BACKWARD_TENSORS = (
     "Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? rstd, "
-    "Tensor? dresidual_in, Tensor? gate"
+    "Tensor? dresidual_in, Tensor? gate, Tensor? branch, Tensor? branch_weight, "
+    "Tensor? branch_rstd, Tensor? residual_gate, Tensor? sum_scale"
 )
 _BACKWARD_OPTIONS = (
     "str kind, float? eps, float weight_offset, str rounding, str gate_act, bool gate_before, "
-    "bool gate_from_rounded, int group_size"
+    "bool gate_from_rounded, int group_size, str branch_kind, float? branch_eps, "
+    "float branch_weight_offset, str branch_rounding, bool branch_norm, bool branch_rounded, "
+    "str residual_gate_act, float alpha"
 )
+# Of an option that a forward does not have.
+_DEFAULTS = {
+    "kind": "rms",
+    "weight_offset": 0.0,
+    "gate_act": "identity",
+    "gate_before": False,
+    "gate_from_rounded": False,
+    "group_size": 0,
+    "branch_kind": "rms",
+    "branch_eps": 0.0,
+    "branch_weight_offset": 0.0,
+    "branch_rounding": "once",
+    "branch_norm": False,
+    "branch_rounded": False,
+    "residual_gate_act": "identity",
+    "alpha": 0.0,
+}
 
 
 @_shared._operator(
@@ -216,12 +245,9 @@ def _backward(run, *given):
     options = dict(zip(_names(_BACKWARD_OPTIONS), given[len(tensors) :]))
     dbias_shape, *dtypes = given[len(tensors) + len(options) :]
     x = tensors["x"]
-    shapes = {"dgate": tensors["gate"], "dweight": tensors["weight"]}
     outputs = {
-        name: x.new_empty(
-            dbias_shape if name == "dbias" else shapes.get(name, x).shape, dtype=dtype
-        )
-        for name, dtype in zip(_GRADIENTS, dtypes)
+        name: x.new_empty(dbias_shape if of is None else tensors[of].shape, dtype=dtype)
+        for (name, of), dtype in zip(_GRADIENTS.items(), dtypes)
         if dtype is not None
     }
     run(
@@ -274,12 +300,16 @@ class _Gradients:
 
     def __init__(self, ctx):
         self.tensors = dict(zip(ctx.names, ctx.saved_tensors))
-        self.options = ctx.options
+        self.options = {**_DEFAULTS, **ctx.options}
         self.forms, self.wanted = ctx.forms, ctx.wanted
         self.x_shape, self.dtype = self.forms["x"]  # the dtype is T
-
-    def option(self, name, default):
-        return self.options.get(name, default)
+        # Whether the gradient of x is another one than that of the residual.
+        self.has_branch = (
+            "residual_gate" in self.forms
+            or "sum_scale" in self.forms
+            or self.options["branch_norm"]
+            or self.options["alpha"] not in (0.0, 1.0)
+        )
 
     def wants(self, *names):
         return [name for name in names if name in self.wanted]
@@ -328,15 +358,19 @@ class _Gradients:
 
     def combined_weight(self):
         """What multiplies the normalised row, which is a weight and its offset."""
-        weight, offset = self.tensors.get("weight"), self.option("weight_offset", 0.0)
+        weight, offset = self.tensors.get("weight"), self.options["weight_offset"]
         scale = self.modulator(_OF_SCALE)
         if scale is None:
             return weight, offset
         one = 0.0 if self.options["plain_scale"] else 1.0
         if weight is not None:
             scale, one = (weight.float() + offset) * (scale.float() + one), 0.0
-        shape = _joined(self.x_shape, [scale.shape])
-        return scale if scale.shape == shape else scale.expand(shape), one
+        return self.as_rows(scale), one
+
+    def as_rows(self, parameter):
+        """A parameter [.., n] or [.., 1] as the library takes those that have a gradient."""
+        shape = _joined(self.x_shape, [parameter.shape])
+        return parameter if parameter.shape == shape else parameter.expand(shape)
 
     def form_of_dbias(self, weight):
         """Its shape, and its dtype or None."""
@@ -367,7 +401,7 @@ class _Gradients:
         if self.wants(*_OF_SCALE):
             gradient = dweight
             if "weight" in tensors:
-                offset = self.option("weight_offset", 0.0)
+                offset = self.options["weight_offset"]
                 gradient = gradient * (tensors["weight"].float() + offset)
             if "bias" in tensors:
                 gradient = gradient + dbias * tensors["bias"].float()
@@ -375,113 +409,79 @@ class _Gradients:
         found.update(self.given_back(dbias, _OF_SHIFT))
         return found
 
-    def branch_factor(self):
-        """What multiplies the branch in the sum, in float32: a tensor or a number."""
-        alpha = self.option("alpha", 0.0) or 1.0
-        gate = self.modulator(_OF_GATE)
-        if gate is None:
-            return alpha
-        return _ACT[self.options["residual_gate_act"]](gate.float()) * alpha
-
-    def has_branch(self):
-        """Whether the gradient of x is another one than that of the residual."""
-        return (
-            "residual_gate" in self.forms
-            or "sum_scale" in self.forms
-            or self.option("branch_norm", False)
-            or self.option("alpha", 0.0) not in (0.0, 1.0)
-        )
-
-    def row(self):
-        """What was normalised, and the dtype of its gradient."""
+    def row(self, gate):
+        """What was normalised."""
         x, total = self.tensors.get("x"), self.tensors.get("residual_out")
-        if total is not None:
-            return total, self.forms["residual"][1]
-        if self.has_branch():
-            return x.float() * self.branch_factor(), torch.float32
-        return x, self.dtype
+        if total is not None or not self.has_branch:
+            return x if total is None else total
+        act = _ACT[self.options["residual_gate_act"]]
+        factor = 1.0 if gate is None else act(gate.float())
+        return x.float() * (factor * (self.options["alpha"] or 1.0))
 
-    def of_branch(self, of_sum, dx):
-        """From the gradient of the sum, in the sum's dtype and in x's."""
-        tensors, found = self.tensors, {}
-        scale = tensors.get("sum_scale")
-        if scale is not None:
-            of_sum = (of_sum.float() * scale).to(of_sum.dtype)
-        if "residual" in self.wanted:
-            found["residual"] = of_sum
-        if not self.has_branch():
-            return {**found, "x": dx}
-        wants_x, wants_weight = "x" in self.wanted, "branch_weight" in self.wanted
-        if wants_x or wants_weight:
-            of_branch = of_sum.float() * self.branch_factor()
-            if self.option("branch_norm", False):
-                found["x"], _, found["branch_weight"], _ = _shared._norm_backward(
-                    tensors["x"],
-                    of_branch,
-                    tensors.get("branch_weight"),
-                    None,
-                    None,
-                    tensors["branch_rstd"],
-                    None,
-                    _c.RMS,
-                    self.options["branch_eps"],
-                    self.options["branch_weight_offset"],
-                    self.options["branch_rounding"],
-                    self.dtype,
-                    None,
-                    (wants_x, wants_weight, False),
-                )
-            else:
-                found["x"] = of_branch.to(self.dtype)
-        if self.wants(*_OF_GATE):
-            gate = self.modulator(_OF_GATE).float()
-            slope = _SLOPE[self.options["residual_gate_act"]](gate)
-            part = _summed(of_sum.float() * tensors["x"].float(), gate.shape)
-            found.update(
-                self.given_back(part * slope * (self.option("alpha", 0.0) or 1.0), _OF_GATE)
-            )
+    def dtypes(self, dbias, row, dy):
+        """Of the library's gradients by name, None for those that are not wanted."""
+        wants = self.wants("x", "residual", "branch_weight", *_OF_GATE)
+        residual = self.forms["residual"][1] if "residual" in self.wanted else None
+        found = dict.fromkeys(_GRADIENTS)
+        for name in self.wants("gate", "branch_weight"):
+            found[f"d{name}"] = self.forms[name][1]
+        if self.wants("weight", *_OF_SCALE):
+            found["dweight"] = torch.float32
+        found["dbias"] = dbias
+        if self.has_branch:
+            found["dx"] = residual
+            if self.wants(*_OF_GATE):
+                found["dresidual_gate"] = torch.float32
+            # T is the dtype of branch or dbranch.
+            if "x" in self.wanted or not self.reads_branch():
+                found["dbranch"] = self.dtype
+            return found
+        # Without dx T would be the dtype of dy, if that has 16 bits, else the row's.
+        if wants or self.dtype not in (dy.dtype, row.dtype):
+            found["dx"] = self.dtype
+        if residual not in (None, self.dtype):
+            found["dresidual"] = residual
         return found
+
+    def reads_branch(self):
+        return self.options["branch_norm"] or bool(self.wants(*_OF_GATE))
 
     def of(self, dy, dtotal):
         """By name, for the gradients of y and of the sum."""
-        tensors = self.tensors
+        tensors = dict(self.tensors)
         if dy is None:
             dy = dtotal.new_zeros((), dtype=torch.float32).expand(self.x_shape)
         weight, offset = self.combined_weight()
+        gate = self.modulator(_OF_GATE)
+        row = self.row(gate)
         dbias_shape, dbias = self.form_of_dbias(weight)
-        row, sum_dtype = self.row()
-        wants_sum = self.wants("x", "residual", "branch_weight", *_OF_GATE)
-        # Without dx T would be the dtype of dy, if that has 16 bits, else the row's.
-        needs_dx = wants_sum or self.dtype not in (dy.dtype, row.dtype)
-        dx, dresidual, dgate, dweight, dbias = _backward(
-            row,
-            dy,
-            weight,
-            tensors.get("bias") if "gate" in tensors else None,
-            tensors.get("mean"),
-            tensors.get("rstd"),
-            dtotal,
-            tensors.get("gate"),
-            self.option("kind", "rms"),
-            self.options["eps"],
-            offset,
-            self.options["rounding"],
-            self.option("gate_act", "identity"),
-            self.option("gate_before", False),
-            self.option("gate_from_rounded", False),
-            self.option("group_size", 0),
-            dbias_shape,
-            self.dtype if needs_dx else None,
-            sum_dtype if wants_sum and sum_dtype != self.dtype else None,
-            self.forms["gate"][1] if "gate" in self.wanted else None,
-            torch.float32 if self.wants("weight", *_OF_SCALE) else None,
-            dbias,
+        tensors.update(
+            x=row,
+            dy=dy,
+            weight=weight,
+            bias=tensors.get("bias") if "gate" in tensors else None,
+            dresidual_in=dtotal,
+            branch=self.tensors["x"] if self.has_branch and self.reads_branch() else None,
+            residual_gate=None if gate is None else self.as_rows(gate),
         )
-        found = self.of_parameters(dweight, dbias)
-        found["gate"] = dgate
-        if wants_sum:
-            found.update(self.of_branch(dx if sum_dtype == self.dtype else dresidual, dx))
-        return {name: gradient for name, gradient in found.items() if name in self.wanted}
+        options = {**self.options, "weight_offset": offset}
+        dtypes = self.dtypes(dbias, row, dy)
+        found = _backward(
+            *(tensors.get(name) for name in _names(_BACKWARD_TENSORS)),
+            *(options[name] for name in _names(_BACKWARD_OPTIONS)),
+            dbias_shape,
+            *dtypes.values(),
+        )
+        found = dict(zip(_GRADIENTS, found))
+        gradients = self.of_parameters(found["dweight"], found["dbias"])
+        gradients.update(self.given_back(found["dresidual_gate"], _OF_GATE))
+        gradients.update(
+            x=found["dbranch" if self.has_branch else "dx"],
+            residual=found["dx" if dtypes["dresidual"] is None else "dresidual"],
+            gate=found["dgate"],
+            branch_weight=found["dbranch_weight"],
+        )
+        return {name: gradient for name, gradient in gradients.items() if name in self.wanted}
 
 
 _ACT = {
@@ -489,12 +489,6 @@ _ACT = {
     "silu": torch.nn.functional.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-}
-_SLOPE = {
-    "identity": torch.ones_like,
-    "silu": lambda v: torch.sigmoid(v) * (1 + v * torch.sigmoid(-v)),
-    "sigmoid": lambda v: torch.sigmoid(v) * torch.sigmoid(-v),
-    "tanh": lambda v: 4 * torch.sigmoid(2 * v) * torch.sigmoid(-2 * v),
 }
 
 _gated_norm, _sandwich_norm, _adaln = (
@@ -616,9 +610,8 @@ def adaln(
     """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
     with a residual (y, sum), where the sum has residual's dtype.
 
-    residual_gate, scale and shift have x's dtype or float32 and broadcast against x. With an index,
-    int32 or int64, they are [m, n] or [m, 1], and it has the number of a row of them for each row
-    of x. Each table is [n] and added to its modulator. kind is "rms" or "layer", residual_gate_act
+    residual_gate, scale and shift have x's dtype or float32 and broadcast against x. With an index
+    they are [m, n] or [m, 1]. It is int32 or int64, the number of such a row for each row of x. Each table is [n] and added to its modulator. kind is "rms" or "layer", residual_gate_act
     "identity", "silu", "sigmoid" or "tanh". alpha 0 means 1. plain_scale: the factor is scale, not
     1 + it. sum_rounding and modulation_rounding are "once" or "every_step"."""
     y, total = _adaln(
