@@ -154,6 +154,38 @@ func TestNormBackwardGate(t *testing.T) {
 	}
 }
 
+// The norm of a branch has the bits of a call of its own, whose DY is DX times Alpha.
+func TestNormBackwardBranch(t *testing.T) {
+	c := cpu(t)
+	rows, n := gradientRows, gradientN
+	g := newGradientInputs(false)
+	of := func(values []float32) fastnorm.Tensor { return fastnorm.Of(values, rows, n) }
+	branch, dx, dbranch, wanted := make([]float32, rows*n), make([]float32, rows*n), make([]float32, rows*n), make([]float32, rows*n)
+	for i := range branch {
+		branch[i] = float32(i%11)*0.75 - 3
+	}
+	dweight, weight := make([]float32, n), make([]float32, n)
+	for i := range weight {
+		weight[i] = 1 + float32(i%3)
+	}
+	call := fastnorm.NormBackward{Eps: gradientEps, DY: of(g.dy), X: of(g.x), DX: of(dx), Branch: of(branch), BranchNorm: true,
+		BranchKind: fastnorm.Layer, BranchEps: gradientEps, BranchWeight: fastnorm.Of(weight, n), Alpha: 0.5, DBranch: of(dbranch),
+		DBranchWeight: fastnorm.Of(dweight, n)}
+	check(t, c.NormBackward(call))
+	for i := range dx {
+		dx[i] *= 0.5
+	}
+	weightAlone := make([]float32, n)
+	check(t, c.NormBackward(fastnorm.NormBackward{Kind: fastnorm.Layer, Eps: gradientEps, DY: of(dx), X: of(branch),
+		Weight: fastnorm.Of(weight, n), DX: of(wanted), DWeight: fastnorm.Of(weightAlone, n)}))
+	equals(t, "dbranch", dbranch, wanted...)
+	equals(t, "dbranch_weight", dweight, weightAlone...)
+	call.Branch = fastnorm.Tensor{}
+	if err := c.NormBackward(call); !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), "branch is NULL") {
+		t.Error(err)
+	}
+}
+
 func TestNormBackwardMany(t *testing.T) {
 	c := cpu(t)
 	rows, n := gradientRows, gradientN

@@ -11,8 +11,8 @@
 namespace fastnorm {
 
 // Size of the public struct in version 0.2, through the last field that it had then.
-inline constexpr size_t kFirstNormBackwardArgs = offsetof(fastnorm_norm_backward_args, group_size) +
-                                                 sizeof(fastnorm_norm_backward_args::group_size);
+inline constexpr size_t kFirstNormBackwardArgs =
+    offsetof(fastnorm_norm_backward_args, alpha) + sizeof(fastnorm_norm_backward_args::alpha);
 
 // Checks one call. `whole` describes it with leading dimensions in the caller's order: shared_rows,
 // groups and shared_rank are not set. Without rows, its strides are those of the parameters alone.

@@ -395,6 +395,134 @@ static void groups(fastnorm_context* context) {
   refused(context, FASTNORM_ERROR_SHAPE, "group_size is 7");
 }
 
+/* The block of a diffusion transformer in double precision, as fastnorm/norm.h writes it: a branch
+ * with a LayerNorm, a gated residual, a scaled sum, a LayerNorm and its modulation. Gates, scales
+ * and shifts are of a batch. */
+enum { kBatch = 2, kTokens = 3, kModel = 9, kAll = kBatch * kTokens * kModel };
+
+typedef struct block_inputs {
+  double residual[kAll], branch[kAll], branch_weight[kModel], branch_bias[kModel];
+  double gate[kBatch * kModel], scale[kBatch * kModel], shift[kBatch * kModel];
+} block_inputs;
+
+static const double kEps1 = 1e-3, kEps2 = 1e-2, kAlpha = 0.75, kScale = 1.25;
+static double block_dy[kAll], block_dsum[kAll];
+
+static void normalise(const double* row, double eps, double* result) {
+  double mean = 0, variance = 0;
+  int i;
+  for (i = 0; i < kModel; ++i) mean += row[i] / kModel;
+  for (i = 0; i < kModel; ++i) variance += (row[i] - mean) * (row[i] - mean) / kModel;
+  for (i = 0; i < kModel; ++i) result[i] = (row[i] - mean) / sqrt(variance + eps);
+}
+
+/* sum(y * block_dy + s * block_dsum); s goes to `sums`, unless that is NULL. */
+static double loss_of(const block_inputs* b, double* sums) {
+  double total = 0;
+  int r, i;
+  for (r = 0; r < kBatch * kTokens; ++r) {
+    const int of_batch = r / kTokens * kModel, at = r * kModel;
+    double normal[kModel], s[kModel];
+    normalise(b->branch + at, kEps1, normal);
+    for (i = 0; i < kModel; ++i) {
+      const double u = normal[i] * (1 + b->branch_weight[i]) + b->branch_bias[i];
+      s[i] = (b->residual[at + i] + u * tanh(b->gate[of_batch + i]) * kAlpha) * kScale;
+      total += s[i] * block_dsum[at + i];
+      if (sums != NULL) sums[at + i] = s[i];
+    }
+    normalise(s, kEps2, normal);
+    for (i = 0; i < kModel; ++i) {
+      const double y = normal[i] * (1 + b->scale[of_batch + i]) + b->shift[of_batch + i];
+      total += y * block_dy[at + i];
+    }
+  }
+  return total;
+}
+
+/* Differences of the loss against what the call found. */
+static void check_slopes(block_inputs* b, double* values, const float* found, int count) {
+  const double step = 1e-5;
+  int i;
+  for (i = 0; i < count; ++i) {
+    const double old = values[i];
+    double slope;
+    values[i] = old + step;
+    slope = loss_of(b, NULL);
+    values[i] = old - step;
+    slope = (slope - loss_of(b, NULL)) / (2 * step);
+    values[i] = old;
+    if (!CHECK(fabs(slope - (double)found[i]) < 2e-5)) return;
+  }
+}
+
+static void randomise(double* values, float* single, int count, uint32_t seed) {
+  int i;
+  fill_random(single, (size_t)count, seed);
+  for (i = 0; i < count; ++i) values[i] = (double)single[i];
+}
+
+/* adaLN and sandwich in one call: dscale and dshift are dweight and dbias. */
+static void branches(fastnorm_context* context) {
+  static const int64_t rows[] = {kBatch, kTokens, kModel}, of_batch[] = {kBatch, 1, kModel};
+  static const int64_t columns[] = {kModel}, single[] = {1};
+  static block_inputs b;
+  static float dy[kAll], dsum[kAll], x[kAll], branch[kAll], weight[kModel], bias[kModel];
+  static float gate[kBatch * kModel], scale[kBatch * kModel], factor[1] = {(float)1.25};
+  static float dx[kAll], dbranch[kAll], dweight[kModel], dbias[kModel], unused[kAll];
+  static float dgate[kBatch * kModel], dscale[kBatch * kModel], dshift[kBatch * kModel];
+  static double sums[kAll];
+  tensor_of t[16];
+  fastnorm_norm_backward_args args;
+  int i;
+  memset(&args, 0, sizeof args);
+  randomise(block_dy, dy, kAll, 11), randomise(block_dsum, dsum, kAll, 12);
+  randomise(b.residual, unused, kAll, 13), randomise(b.branch, branch, kAll, 14);
+  randomise(b.branch_weight, weight, kModel, 15), randomise(b.branch_bias, bias, kModel, 16);
+  randomise(b.gate, gate, kBatch * kModel, 17), randomise(b.scale, scale, kBatch * kModel, 18);
+  loss_of(&b, sums);
+  for (i = 0; i < kAll; ++i) x[i] = (float)sums[i];
+  args.dy = make_tensor(&t[0], dy, FASTNORM_DTYPE_F32, 3, rows);
+  args.x = make_tensor(&t[1], x, FASTNORM_DTYPE_F32, 3, rows);
+  args.weight = make_tensor(&t[2], scale, FASTNORM_DTYPE_F32, 3, of_batch);
+  args.dresidual_in = make_tensor(&t[3], dsum, FASTNORM_DTYPE_F32, 3, rows);
+  args.dx = make_tensor(&t[4], dx, FASTNORM_DTYPE_F32, 3, rows);
+  args.dweight = make_tensor(&t[5], dscale, FASTNORM_DTYPE_F32, 3, of_batch);
+  args.dbias = make_tensor(&t[6], dshift, FASTNORM_DTYPE_F32, 3, of_batch);
+  args.branch = make_tensor(&t[7], branch, FASTNORM_DTYPE_F32, 3, rows);
+  args.branch_weight = make_tensor(&t[8], weight, FASTNORM_DTYPE_F32, 1, columns);
+  args.branch_bias = make_tensor(&t[9], bias, FASTNORM_DTYPE_F32, 1, columns);
+  args.residual_gate = make_tensor(&t[10], gate, FASTNORM_DTYPE_F32, 3, of_batch);
+  args.sum_scale = make_tensor(&t[11], factor, FASTNORM_DTYPE_F32, 1, single);
+  args.dbranch = make_tensor(&t[12], dbranch, FASTNORM_DTYPE_F32, 3, rows);
+  args.dbranch_weight = make_tensor(&t[13], dweight, FASTNORM_DTYPE_F32, 1, columns);
+  args.dresidual_gate = make_tensor(&t[14], dgate, FASTNORM_DTYPE_F32, 3, of_batch);
+  args.struct_size = sizeof args;
+  args.kind = args.branch_kind = FASTNORM_NORM_LAYER;
+  args.eps = (float)kEps2, args.branch_eps = (float)kEps1;
+  args.weight_offset = args.branch_weight_offset = 1;
+  args.branch_norm = 1, args.alpha = (float)kAlpha;
+  args.residual_gate_act = FASTNORM_ACTIVATION_TANH;
+  CHECK_OK(fastnorm_norm_backward(context, &args, workspace, workspace_bytes, NULL));
+  check_slopes(&b, b.residual, dx, kAll);
+  check_slopes(&b, b.branch, dbranch, kAll);
+  check_slopes(&b, b.branch_weight, dweight, kModel);
+  check_slopes(&b, b.gate, dgate, kBatch * kModel);
+  check_slopes(&b, b.scale, dscale, kBatch * kModel);
+  check_slopes(&b, b.shift, dshift, kBatch * kModel);
+  /* The bias's gradient in place of the weight's, added to what is there. */
+  args.dbranch_weight = NULL;
+  args.dbranch_bias = make_tensor(&t[15], dbias, FASTNORM_DTYPE_F32, 1, columns);
+  args.flags = FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS;
+  for (i = 0; i < kModel; ++i) dbias[i] = 8;
+  CHECK_OK(fastnorm_norm_backward(context, &args, workspace, workspace_bytes, NULL));
+  for (i = 0; i < kModel; ++i) dbias[i] -= 8;
+  check_slopes(&b, b.branch_bias, dbias, kModel);
+  args.branch = NULL;
+  CHECK_STATUS(fastnorm_norm_backward(context, &args, workspace, workspace_bytes, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("branch is NULL and branch_norm is 1");
+}
+
 static void refusals(fastnorm_context* context) {
   reset(&one);
   CHECK_STATUS(run(NULL, &one), FASTNORM_ERROR_ARGUMENT);
@@ -516,6 +644,7 @@ void test_norm_backward(void) {
   gates(context);
   slopes(context);
   groups(context);
+  branches(context);
   refusals(context);
   large(context);
   free(workspace);

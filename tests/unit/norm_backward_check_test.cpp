@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "unit/norm_backward_request.h"
@@ -355,12 +356,191 @@ const BadCall kBadGates[] = {
      [](R& r) { r.args.group_size = 16; }},
 };
 
+// The branch as it is, without a norm.
+void without_norm(R& r) {
+  r.branch_weight.reset(), r.branch_bias.reset(), r.branch_mean.reset(), r.branch_rstd.reset();
+  r.dbranch_weight.reset(), r.dbranch_bias.reset();
+  r.args.branch_norm = 0, r.args.branch_kind = FASTNORM_NORM_RMS, r.args.branch_eps = 0;
+}
+
+const BadCall kBadBranches[] = {
+    {"branch_norm 2",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_norm is 2", "0 or 1"},
+     [](R& r) { r.args.branch_norm = 2; }},
+    {"branch_rounded -1",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_rounded is -1", "0 or 1"},
+     [](R& r) { r.args.branch_rounded = -1; }},
+    {"branch_kind 2",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_kind is 2"},
+     [](R& r) { set(r.args.branch_kind, 2); }},
+    {"branch_rounding 3",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_rounding is 3", "0 to 2"},
+     [](R& r) { set(r.args.branch_rounding, 3); }},
+    {"branch_eps NaN",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_eps is nan"},
+     [](R& r) { r.args.branch_eps = kNan; }},
+    {"branch_weight_offset NaN",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_weight_offset is nan"},
+     [](R& r) { r.args.branch_weight_offset = kNan; }},
+    {"branch_weight_offset alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_weight_offset is 1", "branch_weight is NULL"},
+     [](R& r) {
+       r.branch_weight.reset(), r.dbranch_weight.reset(), r.args.branch_weight_offset = 1;
+     }},
+    {"residual_gate_act 4",
+     FASTNORM_ERROR_ARGUMENT,
+     {"residual_gate_act is 4"},
+     [](R& r) { set(r.args.residual_gate_act, 4); }},
+    {"residual_gate_act alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"residual_gate_act is 3", "residual_gate is NULL"},
+     [](R& r) { r.residual_gate.reset(), r.dresidual_gate.reset(); }},
+    {"alpha NaN", FASTNORM_ERROR_ARGUMENT, {"alpha is nan"}, [](R& r) { r.args.alpha = kNan; }},
+    {"branch_eps without a norm",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_eps is", "branch_norm is 0"},
+     [](R& r) { r.args.branch_norm = 0, r.args.branch_kind = FASTNORM_NORM_RMS; }},
+    {"branch_weight without a norm",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_weight is given", "branch_norm is 0"},
+     [](R& r) {
+       r.args.branch_norm = 0, r.args.branch_kind = FASTNORM_NORM_RMS, r.args.branch_eps = 0;
+     }},
+    {"no branch for its norm",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch is NULL", "branch_norm is 1"},
+     [](R& r) { r.branch.reset(); }},
+    {"no branch for dresidual_gate",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch is NULL", "dresidual_gate is given"},
+     [](R& r) {
+       without_norm(r);
+       r.branch.reset();
+     }},
+    {"dresidual_gate alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"dresidual_gate is given", "residual_gate is NULL"},
+     [](R& r) {
+       r.residual_gate.reset(), r.args.residual_gate_act = FASTNORM_ACTIVATION_IDENTITY;
+     }},
+    {"dbranch_weight alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"dbranch_weight is given", "branch_weight is NULL"},
+     [](R& r) { r.branch_weight.reset(); }},
+    {"branch_mean of RMS",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_mean is given", "branch_kind is FASTNORM_NORM_RMS"},
+     [](R& r) { r.args.branch_kind = FASTNORM_NORM_RMS; }},
+    {"branch_rstd alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"branch_rstd is given", "branch_mean is NULL"},
+     [](R& r) { r.branch_mean.reset(); }},
+    {"a gate beside a branch",
+     FASTNORM_ERROR_UNSUPPORTED,
+     {"gate is given and branch is given", "nearest: no gate"},
+     [](R& r) {
+       r.gate = backward_tensor(10, {4, 3, 64}, kBF16);
+     }},
+    {"groups beside a branch",
+     FASTNORM_ERROR_UNSUPPORTED,
+     {"group_size is 16 and branch is given", "nearest"},
+     [](R& r) { r.args.group_size = 16; }},
+    {"accumulate without dbranch_weight",
+     FASTNORM_ERROR_ARGUMENT,
+     {"flags is 0x20", "dbranch_weight is NULL", "DBRANCH_WEIGHT (32)"},
+     [](R& r) { r.dbranch_weight.reset(), r.args.flags = 32; }},
+    {"accumulate without dbranch_bias",
+     FASTNORM_ERROR_ARGUMENT,
+     {"flags is 0x40", "dbranch_bias is NULL", "DBRANCH_BIAS (64)"},
+     [](R& r) { r.dbranch_bias.reset(), r.args.flags = 64; }},
+    {"accumulate without dresidual_gate",
+     FASTNORM_ERROR_ARGUMENT,
+     {"flags is 0x80", "dresidual_gate is NULL", "DRESIDUAL_GATE (128)"},
+     [](R& r) { r.dresidual_gate.reset(), r.args.flags = 128; }},
+    {"dy is not the branch's",
+     FASTNORM_ERROR_DTYPE,
+     {"dy.dtype is bf16", "required: f16, or f32, as branch is f16"},
+     [](R& r) { r.branch->dtype = kF16; }},
+    {"dbranch f32",
+     FASTNORM_ERROR_DTYPE,
+     {"dbranch.dtype is f32", "bf16, as T is"},
+     [](R& r) { r.dbranch->dtype = kF32; }},
+    {"residual_gate f16",
+     FASTNORM_ERROR_DTYPE,
+     {"residual_gate.dtype is f16", "bf16, or f32"},
+     [](R& r) { r.residual_gate->dtype = kF16; }},
+    {"dresidual_gate f16",
+     FASTNORM_ERROR_DTYPE,
+     {"dresidual_gate.dtype is f16", "bf16, or f32, as residual_gate is bf16"},
+     [](R& r) { r.dresidual_gate->dtype = kF16; }},
+    {"dbranch_weight f16",
+     FASTNORM_ERROR_DTYPE,
+     {"dbranch_weight.dtype is f16", "as branch_weight is bf16"},
+     [](R& r) { r.dbranch_weight->dtype = kF16; }},
+    {"branch_rstd bf16",
+     FASTNORM_ERROR_DTYPE,
+     {"branch_rstd.dtype is bf16", "f32"},
+     [](R& r) { r.branch_rstd->dtype = kBF16; }},
+    {"sum_scale of two",
+     FASTNORM_ERROR_SHAPE,
+     {"sum_scale.shape is [2]"},
+     [](R& r) { r.sum_scale->shape = {2}; }},
+    {"branch of another shape",
+     FASTNORM_ERROR_SHAPE,
+     {"branch.shape is [4, 3, 32]"},
+     [](R& r) { r.branch->shape.back() = 32; }},
+    {"residual_gate of one column",
+     FASTNORM_ERROR_SHAPE,
+     {"residual_gate.shape is [1]"},
+     [](R& r) { r.residual_gate->shape = {1}; }},
+    {"dresidual_gate of another shape",
+     FASTNORM_ERROR_SHAPE,
+     {"dresidual_gate.shape is [1, 64]", "residual_gate's, [64]"},
+     [](R& r) { r.dresidual_gate->shape.insert(r.dresidual_gate->shape.begin(), 1); }},
+    {"one sum for two values of the gate",
+     FASTNORM_ERROR_LAYOUT,
+     {"dresidual_gate.strides", "dimension 1"},
+     [](R& r) {
+       r.residual_gate->shape = r.dresidual_gate->shape = {3, 64};
+       r.dresidual_gate->strides = {0, 1};
+     }},
+    {"dbranch is x",
+     FASTNORM_ERROR_LAYOUT,
+     {"dbranch [", "overlaps x", "two tensors"},
+     [](R& r) { r.dbranch->address = r.x->address; }},
+    {"dx is branch",
+     FASTNORM_ERROR_LAYOUT,
+     {"dx [", "overlaps branch", "two tensors"},
+     [](R& r) { r.dx->address = r.branch->address; }},
+    {"dbranch over the second half of branch",
+     FASTNORM_ERROR_LAYOUT,
+     {"dbranch [", "overlaps branch", "the same view"},
+     [](R& r) { r.dbranch->address = r.branch->address + 64; }},
+    {"dresidual_gate is sum_scale",
+     FASTNORM_ERROR_LAYOUT,
+     {"dresidual_gate [", "overlaps sum_scale"},
+     [](R& r) { r.sum_scale->address = r.dresidual_gate->address; }},
+    {"dbranch_bias is branch_bias",
+     FASTNORM_ERROR_LAYOUT,
+     {"dbranch_bias [", "overlaps branch_bias"},
+     [](R& r) { r.dbranch_bias->address = r.branch_bias->address; }},
+};
+
 // 4 batches of 3 heads.
 R good_request() { return backward_request({4, 3, 64}, kBF16); }
 
-TEST(NormBackwardCheck, EveryRequirement) {
-  for (const BadCall& bad : kBadCalls) {
-    R r = good_request();
+// Each of `bad` spoils what `make` gives.
+template <class Make>
+void expect_refused(std::span<const BadCall> all, const Make& make) {
+  for (const BadCall& bad : all) {
+    R r = make();
     bad.spoil(r);
     NormBackwardDesc d;
     Error error;
@@ -373,18 +553,14 @@ TEST(NormBackwardCheck, EveryRequirement) {
   }
 }
 
+TEST(NormBackwardCheck, EveryRequirement) { expect_refused(kBadCalls, good_request); }
+
 TEST(NormBackwardCheck, EveryRequirementOfAGate) {
-  for (const BadCall& bad : kBadGates) {
-    R r = gated_backward_request({4, 3, 64}, kBF16);
-    bad.spoil(r);
-    NormBackwardDesc d;
-    Error error;
-    EXPECT_EQ(r.check(&d, error), bad.status) << bad.name << ": " << error.text;
-    for (const char* text : bad.texts) {
-      if (text == nullptr) continue;
-      EXPECT_NE(std::strstr(error.text, text), nullptr) << bad.name << ": " << error.text;
-    }
-  }
+  expect_refused(kBadGates, [] { return gated_backward_request({4, 3, 64}, kBF16); });
+}
+
+TEST(NormBackwardCheck, EveryRequirementOfABranch) {
+  expect_refused(kBadBranches, [] { return branch_backward_request({4, 3, 64}, kBF16); });
 }
 
 NormBackwardDesc described(const R& r) {
@@ -469,6 +645,86 @@ TEST(NormBackwardCheck, DgateAlone) {
   ASSERT_EQ(parts.count, 1);
   EXPECT_TRUE(parts.at[0].writes_rows());
   EXPECT_TRUE(parts.at[0].needs_statistics());
+}
+
+TEST(NormBackwardCheck, BranchAsDescribed) {
+  R r = branch_backward_request({4, 3, 64}, kBF16);
+  r.args.branch_rounding = FASTNORM_ROUND_EVERY_STEP;
+  const NormBackwardDesc d = described(r);
+  EXPECT_TRUE(d.branch.present && d.branch.normalise && d.branch.round_result);
+  EXPECT_TRUE(d.branch.branch && d.branch.bias && d.branch.rstd && d.branch.mean);
+  EXPECT_EQ(d.branch.alpha, 0.5f);
+  EXPECT_EQ(d.branch.kind, FASTNORM_NORM_LAYER);
+  EXPECT_EQ(d.outer_rank, 1);
+  const NormBackwardParts parts = norm_backward_parts(d);
+  ASSERT_EQ(parts.count, 1);
+  EXPECT_EQ(count_sums(parts.at[0]), 5);
+  EXPECT_EQ(parts.at[0].shared_rows, 12);
+}
+
+// What no output needs is not read, and without such an output the call is a plain one.
+TEST(NormBackwardCheck, UnusedTensorsOfABranch) {
+  R r = branch_backward_request({4, 3, 64}, kBF16);
+  r.dresidual_gate.reset();
+  EXPECT_FALSE(described(r).branch.bias);
+  EXPECT_TRUE(described(r).branch.rstd);
+  r.dbranch.reset(), r.dbranch_weight.reset();
+  NormBackwardDesc d = described(r);
+  EXPECT_FALSE(d.branch.branch || d.branch.rstd || d.branch.mean || d.branch.weight);
+  EXPECT_TRUE(d.branch.residual_gate && d.branch.dbias);
+  EXPECT_FALSE(d.branch.needs_norm());
+  r.dbranch_bias.reset();
+  d = described(r);
+  EXPECT_FALSE(d.branch.residual_gate);
+  EXPECT_TRUE(d.branch.present) << "sum_scale";
+  r.sum_scale.reset();
+  EXPECT_FALSE(described(r).branch.present);
+}
+
+TEST(NormBackwardCheck, TFollowsFromTheBranch) {
+  R r = branch_backward_request({4, 3, 64}, kBF16);
+  r.x->dtype = r.dx->dtype = r.dresidual_in->dtype = kF32;
+  r.dresidual = backward_tensor(7, {4, 3, 64}, kF16);
+  NormBackwardDesc d = described(r);
+  EXPECT_EQ(d.dtype, Dtype::kBF16);
+  EXPECT_EQ(d.dx.dtype, Dtype::kF32);
+  without_norm(r);
+  r.branch.reset(), r.dresidual_gate.reset();
+  EXPECT_EQ(described(r).dtype, Dtype::kBF16) << "dbranch's";
+}
+
+// Each arrangement of sums has a part of its own. The last one writes rows, and only parts with
+// sums of the branch have one.
+TEST(NormBackwardCheck, PartsOfABranch) {
+  R r = branch_backward_request({4, 3, 64}, kBF16);
+  r.residual_gate->shape = r.dresidual_gate->shape = {4, 1, 64};
+  r.dbranch_bias->shape = {3, 64};
+  r.dbias->shape = {3, 64};
+  NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 3);
+  EXPECT_EQ(parts.at[0].groups, 3);
+  EXPECT_TRUE(parts.at[0].dbias && parts.at[0].branch.dbias);
+  EXPECT_EQ(count_sums(parts.at[0]), 2);
+  EXPECT_FALSE(parts.at[0].writes_rows() || parts.at[0].in_place);
+  EXPECT_TRUE(parts.at[0].dresidual_in) << "du needs it";
+  EXPECT_EQ(parts.at[1].groups, 4);
+  EXPECT_TRUE(parts.at[1].branch.dresidual_gate);
+  EXPECT_EQ(count_sums(parts.at[1]), 1);
+  EXPECT_EQ(parts.at[2].groups, 1);
+  EXPECT_TRUE(parts.at[2].dweight && parts.at[2].branch.dweight && parts.at[2].dx);
+  EXPECT_TRUE(parts.at[2].branch.dbranch);
+  r.dbranch_bias.reset();
+  parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 3);
+  EXPECT_FALSE(parts.at[0].branch.present) << "dbias alone";
+  EXPECT_FALSE(parts.at[0].dresidual_in || parts.at[0].weight);
+}
+
+TEST(NormBackwardCheck, DbranchInPlace) {
+  R r = branch_backward_request({4, 3, 64}, kBF16);
+  r.dbranch->address = r.branch->address;
+  r.dx->address = r.dy->address;
+  EXPECT_TRUE(described(r).in_place);
 }
 
 TEST(NormBackwardCheck, CompactDimensionsJoin) {

@@ -51,6 +51,17 @@ enum Role {
   kGate,
   kBias,
   kDgate,
+  kBranch,
+  kBranchWeight,
+  kBranchBias,
+  kBranchMean,
+  kBranchRstd,
+  kResidualGate,
+  kSumScale,
+  kDbranch,
+  kDbranchWeight,
+  kDbranchBias,
+  kDresidualGate,
   kRoles
 };
 
@@ -118,7 +129,8 @@ class Maker {
     give(kX, x, {batch, heads, n});
     const bool dx = b_.pick(4) != 3;
     if (dx) give(kDx, t, {batch, heads, n});
-    gated_ = b_.pick(3) == 2;
+    const uint32_t stage = b_.pick(4);
+    gated_ = stage == 2, branched_ = stage == 3 && groups_ == 1;
     const bool before = gated_ && b_.pick(3) == 2;
     if (!before && b_.pick(2) == 1) give(kDresidualIn, row_dtype(), {batch, heads, n});
     const fastnorm_dtype_id dresidual = row_dtype();
@@ -141,11 +153,73 @@ class Maker {
     if (gated_) give(kGate, of_gate, {batch, heads, n});
     if (gated_ && b_.pick(2) == 1) give(kDgate, of_gate, {batch, heads, n});
     if (gated_ && b_.pick(2) == 1) give(kBias, row_dtype(), {1, 1, n});
+    // T is known where there is dx or a branch.
+    if (branched_) branch(dx ? t : row_dtype(), {batch, heads, n}, {by_batch, by_head, n});
     scalars(layer);
     gate_scalars(before, n);
   }
 
  private:
+  using Shape = std::initializer_list<int64_t>;
+
+  void branch(fastnorm_dtype_id t, Shape rows, Shape shared) {
+    fastnorm_norm_backward_args& a = c_.args;
+    const int64_t batch = rows.begin()[0], heads = rows.begin()[1], n = rows.begin()[2];
+    const bool norm = b_.pick(3) != 2, sum = b_.pick(2) == 1;
+    // dy is T or f32.
+    if (c_.t[kDy].given) c_.t[kDy].view.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+    give(kBranch, t, rows);
+    if (b_.pick(4) != 3) give(kDbranch, t, rows);
+    if (b_.pick(2) == 1) give(kSumScale, FASTNORM_DTYPE_F32, {1});
+    const fastnorm_dtype_id of_gate = b_.pick(2) == 1 ? t : FASTNORM_DTYPE_F32;
+    if (b_.pick(2) == 1) give(kResidualGate, of_gate, shared);
+    if (c_.t[kResidualGate].given && sum) give(kDresidualGate, of_gate, shared);
+    if (c_.t[kResidualGate].given) set_small(&a.residual_gate_act, 4);
+    a.alpha = b_.pick(2) == 1 ? 0.5f : 0.0f;
+    if (c_.t[kDresidualGate].given && b_.pick(2) == 1)
+      a.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE;
+    if (norm) branch_norm({batch, heads, 1}, shared, {1, 1, n});
+    if (spoils()) set(&a.residual_gate_act);
+    if (spoils()) set(&a.branch_kind);
+    if (spoils()) set(&a.branch_rounding);
+    if (spoils()) a.branch_norm = b_.take<int32_t>();
+    if (spoils()) a.branch_rounded = b_.take<int32_t>();
+    if (spoils()) a.branch_eps = b_.take<float>();
+    if (spoils()) a.branch_weight_offset = b_.take<float>();
+    if (spoils()) a.alpha = b_.take<float>();
+  }
+
+  void branch_norm(Shape values, Shape shared, Shape columns) {
+    fastnorm_norm_backward_args& a = c_.args;
+    const bool layer = b_.pick(2) == 1;
+    const fastnorm_dtype_id weight = row_dtype();
+    a.branch_norm = 1;
+    a.branch_kind = layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+    a.branch_eps = 1e-6f;
+    set_small(&a.branch_rounding, 3);
+    a.branch_rounded = static_cast<int32_t>(b_.pick(2));
+    if (b_.pick(4) != 3) give(kBranchWeight, weight, columns);
+    if (c_.t[kBranchWeight].given) {
+      a.branch_weight_offset = static_cast<float>(b_.pick(2));
+      if (b_.pick(2) == 1) give(kDbranchWeight, weight, columns);
+    }
+    if (b_.pick(2) == 1) give(kBranchBias, row_dtype(), shared);
+    if (b_.pick(2) == 1) give(kDbranchBias, row_dtype(), shared);
+    if (b_.pick(2) == 1) {
+      give(kBranchRstd, FASTNORM_DTYPE_F32, values);
+      if (layer) give(kBranchMean, FASTNORM_DTYPE_F32, values);
+    }
+    if (c_.t[kDbranchWeight].given && b_.pick(2) == 1)
+      a.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT;
+    if (c_.t[kDbranchBias].given && b_.pick(2) == 1)
+      a.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS;
+  }
+
+  template <class Enum>
+  void set_small(Enum* field, uint32_t count) {
+    *field = static_cast<Enum>(b_.pick(count));
+  }
+
   fastnorm_dtype_id row_dtype() { return kRowDtypes[b_.pick(3)]; }
 
   void scalars(bool layer) {
@@ -155,7 +229,7 @@ class Maker {
     a.eps = 1e-5f;
     a.weight_offset = c_.t[kWeight].given ? static_cast<float>(b_.pick(2)) : 0.0f;
     a.rounding = static_cast<fastnorm_rounding>(b_.pick(4));
-    a.flags = b_.pick(4);
+    a.flags |= b_.pick(4);
     if (c_.t[kDweight].given && b_.pick(2) == 1)
       a.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT;
     if (c_.t[kDbias].given && b_.pick(2) == 1) a.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS;
@@ -163,14 +237,14 @@ class Maker {
     if (spoils()) a.reserved = b_.take<int32_t>();
     if (spoils()) a.eps = b_.take<float>();
     if (spoils()) a.weight_offset = b_.take<float>();
-    if (spoils()) a.struct_size = b_.pick(200);
+    if (spoils()) a.struct_size = b_.pick(320);
     if (spoils()) set(&a.kind);
     if (spoils()) set(&a.rounding);
   }
 
   void gate_scalars(bool before, int64_t n) {
     fastnorm_norm_backward_args& a = c_.args;
-    if (groups_ > 1 || b_.pick(2) == 1) a.group_size = n / groups_;
+    if (groups_ > 1 || (!branched_ && b_.pick(2) == 1)) a.group_size = n / groups_;
     if (c_.t[kGate].given) {
       a.gate_act = static_cast<fastnorm_activation>(b_.pick(4));
       a.gate_position = before ? FASTNORM_GATE_BEFORE_NORM : FASTNORM_GATE_AFTER_NORM;
@@ -195,11 +269,11 @@ class Maker {
     return spoils;
   }
 
-  void give(Role role, fastnorm_dtype_id dtype, std::initializer_list<int64_t> shape) {
+  void give(Role role, fastnorm_dtype_id dtype, Shape shape) {
     Tensor& t = c_.t[role];
     t.given = !spoils();
     t.view.dtype = fastnorm_dtype_of(spoils() ? kAnyDtypes[b_.pick(std::size(kAnyDtypes))] : dtype);
-    t.view.ndim = spoils() ? static_cast<int32_t>(b_.pick(9)) : 3;
+    t.view.ndim = spoils() ? static_cast<int32_t>(b_.pick(9)) : static_cast<int32_t>(shape.size());
     std::copy(shape.begin(), shape.end(), t.shape);
     if (spoils()) t.shape[b_.pick(8)] = any_number(b_);
     const int64_t padding = b_.pick(4) == 3 ? b_.pick(5) : 0;
@@ -219,15 +293,37 @@ class Maker {
   Bytes& b_;
   const int32_t device_type_;
   Call& c_;
-  bool gated_ = false;
+  bool gated_ = false, branched_ = false;
   int64_t groups_ = 1;  // of columns
 };
 
 void point_args(Call* c) {
   fastnorm_norm_backward_args& a = c->args;
-  const fastnorm_tensor** const to[] = {
-      &a.dy,        &a.x,       &a.weight, &a.mean, &a.rstd, &a.dresidual_in, &a.dx,
-      &a.dresidual, &a.dweight, &a.dbias,  &a.gate, &a.bias, &a.dgate};
+  const fastnorm_tensor** const to[] = {&a.dy,
+                                        &a.x,
+                                        &a.weight,
+                                        &a.mean,
+                                        &a.rstd,
+                                        &a.dresidual_in,
+                                        &a.dx,
+                                        &a.dresidual,
+                                        &a.dweight,
+                                        &a.dbias,
+                                        &a.gate,
+                                        &a.bias,
+                                        &a.dgate,
+                                        &a.branch,
+                                        &a.branch_weight,
+                                        &a.branch_bias,
+                                        &a.branch_mean,
+                                        &a.branch_rstd,
+                                        &a.residual_gate,
+                                        &a.sum_scale,
+                                        &a.dbranch,
+                                        &a.dbranch_weight,
+                                        &a.dbranch_bias,
+                                        &a.dresidual_gate};
+  static_assert(std::size(to) == kRoles);
   for (size_t i = 0; i < std::size(to); ++i) *to[i] = c->t[i].given ? &c->t[i].view : nullptr;
 }
 
@@ -348,7 +444,8 @@ void run(Bytes& bytes) {
   require(fastnorm_norm_backward(context, &call.args, workspace, 1 << 20, nullptr) == status,
           "query and the call differ");
   if (status == FASTNORM_OK) {
-    for (const Role role : {kDx, kDresidual, kDweight, kDbias, kDgate}) {
+    for (const Role role : {kDx, kDresidual, kDweight, kDbias, kDgate, kDbranch, kDbranchWeight,
+                            kDbranchBias, kDresidualGate}) {
       if (call.t[role].given) arena.forget(call.t[role].view);
     }
   }

@@ -203,6 +203,46 @@ TEST_F(CudaNormBackward, AGateHasKernelsOfItsOwn) {
   EXPECT_EQ(recorded[0].params.bits & kBackwardRoundResult, 0u);
 }
 
+TEST_F(CudaNormBackward, ABranchHasKernelsOfItsOwn) {
+  BackwardCall call(1000, 4096);
+  fastnorm_tensor branch = call.x, dbranch = call.x, weight = call.weight, dweight = call.dweight;
+  uintptr_t number = 20;
+  for (fastnorm_tensor* t : {&branch, &dbranch, &weight, &dweight})
+    t->data = reinterpret_cast<void*>(kMemory + (number++ << 36));
+  call.args.branch = &branch, call.args.dbranch = &dbranch;
+  EXPECT_NE(kernel(call).find("branch rows"), std::string::npos) << kernel(call);
+  run(call);
+  ASSERT_EQ(recorded.size(), 3u) << "columns, rows and fold";
+  call.args.branch_norm = 1, call.args.branch_rounding = FASTNORM_ROUND_EVERY_STEP;
+  call.args.branch_weight = &weight, call.args.dbranch_weight = &dweight;
+  call.args.branch_weight_offset = 1, call.args.alpha = 2;
+  call.args.flags = FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT;
+  run(call);
+  ASSERT_EQ(recorded.size(), 5u) << "statistics of the branch, and c1 of x's rows, first";
+  const cuda::NormBackwardParams& first = recorded[0].params;
+  EXPECT_EQ(static_cast<void*>(first.x.data), branch.data);
+  EXPECT_EQ(static_cast<void*>(first.rstd.data), kWorkspace);
+  EXPECT_NE(first.bits & kBackwardStatisticsOnly, 0u);
+  for (size_t i = 1; i < recorded.size(); ++i) {
+    const cuda::NormBackwardParams& p = recorded[i].params;
+    EXPECT_EQ(static_cast<void*>(p.x.data), call.x.data);
+    EXPECT_EQ(static_cast<void*>(p.branch.branch.data), branch.data);
+    EXPECT_EQ(static_cast<void*>(p.branch.rstd.data), kWorkspace);
+    EXPECT_EQ(static_cast<void*>(p.branch.weight.data), weight.data);
+    EXPECT_EQ(static_cast<void*>(p.branch.dweight.data), dweight.data);
+    EXPECT_EQ(p.branch.alpha, 2);
+    EXPECT_EQ(p.branch.weight_offset, 1);
+    EXPECT_NE(p.bits & kBackwardBranchNorm, 0u);
+    EXPECT_NE(p.bits & kBackwardBranchRoundGain, 0u);
+    EXPECT_NE(p.bits & kBackwardAccumulateBranchDweight, 0u);
+    EXPECT_NE(p.partial[2], nullptr);
+    EXPECT_EQ(p.partial[3], nullptr);
+  }
+  EXPECT_NE(recorded[3].params.bits & kBackwardKeptMeans, 0u);
+  EXPECT_EQ(recorded[3].launch.grid.x, 1000u) << "rows";
+  EXPECT_EQ(recorded[4].launch.grid.x, 2u * 4096 / 32) << "dweight and dbranch_weight";
+}
+
 TEST_F(CudaNormBackward, KernelsAreLoadedAndAllowedTheirMemoryOnce) {
   const BackwardCall call(16384, 8192);
   ASSERT_EQ(fastnorm_norm_backward_prepare(context, &call.args), FASTNORM_OK);

@@ -12,13 +12,16 @@ use crate::{
 };
 
 slots! {
-    NormBackward, fastnorm_norm_backward_args, 56,
+    NormBackward, fastnorm_norm_backward_args, 88,
     |args, f| {
         let layer = args.kind == sys::FASTNORM_NORM_LAYER;
         f.field("kind", &if layer { "layer" } else { "rms" }).field("eps", &args.eps)
     };
     Dy dy, X x, Weight weight, Mean mean, Rstd rstd, DresidualIn dresidual_in, Dx dx, Dresidual dresidual,
-    Dweight dweight, Dbias dbias, Gate gate, Bias bias, Dgate dgate,
+    Dweight dweight, Dbias dbias, Gate gate, Bias bias, Dgate dgate, Branch branch,
+    BranchWeight branch_weight, BranchBias branch_bias, BranchMean branch_mean, BranchRstd branch_rstd,
+    ResidualGate residual_gate, SumScale sum_scale, Dbranch dbranch, DbranchWeight dbranch_weight,
+    DbranchBias dbranch_bias, DresidualGate dresidual_gate,
 }
 
 /// The gradients of one [`Norm`](crate::Norm). T is the dtype of its x. For each row of n elements, with
@@ -43,6 +46,17 @@ slots! {
 /// A [gate](Self::gate) after the norm makes dy * act(gate) take the place of dy above, and
 /// dgate = dy * (xhat * g + bias) * act'(gate). A gate before the norm makes x * act(gate) take the place of x; dx is
 /// then act(gate) times the above, and dgate is x * act'(gate) times it.
+///
+/// Where the forward added its x, the [branch](Self::branch), to a residual, x here is the stored `residual_out`. With
+/// k = act(`residual_gate`) * alpha, u what the forward added, r = `sum_scale` times the dx above, and du = r * k:
+///
+/// ```text
+/// dx             = r, the gradient of the residual
+/// dbranch        = du, or the gradient of the branch's norm for du in place of dy
+/// dbranch_weight = sum(du * the normalised branch)
+/// dbranch_bias   = sum(du)
+/// dresidual_gate = act'(residual_gate) * alpha * sum(r * u)
+/// ```
 ///
 /// dweight and dbias have the same bits on CPU and GPU, for any number of threads, where dy, x, mean and rstd have.
 ///
@@ -220,6 +234,140 @@ impl<'a> NormBackward<'a> {
         self
     }
 
+    /// The forward's x, of T, where it added a residual. This and all else of a branch goes without a gate and groups.
+    pub fn branch(self, branch: Tensor<'a>) -> Self {
+        self.put(Slot::Branch, branch.view)
+    }
+
+    /// branch and dbranch in one: the gradient of the branch replaces the branch.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn branch_in_place(self, branch: TensorMut<'a>) -> Self {
+        self.put(Slot::Branch, branch.view)
+            .put(Slot::Dbranch, branch.view)
+    }
+
+    /// The forward normalised the branch by its root mean square. Default: it did not.
+    pub fn branch_rms(self, eps: f32) -> Self {
+        self.branch_norm(sys::FASTNORM_NORM_RMS, eps)
+    }
+
+    /// The forward normalised the branch by its mean and variance. Default: it did not.
+    pub fn branch_layer(self, eps: f32) -> Self {
+        self.branch_norm(sys::FASTNORM_NORM_LAYER, eps)
+    }
+
+    fn branch_norm(mut self, kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
+        self.args.branch_norm = 1;
+        self.args.branch_kind = kind;
+        self.args.branch_eps = eps;
+        self
+    }
+
+    /// The forward's weight of the branch's norm. Default: 1.
+    pub fn branch_weight(self, weight: Tensor<'a>) -> Self {
+        self.put(Slot::BranchWeight, weight.view)
+    }
+
+    /// The forward's bias of the branch's norm, which `dresidual_gate` alone needs. Default: 0.
+    pub fn branch_bias(self, bias: Tensor<'a>) -> Self {
+        self.put(Slot::BranchBias, bias.view)
+    }
+
+    /// The means of the branch; layer only. f32. Not set where [`branch_rstd`](Self::branch_rstd) is not.
+    pub fn branch_mean(self, mean: Tensor<'a>) -> Self {
+        self.put(Slot::BranchMean, mean.view)
+    }
+
+    /// The forward's rstd of the branch, f32. Default: the statistics are computed again from the branch.
+    pub fn branch_rstd(self, rstd: Tensor<'a>) -> Self {
+        self.put(Slot::BranchRstd, rstd.view)
+    }
+
+    /// The forward's. Default: 0.
+    pub fn branch_weight_offset(mut self, offset: f32) -> Self {
+        self.args.branch_weight_offset = offset;
+        self
+    }
+
+    /// The forward's. Default: once.
+    pub fn branch_rounding(mut self, rounding: Rounding) -> Self {
+        self.args.branch_rounding = rounding.raw();
+        self
+    }
+
+    /// Whether the forward rounded the branch before it added it. Default: it did not.
+    pub fn branch_rounded(mut self, rounded: bool) -> Self {
+        self.args.branch_rounded = i32::from(rounded);
+        self
+    }
+
+    /// The forward's factor of the branch, `[.., n]` of T or f32, its table added. Default: 1.
+    pub fn residual_gate(self, gate: Tensor<'a>) -> Self {
+        self.put(Slot::ResidualGate, gate.view)
+    }
+
+    /// The forward's function of the residual gate. Needs one. Default: the gate itself.
+    pub fn residual_gate_act(mut self, act: Activation) -> Self {
+        self.args.residual_gate_act = act.raw();
+        self
+    }
+
+    /// The forward's. Default: 1.
+    pub fn alpha(mut self, alpha: f32) -> Self {
+        self.args.alpha = alpha;
+        self
+    }
+
+    /// The forward's factor of the sum, one f32. Default: 1.
+    pub fn sum_scale(self, scale: Tensor<'a>) -> Self {
+        self.put(Slot::SumScale, scale.view)
+    }
+
+    /// x's shape, T: receives the gradient of the branch.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dbranch(self, dbranch: TensorMut<'a>) -> Self {
+        self.put(Slot::Dbranch, dbranch.view)
+    }
+
+    /// The shape of the branch's weight; f32 or its dtype: receives that weight's gradient.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dbranch_weight(self, dweight: TensorMut<'a>) -> Self {
+        self.put(Slot::DbranchWeight, dweight.view)
+    }
+
+    /// As [`dbranch_weight`](Self::dbranch_weight), but the gradient is added to what is there.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn accumulate_dbranch_weight(self, dweight: TensorMut<'a>) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT, true)
+            .dbranch_weight(dweight)
+    }
+
+    /// The shape of the branch's bias; f32, f16 or bf16: receives that bias's gradient.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dbranch_bias(self, dbias: TensorMut<'a>) -> Self {
+        self.put(Slot::DbranchBias, dbias.view)
+    }
+
+    /// As [`dbranch_bias`](Self::dbranch_bias), but the gradient is added to what is there.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn accumulate_dbranch_bias(self, dbias: TensorMut<'a>) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS, true)
+            .dbranch_bias(dbias)
+    }
+
+    /// The residual gate's shape; f32 or its dtype: receives the residual gate's gradient.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dresidual_gate(self, dgate: TensorMut<'a>) -> Self {
+        self.put(Slot::DresidualGate, dgate.view)
+    }
+
+    /// As [`dresidual_gate`](Self::dresidual_gate), but the gradient is added to what is there.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn accumulate_dresidual_gate(self, dgate: TensorMut<'a>) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE, true)
+            .dresidual_gate(dgate)
+    }
+
     /// The forward's. Default: 0.
     pub fn weight_offset(mut self, offset: f32) -> Self {
         self.args.weight_offset = offset;
@@ -283,7 +431,7 @@ impl<'a> NormBackward<'a> {
     /// # Errors
     /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): dy, x or every output is missing; an option out of range;
     ///   mean with rms; one of mean and rstd alone with layer; dweight without a weight; dresidual without dx; dgate
-    ///   or an option of a gate without one; too small a workspace; a stream on the CPU
+    ///   or an option of a gate without one; no branch where one is needed; too small a workspace; a stream on the CPU
     /// - [`Status::SHAPE`](crate::Status::SHAPE): ranks or extents that do not fit
     /// - [`Status::DTYPE`](crate::Status::DTYPE): a dtype that the tensor's role does not allow
     /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a misaligned address,
@@ -420,10 +568,10 @@ mod tests {
     #[test]
     #[allow(clippy::float_cmp)]
     fn every_field() {
-        let inputs = [0f32; 8];
-        let mut outputs: Vec<Vec<f32>> = (1..=5).map(|n| vec![0.0; n + 8]).collect();
+        let inputs = [0f32; 15];
+        let mut outputs: Vec<Vec<f32>> = (1..=9).map(|n| vec![0.0; n + 15]).collect();
         let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 8, outputs 9 to 13.
+        // Told apart by their lengths: inputs 1 to 15, outputs 16 to 24.
         let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
         let mut output = || {
             let buffer = outputs.next().unwrap();
@@ -448,6 +596,23 @@ mod tests {
             .gate_position(GatePosition::BeforeNorm)
             .gate_source(GateSource::Rounded)
             .group_size(32)
+            .branch(input(9))
+            .branch_layer(0.25)
+            .branch_weight(input(10))
+            .branch_bias(input(11))
+            .branch_mean(input(12))
+            .branch_rstd(input(13))
+            .residual_gate(input(14))
+            .sum_scale(input(15))
+            .dbranch(output())
+            .accumulate_dbranch_weight(output())
+            .accumulate_dbranch_bias(output())
+            .accumulate_dresidual_gate(output())
+            .branch_weight_offset(2.0)
+            .branch_rounding(Rounding::Normalized)
+            .branch_rounded(true)
+            .residual_gate_act(Activation::Tanh)
+            .alpha(3.0)
             .weight_offset(1.0)
             .rounding(Rounding::EveryStep)
             .pdl_wait(true)
@@ -482,7 +647,33 @@ mod tests {
             gate_source,
             stage_reserved,
             group_size,
+            branch,
+            branch_weight,
+            branch_bias,
+            branch_mean,
+            branch_rstd,
+            residual_gate,
+            sum_scale,
+            dbranch,
+            dbranch_weight,
+            dbranch_bias,
+            dresidual_gate,
+            branch_kind,
+            branch_eps,
+            branch_weight_offset,
+            branch_rounding,
+            branch_norm,
+            branch_rounded,
+            residual_gate_act,
+            alpha,
         } = args;
+        assert_eq!(
+            (branch_kind, branch_norm, branch_rounded),
+            (sys::FASTNORM_NORM_LAYER, 1, 1)
+        );
+        assert_eq!((branch_eps, branch_weight_offset, alpha), (0.25, 2.0, 3.0));
+        assert_eq!(branch_rounding, sys::FASTNORM_ROUND_NORMALIZED);
+        assert_eq!(residual_gate_act, sys::FASTNORM_ACTIVATION_TANH);
         assert_eq!(struct_size, size_of_val(&args));
         assert_eq!(
             (kind, eps, weight_offset, reserved),
@@ -493,7 +684,7 @@ mod tests {
         assert_eq!(gate_position, sys::FASTNORM_GATE_BEFORE_NORM);
         assert_eq!(gate_source, sys::FASTNORM_GATE_FROM_ROUNDED);
         assert_eq!((group_size, stage_reserved), (32, 0));
-        assert_eq!(flags, 2 | 8 | 16, "pdl_wait was taken back");
+        assert_eq!(flags, 2 | 8 | 16 | 32 | 64 | 128, "pdl_wait was taken back");
         let tensors = [
             dy,
             x,
@@ -508,9 +699,23 @@ mod tests {
             gate,
             bias,
             dgate,
+            branch,
+            branch_weight,
+            branch_bias,
+            branch_mean,
+            branch_rstd,
+            residual_gate,
+            sum_scale,
+            dbranch,
+            dbranch_weight,
+            dbranch_bias,
+            dresidual_gate,
         ];
         // SAFETY: linked, to tensors of rank 1.
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 7, 8, 13]);
+        let wanted = [
+            1, 2, 3, 4, 5, 6, 16, 17, 18, 19, 7, 8, 20, 9, 10, 11, 12, 13, 14, 15, 21, 22, 23, 24,
+        ];
+        assert_eq!(lengths, wanted);
     }
 }

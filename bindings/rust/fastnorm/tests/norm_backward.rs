@@ -250,3 +250,48 @@ fn refused() -> Result<()> {
     assert!(error.to_string().contains("dy"), "{error}");
     Ok(())
 }
+
+/// The norm of a branch has the bits of a call of its own, whose dy is the residual's gradient times alpha.
+#[test]
+fn branch() -> Result<()> {
+    let context = Context::cpu()?;
+    let inputs = inputs();
+    let branch = numbers(ROWS * N, 5);
+    let rows = |values: &'static [f32]| Tensor::new(values, &[ROWS, N]);
+    let leak = |values: Vec<f32>| -> &'static [f32] { Vec::leak(values) };
+    let (x, dy, branch) = (leak(inputs.x), leak(inputs.dy), leak(branch));
+    let weight = leak(inputs.weight);
+    let (mut dx, mut dbranch) = (vec![0f32; ROWS * N], vec![0f32; ROWS * N]);
+    let mut dweight = vec![0f32; N];
+    NormBackward::rms(EPS)
+        .x(rows(x)?)
+        .dy(rows(dy)?)
+        .dx(TensorMut::new(&mut dx, &[ROWS, N])?)
+        .branch(rows(branch)?)
+        .branch_layer(EPS)
+        .branch_weight(Tensor::new(weight, &[N])?)
+        .alpha(0.5)
+        .dbranch(TensorMut::new(&mut dbranch, &[ROWS, N])?)
+        .dbranch_weight(TensorMut::new(&mut dweight, &[N])?)
+        .run(&context)?;
+    let halves: Vec<f32> = dx.iter().map(|r| r * 0.5).collect();
+    let (mut alone, mut weight_alone) = (vec![0f32; ROWS * N], vec![0f32; N]);
+    NormBackward::layer(EPS)
+        .x(rows(branch)?)
+        .dy(Tensor::new(&halves, &[ROWS, N])?)
+        .weight(Tensor::new(weight, &[N])?)
+        .dx(TensorMut::new(&mut alone, &[ROWS, N])?)
+        .dweight(TensorMut::new(&mut weight_alone, &[N])?)
+        .run(&context)?;
+    assert_eq!(dbranch, alone);
+    assert_eq!(dweight, weight_alone);
+    let error = NormBackward::rms(EPS)
+        .x(rows(x)?)
+        .dy(rows(dy)?)
+        .dx(TensorMut::new(&mut dx, &[ROWS, N])?)
+        .branch_rms(EPS)
+        .run(&context)
+        .unwrap_err();
+    assert!(error.to_string().contains("branch is NULL"), "{error}");
+    Ok(())
+}

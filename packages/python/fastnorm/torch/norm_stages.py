@@ -611,7 +611,9 @@ def adaln(
     with a residual (y, sum), where the sum has residual's dtype.
 
     residual_gate, scale and shift have x's dtype or float32 and broadcast against x. With an index
-    they are [m, n] or [m, 1]. It is int32 or int64, the number of such a row for each row of x. Each table is [n] and added to its modulator. kind is "rms" or "layer", residual_gate_act
+    they are [m, n] or [m, 1]. It is int32 or int64, the number of such a row for each row of x.
+
+    Each table is [n] and added to its modulator. kind is "rms" or "layer", residual_gate_act
     "identity", "silu", "sigmoid" or "tanh". alpha 0 means 1. plain_scale: the factor is scale, not
     1 + it. sum_rounding and modulation_rounding are "once" or "every_step"."""
     y, total = _adaln(

@@ -578,6 +578,9 @@ typedef enum fastnorm_norm_backward_flags {
   FASTNORM_NORM_BACKWARD_PDL_TRIGGER = 2,
   FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT = 8,
   FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS = 16,
+  FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT = 32,
+  FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS = 64,
+  FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE = 128,
   FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_backward_flags;
 
@@ -610,6 +613,26 @@ typedef struct fastnorm_norm_backward_args {
   fastnorm_gate_source gate_source;
   int32_t stage_reserved;
   int64_t group_size;
+
+  const fastnorm_tensor* branch;
+  const fastnorm_tensor* branch_weight;
+  const fastnorm_tensor* branch_bias;
+  const fastnorm_tensor* branch_mean;
+  const fastnorm_tensor* branch_rstd;
+  const fastnorm_tensor* residual_gate;
+  const fastnorm_tensor* sum_scale;
+  const fastnorm_tensor* dbranch;
+  const fastnorm_tensor* dbranch_weight;
+  const fastnorm_tensor* dbranch_bias;
+  const fastnorm_tensor* dresidual_gate;
+  fastnorm_norm_kind branch_kind;
+  float branch_eps;
+  float branch_weight_offset;
+  fastnorm_rounding branch_rounding;
+  int32_t branch_norm;
+  int32_t branch_rounded;
+  fastnorm_activation residual_gate_act;
+  float alpha;
 } fastnorm_norm_backward_args;
 
 FASTNORM_API fastnorm_status fastnorm_norm_backward_query(fastnorm_context* context,

@@ -24,6 +24,17 @@ package dev.fastnorm;
  * act'(gate). A gate before the norm makes x * act(gate) take the place of x; dx is then act(gate) times the above, and
  * dgate is x * act'(gate) times it.
  *
+ * <p>Where the forward added its x, the {@link #branch}, to a residual, x here is the stored residual_out. With k =
+ * act(residual_gate) * alpha, u what the forward added, r = sum_scale times the dx above, and du = r * k:
+ *
+ * <pre>
+ * dx             = r, the gradient of the residual
+ * dbranch        = du, or the gradient of the branch's norm for du in place of dy
+ * dbranch_weight = sum(du * the normalised branch)
+ * dbranch_bias   = sum(du)
+ * dresidual_gate = act'(residual_gate) * alpha * sum(r * u)
+ * </pre>
+ *
  * <p>T is the dtype of the forward's x. All tensors are on the context's device. At least one of dx, dweight, dbias and
  * dgate is set. dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view; any other overlap
  * with an output is refused. dweight and dbias have the same bits on CPU and GPU, for any number of threads.
@@ -331,6 +342,245 @@ public final class NormBackward extends Call {
     public NormBackward groupSize(long columns) {
         description.set(Words.NORM_BACKWARD_GROUP_SIZE, columns);
         return this;
+    }
+
+    // --- branch ---
+
+    /**
+     * Sets the forward's x, where it added a residual. All of a branch goes without a gate and groups.
+     *
+     * @param branch x's shape, T
+     * @return this
+     */
+    public NormBackward branch(Tensor branch) {
+        description.input(Words.NORM_BACKWARD_BIT_BRANCH, branch);
+        return this;
+    }
+
+    /**
+     * The forward normalised the branch by its root mean square.
+     *
+     * @param eps the forward's; used where {@link #branchRstd} is not set
+     * @return this
+     */
+    public NormBackward branchRms(double eps) {
+        return branchNorm(fastnorm_norm_kind.FASTNORM_NORM_RMS, eps);
+    }
+
+    /**
+     * The forward normalised the branch by its mean and variance.
+     *
+     * @param eps the forward's; used where {@link #branchRstd} is not set
+     * @return this
+     */
+    public NormBackward branchLayer(double eps) {
+        return branchNorm(fastnorm_norm_kind.FASTNORM_NORM_LAYER, eps);
+    }
+
+    private NormBackward branchNorm(int kind, double eps) {
+        description.set(Words.NORM_BACKWARD_BRANCH_NORM, 1);
+        description.set(Words.NORM_BACKWARD_BRANCH_KIND, kind);
+        description.set(Words.NORM_BACKWARD_BRANCH_EPS, (float) eps);
+        return this;
+    }
+
+    /**
+     * Sets the forward's weight of the branch's norm. The default is 1.
+     *
+     * @param branchWeight as in {@link Norm#branchWeight}
+     * @return this
+     */
+    public NormBackward branchWeight(Tensor branchWeight) {
+        description.input(Words.NORM_BACKWARD_BIT_BRANCH_WEIGHT, branchWeight);
+        return this;
+    }
+
+    /**
+     * Sets the forward's bias of the branch's norm, which {@link #dresidualGate} alone needs. The default is 0.
+     *
+     * @param branchBias as in {@link Norm#branchBias}
+     * @return this
+     */
+    public NormBackward branchBias(Tensor branchBias) {
+        description.input(Words.NORM_BACKWARD_BIT_BRANCH_BIAS, branchBias);
+        return this;
+    }
+
+    /**
+     * Sets the means of the branch; layer norm only. Not set where {@link #branchRstd} is not.
+     *
+     * @param branchMean as {@link #mean}
+     * @return this
+     */
+    public NormBackward branchMean(Tensor branchMean) {
+        description.input(Words.NORM_BACKWARD_BIT_BRANCH_MEAN, branchMean);
+        return this;
+    }
+
+    /**
+     * Sets the rstd of the branch. By default its statistics are computed again.
+     *
+     * @param branchRstd as {@link #rstd}
+     * @return this
+     */
+    public NormBackward branchRstd(Tensor branchRstd) {
+        description.input(Words.NORM_BACKWARD_BIT_BRANCH_RSTD, branchRstd);
+        return this;
+    }
+
+    /**
+     * Sets what the forward adds to the weight of the branch's norm.
+     *
+     * @param offset the forward's; the default is 0
+     * @return this
+     */
+    public NormBackward branchWeightOffset(double offset) {
+        description.set(Words.NORM_BACKWARD_BRANCH_WEIGHT_OFFSET, (float) offset);
+        return this;
+    }
+
+    /**
+     * Sets where the branch's norm rounds on its way.
+     *
+     * @param rounding the forward's; the default is {@link Rounding#ONCE}
+     * @return this
+     */
+    public NormBackward branchRounding(Rounding rounding) {
+        description.set(Words.NORM_BACKWARD_BRANCH_ROUNDING, rounding.id);
+        return this;
+    }
+
+    /**
+     * Sets whether the forward rounds the branch before it adds it.
+     *
+     * @param rounded the forward's; the default is false
+     * @return this
+     */
+    public NormBackward branchRounded(boolean rounded) {
+        description.set(Words.NORM_BACKWARD_BRANCH_ROUNDED, rounded ? 1 : 0);
+        return this;
+    }
+
+    /**
+     * Sets the forward's factor of the branch, its table added. The default is 1.
+     *
+     * @param residualGate {@code [.., n]}, T or F32
+     * @return this
+     */
+    public NormBackward residualGate(Tensor residualGate) {
+        description.input(Words.NORM_BACKWARD_BIT_RESIDUAL_GATE, residualGate);
+        return this;
+    }
+
+    /**
+     * Sets the forward's function of the residual gate.
+     *
+     * @param activation the function; the default is {@link Activation#IDENTITY}, and no other goes without a gate
+     * @return this
+     */
+    public NormBackward residualGateAct(Activation activation) {
+        description.set(Words.NORM_BACKWARD_RESIDUAL_GATE_ACT, activation.id);
+        return this;
+    }
+
+    /**
+     * Sets the forward's factor of the branch, a number.
+     *
+     * @param alpha the forward's; the default is 1
+     * @return this
+     */
+    public NormBackward alpha(double alpha) {
+        description.set(Words.NORM_BACKWARD_ALPHA, (float) alpha);
+        return this;
+    }
+
+    /**
+     * Sets the forward's factor of the sum. The default is 1.
+     *
+     * @param sumScale {@code [1]}, F32
+     * @return this
+     */
+    public NormBackward sumScale(Tensor sumScale) {
+        description.input(Words.NORM_BACKWARD_BIT_SUM_SCALE, sumScale);
+        return this;
+    }
+
+    /**
+     * Sets where the branch's gradient goes.
+     *
+     * @param dbranch x's shape, T; may be branch
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dbranch(Tensor dbranch) {
+        description.output(Words.NORM_BACKWARD_BIT_DBRANCH, "dbranch", dbranch);
+        return this;
+    }
+
+    /**
+     * Sets where the gradient of the branch's weight goes.
+     *
+     * @param dbranchWeight the weight's shape; F32 or its dtype
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dbranchWeight(Tensor dbranchWeight) {
+        description.output(Words.NORM_BACKWARD_BIT_DBRANCH_WEIGHT, "dbranch_weight", dbranchWeight);
+        return this;
+    }
+
+    /**
+     * Sets where the gradient of the branch's bias goes.
+     *
+     * @param dbranchBias the bias's shape; F32, F16 or BF16
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dbranchBias(Tensor dbranchBias) {
+        description.output(Words.NORM_BACKWARD_BIT_DBRANCH_BIAS, "dbranch_bias", dbranchBias);
+        return this;
+    }
+
+    /**
+     * Sets where the residual gate's gradient goes.
+     *
+     * @param dresidualGate the gate's shape; F32 or its dtype
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dresidualGate(Tensor dresidualGate) {
+        description.output(Words.NORM_BACKWARD_BIT_DRESIDUAL_GATE, "dresidual_gate", dresidualGate);
+        return this;
+    }
+
+    /**
+     * Adds to what is in dbranch_weight, after the sum over the rows and in F32.
+     *
+     * @param accumulate whether to; the default is false
+     * @return this
+     */
+    public NormBackward accumulateDbranchWeight(boolean accumulate) {
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT, accumulate);
+    }
+
+    /**
+     * Adds to what is in dbranch_bias, after the sum over the rows and in F32.
+     *
+     * @param accumulate whether to; the default is false
+     * @return this
+     */
+    public NormBackward accumulateDbranchBias(boolean accumulate) {
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS, accumulate);
+    }
+
+    /**
+     * Adds to what is in dresidual_gate, after the sum over the rows and in F32.
+     *
+     * @param accumulate whether to; the default is false
+     * @return this
+     */
+    public NormBackward accumulateDresidualGate(boolean accumulate) {
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE, accumulate);
     }
 
     // --- inside ---

@@ -191,7 +191,7 @@ class CompletenessTest {
                 "EPS", (long) Float.floatToIntBits(2),
                 "WEIGHT_OFFSET", (long) Float.floatToIntBits(3),
                 "ROUNDING", (long) Rounding.EVERY_STEP.id,
-                "FLAGS", 27L,
+                "FLAGS", 251L,
                 "RESERVED", 0L));
         scalars.putAll(Map.of(
                 "GATE_ACT", (long) Activation.TANH.id,
@@ -199,9 +199,20 @@ class CompletenessTest {
                 "GATE_SOURCE", (long) GateSource.ROUNDED.id,
                 "STAGE_RESERVED", 0L,
                 "GROUP_SIZE", 32L));
+        scalars.putAll(Map.of(
+                "BRANCH_KIND", 1L,
+                "BRANCH_EPS", (long) Float.floatToIntBits(4),
+                "BRANCH_WEIGHT_OFFSET", (long) Float.floatToIntBits(5),
+                "BRANCH_ROUNDING", (long) Rounding.NORMALIZED.id,
+                "BRANCH_NORM", 1L,
+                "BRANCH_ROUNDED", 1L,
+                "RESIDUAL_GATE_ACT", (long) Activation.SILU.id,
+                "ALPHA", (long) Float.floatToIntBits(6)));
         Map<String, Tensor> tensors = new LinkedHashMap<>();
         for (String name : new String[] {"DY", "X", "WEIGHT", "MEAN", "RSTD", "DRESIDUAL_IN", "DX",
-            "DRESIDUAL", "DWEIGHT", "DBIAS", "GATE", "BIAS", "DGATE"}) {
+            "DRESIDUAL", "DWEIGHT", "DBIAS", "GATE", "BIAS", "DGATE", "BRANCH", "BRANCH_WEIGHT",
+            "BRANCH_BIAS", "BRANCH_MEAN", "BRANCH_RSTD", "RESIDUAL_GATE", "SUM_SCALE", "DBRANCH",
+            "DBRANCH_WEIGHT", "DBRANCH_BIAS", "DRESIDUAL_GATE"}) {
             tensors.put(name, strided(tensors.size()));
         }
         NormBackward call = NormBackward.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
@@ -213,7 +224,17 @@ class CompletenessTest {
                 .dbias(tensors.get("DBIAS")).gate(tensors.get("GATE")).bias(tensors.get("BIAS"))
                 .dgate(tensors.get("DGATE")).gateAct(Activation.TANH)
                 .gatePosition(GatePosition.BEFORE_NORM).gateSource(GateSource.ROUNDED)
-                .groupSize(32);
+                .groupSize(32)
+                .branch(tensors.get("BRANCH")).branchLayer(4).branchWeightOffset(5)
+                .branchWeight(tensors.get("BRANCH_WEIGHT")).branchBias(tensors.get("BRANCH_BIAS"))
+                .branchMean(tensors.get("BRANCH_MEAN")).branchRstd(tensors.get("BRANCH_RSTD"))
+                .branchRounding(Rounding.NORMALIZED).branchRounded(true)
+                .residualGate(tensors.get("RESIDUAL_GATE")).residualGateAct(Activation.SILU)
+                .alpha(6).sumScale(tensors.get("SUM_SCALE")).dbranch(tensors.get("DBRANCH"))
+                .dbranchWeight(tensors.get("DBRANCH_WEIGHT"))
+                .dbranchBias(tensors.get("DBRANCH_BIAS"))
+                .dresidualGate(tensors.get("DRESIDUAL_GATE")).accumulateDbranchWeight(true)
+                .accumulateDbranchBias(true).accumulateDresidualGate(true);
         long[] words = call.encoded().words();
         assertEquals(words.length, checkFields("NORM_BACKWARD_", words, tensors, scalars));
     }

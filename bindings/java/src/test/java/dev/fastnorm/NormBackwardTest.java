@@ -138,6 +138,29 @@ class NormBackwardTest {
         assertThrows(FastnormException.class, () -> call.gateSource(GateSource.ROUNDED).run(context));
     }
 
+    /** The norm of a branch has the bits of a call of its own, whose dy is dx times alpha. */
+    @Test
+    void branches() {
+        double[] branch = random.ints(ROWS * N, -9, 10).mapToDouble(v -> v + 0.25).toArray();
+        Tensor dx = Tensor.allocate(DType.F32, ROWS, N);
+        Tensor dbranch = Tensor.allocate(DType.F32, ROWS, N);
+        Tensor alone = Tensor.allocate(DType.F32, ROWS, N);
+        NormBackward call = NormBackward.rms(EPS).x(Data.tensor(DType.F32, x, ROWS, N))
+                .dy(Data.tensor(DType.F32, dy, ROWS, N)).dx(dx)
+                .branch(Data.tensor(DType.F32, branch, ROWS, N)).branchLayer(EPS).alpha(0.5).dbranch(dbranch);
+        call.run(context);
+        double[] halves = new double[ROWS * N];
+        for (int i = 0; i < halves.length; i++) {
+            halves[i] = 0.5 * Data.get(dx, i);
+        }
+        NormBackward.layer(EPS).x(Data.tensor(DType.F32, branch, ROWS, N))
+                .dy(Data.tensor(DType.F32, halves, ROWS, N)).dx(alone).run(context);
+        for (int i = 0; i < ROWS * N; i++) {
+            assertEquals(Data.get(alone, i), Data.get(dbranch, i), "element " + i);
+        }
+        assertThrows(FastnormException.class, () -> call.branch(null).run(context));
+    }
+
     @Test
     void listsHaveTheResultsOfTheirParts() {
         Tensor rows = Data.tensor(DType.F32, x, ROWS, N);
