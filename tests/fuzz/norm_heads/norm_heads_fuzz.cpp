@@ -16,9 +16,10 @@
 namespace fastnorm::fuzz {
 namespace {
 
-void require(bool ok, const char* what) {
+void require(bool ok, const char* what, const char* detail = "") {
   if (ok) return;
-  std::fprintf(stderr, "norm_heads_fuzz: %s (last error: %s)\n", what, fastnorm_last_error());
+  std::fprintf(stderr, "norm_heads_fuzz: %s%s (last error: %s)\n", what, detail,
+               fastnorm_last_error());
   std::abort();
 }
 
@@ -53,35 +54,38 @@ class Call {
     for (const auto& p : parts_) pointers.push_back(p.get());
   }
 
-  // What the header forbids whatever else there is.
-  bool breaks_a_rule() const {
+  // What the header forbids whatever else there is; nullptr: nothing.
+  const char* broken_rule() const {
     for (const auto& p : parts_) {
       const bool norm = (p->flags & FASTNORM_NORM_HEADS_NORM) != 0;
       const bool rope = (p->flags & FASTNORM_NORM_HEADS_ROPE) != 0;
       const bool outputs = p->y || p->quantized || p->cache || p->sumsq || p->mean || p->rstd;
-      if ((p->flags & ~63u) != 0 || p->reserved != 0 || p->reserved_2 != 0 || !outputs ||
-          p->x == nullptr)
-        return true;
-      if (!(p->eps >= 0) || (!norm && (p->eps != 0 || p->weight || p->rstd_in))) return true;
-      if (rope ? !args.cos || !args.sin || args.rope_dim % 2 != 0 : (p->flags & 28) != 0)
-        return true;
-      if (rope && (args.rope_dim < 0 || args.rope_dim > p->x->shape[p->x->ndim - 1])) return true;
-      if (p->cache != nullptr && (args.slots == nullptr || p->cache->ndim != 4)) return true;
-      if (p->x->ndim != 3 || p->x->shape[1] < 1 || p->x->shape[0] != tokens_) return true;
-      if (p->rstd_in != nullptr && (p->rstd || p->mean || p->sumsq)) return true;
-      if (p->clamp_scale != nullptr && (p->quant_scheme == 0 || p->clamp != 0)) return true;
+      if ((p->flags & ~63u) != 0 || p->reserved != 0 || p->reserved_2 != 0) return "unknown bits";
+      if (!outputs || p->x == nullptr) return "x and an output are required";
+      if (!(p->eps >= 0)) return "eps";
+      if (!norm && (p->eps != 0 || p->weight || p->rstd_in)) return "fields of a norm";
+      if (!rope && (p->flags & 28) != 0) return "flags of a rope";
+      if (rope && (!args.cos || !args.sin || args.rope_dim % 2 != 0)) return "tables of a rope";
+      if (rope && (args.rope_dim < 0 || args.rope_dim > p->x->shape[p->x->ndim - 1]))
+        return "rope_dim";
+      if (p->cache != nullptr && (args.slots == nullptr || p->cache->ndim != 4)) return "cache";
+      if (p->x->ndim != 3 || p->x->shape[1] < 1 || p->x->shape[0] != tokens()) return "shape of x";
+      if (p->rstd_in != nullptr && (p->rstd || p->mean || p->sumsq)) return "rstd_in";
+      if (p->clamp_scale != nullptr && (p->quant_scheme == 0 || p->clamp != 0))
+        return "clamp_scale";
       const uint32_t division = p->quant_division;
       if (division > 1 || (division != 0 && (p->quant_scheme == 0 || p->quant_scheme > 3) &&
                            p->cache_scheme == 0)) {
-        return true;
+        return "quant_division";
       }
     }
-    return false;
+    return nullptr;
   }
 
   void set_device(int32_t device_type) { tensors_.set_device(device_type); }
 
-  int64_t tokens() const { return tokens_; }
+  // Of all parts, as the first has it: its x may have another extent than was drawn.
+  int64_t tokens() const { return parts_.front()->x->shape[0]; }
 
   fastnorm_norm_heads_args args{};
   std::vector<const fastnorm_norm_heads_part*> pointers;
@@ -240,7 +244,8 @@ void fuzz(Bytes& bytes) {
   static fastnorm_context* const cuda = make_context(FASTNORM_DEVICE_CUDA, true);
   Call call(bytes);
   const Asked asked = ask(cpu, call);
-  require(asked.status != FASTNORM_OK || !call.breaks_a_rule(), "a bad call is accepted");
+  if (const char* const rule = call.broken_rule(); rule != nullptr)
+    require(asked.status != FASTNORM_OK, "a bad call is accepted: ", rule);
   require(ask(dry, call).status == asked.status && run(dry, call) == asked.status,
           "a dry run differs");
   const fastnorm_status status = run(cpu, call);

@@ -69,7 +69,9 @@ class Call {
       if ((p->flags & FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS) != 0 && !p->dbias) return true;
       if (rope ? !args.cos || !args.sin || args.rope_dim % 2 != 0 : (p->flags & 28) != 0)
         return true;
-      if (p->dy->ndim != 3 || p->dy->shape[1] < 1 || p->dy->shape[0] != tokens_) return true;
+      if (p->dy->ndim != 3 || p->dy->shape[1] < 1 ||
+          p->dy->shape[0] != parts_.front()->dy->shape[0])
+        return true;
       if (rope && (args.rope_dim < 0 || args.rope_dim > p->dy->shape[2])) return true;
     }
     return false;
