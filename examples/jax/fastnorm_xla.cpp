@@ -295,6 +295,18 @@ ffi::Error norm_backward_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocat
                            arguments, results, attributes);
 }
 
+// In memory that the caller gives as the last result.
+ffi::Error norm_backward_cuda_graph(void* stream, int32_t ordinal, ffi::RemainingArgs arguments,
+                                    ffi::RemainingRets results, int32_t kind, float eps,
+                                    float weight_offset, int32_t rounding, int32_t inputs,
+                                    int32_t outputs, int32_t rank, int32_t lead) {
+  const Attributes attributes = {kind, eps, weight_offset, rounding, inputs, outputs, rank, lead};
+  GivenMemory memory = last_result(results);
+  return run<NormBackward>({nullptr, stream, take_given, &memory},
+                           call_of<NormBackward>({FASTNORM_DEVICE_CUDA, ordinal}, attributes),
+                           arguments, results, attributes);
+}
+
 template <typename Binding>
 auto with_attributes(Binding&& binding) {
   return std::move(binding)
@@ -326,6 +338,7 @@ XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda_graph);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cuda_graph);
 /** How often XLA has called a handler. It does not where it replays a CUDA graph. */
 extern "C" uint64_t fastnorm_xla_calls(void);
 #pragma GCC visibility pop
@@ -349,3 +362,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cpu, norm_backward_cpu,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cuda, norm_backward_cuda,
                               with_attributes(cuda_binding()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cuda_graph, norm_backward_cuda_graph,
+                              with_attributes(graph_binding()),
+                              {ffi::Traits::kCmdBufferCompatible});

@@ -120,4 +120,29 @@ inline auto cuda_binding() {
       .Ctx<ffi::ScratchAllocator>();
 }
 
+// --- calls that XLA may record in CUDA graphs ---
+
+// Memory of a recorded call: its last result. XLA gives scratch memory to others when the handler
+// returns, and the graph runs later.
+struct GivenMemory {
+  void* address = nullptr;
+  size_t bytes = 0;
+};
+
+inline GivenMemory last_result(ffi::RemainingRets results) {
+  if (results.size() == 0) return {};
+  auto buffer = results.get<ffi::AnyBuffer>(results.size() - 1);
+  if (!buffer.has_value()) return {};
+  return {(*buffer)->untyped_data(), (*buffer)->size_bytes()};
+}
+
+inline void* take_given(void* from, size_t bytes) {
+  GivenMemory given = *static_cast<GivenMemory*>(from);
+  return std::align(256, bytes, given.address, given.bytes);
+}
+
+inline auto graph_binding() {
+  return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>();
+}
+
 }  // namespace fastnorm_xla

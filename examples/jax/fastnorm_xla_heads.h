@@ -66,9 +66,9 @@ class HeadsBuffers {
     return true;
   }
 
-  // True if every buffer was there, and no other one.
-  bool used_up() const {
-    return fits_ && next_argument_ == arguments_.size() && next_result_ == results_.size();
+  // True if every buffer was there, and no other one but `spare` results.
+  bool used_up(size_t spare = 0) const {
+    return fits_ && next_argument_ == arguments_.size() && next_result_ + spare == results_.size();
   }
 
   bool fits_ = true;

@@ -149,6 +149,7 @@ auto with_attributes(Binding&& binding) {
 #pragma GCC visibility push(default)
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda_graph);
 #pragma GCC visibility pop
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cpu, norm_heads_cpu,
@@ -156,3 +157,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cpu, norm_heads_cpu,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda, norm_heads_cuda,
                               with_attributes(cuda_binding()));
+
+// The same, for XLA to record in CUDA graphs: on a GPU it needs no workspace.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda_graph, norm_heads_cuda,
+                              with_attributes(cuda_binding()),
+                              {ffi::Traits::kCmdBufferCompatible});

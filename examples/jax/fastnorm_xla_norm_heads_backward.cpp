@@ -56,7 +56,8 @@ class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
     return fits_;
   }
 
-  bool add_shared(const int32_t* words) {
+  // `spare`: results that are no tensors of the call.
+  bool add_shared(const int32_t* words, size_t spare) {
     args.flags = static_cast<uint32_t>(words[kCallFlags]);
     args.rope_dim = words[kRopeDim];
     args.mrope_0 = words[kMrope], args.mrope_1 = words[kMrope + 1];
@@ -65,7 +66,7 @@ class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
     for (size_t i = 0; i < kSharedTensors; ++i) {
       if ((words[kTensors] >> i & 1) != 0) *fields[i] = operand();
     }
-    return used_up();
+    return used_up(spare);
   }
 
   fastnorm_norm_heads_args args = {};
@@ -79,7 +80,7 @@ class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
 ffi::Error norm_heads_backward(fastnorm_device device, void* stream, Allocate allocate, void* from,
                                ffi::RemainingArgs arguments, ffi::RemainingRets results,
                                ffi::Span<const int32_t> words, ffi::Span<const float> scalars,
-                               ffi::Span<const int32_t> shared) {
+                               ffi::Span<const int32_t> shared, size_t spare = 0) {
   calls.fetch_add(1, std::memory_order_relaxed);
   const size_t count = scalars.size() / 2;
   Call call(device, arguments, results);
@@ -87,7 +88,7 @@ ffi::Error norm_heads_backward(fastnorm_device device, void* stream, Allocate al
       count <= kMostParts && words.size() == count * kWords && shared.size() == kSharedWords;
   for (size_t i = 0; fits && i < count; ++i)
     fits = call.add_part(words.begin() + i * kWords, scalars.begin() + 2 * i);
-  if (!fits || !call.add_shared(shared.begin()))
+  if (!fits || !call.add_shared(shared.begin(), spare))
     return ffi::Error::InvalidArgument("the buffers are not those that the attributes tell of");
   fastnorm_context* context = nullptr;
   fastnorm_status status = find_context(device, &context);
@@ -118,6 +119,26 @@ ffi::Error norm_heads_backward_cuda(void* stream, int32_t ordinal, ffi::ScratchA
                              arguments, results, words, scalars, shared);
 }
 
+// In memory that the caller gives as the last result. A CPU does without it.
+ffi::Error norm_heads_backward_cpu_graph(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                                         ffi::Span<const int32_t> words,
+                                         ffi::Span<const float> scalars,
+                                         ffi::Span<const int32_t> shared) {
+  std::vector<std::byte> memory;
+  return norm_heads_backward({FASTNORM_DEVICE_CPU, 0}, nullptr, allocate_host, &memory, arguments,
+                             results, words, scalars, shared, 1);
+}
+
+ffi::Error norm_heads_backward_cuda_graph(void* stream, int32_t ordinal,
+                                          ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                                          ffi::Span<const int32_t> words,
+                                          ffi::Span<const float> scalars,
+                                          ffi::Span<const int32_t> shared) {
+  GivenMemory memory = last_result(results);
+  return norm_heads_backward({FASTNORM_DEVICE_CUDA, ordinal}, stream, take_given, &memory,
+                             arguments, results, words, scalars, shared, 1);
+}
+
 template <typename Binding>
 auto with_attributes(Binding&& binding) {
   return std::move(binding)
@@ -133,6 +154,8 @@ auto with_attributes(Binding&& binding) {
 #pragma GCC visibility push(default)
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cpu_graph);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cuda_graph);
 #pragma GCC visibility pop
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cpu, norm_heads_backward_cpu,
@@ -140,3 +163,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cpu, norm_heads_b
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cuda, norm_heads_backward_cuda,
                               with_attributes(cuda_binding()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cpu_graph,
+                              norm_heads_backward_cpu_graph, with_attributes(ffi::Ffi::Bind()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_backward_cuda_graph,
+                              norm_heads_backward_cuda_graph, with_attributes(graph_binding()),
+                              {ffi::Traits::kCmdBufferCompatible});

@@ -116,8 +116,9 @@ class Call : HeadsBuffers<std::size(Family::kInputs) + std::size(Family::kOutput
     args.struct_size = sizeof args;
   }
 
-  // False where the buffers and numbers are not those that the masks tell of.
-  bool take(ffi::Span<const int32_t> words, ffi::Span<const float> scalars) {
+  // False where the buffers and numbers are not those that the masks tell of. `spare`: results that
+  // are no tensors of the call.
+  bool take(ffi::Span<const int32_t> words, ffi::Span<const float> scalars, size_t spare) {
     size_t word = 0, scalar = 0;
     bool fits = true;
     Family::set(args, [&]<typename T>(T& field) {
@@ -137,7 +138,7 @@ class Call : HeadsBuffers<std::size(Family::kInputs) + std::size(Family::kOutput
     for (size_t i = 0; i < std::size(Family::kOutputs); ++i) {
       if ((outputs >> i & 1) != 0) args.*Family::kOutputs[i] = this->result();
     }
-    return this->used_up();
+    return this->used_up(spare);
   }
 
   typename Family::Args args = {};
@@ -146,10 +147,10 @@ class Call : HeadsBuffers<std::size(Family::kInputs) + std::size(Family::kOutput
 template <typename Family>
 ffi::Error run(fastnorm_device device, void* stream, Allocate allocate, void* from,
                ffi::RemainingArgs arguments, ffi::RemainingRets results,
-               ffi::Span<const int32_t> words, ffi::Span<const float> scalars) {
+               ffi::Span<const int32_t> words, ffi::Span<const float> scalars, size_t spare = 0) {
   calls.fetch_add(1, std::memory_order_relaxed);
   Call<Family> call(device, arguments, results);
-  if (!call.take(words, scalars))
+  if (!call.take(words, scalars, spare))
     return ffi::Error::InvalidArgument("the buffers are not those that the attributes tell of");
   fastnorm_context* context = nullptr;
   fastnorm_status status = find_context(device, &context);
@@ -179,6 +180,23 @@ ffi::Error on_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
                      results, words, scalars);
 }
 
+// In memory that the caller gives as the last result. A CPU does without it.
+ffi::Error backward_on_cpu_for_graphs(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                                      ffi::Span<const int32_t> words,
+                                      ffi::Span<const float> scalars) {
+  std::vector<std::byte> memory;
+  return run<Backward>({FASTNORM_DEVICE_CPU, 0}, nullptr, allocate_host, &memory, arguments,
+                       results, words, scalars, 1);
+}
+
+ffi::Error backward_on_cuda_for_graphs(void* stream, int32_t ordinal, ffi::RemainingArgs arguments,
+                                       ffi::RemainingRets results, ffi::Span<const int32_t> words,
+                                       ffi::Span<const float> scalars) {
+  GivenMemory memory = last_result(results);
+  return run<Backward>({FASTNORM_DEVICE_CUDA, ordinal}, stream, take_given, &memory, arguments,
+                       results, words, scalars, 1);
+}
+
 template <typename Binding>
 auto with_attributes(Binding&& binding) {
   return std::move(binding)
@@ -193,8 +211,11 @@ auto with_attributes(Binding&& binding) {
 #pragma GCC visibility push(default)
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cuda_graph);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cpu_graph);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cuda_graph);
 #pragma GCC visibility pop
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cpu, on_cpu<Forward>,
@@ -208,3 +229,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cpu, on_cpu<Back
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cuda, on_cuda<Backward>,
                               with_attributes(cuda_binding()));
+
+// The same, for XLA to record in CUDA graphs. On a GPU the forward needs no workspace.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_cuda_graph, on_cuda<Forward>,
+                              with_attributes(cuda_binding()), {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cpu_graph,
+                              backward_on_cpu_for_graphs, with_attributes(ffi::Ffi::Bind()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_stages_backward_cuda_graph,
+                              backward_on_cuda_for_graphs, with_attributes(graph_binding()),
+                              {ffi::Traits::kCmdBufferCompatible});

@@ -1235,10 +1235,14 @@ def recorded_program():
     """Run in a process of its own, whose XLA records custom calls in CUDA graphs: values, and how
     often XLA called."""
 
-    def program(x, residual, weights):
+    def forward(x, residual, weights):
         for weight in weights:
             x, residual = fj.add_rms_norm(x + 1, residual, weight, EPS)
         return x, residual
+
+    def program(x, residual, weights):
+        outputs, back = jax.vjp(forward, x, residual, weights)
+        return *outputs, *jax.tree.leaves(back(outputs))
 
     weights = [normal((256,), "float32", 60 + i, 0.2, 1.0) for i in range(4)]
     plain = jax.jit(program)
@@ -1256,8 +1260,81 @@ def recorded_program():
     before = fj.handler_calls()
     for _ in range(20):
         jax.block_until_ready(recorded(*inputs[0], weights))
-    print(f"right {right}, {fj.handler_calls() - before} handler calls of 80")
+    print(f"right {right}, {fj.handler_calls() - before} handler calls of 160")
     return right
+
+
+class Metadata(ctypes.Structure):
+    """XLA_FFI_Metadata of XLA's c_api.h."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("version_size", ctypes.c_size_t),
+        ("version_extension", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+        ("traits", ctypes.c_uint32),
+        ("state_type", ctypes.c_int64),
+    ]
+
+
+class MetadataExtension(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("metadata", ctypes.POINTER(Metadata)),
+    ]
+
+
+def traits_of(handler):
+    """What a handler tells XLA of itself; the frame has nothing but the question."""
+    metadata = Metadata(struct_size=ctypes.sizeof(Metadata))
+    extension = MetadataExtension(
+        struct_size=ctypes.sizeof(MetadataExtension), type=1, metadata=ctypes.pointer(metadata)
+    )
+    frame = (ctypes.c_size_t * 64)(512, ctypes.addressof(extension))
+    handler.restype = ctypes.c_void_p
+    assert handler(ctypes.byref(frame)) is None
+    assert (metadata.major, metadata.minor) != (0, 0)
+    return metadata.traits
+
+
+GRAPH_FAMILIES = ("norm", "norm_backward", "norm_heads", "norm_heads_backward", "norm_stages")
+
+
+def test_traits(suite):
+    """XLA records only what says that it may be: the variants for CUDA graphs, and no other."""
+    for family in GRAPH_FAMILIES:
+        for end, wanted in (("cuda_graph", 1), ("cuda", 0), ("cpu", 0)):
+            name = f"fastnorm_xla_{family}_{end}"
+            suite.equal(f"{name}: traits", traits_of(getattr(fj._library, name)), wanted)
+
+
+def test_recorded_gradients(suite):
+    """The variants give the same bits, with memory that the caller gives; vmap, too."""
+    x, w = normal((7, 5, 256), "float32", 3), normal((256,), "float32", 4, 0.2, 1.0)
+
+    def loss(x, w):
+        return (fj.rms_norm(x, w, EPS) * jnp.cos(x)).sum()
+
+    def gradients():
+        plain = jax.jit(lambda *a: jax.grad(loss, (0, 1))(*a))
+        mapped = jax.jit(lambda *a: jax.vmap(jax.grad(loss, (0, 1)), (0, None))(*a))
+        lowered = plain.lower(x, w).as_text()
+        return [bits(a) for a in (*plain(x, w), *mapped(x, w))], lowered
+
+    want, lowered = gradients()
+    suite.check("gradients: not for graphs", "norm_backward_graph" not in lowered, lowered)
+    fj.use_command_buffers = True
+    try:
+        found, lowered = gradients()
+    finally:
+        fj.use_command_buffers = False
+    suite.check("gradients for graphs: target", "norm_backward_graph" in lowered, lowered)
+    suite.check("gradients for graphs: bits", found == want)
+    # 35 rows of 256 columns: 16 lanes, 3 blocks of sums, and what alignment wants.
+    suite.check("gradients for graphs: memory", f"tensor<{3 * 256 * 4 + 256}xui8>" in lowered, lowered)
 
 
 def test_command_buffers(suite):
@@ -1285,7 +1362,7 @@ def test_command_buffers(suite):
         result.returncode == 0 and said and said[0].startswith("right True"),
         result.stderr[-2000:],
     )
-    if said and said[0].endswith(" 80 handler calls of 80"):
+    if said and said[0].endswith(" 160 handler calls of 160"):
         suite.skip(f"{name}: replayed", "this XLA called every time, so nothing was recorded")
     elif said:
         suite.check(f"{name}: replayed without a call", int(said[0].split()[2]) < 80, said)
@@ -1413,6 +1490,8 @@ def main():
             test_threads,
             test_memory,
             test_cost,
+            test_traits,
+            test_recorded_gradients,
             test_command_buffers,
             *([test_handlers_for_cuda] if DEVICE == "cpu" else []),
         ]

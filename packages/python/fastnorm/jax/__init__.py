@@ -25,11 +25,8 @@ from fastnorm import abi as _c
 
 FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
 
-_TARGET, _GRAPH_TARGET, _BACKWARD_TARGET = (
-    "fastnorm_norm",
-    "fastnorm_norm_graph",
-    "fastnorm_norm_backward",
-)
+_TARGET, _BACKWARD_TARGET = "fastnorm_norm", "fastnorm_norm_backward"
+_GRAPH = "_graph"  # ends the name of what XLA may record
 
 
 def _plugin_path():
@@ -39,21 +36,27 @@ def _plugin_path():
     return os.environ.get("FASTNORM_XLA_LIBRARY", str(beside) if beside.exists() else beside.name)
 
 
+def register_handlers(library, target, cpu_graph=""):
+    """The handlers of a target and of its variant for CUDA graphs. cpu_graph: what ends the symbol
+    of a CPU's variant, where it has one."""
+    symbol = target.replace("_", "_xla_", 1)
+    for name, platform, end in (
+        (target, "cpu", "_cpu"),
+        (target, "CUDA", "_cuda"),
+        (target + _GRAPH, "cpu", "_cpu" + cpu_graph),
+        (target + _GRAPH, "CUDA", "_cuda" + _GRAPH),
+    ):
+        handler = jax.ffi.pycapsule(getattr(library, symbol + end))
+        jax.ffi.register_ffi_target(name, handler, platform=platform)
+
+
 def _register():
     if os.path.isabs(_c.library_path()) or "FASTNORM_LIBRARY" in os.environ:
         ctypes.CDLL(_c.library_path())  # what is loaded under this name serves the library below
     path = _plugin_path()
     library = ctypes.CDLL(path)
-    for target, platform, symbol in (
-        (_TARGET, "cpu", "cpu"),
-        (_GRAPH_TARGET, "cpu", "cpu"),
-        (_TARGET, "CUDA", "cuda"),
-        (_GRAPH_TARGET, "CUDA", "cuda_graph"),
-        (_BACKWARD_TARGET, "cpu", "backward_cpu"),
-        (_BACKWARD_TARGET, "CUDA", "backward_cuda"),
-    ):
-        handler = getattr(library, f"fastnorm_xla_norm_{symbol}")
-        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
+    register_handlers(library, _TARGET)
+    register_handlers(library, _BACKWARD_TARGET)
     library.fastnorm_xla_calls.restype = ctypes.c_uint64
     return library, _c.Context(
         _c.Library(path), _c.CPU, num_threads=1
@@ -61,6 +64,25 @@ def _register():
 
 
 _library, _checker = _register()
+
+
+@functools.lru_cache(maxsize=None)
+def _gpus():
+    """Contexts that plan for GPUs with kernels that hold rows, and for others; without a GPU."""
+    library = _c.Library(_plugin_path())
+    return tuple(_c.Context(library, _c.CUDA, dry_run_capability=c) for c in (80, 90))
+
+
+def workspace(query):
+    """The last result of a call that XLA may record: the memory that its kernels want on any GPU.
+    query: what asks the library with a context."""
+    bytes_wanted = max(query(context).workspace_bytes for context in _gpus())
+    # XLA aligns less than the library wants.
+    return jax.ShapeDtypeStruct((bytes_wanted + 256,), jnp.uint8)
+
+
+def target_of(name):
+    return name + _GRAPH if use_command_buffers else name
 
 
 def handler_calls() -> int:
@@ -177,7 +199,7 @@ def _number(name, value, kind):
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(kind, lead, tensors, options):
+def _check(kind, lead, tensors, options, context=_checker):
     """Asks the library what it would say. tensors: (name, shape, dtype) of each; lead: how many
     leading dimensions become one."""
     fields = dict(options)
@@ -196,7 +218,8 @@ def _check(kind, lead, tensors, options):
             itemsize=1,
             dtype=_dtype(name, dtype),
         )
-    (_checker.norm_backward if "dy" in fields else _checker.call)(_KINDS[kind], **fields).query()
+    call = context.norm_backward if "dy" in fields else context.call
+    return call(_KINDS[kind], **fields).query()
 
 
 # What torch.nn.functional.rms_norm takes for None: that of the arithmetic, also for x of 16 bits.
@@ -230,7 +253,7 @@ def _norm(
     }
     _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
     call = jax.ffi.ffi_call(
-        _GRAPH_TARGET if use_command_buffers else _TARGET,
+        target_of(_TARGET),
         list(outputs.values()),
         vmap_method="broadcast_all",
         input_output_aliases=aliases,
@@ -277,8 +300,12 @@ def _norm_backward(kind, eps, weight_offset, rounding, inputs, outputs, bias_ndi
     outputs = {name: outputs[name] for name in _BACKWARD_OUTPUTS if name in outputs}
     rank, lead = _rank_and_lead(inputs, bias_ndim)
     options = {"eps": eps, "weight_offset": weight_offset, "rounding": _ROUNDING[rounding]}
-    _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
-    call = jax.ffi.ffi_call(_BACKWARD_TARGET, list(outputs.values()), vmap_method="broadcast_all")
+    asked = kind, lead, _tensors(inputs, outputs), tuple(options.items())
+    _check(*asked)
+    results = list(outputs.values())
+    if use_command_buffers:
+        results.append(workspace(lambda context: _check(*asked, context)))
+    call = jax.ffi.ffi_call(target_of(_BACKWARD_TARGET), results, vmap_method="broadcast_all")
     found = call(
         *inputs.values(),
         kind=np.int32(_KINDS[kind]),

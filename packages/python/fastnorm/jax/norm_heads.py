@@ -31,14 +31,8 @@ _OUTPUTS = ("y", "cache", "cache_scale")
 _SHARED = ("cos", "sin", "positions", "slots")
 
 
-def _register():
-    for platform, symbol in (("cpu", "cpu"), ("CUDA", "cuda")):
-        for target in (_TARGET, _BACKWARD_TARGET):
-            handler = getattr(_shared._library, target.replace("_", "_xla_", 1) + f"_{symbol}")
-            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
-
-
-_register()
+_shared.register_handlers(_shared._library, _TARGET)
+_shared.register_handlers(_shared._library, _BACKWARD_TARGET, "_graph")
 
 
 class Part(NamedTuple):
@@ -147,7 +141,7 @@ def _describe(i, part):
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(parts, shared, backward=False):
+def _check(parts, shared, backward=False, context=_shared._checker):
     """Asks the library what it would say. A part: its scalars, its heads, and (name, shape, dtype)
     of its tensors. shared: fields, and tensors. backward: of norm_heads_backward."""
     used = 0
@@ -185,8 +179,8 @@ def _check(parts, shared, backward=False):
         )
     fields, tensors = shared
     found = {name: view(name, shape, dtype) for name, shape, dtype in tensors}
-    call = _shared._checker.norm_heads_backward if backward else _shared._checker.norm_heads
-    call(described, **dict(fields), **found).query()
+    call = context.norm_heads_backward if backward else context.norm_heads
+    return call(described, **dict(fields), **found).query()
 
 
 def _tensors(arrays):
@@ -258,7 +252,12 @@ def _differentiable(call, arrays):
             if name in p.aliases:
                 aliases[at[name]] = len(outputs)
             outputs.append(shape)
-    ffi = jax.ffi.ffi_call(_TARGET, outputs, vmap_method="sequential", input_output_aliases=aliases)
+    ffi = jax.ffi.ffi_call(
+        _shared.target_of(_TARGET),
+        outputs,
+        vmap_method="sequential",
+        input_output_aliases=aliases,
+    )
     scalars = [dict(p.scalars)[name] for p in described for name in ("eps", "weight_offset")]
     return tuple(
         ffi(
@@ -338,18 +337,18 @@ def _gradient_of(i, part, dy, wanted, kept):
 
 def _run_gradients(parts, fields, tables):
     """The outputs of one norm_heads_backward: for each part, by name."""
-    _check(
+    asked = (
         tuple(
-            (
-                tuple(p.scalars.items()),
-                p.heads,
-                (*_tensors(p.inputs), *_tensors(p.outputs)),
-            )
+            (tuple(p.scalars.items()), p.heads, (*_tensors(p.inputs), *_tensors(p.outputs)))
             for p in parts
         ),
         (fields, _tensors(tables)),
         True,
     )
+    _check(*asked)
+    results = [shape for p in parts for shape in p.outputs.values()]
+    if _shared.use_command_buffers:
+        results.append(_shared.workspace(lambda context: _check(*asked, context)))
     words = []
     for p in parts:
         words += [p.scalars[name] for name in _BACKWARD_WORDS]
@@ -357,9 +356,7 @@ def _run_gradients(parts, fields, tables):
         words.append(sum(1 << i for i, n in enumerate(("x", "weight")) if n in p.inputs))
         words.append(sum(1 << i for i, n in enumerate(_GRADIENTS.values()) if n in p.outputs))
     call = jax.ffi.ffi_call(
-        _BACKWARD_TARGET,
-        [shape for p in parts for shape in p.outputs.values()],
-        vmap_method="sequential",
+        _shared.target_of(_BACKWARD_TARGET), results, vmap_method="sequential"
     )
     found = iter(
         call(

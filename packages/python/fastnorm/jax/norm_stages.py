@@ -116,19 +116,12 @@ _BACKWARD = _Family(
 )
 
 
-def _register():
-    for family in (_FORWARD, _BACKWARD):
-        for platform, symbol in (("cpu", "cpu"), ("CUDA", "cuda")):
-            name = family.target.replace("_", "_xla_", 1) + f"_{symbol}"
-            handler = jax.ffi.pycapsule(getattr(_shared._library, name))
-            jax.ffi.register_ffi_target(family.target, handler, platform=platform)
-
-
-_register()
+_shared.register_handlers(_shared._library, _FORWARD.target)
+_shared.register_handlers(_shared._library, _BACKWARD.target, "_graph")
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(tensors, options):
+def _check(tensors, options, context=_shared._checker):
     """Asks the library what it would say. tensors: (name, shape, dtype) of each."""
     fields = dict(options)
     kind = fields.pop("kind")
@@ -145,23 +138,28 @@ def _check(tensors, options):
             itemsize=1,
             dtype=_shared._dtype(name, dtype),
         )
-    checker = _shared._checker
-    (checker.norm_backward if "dy" in fields else checker.call)(kind, **fields).query()
+    call = context.norm_backward if "dy" in fields else context.call
+    return call(kind, **fields).query()
 
 
 def _run(family, options, inputs, outputs):
     """One call. inputs: arrays by name, outputs: shapes with dtypes. The outputs by name."""
     inputs = {name: inputs[name] for name in family.inputs if name in inputs}
     outputs = {name: outputs[name] for name in family.outputs if name in outputs}
-    _check(
+    asked = (
         tuple((n, a.shape, np.dtype(a.dtype)) for n, a in (*inputs.items(), *outputs.items())),
         tuple(options.items()),
     )
+    _check(*asked)
+    results = list(outputs.values())
+    if _shared.use_command_buffers and family is _BACKWARD:
+        results.append(_shared.workspace(lambda context: _check(*asked, context)))
     masks = [
         sum(1 << names.index(name) for name in of)
         for names, of in ((family.inputs, inputs), (family.outputs, outputs))
     ]
-    call = jax.ffi.ffi_call(family.target, list(outputs.values()), vmap_method="sequential")
+    target = _shared.target_of(family.target)
+    call = jax.ffi.ffi_call(target, results, vmap_method="sequential")
     found = call(
         *inputs.values(),
         words=np.array([*(options.get(name, 0) for name in family.words), *masks], np.int32),
