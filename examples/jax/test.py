@@ -6,6 +6,7 @@ those of the C ABI called directly. Run with a Python that has JAX and NumPy; --
 libfastnorm_xla.so.
 """
 
+import ctypes
 import itertools
 import os
 import subprocess
@@ -1293,7 +1294,8 @@ def traits_of(handler):
     extension = MetadataExtension(
         struct_size=ctypes.sizeof(MetadataExtension), type=1, metadata=ctypes.pointer(metadata)
     )
-    frame = (ctypes.c_size_t * 64)(512, ctypes.addressof(extension))
+    # XLA_FFI_CallFrame up to its attributes: 5 words, then arguments, results and attributes.
+    frame = (ctypes.c_size_t * 32)((5 + 5 + 5 + 6) * 8, ctypes.addressof(extension))
     handler.restype = ctypes.c_void_p
     assert handler(ctypes.byref(frame)) is None
     assert (metadata.major, metadata.minor) != (0, 0)

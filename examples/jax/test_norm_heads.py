@@ -676,6 +676,32 @@ def test_gradients_of_some(suite):
     )
 
 
+def test_variants_for_graphs(suite):
+    """What XLA may record in CUDA graphs has targets of its own, and the same bits."""
+    layer = Layer("float32")
+    q, _, _ = layer.parts()
+    tables = gradient_tables(layer)
+
+    def query(w):
+        return fh.norm_heads([q._replace(weight=w)], **tables)[0].y.sum()
+
+    def gradient():
+        lowered = jax.jit(lambda w: jax.value_and_grad(query)(w)).lower(layer.weights[0])
+        found = lowered.compile()(layer.weights[0])
+        return [bits(a) for a in found], lowered.as_text()
+
+    want, plain = gradient()
+    fj.use_command_buffers = True
+    try:
+        found, recorded = gradient()
+    finally:
+        fj.use_command_buffers = False
+    suite.check("variants for graphs: off by default", "_graph" not in plain, plain)
+    for target in ("fastnorm_norm_heads_graph", "fastnorm_norm_heads_backward_graph"):
+        suite.check(f"variants for graphs: {target}", f"@{target}(" in recorded, recorded)
+    suite.check("variants for graphs: bits", found == want)
+
+
 def test_handler_for_cuda(suite):
     """It is there, XLA takes it, and without a CUDA stream it says so."""
     if DEVICE != "cpu":
@@ -740,6 +766,7 @@ if __name__ == "__main__":
             test_errors,
             test_gradients,
             test_gradients_of_some,
+            test_variants_for_graphs,
             test_handler_for_cuda,
         ]
     )

@@ -479,7 +479,7 @@ def test_errors(suite):
         ),
         (
             "a second derivative",
-            "",
+            "cannot be differentiated",
             lambda x: jax.grad(lambda v: (fs.adaln(v, a.scale) ** 2).sum())(x).sum(),
         ),
     ):
@@ -492,6 +492,36 @@ def test_errors(suite):
             jnp.ones(1)
         ),
     )
+
+
+def test_variant_for_graphs(suite):
+    """What XLA may record in CUDA graphs has a target of its own, and the same bits."""
+    a = Inputs("float32")
+
+    def gradient(x, scale):
+        return jax.grad(lambda s: (fs.adaln(x, s, a.shift, EPS) ** 2).sum())(scale)
+
+    for what, target, call, arrays in (
+        ("a norm", "", lambda x, g: fs.gated_norm(x, g), (a.x, a.gate)),
+        ("gradients", "_backward", gradient, (a.x, a.scale)),
+    ):
+        fj.use_command_buffers = True
+        try:
+            recorded = jax.jit(call).lower(*arrays)
+        finally:
+            fj.use_command_buffers = False
+        text = recorded.as_text()
+        suite.check(
+            f"a variant for graphs of {what}: target",
+            f"@fastnorm_norm_stages{target}_graph(" in text,
+            text,
+        )
+        # A function of its own: jit keeps what it has traced.
+        plain = jax.jit(lambda *arrays, call=call: call(*arrays))(*arrays)
+        suite.check(
+            f"a variant for graphs of {what}: bits",
+            bits(recorded.compile()(*arrays)) == bits(plain),
+        )
 
 
 def test_handler_for_cuda(suite):
@@ -557,6 +587,7 @@ if __name__ == "__main__":
             test_vmap_of_gradients,
             test_nothing,
             test_errors,
+            test_variant_for_graphs,
             test_handler_for_cuda,
         ]
     )
