@@ -469,13 +469,14 @@ HEADS = {
 }
 
 
-def check_heads_rows(cases, name, document):
-    cases.equal(f"{name}: every case once", [r["shape"] for r in document["results"]], list(HEADS))
+def check_heads_rows(cases, name, document, token_bytes):
+    shapes = [r["shape"] for r in document["results"]]
+    cases.equal(f"{name}: every case once", shapes, list(token_bytes))
     for r in document["results"]:
         key = f"{name} {r['shape']}"
         if not cases.check(f"{key}: timed", r.get("us", 0) > 0 and r["ceiling_us"] > 0, r):
             continue
-        cases.equal(f"{key}: bytes", r["bytes"], r["tokens"] * HEADS[r["shape"]])
+        cases.equal(f"{key}: bytes", r["bytes"], r["tokens"] * token_bytes[r["shape"]])
         cases.check(f"{key}: figures agree with each other",
                     abs(r["ratio"] * r["ceiling_us"] / r["us"] - 1) < FOUR_DIGITS
                     and abs(r["gb_per_s"] * r["us"] * 1e3 / r["bytes"] - 1) < FOUR_DIGITS, r)
@@ -485,7 +486,7 @@ def test_norm_heads(program):
     arguments = ("--replays", "2", "--norm-heads", ",".join(HEADS))
     document = program.results("heads", *arguments)
     if document:
-        check_heads_rows(program.cases, "heads", document)
+        check_heads_rows(program.cases, "heads", document, HEADS)
     threads = program.results(
         "heads on threads",
         "--threads",
@@ -517,6 +518,99 @@ def test_norm_heads(program):
         "two families", "exclude each other", "--norm-heads", "5xmla", "--mla-decode", "5:2"
     )
     program.refuses("a window past the row", "FASTNORM_ERROR_SHAPE", "--norm-heads", "5x3+1x63")
+
+
+# The same of gradients: dy, x and dx, and what a token has of rstd.
+GRADIENTS = {
+    "5x3+1x64": (2 * 5 + 4) * 64 * 2 + 4 * 4,
+    "5x3+1x64:dx": (2 * 5 + 4) * 64 * 2 + 4 * 4,
+    "70x3+1x64:across": (2 * 5 + 4) * 64 * 2 + 2 * 4,
+    "70x3+1x64:rope": 2 * 5 * 64 * 2,
+}
+
+
+def check_gradient_rows(program, name, document, most_launches=None):
+    cases = program.cases
+    check_heads_rows(cases, name, document, GRADIENTS)
+    for r in document["results"]:
+        gradients = r["shape"].partition(":")[2]
+        per_token = {"rope": None, "across": 2 * 4}.get(gradients, 4 * 4)
+        cases.equal(
+            f"{name} {r['shape']}: bytes of statistics",
+            r.get("statistics_bytes"),
+            per_token and r["tokens"] * per_token,
+        )
+        cases.equal(
+            f"{name} {r['shape']}: has a workspace",
+            "workspace_bytes" in r,
+            gradients in ("", "across"),
+        )
+        reads = 1 if gradients == "rope" else 2
+        cases.check(f"{name} {r['shape']}: ceiling", r["ceiling"].startswith(f"R{reads}W1 "), r)
+        if most_launches:
+            launches = {"": 2, "dx": 1, "rope": 1, "across": 3}[gradients]
+            cases.equal(f"{name} {r['shape']}: launches", r["launches"], launches)
+
+
+def test_norm_heads_backward(program):
+    document = program.results(
+        "gradients", "--replays", "2", "--norm-heads-backward", ",".join(GRADIENTS)
+    )
+    if document:
+        check_gradient_rows(program, "gradients", document)
+    threads = program.results(
+        "gradients on threads",
+        "--threads",
+        "3",
+        "--dtypes",
+        "f16,f32",
+        "--replays",
+        "1",
+        "--norm-heads-backward",
+        "2048x4+1x64,100x4+1x64:rope",
+    )
+    if threads:
+        rows = threads["results"]
+        program.cases.check(
+            "gradients on threads: timed", all(r.get("us", 0) > 0 for r in rows), rows
+        )
+        program.cases.equal(
+            "gradients on threads: cold", [r["cold"] for r in rows], [True, False] * 2
+        )
+    for shape in ("x", "5xmla", "mla", "5x3+1x64:own", "5x0+1x64", "5x3+1x64x"):
+        program.refuses(
+            f"shape of gradients {shape}",
+            "is no shape of gradients of heads",
+            f"--norm-heads-backward={shape}",
+        )
+    program.refuses(
+        "three families", "exclude each other", "--norm-heads", "5xmla", "--norm-heads-backward",
+        "5x3+1x64",
+    )
+    program.refuses(
+        "a window past the row of gradients", "FASTNORM_ERROR_SHAPE", "--norm-heads-backward",
+        "5x3+1x63",
+    )
+
+
+def test_pretended_norm_heads_backward(program):
+    document = program.results(
+        "pretended gradients", "--device", "cuda:0", "--replays", "2", "--norm-heads-backward",
+        ",".join(GRADIENTS),
+    )
+    if document:
+        check_gradient_rows(program, "pretended gradients", document, most_launches=True)
+    lists = program.results(
+        "lists of gradients", "--device", "cuda:0", "--replays", "1", "--norm-heads-backward",
+        "qwen3,qwen3-64",
+    )
+    if lists:
+        program.cases.equal(
+            "lists of gradients: cases", len({r["shape"] for r in lists["results"]}), 2 * 4 * 7
+        )
+        program.cases.check(
+            "lists of gradients: all run", all("us" in r for r in lists["results"]), lists
+        )
 
 
 def test_pretended_norm_heads(program):
@@ -649,9 +743,11 @@ def main():
         test_host_cost(program)
         test_mla_decode(program)
         test_norm_heads(program)
+        test_norm_heads_backward(program)
         if options.pretend:
             test_pretended_mla_decode(Program(cases, options.pretend, Path(work)))
             test_pretended_norm_heads(Program(cases, options.pretend, Path(work)))
+            test_pretended_norm_heads_backward(Program(cases, options.pretend, Path(work)))
             test_pretended_gpu(Program(cases, options.pretend, Path(work)))
             test_pretended_training(Program(cases, options.pretend, Path(work)))
         else:

@@ -76,7 +76,6 @@ __attribute__((target("avx2"))) void join_256(char* to, const char* const* from,
 }
 #endif
 
-// Reads 2 or 3 tensors and writes one, as a backward pass or a gated norm does.
 void join(char* to, const char* const* from, int reads, int64_t bytes, bool past) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return join_512(to, from, reads, bytes, past);
@@ -292,6 +291,10 @@ void fill(char* data, int64_t bytes, const std::string& dtype) {
 
 void stream_copy(char* to, const char* from, int64_t bytes, bool past) {
   stream<1>(to, from, bytes, past);
+}
+
+void stream_join(char* to, const char* const* from, int reads, int64_t bytes, bool past) {
+  join(to, from, reads, bytes, past);
 }
 
 CpuContext::CpuContext(int threads) {

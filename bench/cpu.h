@@ -76,4 +76,8 @@ void fill(char* data, int64_t bytes, const std::string& dtype);
 // may be `from`. `past`: stores go past the caches.
 void stream_copy(char* to, const char* from, int64_t bytes, bool past);
 
+// Reads `bytes` of each of 1 to 3 tensors and writes as many, as a backward pass or a gated norm
+// does.
+void stream_join(char* to, const char* const* from, int reads, int64_t bytes, bool past);
+
 }  // namespace bench

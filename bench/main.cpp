@@ -4,7 +4,7 @@
 
 #include "bench/devices.h"
 #include "bench/mla_decode.h"
-#include "bench/norm_heads.h"
+#include "bench/norm_heads_backward.h"
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
       "run."};
   std::string device = "cpu", csv;
   std::vector<std::string> lists = {"large"}, ops = {"rms", "add", "layer"}, dtypes = {"bf16"}, mla,
-                           heads;
+                           heads, gradients;
   bench::Options options;
   int host_cost = 0;
   app.add_option("--device", device, "cpu or cuda:N")->capture_default_str();
@@ -46,6 +46,12 @@ int main(int argc, char** argv) {
                  "heads with rope and cache in place of norms: lists (qwen3, qwen3-64, mla), "
                  "TOKENSxQUERY+KEYxHEAD[:CACHE] or TOKENSxmla[:CACHE], such as 4096x32+8x128:fp8; "
                  "CACHE: none (in place), own, fp8")
+      ->delimiter(',');
+  app.add_option("--norm-heads-backward", gradients,
+                 "gradients of heads in place of norms: lists (qwen3, qwen3-64) or "
+                 "TOKENSxQUERY+KEYxHEAD[:GRADIENTS], such as 4096x32+8x128:dx; GRADIENTS: all (dx "
+                 "and dweight), dx, across (all, of one statistic for all heads), rope (without a "
+                 "norm)")
       ->delimiter(',');
   app.add_option("--dtypes", dtypes, "bf16, f16, f32")
       ->delimiter(',')
@@ -81,15 +87,24 @@ int main(int argc, char** argv) {
         return on_cpu();
       };
       if (device == "cpu" || device.starts_with("cuda:")) {
-        if (!mla.empty() && !heads.empty())
-          throw std::invalid_argument("--mla-decode and --norm-heads exclude each other");
-        if (!(mla.empty() && heads.empty()) && (options.pdl || options.f32_parameters))
+        const int families =
+            (mla.empty() ? 0 : 1) + (heads.empty() ? 0 : 1) + (gradients.empty() ? 0 : 1);
+        if (families > 1) {
+          throw std::invalid_argument(
+              "--mla-decode, --norm-heads and --norm-heads-backward exclude each other");
+        }
+        if (families != 0 && (options.pdl || options.f32_parameters))
           throw std::invalid_argument("--pdl and --f32-parameters are of norms");
         if (!heads.empty()) {
           const auto cases = bench::make_norm_heads_cases(heads, dtypes);
           failed =
               on_device([&] { return bench::bench_norm_heads_cpu(cases, options); },
                         [&](int id) { return bench::bench_norm_heads_cuda(id, cases, options); });
+        } else if (!gradients.empty()) {
+          const auto cases = bench::make_norm_heads_backward_cases(gradients, dtypes);
+          failed = on_device(
+              [&] { return bench::bench_norm_heads_backward_cpu(cases, options); },
+              [&](int id) { return bench::bench_norm_heads_backward_cuda(id, cases, options); });
         } else if (!mla.empty()) {
           const auto cases = bench::make_mla_decode_cases(mla, dtypes);
           failed =

@@ -3,7 +3,7 @@
 
 #include "bench/devices.h"
 #include "bench/mla_decode.h"
-#include "bench/norm_heads.h"
+#include "bench/norm_heads_backward.h"
 
 namespace bench {
 
@@ -20,6 +20,10 @@ int bench_mla_decode_cuda(int, const std::vector<MlaDecodeCase>&, const Options&
 }
 
 int bench_norm_heads_cuda(int, const std::vector<NormHeadsCase>&, const Options&) {
+  return refuse();
+}
+
+int bench_norm_heads_backward_cuda(int, const std::vector<NormHeadsBackwardCase>&, const Options&) {
   return refuse();
 }
 

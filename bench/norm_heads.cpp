@@ -15,51 +15,56 @@ constexpr int64_t kLatent = 512, kRotary = 64, kBlock = 128;
 constexpr int64_t kScaleBytes = kLatent / kBlock * 4;  // behind the codes of a latent
 
 NormHeadsCase parse_heads(const std::string& text) {
-  const auto refuse = [&]() -> NormHeadsCase {
-    throw std::invalid_argument(
-        "'" + text +
-        "' is no shape of heads; required: TOKENSxQUERY+KEYxHEAD[:CACHE] or TOKENSxmla[:CACHE], "
-        "CACHE being none, own or fp8, such as 4096x32+8x128:fp8; or one of qwen3, qwen3-64, mla");
-  };
   NormHeadsCase c;
   c.text = text;
   const size_t colon = text.find(':');
   c.cache = colon == std::string::npos ? "none" : text.substr(colon + 1);
   const std::string shape = text.substr(0, colon);
-  long long tokens = 0, query = 0, key = 0, columns = 0;
-  int end = -1;
-  if (std::sscanf(shape.c_str(), "%lldxmla%n", &tokens, &end) == 1 &&
-      end == static_cast<int>(shape.size())) {
-    key = 1, columns = kLatent + kRotary;
-  } else if (std::sscanf(shape.c_str(), "%lldx%lld+%lldx%lld%n", &tokens, &query, &key, &columns,
-                         &end) != 4 ||
-             end != static_cast<int>(shape.size()) || query < 1) {
-    return refuse();
+  const size_t latent = shape.find("xmla");
+  bool right = c.cache == "none" || c.cache == "own" || c.cache == "fp8";
+  if (latent != std::string::npos && latent + 4 == shape.size()) {
+    // The heads of the shape are of no use: latents have their own.
+    right = right && parse_heads_shape(shape.substr(0, latent) + "x1+1x1", &c);
+    c.query = 0, c.columns = kLatent + kRotary;
+  } else {
+    right = right && parse_heads_shape(shape, &c);
   }
-  constexpr long long kMost = 1 << 24;
-  const auto in_range = [](long long value) { return value >= 1 && value <= kMost; };
-  if (!in_range(tokens) || !in_range(key) || !in_range(columns) || query > kMost) return refuse();
-  if (c.cache != "none" && c.cache != "own" && c.cache != "fp8") return refuse();
-  c.tokens = tokens, c.query = query, c.key = key, c.columns = columns;
-  return c;
+  if (right) return c;
+  throw std::invalid_argument(
+      "'" + text +
+      "' is no shape of heads; required: TOKENSxQUERY+KEYxHEAD[:CACHE] or TOKENSxmla[:CACHE], "
+      "CACHE being none, own or fp8, such as 4096x32+8x128:fp8; or one of qwen3, qwen3-64, mla");
 }
 
 std::vector<std::string> heads_of(const std::string& name) {
-  const std::string layer = name == "qwen3"      ? "32+8x128"
-                            : name == "qwen3-64" ? "64+4x128"
-                            : name == "mla"      ? "mla"
-                                                 : "";
+  const std::string layer = heads_of_list(name);
   std::vector<std::string> found;
   if (layer.empty()) return {name};
   for (const char* cache : {"none", "own", "fp8"}) {
-    for (const char* tokens : {"1", "16", "64", "256", "1024", "4096", "16384"}) {
+    for (const char* tokens : kHeadsTokens)
       found.push_back(std::string(tokens) + "x" + layer + ":" + cache);
-    }
   }
   return found;
 }
 
 }  // namespace
+
+std::string heads_of_list(const std::string& name) {
+  return name == "qwen3" ? "32+8x128" : name == "qwen3-64" ? "64+4x128" : name == "mla" ? name : "";
+}
+
+bool parse_heads_shape(const std::string& text, NormHeadsCase* c) {
+  constexpr long long kMost = 1 << 24;
+  long long number[4] = {};
+  int end = -1;
+  if (std::sscanf(text.c_str(), "%lldx%lld+%lldx%lld%n", &number[0], &number[1], &number[2],
+                  &number[3], &end) != 4 ||
+      end != static_cast<int>(text.size())) {
+    return false;
+  }
+  c->tokens = number[0], c->query = number[1], c->key = number[2], c->columns = number[3];
+  return std::all_of(number, number + 4, [](long long n) { return n >= 1 && n <= kMost; });
+}
 
 int64_t NormHeadsCase::cached_bytes() const {
   if (in_place()) return 0;
@@ -112,11 +117,30 @@ NormHeadsTables::NormHeadsTables(const NormHeadsCase& c) : scale{1.0f / 32} {
   }
 }
 
+const fastnorm_tensor* HeadsTensor::describe(int32_t device_type, fastnorm_dtype dtype,
+                                             std::vector<int64_t> extents,
+                                             std::vector<int64_t> steps, int64_t offset) {
+  std::copy(extents.begin(), extents.end(), shape);
+  std::copy(steps.begin(), steps.end(), strides);
+  tensor = {nullptr,
+            device_type,
+            0,
+            static_cast<int32_t>(extents.size()),
+            dtype,
+            shape,
+            steps.empty() ? nullptr : strides,
+            static_cast<uint64_t>(offset)};
+  return &tensor;
+}
+
+fastnorm_dtype dtype_of(const NormHeadsCase& c) {
+  return fastnorm_dtype_of(c.dtype == "f32"   ? FASTNORM_DTYPE_F32
+                           : c.dtype == "f16" ? FASTNORM_DTYPE_F16
+                                              : FASTNORM_DTYPE_BF16);
+}
+
 NormHeadsCall::NormHeadsCall(const NormHeadsCase& c, int32_t device_type, const NormHeadsBuffers& b)
-    : device_type_(device_type),
-      dtype_(fastnorm_dtype_of(c.dtype == "f32"   ? FASTNORM_DTYPE_F32
-                               : c.dtype == "f16" ? FASTNORM_DTYPE_F16
-                                                  : FASTNORM_DTYPE_BF16)) {
+    : device_type_(device_type), dtype_(dtype_of(c)) {
   const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32),
                        i32 = fastnorm_dtype_of(FASTNORM_DTYPE_I32);
   for (fastnorm_norm_heads_part& part : part_) part.struct_size = sizeof part;
@@ -130,22 +154,6 @@ NormHeadsCall::NormHeadsCall(const NormHeadsCase& c, int32_t device_type, const 
   args_.positions = describe(&positions_, i32, {c.tokens});
   if (!c.in_place()) args_.slots = describe(&slots_, i32, {c.tokens});
   set(b);
-}
-
-const fastnorm_tensor* NormHeadsCall::describe(Tensor* t, fastnorm_dtype dtype,
-                                               std::vector<int64_t> shape,
-                                               std::vector<int64_t> strides, int64_t offset) {
-  std::copy(shape.begin(), shape.end(), t->shape);
-  std::copy(strides.begin(), strides.end(), t->strides);
-  t->tensor = {nullptr,
-               device_type_,
-               0,
-               static_cast<int32_t>(shape.size()),
-               dtype,
-               t->shape,
-               strides.empty() ? nullptr : t->strides,
-               static_cast<uint64_t>(offset)};
-  return &t->tensor;
 }
 
 // Query, key and value heads side by side in each token.
@@ -183,7 +191,7 @@ void NormHeadsCall::add_heads(const NormHeadsCase& c) {
 void NormHeadsCall::add_latents(const NormHeadsCase& c) {
   const int64_t row = kLatent + kRotary, element = c.element_bytes(), wide = c.cached_bytes();
   const bool codes = c.cache == "fp8";
-  const auto cache = [&](Tensor* t, fastnorm_dtype dtype, int64_t columns, int64_t offset) {
+  const auto cache = [&](HeadsTensor* t, fastnorm_dtype dtype, int64_t columns, int64_t offset) {
     const int64_t bytes = dtype.bits / 8, stride = wide / bytes;
     return describe(t, dtype, {c.pages(), NormHeadsCase::kPage, 1, columns},
                     {NormHeadsCase::kPage * stride, stride, stride, 1}, offset);
@@ -214,8 +222,8 @@ void NormHeadsCall::add_latents(const NormHeadsCase& c) {
 }
 
 void NormHeadsCall::set(const NormHeadsBuffers& b) {
-  for (Tensor& t : x_) t.tensor.data = b.x;
-  for (Tensor& t : cache_) t.tensor.data = b.cache;
+  for (HeadsTensor& t : x_) t.tensor.data = b.x;
+  for (HeadsTensor& t : cache_) t.tensor.data = b.cache;
   weight_.tensor.data = b.weight;
   cos_.tensor.data = b.cos;
   sin_.tensor.data = b.sin;
@@ -240,44 +248,42 @@ void NormHeadsCall::run(fastnorm_context* context, void* stream) const {
   check(fastnorm_norm_heads(context, &args_, parts_, count_, nullptr, 0, stream));
 }
 
-int time_all_norm_heads(const std::vector<NormHeadsCase>& cases,
-                        const std::function<NormHeadsResult(const NormHeadsCase&)>& time,
-                        const std::function<void(const nlohmann::json&)>& save,
-                        nlohmann::json* document) {
+HeadsTable::HeadsTable(std::function<void(const nlohmann::json&)> save, nlohmann::json* document)
+    : save_(std::move(save)), document_(document) {
   std::printf("%-24s %-4s %10s %7s %10s %7s %8s %7s  %s\n", "heads", "type", "us", "GB/s",
               "ceiling us", "ratio", "excess", "spread", "kernel");
-  int failed = 0;
-  nlohmann::json& results = (*document)["results"] = nlohmann::json::array();
-  for (const NormHeadsCase& c : cases) {
-    try {
-      const NormHeadsResult r = time(c);
-      const double gb = static_cast<double>(c.bytes_moved()) / r.us / 1e3;
-      std::printf("%-24s %-4s %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%  %s\n", c.text.c_str(),
-                  c.dtype.c_str(), r.us, gb, r.ceiling_us, r.us / r.ceiling_us, r.us - r.ceiling_us,
-                  100 * r.spread, r.kernel.c_str());
-      nlohmann::json j = {{"shape", c.text},
-                          {"dtype", c.dtype},
-                          {"tokens", c.tokens},
-                          {"cache", c.cache},
-                          {"bytes", c.bytes_moved()},
-                          {"us", r.us},
-                          {"spread", r.spread},
-                          {"gb_per_s", gb},
-                          {"ceiling_us", r.ceiling_us},
-                          {"ceiling", r.ceiling},
-                          {"ratio", r.us / r.ceiling_us},
-                          {"kernel", r.kernel}};
-      j.update(r.more);
-      results.push_back(std::move(j));
-    } catch (const std::exception& e) {
-      ++failed;
-      std::printf("%-24s %-4s failed: %s\n", c.text.c_str(), c.dtype.c_str(), e.what());
-      results.push_back({{"shape", c.text}, {"dtype", c.dtype}, {"error", e.what()}});
-    }
-    std::fflush(stdout);
-    save(*document);
+  (*document_)["results"] = nlohmann::json::array();
+}
+
+void HeadsTable::add(const NormHeadsCase& c, int64_t bytes, nlohmann::json more,
+                     const std::function<NormHeadsResult()>& time) {
+  nlohmann::json& results = (*document_)["results"];
+  try {
+    const NormHeadsResult r = time();
+    const double gb = static_cast<double>(bytes) / r.us / 1e3;
+    std::printf("%-24s %-4s %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%  %s\n", c.text.c_str(),
+                c.dtype.c_str(), r.us, gb, r.ceiling_us, r.us / r.ceiling_us, r.us - r.ceiling_us,
+                100 * r.spread, r.kernel.c_str());
+    more.update({{"shape", c.text},
+                 {"dtype", c.dtype},
+                 {"tokens", c.tokens},
+                 {"bytes", bytes},
+                 {"us", r.us},
+                 {"spread", r.spread},
+                 {"gb_per_s", gb},
+                 {"ceiling_us", r.ceiling_us},
+                 {"ceiling", r.ceiling},
+                 {"ratio", r.us / r.ceiling_us},
+                 {"kernel", r.kernel}});
+    more.update(r.more);
+    results.push_back(std::move(more));
+  } catch (const std::exception& e) {
+    ++failed_;
+    std::printf("%-24s %-4s failed: %s\n", c.text.c_str(), c.dtype.c_str(), e.what());
+    results.push_back({{"shape", c.text}, {"dtype", c.dtype}, {"error", e.what()}});
   }
-  return failed;
+  std::fflush(stdout);
+  save_(*document_);
 }
 
 }  // namespace bench

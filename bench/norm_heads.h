@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/devices.h"
@@ -54,6 +55,13 @@ struct NormHeadsCase {
 std::vector<NormHeadsCase> make_norm_heads_cases(const std::vector<std::string>& shapes,
                                                  const std::vector<std::string>& dtypes);
 
+// "32+8x128" of "qwen3", "64+4x128" of "qwen3-64", "mla" of itself; else "".
+std::string heads_of_list(const std::string& name);
+inline constexpr const char* kHeadsTokens[] = {"1", "16", "64", "256", "1024", "4096", "16384"};
+
+// TOKENSxQUERY+KEYxHEAD to its four numbers. False if it is none.
+bool parse_heads_shape(const std::string& text, NormHeadsCase* c);
+
 struct NormHeadsResult {
   double us = 0, spread = 0, ceiling_us = 0;
   std::string ceiling, kernel;
@@ -78,6 +86,19 @@ struct NormHeadsBuffers {
   int32_t *positions, *slots;
 };
 
+// A tensor of a call, with its arrays.
+struct HeadsTensor {
+  int64_t shape[4] = {}, strides[4] = {};
+  fastnorm_tensor tensor = {};
+
+  // Without strides it is compact.
+  const fastnorm_tensor* describe(int32_t device_type, fastnorm_dtype dtype,
+                                  std::vector<int64_t> extents, std::vector<int64_t> steps = {},
+                                  int64_t offset = 0);
+};
+
+fastnorm_dtype dtype_of(const NormHeadsCase& c);
+
 // Not copyable: the arguments point inside.
 class NormHeadsCall {
  public:
@@ -94,29 +115,52 @@ class NormHeadsCall {
  private:
   enum Part { kFirst, kSecond, kThird, kParts };
 
-  struct Tensor {
-    int64_t shape[4], strides[4];
-    fastnorm_tensor tensor;
-  };
-  const fastnorm_tensor* describe(Tensor* t, fastnorm_dtype dtype, std::vector<int64_t> shape,
-                                  std::vector<int64_t> strides = {}, int64_t offset = 0);
+  const fastnorm_tensor* describe(HeadsTensor* t, fastnorm_dtype dtype, std::vector<int64_t> shape,
+                                  std::vector<int64_t> strides = {}, int64_t offset = 0) {
+    return t->describe(device_type_, dtype, std::move(shape), std::move(strides), offset);
+  }
   void add_heads(const NormHeadsCase& c);
   void add_latents(const NormHeadsCase& c);
 
   int32_t device_type_;
   fastnorm_dtype dtype_;
-  Tensor x_[kParts], cache_[kParts], weight_, cos_, sin_, scale_, positions_, slots_;
+  HeadsTensor x_[kParts], cache_[kParts], weight_, cos_, sin_, scale_, positions_, slots_;
   fastnorm_norm_heads_part part_[kParts] = {};
   const fastnorm_norm_heads_part* parts_[kParts] = {&part_[0], &part_[1], &part_[2]};
   int32_t count_ = 0;
   fastnorm_norm_heads_args args_ = {};
 };
 
-// As time_all, for these cases.
-int time_all_norm_heads(const std::vector<NormHeadsCase>& cases,
-                        const std::function<NormHeadsResult(const NormHeadsCase&)>& time,
-                        const std::function<void(const nlohmann::json&)>& save,
-                        nlohmann::json* document);
+// Prints a row for each case, and saves the rows. Of norm_heads and its backward pass.
+class HeadsTable {
+ public:
+  HeadsTable(std::function<void(const nlohmann::json&)> save, nlohmann::json* document);
+
+  // `more`: what the row has beside what every row has.
+  void add(const NormHeadsCase& c, int64_t bytes, nlohmann::json more,
+           const std::function<NormHeadsResult()>& time);
+  int failed() const { return failed_; }
+
+ private:
+  std::function<void(const nlohmann::json&)> save_;
+  nlohmann::json* document_;
+  int failed_ = 0;
+};
+
+inline const NormHeadsCase& heads_of_case(const NormHeadsCase& c) { return c; }
+inline nlohmann::json columns_of_case(const NormHeadsCase& c) { return {{"cache", c.cache}}; }
+
+// As time_all, for these cases or those of the backward pass.
+template <class Case>
+int time_all_heads(const std::vector<Case>& cases,
+                   const std::function<NormHeadsResult(const Case&)>& time,
+                   const std::function<void(const nlohmann::json&)>& save,
+                   nlohmann::json* document) {
+  HeadsTable table(save, document);
+  for (const Case& c : cases)
+    table.add(heads_of_case(c), c.bytes_moved(), columns_of_case(c), [&] { return time(c); });
+  return table.failed();
+}
 
 int bench_norm_heads_cpu(const std::vector<NormHeadsCase>& cases, const Options& options);
 int bench_norm_heads_cuda(int id, const std::vector<NormHeadsCase>& cases, const Options& options);

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from unittest.mock import patch
@@ -22,7 +23,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
-from compare import lines, ops, results, runner, tables, timing  # noqa: E402
+import compare_heads  # noqa: E402
+from compare import heads, lines, ops, peers, results, runner, tables, timing  # noqa: E402
 from compare.library import (  # noqa: E402
     F32,
     PDL_CONSTANT_WEIGHTS,
@@ -42,6 +44,60 @@ PROGRAM = HERE.parent / "compare.py"
 
 
 # --- shapes and bytes ---
+
+# Bytes of a token in and out, by hand, of bf16.
+HEADS = {
+    "5xqwen3": 2 * 40 * 128 * 2,
+    "5xllama3:own": 48 * 128 * 2 + 32 * 128 * 2 + 16 * 128 * 2,
+    "70xqwen3:fp8": 48 * 128 * 2 + 32 * 128 * 2 + 16 * 128,
+    "5xgemma3:backward": 3 * 12 * 256 * 2,
+    "5xllama3:backward": 2 * 40 * 128 * 2,
+    "5xmla:own": 2 * 576 * 2,
+    "5xmla:fp8": 576 * 2 + 576,
+}
+
+
+def test_heads(cases):
+    for text, size in HEADS.items():
+        case = heads.HeadsCase(text)
+        cases.equal(f"bytes of {text}", case.bytes_moved, case.rows * size)
+        reads, written, of_stream = case.stream
+        moved = (reads + 1) * of_stream - case.bytes_moved
+        cases.check(f"stream of {text} moves its bytes", 0 <= moved <= 16 * (reads + 1), moved)
+        cases.equal(f"{text}: in place touches half as much", case.footprint * 2 == case.bytes_moved,
+                    case.what == "none")
+    listed = heads.cases_of(heads.MODELS, heads.WHATS, heads.TOKENS)
+    cases.equal("no case of heads twice", len({c.key for c in listed}), len(listed))
+    cases.equal("all cases of heads", len(listed), 7 * (3 * 4 + 2))
+    for text in ("5", "5xbert", "0xqwen3", "5xqwen3:f8", "5xmla", "5xmla:backward", "xqwen3"):
+        try:
+            heads.HeadsCase(text)
+            cases.check(f"refused: {text}", False)
+        except ValueError as why:
+            cases.check(f"refused: {text}", "required: " in str(why) and text in str(why), why)
+    made, unavailable = compare_heads.make(None, ["vllm", "flashinfer"])
+    cases.check(
+        "who is not installed says so",
+        not made and all("No module named" in why for why in unavailable.values())
+        and set(unavailable) == {"vllm", "flashinfer"},
+        unavailable,
+    )
+    case = heads.HeadsCase("16xqwen3:fp8")
+    contenders = [PretendedContender("fastnorm", 5.0), PretendedContender("off", error="wrong"),
+                  PretendedContender("none", error=timing.Unsupported("not here")),
+                  PretendedContender("vllm", 10.0)]
+    result = timing.time_case(PretendedMachine(), case, contenders, timing.Ceilings(),
+                              timing.Patience(9, 9), 3, ops.COLD_BYTES)
+    cases.equal("heads: what it is", (result["op"], result["rows"], result["n"], result["bytes"]),
+                ("heads qwen3 fp8", 16, 128, case.bytes_moved))
+    text = list(compare_heads.text_of(case, result))
+    for name, wanted in (("fastnorm", "1.25 x ceiling"), ("off", "wrong: off"),
+                         ("none", "unsupported: not here"), ("vllm", "2.00 x fastnorm")):
+        cases.check(f"heads: the line of {name}", any(name in t and wanted in t for t in text), text)
+
+
+# --- norms ---
+
 
 
 def test_bytes(cases):
@@ -884,6 +940,170 @@ def test_backward(cases, path):
         contender.pdl = False
 
 
+class PretendedPackages:
+    """The backward functions of quack 0.6, Transformer Engine 2 and Liger 0.8, with their names and
+    parameters. They keep what they are called with, and return words."""
+
+    NAMES = (
+        "quack.rmsnorm",
+        "transformer_engine.pytorch",
+        "transformer_engine_torch",
+        "liger_kernel.ops.rms_norm",
+        "liger_kernel.ops.fused_add_rms_norm",
+        "liger_kernel.ops.layer_norm",
+    )
+
+    def __init__(self, present=True):
+        self.given, self.present = {}, present
+        kept = self.keep
+
+        def rmsnorm_bwd(x, weight, dout, rstd, dresidual_out=None, has_bias=False,
+                        has_residual=False, weight_offset=0.0):
+            kept(x=x, weight=weight, dy=dout, rstd=rstd, dresidual_in=dresidual_out)
+            return "dx", "dweight", None, None
+
+        def layernorm_bwd(x, weight, dout, rstd, mean, has_bias=True):
+            kept(x=x, weight=weight, dy=dout, rstd=rstd, mean=mean)
+            return "dx", "dweight", "dbias"
+
+        def te_rms(dz, x, rsigma, gamma, sm_margin, zero_centered_gamma):
+            kept(x=x, weight=gamma, dy=dz, rstd=rsigma)
+            return ["dx", "dweight"]
+
+        def te_add(dz, x, add, rsigma, gamma, sm_margin, zero_centered_gamma):
+            kept(x=x, weight=gamma, dy=dz, rstd=rsigma, dresidual_in=add)
+            return ["dx", "dweight"]
+
+        def te_layer(dz, x, mu, rsigma, gamma, sm_margin, zero_centered_gamma):
+            kept(x=x, weight=gamma, dy=dz, rstd=rsigma, mean=mu)
+            return ["dx", "dweight", "dbias"]
+
+        def liger_rms(dY, X, W, RSTD, offset, casting_mode, BLOCK_SIZE, num_warps, in_place,
+                      row_mode, needs_dw=None):
+            kept(x=X, weight=W, dy=dY, rstd=RSTD, settings=(casting_mode, BLOCK_SIZE, num_warps))
+            return "dx", "dweight"
+
+        def liger_add(dY, dS_out, S, W, RSTD, offset, casting_mode, BLOCK_SIZE, num_warps,
+                      num_stages, in_place, needs_dw=None):
+            kept(x=S, weight=W, dy=dY, rstd=RSTD, dresidual_in=dS_out,
+                 settings=(casting_mode, BLOCK_SIZE, num_warps))
+            return "dx", "dx", "dweight"
+
+        def liger_layer(dY, X, W, B, Mean, RSTD, needs_dw=None, needs_db=None):
+            kept(x=X, weight=W, dy=dY, rstd=RSTD, mean=Mean)
+            return "dx", "dweight", "dbias"
+
+        self.functions = {
+            "quack.rmsnorm": {"_rmsnorm_fwd": None, "rmsnorm_bwd": rmsnorm_bwd,
+                              "layernorm_bwd": layernorm_bwd},
+            "transformer_engine.pytorch": {},
+            "transformer_engine_torch": {"rmsnorm_bwd": te_rms, "rmsnorm_bwd_add": te_add,
+                                         "layernorm_bwd": te_layer},
+            "liger_kernel.ops.rms_norm": {
+                "rms_norm_forward": lambda X, W, eps, offset, mode, row_mode:
+                    ("y", X, "rstd", 1024, 8, mode),
+                "rms_norm_backward": liger_rms,
+            },
+            "liger_kernel.ops.fused_add_rms_norm": {
+                "fused_add_rms_norm_forward": lambda X, R, W, eps, offset, mode:
+                    ("y", X, "rstd", 1024, 8, 3, mode),
+                "fused_add_rms_norm_backward": liger_add,
+            },
+            "liger_kernel.ops.layer_norm": {"layer_norm_forward": None,
+                                            "layer_norm_backward": liger_layer},
+        }
+
+    def keep(self, **given):
+        self.given = {name: value for name, value in given.items() if value is not None}
+
+    def __enter__(self):
+        self.before = {name: sys.modules.get(name) for name in self.NAMES}
+        for name in self.NAMES:
+            sys.modules[name] = None
+            if self.present:
+                module = sys.modules[name] = types.ModuleType(name)
+                vars(module).update(self.functions[name])
+        # Their parents, which import_module looks up first.
+        for name in {n.rpartition(".")[0] for n in self.NAMES if "." in n} | {"liger_kernel"}:
+            self.before.setdefault(name, sys.modules.get(name))
+            sys.modules[name] = types.ModuleType(name) if self.present else None
+            if self.present:
+                sys.modules[name].__path__ = []
+        return self
+
+    def __exit__(self, *_):
+        for name, module in self.before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+
+
+def test_backward_peers(cases):
+    """Every peer's function gets the tensors of its call, and its results have their names."""
+    generator = np.random.default_rng(9)
+    for op in (op for op in ops.OPS.values() if op.backward):
+        case = Case(op.name, "f16", 3, 16)
+        b = HostBackwardBuffers(case, generator)
+        wanted = {"x": b.x[0], "weight": b.weight, "dy": b.dy[0], "rstd": b.rstd[0]}
+        if op.adds:
+            wanted["dresidual_in"] = b.dresidual_in[0]
+        if op.layer:
+            wanted["mean"] = b.mean[0]
+        names = ["dx", "dweight"] + (["dbias"] if op.layer else [])
+        for kind in (peers.Quack, peers.TransformerEngine, peers.Liger):
+            with PretendedPackages() as packages:
+                found = kind(None).body(case, b)(0)
+                name = f"{kind.name}, {op.name}"
+                settings = packages.given.pop("settings", ("gemma", 1024, 8))
+                cases.check(
+                    f"{name}: tensors",
+                    packages.given.keys() == wanted.keys()
+                    and all(packages.given[n] is t for n, t in wanted.items()),
+                    packages.given,
+                )
+                cases.equal(f"{name}: settings", settings, ("gemma", 1024, 8))
+                cases.equal(f"{name}: results", found, {n: n for n in names})
+    # Versions that lack a function.
+    case = Case("layer_backward", "f16", 3, 16)
+    with PretendedPackages():
+        del sys.modules["quack.rmsnorm"].layernorm_bwd
+        try:
+            cases.check("quack without it", False, peers.Quack(None).body(case, b))
+        except timing.Unsupported as why:
+            cases.check("quack without it", "no backward of LayerNorm" in str(why), why)
+    case, total = Case("add_backward", "f16", 3, 16), []
+    b = HostBackwardBuffers(case, generator)
+    with PretendedPackages():
+        module = sys.modules["transformer_engine_torch"]
+        del module.rmsnorm_bwd_add
+        module.rmsnorm_bwd = lambda *_: [argparse.Namespace(add_=total.append), "dweight"]
+        peers.TransformerEngine(None).body(case, b)(0)
+    cases.check(
+        "Transformer Engine without it: dresidual_in is added", total == b.dresidual_in, total
+    )
+
+
+def test_absent_peers(cases, work):
+    """A peer that is not installed is left out, and the file says why."""
+    names = ["quack", "liger", "transformer-engine"]
+    options = argparse.Namespace(contenders=names, against=None, kind="run", preset=None)
+    document = argparse.Namespace(content={})
+    progress = argparse.Namespace(write=lambda *_: None)
+    with PretendedPackages(present=False):
+        made, unavailable = runner.make_contenders(None, (None, None), None, document, options,
+                                                   progress)
+    cases.equal("absent peers: none is made", made, [])
+    cases.equal("absent peers: each has a reason", sorted(unavailable), sorted(names))
+    for name, why in unavailable.items():
+        cases.check(f"absent peers: {name}'s", why.startswith("ModuleNotFoundError: "), why)
+    text = tables.report(content(result(fastnorm=10.5), unavailable=unavailable))
+    cases.check(
+        "absent peers: the report names them", all(f": {w}" in text for w in unavailable.values()),
+        text,
+    )
+
+
 def e4m3(codes):
     """The values of fp8 codes."""
     sign = np.where(codes & 0x80, -1.0, 1.0)
@@ -1300,6 +1520,7 @@ def main():
     options = parser.parse_args()
     cases = Cases()
     for test in (
+        test_heads,
         test_bytes,
         test_order,
         test_presets,
@@ -1308,6 +1529,7 @@ def main():
         test_tables,
         test_against,
         test_contenders,
+        test_backward_peers,
         test_timing,
     ):
         test(cases)
@@ -1316,6 +1538,7 @@ def main():
         test_lines(cases, work)
         test_document(cases, work)
         test_passes(cases, work)
+        test_absent_peers(cases, work)
         test_crashes(cases, work)
         test_library(cases, options.library.resolve())
         test_older_library(cases, options.library.resolve())

@@ -24,6 +24,22 @@ from compare.timing import Unsupported
 GRADIENTS = ("dx", "dweight", "dbias")
 
 
+def gradients(tensors):
+    """A peer's results by name: dx, dweight and, of LayerNorm, dbias."""
+    return dict(zip(GRADIENTS, tensors))
+
+
+def added_later(backward, buffers):
+    """A backward pass whose dresidual_in is added by a kernel of its own."""
+
+    def run(i):
+        found = backward(i)
+        found["dx"].add_(buffers.dresidual_in[i])
+        return found
+
+    return run
+
+
 def columns(tensors):
     """[rows] as [rows, 1]."""
     return [t.unsqueeze(-1) for t in tensors]
@@ -87,14 +103,7 @@ class TorchNative(Peer):
         )
 
     def add_backward(self, case, b):
-        backward = self.rms_backward(case, b)
-
-        def run(i):
-            found = backward(i)
-            found["dx"].add_(b.dresidual_in[i])
-            return found
-
-        return run
+        return added_later(self.rms_backward(case, b), b)
 
     def layer_backward(self, case, b):
         backward = self.torch.ops.aten.native_layer_norm_backward
@@ -350,46 +359,21 @@ class Quack(Peer):
         views, weight = self.views(b), b.head_weights().contiguous()
         return lambda i: self.forward(views[i], weight, views[i], eps=EPS)
 
-    def rms_backward(self, case, b):
-        return lambda i: dict(
-            zip(GRADIENTS, self.module.rmsnorm_bwd(b.x[i], b.weight, b.dy[i], b.rstd[i]))
-        )
+    def rms_backward(self, case, b):  # dx, dweight, no dbias, the residual's gradient
+        backward = self.module.rmsnorm_bwd
+        return lambda i: gradients(backward(b.x[i], b.weight, b.dy[i], b.rstd[i])[:2])
 
     def add_backward(self, case, b):
-        return lambda i: dict(
-            zip(
-                GRADIENTS,
-                self.module.rmsnorm_bwd(
-                    b.x[i], b.weight, b.dy[i], b.rstd[i], dresidual_out=b.dresidual_in[i]
-                ),
-            )
+        backward = self.module.rmsnorm_bwd
+        return lambda i: gradients(
+            backward(b.x[i], b.weight, b.dy[i], b.rstd[i], dresidual_out=b.dresidual_in[i])[:2]
         )
 
-    def layer_backward(self, case, b):  # as its rmsnorm_bwd does: partial sums, then their sum
-        blocks = self.module.get_sm_count(case.n, b.x[0].device)
-        partial = [
-            self.torch.empty((blocks, case.n), dtype=self.torch.float32, device=b.x[0].device)
-            for _ in range(2)
-        ]
-
-        def run(i):
-            self.module._rmsnorm_bwd(
-                b.x[i],
-                b.weight,
-                b.dy[i],
-                b.rstd[i],
-                b.dx[i],
-                *partial,
-                None,
-                None,
-                blocks,
-                mean=b.mean[i],
-                is_layernorm=True,
-            )
-            dweight, dbias = (p.sum(dim=0).to(b.weight.dtype) for p in partial)
-            return {"dweight": dweight, "dbias": dbias}
-
-        return run
+    def layer_backward(self, case, b):
+        if not hasattr(self.module, "layernorm_bwd"):
+            raise Unsupported("this version of quack has no backward of LayerNorm")
+        backward = self.module.layernorm_bwd
+        return lambda i: gradients(backward(b.x[i], b.weight, b.dy[i], b.rstd[i], b.mean[i]))
 
 
 class Liger(Peer):
@@ -490,26 +474,21 @@ class TransformerEngine(Peer):
             b.x[i], weight, bias, EPS, b.y[i], None, self._dtype(case), 0, False)
 
     def rms_backward(self, case, b):
-        return lambda i: dict(
-            zip(GRADIENTS, self.tex.rmsnorm_bwd(b.dy[i], b.x[i], b.rstd[i], b.weight, 0, False))
-        )
+        backward = self.tex.rmsnorm_bwd
+        return lambda i: gradients(backward(b.dy[i], b.x[i], b.rstd[i], b.weight, 0, False))
 
     def add_backward(self, case, b):
-        backward = self.rms_backward(case, b)
-
-        def run(i):
-            found = backward(i)
-            found["dx"].add_(b.dresidual_in[i])
-            return found
-
-        return run
+        if not hasattr(self.tex, "rmsnorm_bwd_add"):  # an earlier version: two kernels
+            return added_later(self.rms_backward(case, b), b)
+        backward = self.tex.rmsnorm_bwd_add
+        return lambda i: gradients(
+            backward(b.dy[i], b.x[i], b.dresidual_in[i], b.rstd[i], b.weight, 0, False)
+        )
 
     def layer_backward(self, case, b):
-        return lambda i: dict(
-            zip(
-                GRADIENTS,
-                self.tex.layernorm_bwd(b.dy[i], b.x[i], b.mean[i], b.rstd[i], b.weight, 0, False),
-            )
+        backward = self.tex.layernorm_bwd
+        return lambda i: gradients(
+            backward(b.dy[i], b.x[i], b.mean[i], b.rstd[i], b.weight, 0, False)
         )
 
 

@@ -11,18 +11,25 @@ type NormBackwardFlags uint32
 
 // The flags. Those of programmatic dependent launch mean what those of [NormFlags] do.
 const (
-	NormBackwardPDLWait           NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_WAIT
-	NormBackwardPDLTrigger        NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_TRIGGER
-	NormBackwardAccumulateDWeight NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT // DWeight = its old values + the sum
-	NormBackwardAccumulateDBias   NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS   // DBias = its old values + the sum
-	// The same for DBranchWeight, DBranchBias and DResidualGate.
-	NormBackwardAccumulateDBranchWeight NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT
-	NormBackwardAccumulateDBranchBias   NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS
-	NormBackwardAccumulateDResidualGate NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE
+	NormBackwardPDLWait    NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_WAIT
+	NormBackwardPDLTrigger NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_TRIGGER
+	// NormBackwardAccumulateDWeight adds to what DWeight holds: after the sum, in F32.
+	NormBackwardAccumulateDWeight NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT
+	// NormBackwardAccumulateDBias is the same for DBias.
+	NormBackwardAccumulateDBias NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS
+	// NormBackwardAccumulateDBranchWeight is the same for DBranchWeight.
+	NormBackwardAccumulateDBranchWeight = NormBackwardFlags(
+		raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT)
+	// NormBackwardAccumulateDBranchBias is the same for DBranchBias.
+	NormBackwardAccumulateDBranchBias = NormBackwardFlags(
+		raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS)
+	// NormBackwardAccumulateDResidualGate is the same for DResidualGate.
+	NormBackwardAccumulateDResidualGate = NormBackwardFlags(
+		raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE)
 )
 
-// NormBackward describes the gradients of a [Norm]. For each row of n elements, with g = Weight + WeightOffset (1
-// without Weight):
+// NormBackward describes the gradients of a [Norm]. For each row of n elements, with
+// g = Weight + WeightOffset (1 without Weight):
 //
 //	xhat      = (X - Mean) * Rstd                    (RMS: X * Rstd)
 //	e         = DY * g
@@ -36,26 +43,32 @@ const (
 //	DWeight = sum(DY * xhat)                         (+ the old DWeight)
 //	DBias   = sum(DY)                                (+ the old DBias)
 //
-// DX is the gradient of X and of Residual of the Norm alike. All arithmetic is single precision. DWeight and DBias
-// have the same bits on CPU and GPU, for any number of threads, where DY, X, Mean and Rstd have.
+// DX is the gradient of X and of Residual of the Norm alike. All arithmetic is single precision.
+// DWeight and DBias have the same bits for any number of threads. They have the same bits on CPU
+// and GPU if DY, X, Mean and Rstd have.
 //
-// A Gate after the norm makes v = DY * act(Gate) take the place of DY above, and DGate = DY * z * act'(Gate) with z =
-// xhat * g + Bias. A Gate before the norm makes X * act(Gate) take the place of X; then DX is act(Gate) times the
-// above, and DGate is X * act'(Gate) times it. With GroupSize d the call is that of X viewed [.., n / d, d].
+// With a Gate after the norm, v = DY * act(Gate) takes the place of DY above. Its gradient is
+// DGate = DY * z * act'(Gate), where z = xhat * g + Bias.
 //
-// Where the Norm added its X, the branch, to a residual: X here is the stored ResidualOut, and with k =
-// act(ResidualGate) * Alpha, u what the Norm added, r = SumScale times the DX above, and du = r * k
+// With a Gate before the norm, X * act(Gate) takes the place of X. Call the result of the formula
+// dh. Then DX = dh * act(Gate), and DGate = dh * X * act'(Gate).
+//
+// With GroupSize d, the call is that of X viewed as [.., n / d, d].
+//
+// Where the Norm added its X, the branch, to a residual, X here is the stored ResidualOut. With
+// k = act(ResidualGate) * Alpha, u what the Norm added, and r = SumScale times the DX above:
 //
 //	DX            = r, the gradient of the residual
+//	du            = r * k
 //	DBranch       = du, or the gradient of the branch's norm for du in place of DY
 //	DBranchWeight = sum(du * the normalised branch)
 //	DBranchBias   = sum(du)
 //	DResidualGate = act'(ResidualGate) * Alpha * sum(r * u)
 //
-// T below is the dtype of the Norm's X. All tensors are on the context's device, with contiguous last dimensions;
-// that of DY may have stride 0 instead. At least one of DX, DWeight, DBias and DGate is given. DX, DResidual and
-// DGate may each be DY, X, Gate or DResidualIn, as the same view, and DBranch may be Branch; any other overlap is an
-// error.
+// T below is the dtype of the Norm's X. All tensors are on the context's device, with contiguous
+// last dimensions. DY's last dimension may have stride 0 instead. At least one of DX, DWeight,
+// DBias and DGate is given. DX, DResidual and DGate may each be DY, X, Gate or DResidualIn, as the
+// same view. DBranch may be Branch. Any other overlap is an error.
 type NormBackward struct {
 	Kind         NormKind          // of the Norm, as the next three
 	Eps          float32           // used where Rstd is not given
@@ -75,7 +88,7 @@ type NormBackward struct {
 	DWeight   Tensor // output, shape of Weight; F32 or its dtype
 	DBias     Tensor // output, shape of the Norm's Bias; F32, F16 or BF16
 
-	Gate         Tensor       // of the Norm. Before the norm it goes without DResidualIn and DResidual. Not given: none
+	Gate         Tensor       // of the Norm. Before the norm: no DResidualIn, no DResidual
 	Bias         Tensor       // of the Norm; read for DGate alone. Not given: 0
 	DGate        Tensor       // output, shape of X; T or F32. Needs Gate
 	GateAct      Activation   // of the Norm, as the next three; 0 without Gate
@@ -83,7 +96,8 @@ type NormBackward struct {
 	GateSource   GateSource   // 0 without Gate
 	GroupSize    int          // a divisor of n; 0 = n
 
-	Branch             Tensor     // the Norm's X, where it added a residual; T. All below go without Gate and GroupSize
+	// The Norm's X, where it added a residual; T. All below go without Gate and GroupSize.
+	Branch             Tensor
 	BranchWeight       Tensor     // of the Norm. Not given: 1
 	BranchBias         Tensor     // of the Norm; read for DResidualGate alone. Not given: 0
 	BranchMean         Tensor     // of the branch; Layer only. Not given where BranchRstd is not
@@ -199,7 +213,8 @@ func encodeNormBackwards(list []NormBackward) *call {
 var oneNormBackward = &family{
 	tensors: normBackwardTensors,
 	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_norm_backward(context, q.list(), uintptr(q.used), q.workspace, q.workspaceBytes, q.stream)
+		return raw.Fnb_norm_backward(context, q.list(), uintptr(q.used), q.workspace,
+			q.workspaceBytes, q.stream)
 	},
 	prepare: func(context uintptr, q *call) int32 {
 		return raw.Fnb_norm_backward_prepare(context, q.list(), uintptr(q.used))
@@ -213,7 +228,8 @@ var manyNormBackwards = &family{
 	tensors: normBackwardTensors,
 	list:    "args",
 	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_norm_backward_many(context, q.list(), uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
+		return raw.Fnb_norm_backward_many(context, q.list(), uintptr(q.used), q.count, q.workspace,
+			q.workspaceBytes, q.stream)
 	},
 	prepare: func(context uintptr, q *call) int32 {
 		return raw.Fnb_norm_backward_many_prepare(context, q.list(), uintptr(q.used), q.count)
@@ -223,9 +239,9 @@ var manyNormBackwards = &family{
 	},
 }
 
-// Run computes the gradients on a context. On the CPU they are there when Run returns; on a GPU kernels are queued
-// on the stream, and a call with DWeight or DBias needs a [Workspace]. No rows are success: DWeight and DBias become 0,
-// or stay with their flags.
+// Run computes the gradients on a context. On the CPU they are there when Run returns. On a GPU Run
+// queues kernels on the stream, and a call with DWeight or DBias needs a [Workspace]. A call with
+// no rows succeeds. It sets DWeight and DBias to 0, or keeps them if their flags are set.
 func (b *NormBackward) Run(c *Context, options ...CallOption) error {
 	if b == nil {
 		return &Error{Status: StatusArgument, Message: "the NormBackward is nil; required: a description"}
@@ -242,8 +258,8 @@ func (c *Context) NormBackward(b NormBackward, options ...CallOption) error {
 	return b.Run(c, options...)
 }
 
-// NormBackwardQuery says what a NormBackward would do: workspace, kernel, launches, bytes. Memory is not touched, but
-// addresses count.
+// NormBackwardQuery says what a NormBackward would do: workspace, kernel, launches, bytes. It reads
+// the tensors' addresses, not their memory.
 func (c *Context) NormBackwardQuery(b NormBackward) (Info, error) {
 	q := b.call()
 	defer q.free()
@@ -257,9 +273,9 @@ func (c *Context) NormBackwardPrepare(b NormBackward) error {
 	return q.prepare(c, oneNormBackward)
 }
 
-// NormBackwardMany computes up to 8 NormBackwards, with the results of one each, in order: such as those of the query
-// heads and the key heads of one fused QKV gradient. All are checked, against each other too, before anything runs. No
-// part may touch what another one writes.
+// NormBackwardMany computes up to 8 NormBackwards, such as those of the query heads and the key
+// heads of one fused QKV gradient. The results are those of one call each, in order. All parts are
+// checked, against each other too, before anything runs. No part may touch what another one writes.
 func (c *Context) NormBackwardMany(list []NormBackward, options ...CallOption) error {
 	q := encodeNormBackwards(list)
 	q.apply(options)

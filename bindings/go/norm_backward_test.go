@@ -13,8 +13,8 @@ import (
 
 const gradientRows, gradientN, gradientEps = 7, 96, 1e-3
 
-// gradientInputs are tensors of a backward pass with what the formula gives for them in double precision: the
-// derivatives of sum(dy * y) + sum(dresidual * x).
+// gradientInputs are tensors of a backward pass, with the gradients that the formula gives in
+// double precision: the derivatives of sum(dy * y) + sum(dresidual * x).
 type gradientInputs struct {
 	x, dy, weight, dresidual []float32
 	dx, dweight, dbias       []float64
@@ -30,8 +30,10 @@ func newGradientInputs(layer bool) *gradientInputs {
 		return values
 	}
 	rows, n := gradientRows, gradientN
-	g := &gradientInputs{x: numbers(rows * n), dy: numbers(rows * n), weight: numbers(n), dresidual: numbers(rows * n),
-		dx: make([]float64, rows*n), dweight: make([]float64, n), dbias: make([]float64, n)}
+	g := &gradientInputs{
+		x: numbers(rows * n), dy: numbers(rows * n), weight: numbers(n), dresidual: numbers(rows * n),
+		dx: make([]float64, rows*n), dweight: make([]float64, n), dbias: make([]float64, n),
+	}
 	for row := range rows {
 		x, dy := g.x[row*n:(row+1)*n], g.dy[row*n:(row+1)*n]
 		mean, variance, c1, c2 := 0.0, 0.0, 0.0, 0.0
@@ -78,8 +80,9 @@ func TestNormBackward(t *testing.T) {
 	for _, kind := range []fastnorm.NormKind{fastnorm.RMS, fastnorm.Layer} {
 		g := newGradientInputs(kind == fastnorm.Layer)
 		mean, rstd := make([]float32, rows), make([]float32, rows)
-		forward := fastnorm.Norm{Kind: kind, Eps: gradientEps, X: fastnorm.Of(g.x, rows, n), Weight: fastnorm.Of(g.weight, n),
-			Y: fastnorm.Of(make([]float32, rows*n), rows, n), Rstd: fastnorm.Of(rstd, rows)}
+		forward := fastnorm.Norm{Kind: kind, Eps: gradientEps, X: fastnorm.Of(g.x, rows, n),
+			Weight: fastnorm.Of(g.weight, n), Y: fastnorm.Of(make([]float32, rows*n), rows, n),
+			Rstd: fastnorm.Of(rstd, rows)}
 		if kind == fastnorm.Layer {
 			forward.Mean = fastnorm.Of(mean, rows)
 		}
@@ -87,9 +90,10 @@ func TestNormBackward(t *testing.T) {
 		for _, saved := range []bool{true, false} {
 			name := fmt.Sprintf("kind %v, saved %v: ", kind, saved)
 			dx, dweight, dbias := make([]float32, rows*n), make([]float32, n), make([]float32, n)
-			b := fastnorm.NormBackward{Kind: kind, Eps: gradientEps, DY: fastnorm.Of(g.dy, rows, n), X: fastnorm.Of(g.x, rows, n),
-				Weight: fastnorm.Of(g.weight, n), DResidualIn: fastnorm.Of(g.dresidual, rows, n),
-				DX: fastnorm.Of(dx, rows, n), DWeight: fastnorm.Of(dweight, n), DBias: fastnorm.Of(dbias, n)}
+			b := fastnorm.NormBackward{Kind: kind, Eps: gradientEps, DY: fastnorm.Of(g.dy, rows, n),
+				X: fastnorm.Of(g.x, rows, n), Weight: fastnorm.Of(g.weight, n),
+				DResidualIn: fastnorm.Of(g.dresidual, rows, n), DX: fastnorm.Of(dx, rows, n),
+				DWeight: fastnorm.Of(dweight, n), DBias: fastnorm.Of(dbias, n)}
 			if saved {
 				b.Rstd, b.Mean = forward.Rstd, forward.Mean
 			}
@@ -127,9 +131,10 @@ func TestNormBackwardGate(t *testing.T) {
 	}
 	of := func(values []float32) fastnorm.Tensor { return fastnorm.Of(values, rows, n) }
 	dx, dgate, wanted := make([]float32, rows*n), make([]float32, rows*n), make([]float32, rows*n)
-	gated := fastnorm.NormBackward{Eps: gradientEps, DY: of(g.dy), X: of(g.x), DX: of(dx), Gate: of(gate), DGate: of(dgate),
+	gated := fastnorm.NormBackward{Eps: gradientEps, DY: of(g.dy), X: of(g.x), DX: of(dx),
+		Gate: of(gate), DGate: of(dgate), GroupSize: 32}
+	plain := fastnorm.NormBackward{Eps: gradientEps, DY: of(product), X: of(g.x), DX: of(wanted),
 		GroupSize: 32}
-	plain := fastnorm.NormBackward{Eps: gradientEps, DY: of(product), X: of(g.x), DX: of(wanted), GroupSize: 32}
 	check(t, c.NormBackward(gated))
 	check(t, c.NormBackward(plain))
 	equals(t, "dx of a gate after the norm", dx, wanted...)
@@ -149,7 +154,13 @@ func TestNormBackwardGate(t *testing.T) {
 	gated.GateAct = fastnorm.ActivationSiLU
 	check(t, c.NormBackward(gated))
 	gated.Gate = fastnorm.Tensor{}
-	if err := c.NormBackward(gated); !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), "gate is NULL") {
+	refuses(t, c.NormBackward(gated), "gate is NULL")
+}
+
+// refuses fails the test unless err is ErrArgument with a text.
+func refuses(t *testing.T, err error, text string) {
+	t.Helper()
+	if !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), text) {
 		t.Error(err)
 	}
 }
@@ -160,7 +171,8 @@ func TestNormBackwardBranch(t *testing.T) {
 	rows, n := gradientRows, gradientN
 	g := newGradientInputs(false)
 	of := func(values []float32) fastnorm.Tensor { return fastnorm.Of(values, rows, n) }
-	branch, dx, dbranch, wanted := make([]float32, rows*n), make([]float32, rows*n), make([]float32, rows*n), make([]float32, rows*n)
+	branch, dx := make([]float32, rows*n), make([]float32, rows*n)
+	dbranch, wanted := make([]float32, rows*n), make([]float32, rows*n)
 	for i := range branch {
 		branch[i] = float32(i%11)*0.75 - 3
 	}
@@ -168,20 +180,23 @@ func TestNormBackwardBranch(t *testing.T) {
 	for i := range weight {
 		weight[i] = 1 + float32(i%3)
 	}
-	call := fastnorm.NormBackward{Eps: gradientEps, DY: of(g.dy), X: of(g.x), DX: of(dx), Branch: of(branch), BranchNorm: true,
-		BranchKind: fastnorm.Layer, BranchEps: gradientEps, BranchWeight: fastnorm.Of(weight, n), Alpha: 0.5, DBranch: of(dbranch),
+	call := fastnorm.NormBackward{Eps: gradientEps, DY: of(g.dy), X: of(g.x), DX: of(dx),
+		Branch: of(branch), BranchNorm: true, BranchKind: fastnorm.Layer, BranchEps: gradientEps,
+		BranchWeight: fastnorm.Of(weight, n), Alpha: 0.5, DBranch: of(dbranch),
 		DBranchWeight: fastnorm.Of(dweight, n)}
 	check(t, c.NormBackward(call))
 	for i := range dx {
 		dx[i] *= 0.5
 	}
 	weightAlone := make([]float32, n)
-	check(t, c.NormBackward(fastnorm.NormBackward{Kind: fastnorm.Layer, Eps: gradientEps, DY: of(dx), X: of(branch),
-		Weight: fastnorm.Of(weight, n), DX: of(wanted), DWeight: fastnorm.Of(weightAlone, n)}))
+	alone := fastnorm.NormBackward{Kind: fastnorm.Layer, Eps: gradientEps, DY: of(dx), X: of(branch),
+		Weight: fastnorm.Of(weight, n), DX: of(wanted), DWeight: fastnorm.Of(weightAlone, n)}
+	check(t, c.NormBackward(alone))
 	equals(t, "dbranch", dbranch, wanted...)
 	equals(t, "dbranch_weight", dweight, weightAlone...)
 	call.Branch = fastnorm.Tensor{}
-	if err := c.NormBackward(call); !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), "branch is NULL") {
+	err := c.NormBackward(call)
+	if !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), "branch is NULL") {
 		t.Error(err)
 	}
 }
@@ -195,8 +210,9 @@ func TestNormBackwardMany(t *testing.T) {
 	for i := range found {
 		found[i] = make([]float32, rows*n)
 		kind := []fastnorm.NormKind{fastnorm.RMS, fastnorm.Layer}[i%2]
-		list = append(list, fastnorm.NormBackward{Kind: kind, Eps: gradientEps, DY: fastnorm.Of(g.dy, rows, n),
-			X: fastnorm.Of(g.x, rows, n), DX: fastnorm.Of(found[i], rows, n)})
+		list = append(list, fastnorm.NormBackward{Kind: kind, Eps: gradientEps,
+			DY: fastnorm.Of(g.dy, rows, n), X: fastnorm.Of(g.x, rows, n),
+			DX: fastnorm.Of(found[i], rows, n)})
 	}
 	check(t, list[0].Run(c))
 	check(t, list[1].Run(c))
@@ -206,24 +222,15 @@ func TestNormBackwardMany(t *testing.T) {
 	check(t, c.NormBackwardMany(list[2:]))
 	equals(t, "rms", found[2], found[0]...)
 	equals(t, "layer", found[3], found[1]...)
-	if err := c.NormBackwardMany(make([]fastnorm.NormBackward, 9)); !errors.Is(err, fastnorm.ErrArgument) {
-		t.Error(err)
-	}
+	refuses(t, c.NormBackwardMany(make([]fastnorm.NormBackward, 9)), "9")
 }
 
 func TestNormBackwardRefused(t *testing.T) {
 	c := cpu(t)
 	x := fastnorm.Of([]float32{1, 2}, 1, 2)
-	err := c.NormBackward(fastnorm.NormBackward{X: x, DX: fastnorm.Of([]float32{0, 0}, 1, 2)})
-	if !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), "dy") {
-		t.Error(err)
-	}
-	err = c.NormBackward(fastnorm.NormBackward{DY: x, X: x})
-	if !errors.Is(err, fastnorm.ErrArgument) {
-		t.Error(err)
-	}
+	dx := fastnorm.Of([]float32{0, 0}, 1, 2)
+	refuses(t, c.NormBackward(fastnorm.NormBackward{X: x, DX: dx}), "dy")
+	refuses(t, c.NormBackward(fastnorm.NormBackward{DY: x, X: x}), "dx")
 	var none *fastnorm.NormBackward
-	if err := none.Run(c); !errors.Is(err, fastnorm.ErrArgument) || !strings.Contains(err.Error(), "NormBackward is nil") {
-		t.Error(err)
-	}
+	refuses(t, none.Run(c), "NormBackward is nil")
 }

@@ -8,13 +8,16 @@ sum of. Run with a Python that has PyTorch and NumPy. The last line is the count
 
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 QUERY, KEY, HEAD, PAGE, EPS = 4, 2, 64, 3, 1e-6
 
@@ -502,6 +505,45 @@ def test_opcheck(suite):
         )
 
 
+def test_compare(suite):
+    """bench/compare_heads.py: this library and PyTorch are right and timed, whoever else is
+    there."""
+    if not (ROOT / "bench").is_dir():
+        suite.skip("compare", "there is no folder bench beside the examples")
+        return
+    cases = ["5xqwen3", "70xgemma3:own", "9xllama3:fp8", "5xqwen3:backward", "5xllama3:backward",
+             "70xmla:own", "9xmla:fp8"]
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "run.csv"
+        program = [
+            sys.executable, str(ROOT / "bench" / "compare_heads.py"), "--device", "cpu",
+            "--library", os.environ["FASTNORM_LIBRARY"], "--replays", "2", "--cold-mib", "1",
+            "--contenders", "fastnorm", "fastnorm-chain", "torch", "vllm", "--csv", str(path),
+        ]
+        ran = subprocess.run([*program, "--cases", *cases], capture_output=True, text=True)
+        if not suite.check("compare: runs", ran.returncode == 0, ran.stdout + ran.stderr):
+            return
+        sys.path.insert(0, str(ROOT / "bench"))
+        from compare import lines
+
+        document = lines.read(path)
+        suite.check("compare: every case", len(document["results"]) == len(cases), document)
+        for row in document["results"]:
+            for name, found in row["contenders"].items():
+                has_none = name == "fastnorm-chain" and "backward" in row["op"]
+                suite.check(
+                    f"compare: {row['op']} of {name}",
+                    name == "vllm" or ("unsupported" if has_none else "us") in found,
+                    found,
+                )
+        ran = subprocess.run([*program, "--cases", "5xmla"], capture_output=True, text=True)
+        suite.check(
+            "compare: a wrong case",
+            ran.returncode == 2 and "--cases" in ran.stderr,
+            ran.stderr,
+        )
+
+
 def test_compile(suite):
     """The call within pointwise work that the compiler fuses, on views of one buffer; caches are
     written."""
@@ -574,6 +616,7 @@ if __name__ == "__main__":
             test_gradients,
             test_errors,
             test_opcheck,
+            test_compare,
             test_compile,
         ]
     )

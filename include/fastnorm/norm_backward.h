@@ -37,7 +37,8 @@
  *  a row of the formulas and of the row order is a group. A weight [.., n] is then [.., n / d, d].
  *
  *  **Branch.** Where the forward added its x, the branch, to a residual by stages of norm.h: x
- *  here is the stored residual_out. u is what the forward added, k = act(residual_gate) * alpha, and
+ *  here is the stored residual_out, and u is what the forward added. k is act(residual_gate) *
+ *  alpha, and
  *
  *      r  = dh * sum_scale
  *      du = r * k

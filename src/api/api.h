@@ -8,13 +8,20 @@
 #include "core/backend.h"
 #include "core/check.h"
 #include "core/norm_index.h"
-#include "core/norm_tuning.h"
+#include "core/tuning.h"
 #include "fastnorm/context.h"
 
 struct fastnorm_context {
   std::unique_ptr<fastnorm::Device> device;
-  std::unique_ptr<const fastnorm::NormTuning> norm_tuning;  // null: no tuning
-  std::unique_ptr<const fastnorm::NormIndex> norm_index;    // of the device's table
+  std::unique_ptr<const fastnorm::Tuning> tuning;         // null: none
+  std::unique_ptr<const fastnorm::NormIndex> norm_index;  // of the device's table
+
+  const fastnorm::NormTuning* norm_tuning() const {
+    return tuning != nullptr ? &tuning->norm : nullptr;
+  }
+  const fastnorm::NormBackwardTuning* norm_backward_tuning() const {
+    return tuning != nullptr ? &tuning->norm_backward : nullptr;
+  }
 };
 
 namespace fastnorm {

@@ -73,17 +73,18 @@ fastnorm_status load_tuning(const fastnorm_context_options& options, fastnorm_co
   if (options.tuning_file == nullptr) return FASTNORM_OK;
   std::string text;
   FASTNORM_TRY(read_tuning_file(options.tuning_file, &text, error));
-  auto tuning = std::make_unique<NormTuning>();
+  auto tuning = std::make_unique<Tuning>();
   const Device& device = *context->device;
-  FASTNORM_TRY(NormTuning::read(text, fastnorm_version_string(), device.norm_table(), device.facts,
-                                tuning.get(), error));
+  FASTNORM_TRY(read_tuning(text, fastnorm_version_string(),
+                           {device.norm_table(), device.norm_backward_table()}, device.facts,
+                           tuning.get(), error));
   if (options.log != nullptr) {
     char line[320];
     std::snprintf(line, sizeof line, "tuning: %zu rules of %.200s", tuning->size(),
                   options.tuning_file);
     options.log(options.log_user, FASTNORM_LOG_INFO, line);
   }
-  context->norm_tuning = std::move(tuning);
+  context->tuning = std::move(tuning);
   return FASTNORM_OK;
 }
 

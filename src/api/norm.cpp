@@ -11,7 +11,7 @@ namespace fastnorm {
 namespace {
 
 FASTNORM_HOT NormPlanner planner_of(const fastnorm_context& context) {
-  return {context.device->facts, *context.norm_index, context.norm_tuning.get()};
+  return {context.device->facts, *context.norm_index, context.norm_tuning()};
 }
 
 // Checks and plans one call, then passes its batch to `use`.

@@ -14,7 +14,7 @@ fastnorm_status with_one(fastnorm_context* context, const fastnorm_norm_backward
     FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "context is NULL; required: a context");
     NormBackwardBatch batch;
-    FASTNORM_TRY(plan_norm_backward_one(*context->device, args, &batch, error));
+    FASTNORM_TRY(plan_norm_backward_one(backward_planner_of(*context), args, &batch, error));
     return use(batch, error);
   });
 }
@@ -27,7 +27,8 @@ fastnorm_status with_many(fastnorm_context* context, const fastnorm_norm_backwar
     FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "context is NULL; required: a context");
     NormBackwardBatch batch;
-    FASTNORM_TRY(plan_norm_backward_many(*context->device, args, count, &batch, error));
+    FASTNORM_TRY(
+        plan_norm_backward_many(backward_planner_of(*context), args, count, &batch, error));
     return use(batch, error);
   });
 }

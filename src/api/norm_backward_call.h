@@ -8,6 +8,10 @@
 
 namespace fastnorm {
 
+inline NormBackwardPlanner backward_planner_of(const fastnorm_context& context) {
+  return {*context.device, context.norm_backward_tuning()};
+}
+
 inline auto run_backward(fastnorm_context* context, void* workspace, size_t workspace_bytes,
                          void* stream) {
   return [=](const NormBackwardBatch& batch, Error& error) {

@@ -15,7 +15,8 @@ fastnorm_status with_heads(fastnorm_context* context, const fastnorm_norm_heads_
     FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "context is NULL; required: a context");
     NormBackwardBatch batch;
-    FASTNORM_TRY(plan_norm_heads_backward(*context->device, args, parts, count, &batch, error));
+    FASTNORM_TRY(
+        plan_norm_heads_backward(backward_planner_of(*context), args, parts, count, &batch, error));
     return use(batch, error);
   });
 }

@@ -139,7 +139,7 @@ struct Allreduce {
 };
 
 NormPlanner planner_of(const fastnorm_context& context) {
-  return {context.device->facts, *context.norm_index, context.norm_tuning.get()};
+  return {context.device->facts, *context.norm_index, context.norm_tuning()};
 }
 
 fastnorm_status check(fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args,

@@ -13,17 +13,33 @@ constexpr const char* kHeadsPrefix[kMaxHeadsParts] = {"parts[0].", "parts[1].", 
                                                       "parts[6].", "parts[7]."};
 constexpr uint64_t kAlignment = 256;
 
-fastnorm_status plan_part(const Device& device, const NormBackwardDesc& desc,
+fastnorm_status plan_part(const NormBackwardPlanner& planner, const NormBackwardDesc& desc,
                           NormBackwardPlan* plan, Error& error) {
-  const DeviceFacts& facts = device.facts;
+  const DeviceFacts& facts = planner.device.facts;
   return facts.device_type == FASTNORM_DEVICE_CPU
              ? plan_norm_backward_cpu(desc, facts, plan, error)
-             : plan_norm_backward(desc, facts, device.norm_backward_table(), plan, error);
+             : plan_norm_backward(desc, facts, planner.device.norm_backward_table(), planner.tuning,
+                                  plan, error);
 }
 
-fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
-                            NormBackwardBatch* batch, Error& error) {
+// The parts of a call on a device. Kernels that hold rows of RMSNorm have no sums of dbias: these
+// are a part of their own where that lets the rest run on such a kernel.
+NormBackwardParts parts_on(const NormBackwardPlanner& planner, const NormBackwardDesc& whole) {
   const NormBackwardParts parts = norm_backward_parts(whole);
+  const DeviceFacts& facts = planner.device.facts;
+  if (facts.device_type != FASTNORM_DEVICE_CUDA || parts.count != 1 ||
+      whole.kind != FASTNORM_NORM_RMS || !parts.at[0].dbias || !parts.at[0].dweight) {
+    return parts;
+  }
+  const NormBackwardParts apart = norm_backward_parts(whole, true);
+  const bool holds =
+      plans_held_rows(apart.at[1], facts, planner.device.norm_backward_table(), planner.tuning);
+  return holds ? apart : parts;
+}
+
+fastnorm_status add_checked(const NormBackwardPlanner& planner, const NormBackwardDesc& whole,
+                            NormBackwardBatch* batch, Error& error) {
+  const NormBackwardParts parts = parts_on(planner, whole);
   for (int32_t i = 0; i < parts.count; ++i) {
     FASTNORM_REQUIRE(batch->count < NormBackwardBatch::kMostParts, FASTNORM_ERROR_UNSUPPORTED,
                      "the sums of the calls vary along different dimensions and need more than %d "
@@ -33,7 +49,7 @@ fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
     call.desc = parts.at[i];
     call.plan = {};
     call.first = parts.count == 2 && i == 0;
-    FASTNORM_TRY(plan_part(device, call.desc, &call.plan, error));
+    FASTNORM_TRY(plan_part(planner, call.desc, &call.plan, error));
     call.workspace_offset = batch->workspace_bytes;
     batch->workspace_bytes +=
         (call.plan.workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -42,23 +58,23 @@ fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
   return FASTNORM_OK;
 }
 
-fastnorm_status add(const Device& device, const fastnorm_norm_backward_args* args,
+fastnorm_status add(const NormBackwardPlanner& planner, const fastnorm_norm_backward_args* args,
                     NormBackwardDesc* whole, NormBackwardBatch* batch, Error& error) {
-  const DeviceFacts& facts = device.facts;
+  const DeviceFacts& facts = planner.device.facts;
   FASTNORM_TRY(check_norm_backward(args, {facts.device_type, facts.device_id}, whole, error));
-  return add_checked(device, *whole, batch, error);
+  return add_checked(planner, *whole, batch, error);
 }
 
 }  // namespace
 
-fastnorm_status plan_norm_backward_one(const Device& device,
+fastnorm_status plan_norm_backward_one(const NormBackwardPlanner& planner,
                                        const fastnorm_norm_backward_args* args,
                                        NormBackwardBatch* batch, Error& error) {
   NormBackwardDesc whole;
-  return add(device, args, &whole, batch, error);
+  return add(planner, args, &whole, batch, error);
 }
 
-fastnorm_status plan_norm_backward_many(const Device& device,
+fastnorm_status plan_norm_backward_many(const NormBackwardPlanner& planner,
                                         const fastnorm_norm_backward_args* const* args,
                                         int32_t count, NormBackwardBatch* batch, Error& error) {
   FASTNORM_REQUIRE(count >= 0 && count <= kMaxCalls, FASTNORM_ERROR_ARGUMENT,
@@ -70,7 +86,7 @@ fastnorm_status plan_norm_backward_many(const Device& device,
     FASTNORM_REQUIRE(args[i] != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "args[%d] is NULL; required: a pointer", i);
     error.prefix = kPrefix[i];
-    FASTNORM_TRY(add(device, args[i], &wholes[i], batch, error));
+    FASTNORM_TRY(add(planner, args[i], &wholes[i], batch, error));
   }
   error.prefix = "";
   return check_norm_backward_many({wholes, static_cast<size_t>(count)}, "args", error);
@@ -112,20 +128,21 @@ fastnorm_status plan_together(const Device& device, const NormHeadsBackwardDesc&
 
 }  // namespace
 
-fastnorm_status plan_norm_heads_backward(const Device& device, const fastnorm_norm_heads_args* args,
+fastnorm_status plan_norm_heads_backward(const NormBackwardPlanner& planner,
+                                         const fastnorm_norm_heads_args* args,
                                          const fastnorm_norm_heads_backward_part* const* parts,
                                          int32_t count, NormBackwardBatch* batch, Error& error) {
-  const DeviceFacts& facts = device.facts;
+  const DeviceFacts& facts = planner.device.facts;
   NormHeadsBackwardDesc desc;
   FASTNORM_TRY(check_norm_heads_backward(args, parts, count, {facts.device_type, facts.device_id},
                                          &desc, error));
   if (facts.device_type == FASTNORM_DEVICE_CUDA) {
-    FASTNORM_TRY(plan_together(device, desc, batch, error));
+    FASTNORM_TRY(plan_together(planner.device, desc, batch, error));
     if (batch->together.launches != 0) return FASTNORM_OK;
   }
   for (int32_t i = 0; i < count; ++i) {
     error.prefix = kHeadsPrefix[i];
-    FASTNORM_TRY(add_checked(device, desc.wholes[i], batch, error));
+    FASTNORM_TRY(add_checked(planner, desc.wholes[i], batch, error));
   }
   error.prefix = "";
   return FASTNORM_OK;
@@ -151,17 +168,24 @@ fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& 
     return info;
   }
   for (const NormBackwardCall& call : batch.planned()) {
-    if (info.launches == 0) info.kernel = call.plan.kernel;
     info.launches += call.plan.launches;
     info.blocks += call.plan.blocks;
     info.bytes_read += call.plan.bytes_read;
     info.bytes_written += call.plan.bytes_written;
+    // The other part reads dy too.
+    if (call.first && cuda) {
+      const NormBackwardDesc& d = call.desc;
+      info.bytes_read -= static_cast<uint64_t>(d.rows * d.n * dtype_bytes(d.dy.dtype));
+    }
   }
   if (batch.count == 0) return info;
-  const NormBackwardCall& first = batch.call.at[0];
-  const NormBackwardEntry* entry = first.plan.entry;
-  info.kind = first.plan.kind;
-  info.choice = first.plan.choice;
+  // The part that writes dx.
+  const bool apart = batch.count > 1 && batch.call.at[0].first;
+  const NormBackwardPlan& plan = batch.call.at[apart ? 1 : 0].plan;
+  const NormBackwardEntry* entry = plan.entry;
+  info.kernel = plan.kernel;
+  info.kind = plan.kind;
+  info.choice = plan.choice;
   info.threads_per_row = entry != nullptr ? entry->variant.row_threads() : 1;
   info.vectors_per_thread = entry != nullptr ? entry->variant.vectors : 0;
   info.rows_per_block = entry != nullptr ? entry->variant.lanes : 1;

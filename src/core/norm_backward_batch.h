@@ -7,12 +7,22 @@
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/norm_backward_check.h"
+#include "core/norm_backward_tuning.h"
 #include "core/norm_batch.h"
 #include "core/norm_heads_backward_check.h"
 #include "core/norm_heads_backward_plan.h"
 #include "core/norm_key.h"
 
 namespace fastnorm {
+
+// What plans calls on a device.
+struct NormBackwardPlanner {
+  NormBackwardPlanner(const Device& of, const NormBackwardTuning* lines = nullptr)  // NOLINT
+      : device(of), tuning(lines) {}
+
+  const Device& device;
+  const NormBackwardTuning* tuning;  // nullptr: none
+};
 
 // A part that launches something, and where its workspace begins.
 struct NormBackwardCall {
@@ -41,17 +51,18 @@ struct NormBackwardBatch {
 // The parts of a call that run together.
 HeadsGradients heads_gradients(const NormBackwardBatch& batch);
 
-fastnorm_status plan_norm_backward_one(const Device& device,
+fastnorm_status plan_norm_backward_one(const NormBackwardPlanner& planner,
                                        const fastnorm_norm_backward_args* args,
                                        NormBackwardBatch* batch, Error& error);
 
 // `args` are `count` pointers. Checks the calls against each other too.
-fastnorm_status plan_norm_backward_many(const Device& device,
+fastnorm_status plan_norm_backward_many(const NormBackwardPlanner& planner,
                                         const fastnorm_norm_backward_args* const* args,
                                         int32_t count, NormBackwardBatch* batch, Error& error);
 
 // The parts of a norm_heads_backward call.
-fastnorm_status plan_norm_heads_backward(const Device& device, const fastnorm_norm_heads_args* args,
+fastnorm_status plan_norm_heads_backward(const NormBackwardPlanner& planner,
+                                         const fastnorm_norm_heads_args* args,
                                          const fastnorm_norm_heads_backward_part* const* parts,
                                          int32_t count, NormBackwardBatch* batch, Error& error);
 

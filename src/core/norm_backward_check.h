@@ -25,8 +25,8 @@ fastnorm_status check_norm_backward_heads(const fastnorm_norm_backward_args& arg
                                           const NormBackwardHeads& heads, CheckedDevice device,
                                           NormBackwardDesc* whole, Error& error);
 
-// What backends run for a checked call.
-NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole);
+// What backends run for a checked call. bias_apart: dbias is a part of its own in any case.
+NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole, bool bias_apart = false);
 
 // Checks that no output of a call shares a byte with another tensor, but where it may be the same
 // view, nor with itself. Sets in_place.

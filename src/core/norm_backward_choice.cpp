@@ -1,6 +1,11 @@
 #include "core/norm_backward_choice.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
+
+#include "core/choice_text.h"
+#include "core/norm_backward_rows.h"
 
 namespace fastnorm {
 namespace {
@@ -125,21 +130,151 @@ constexpr auto kDefaultLists =
 const NormBackwardChoices kNormBackwardChoicesSm90 = {kSm90Lists};
 const NormBackwardChoices kNormBackwardChoicesDefault = {kDefaultLists};
 
-NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choices, BackwardJob job,
-                                               Dtype dtype, Stat stat, bool residual, int64_t n,
+NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choices,
+                                               const NormBackwardKind& kind, int64_t n,
                                                int64_t shared_rows) {
   for (const NormBackwardList& list : choices.lists) {
-    if (list.job != job || !list.dtypes.has(dtype) ||
-        !(stat == Stat::kRms ? list.rms : list.layer) || !(residual ? list.add : list.plain)) {
+    if (list.job != kind.job || !list.dtypes.has(kind.dtype) ||
+        !(kind.stat == Stat::kRms ? list.rms : list.layer) ||
+        !(kind.residual ? list.add : list.plain)) {
       continue;
     }
-    // A length beyond what a line can say is as long as the last one.
-    const int64_t length = n < kNoLimit ? n : kNoLimit;
-    const NormBackwardChoice* const line =
-        find_choice(list.lines, length, shared_rows, [](const NormBackwardChoice&) { return 1; });
-    if (line != nullptr) return {&list, line};
+    const NormBackwardChoice* const line = find_choice(list.lines, line_length(n), shared_rows,
+                                                       [](const NormBackwardChoice&) { return 1; });
+    if (line != nullptr) return {list.text, line};
   }
   return {};
+}
+
+namespace {
+
+constexpr ChoiceWord kJobs[] = {{"few", 1 << static_cast<int>(BackwardJob::kFew)},
+                                {"many", 1 << static_cast<int>(BackwardJob::kMany)},
+                                {"alone", 1 << static_cast<int>(BackwardJob::kAlone)},
+                                {"any", 1 << static_cast<int>(BackwardJob::kAny)}};
+constexpr uint8_t kF32Bit = 1 << static_cast<int>(Dtype::kF32),
+                  kF16Bit = 1 << static_cast<int>(Dtype::kF16),
+                  kBF16Bit = 1 << static_cast<int>(Dtype::kBF16);
+constexpr ChoiceWord kElements[] = {{"f32", kF32Bit},
+                                    {"f16", kF16Bit},
+                                    {"bf16", kBF16Bit},
+                                    {"b16", kF16Bit | kBF16Bit},
+                                    {"all", kF32Bit | kF16Bit | kBF16Bit}};
+constexpr ChoiceWord kStats[] = {{"rms", 1}, {"layer", 2}, {"either", 3}};
+constexpr ChoiceWord kResiduals[] = {{"plain", 1}, {"add", 2}, {"both", 3}};
+
+struct KindText {
+  char c[40] = {};
+};
+
+// The word of one bit.
+constexpr std::string_view word_of(std::span<const ChoiceWord> words, int bit) {
+  for (const ChoiceWord& word : words) {
+    if (word.bits == 1 << bit) return word.text;
+  }
+  return {};
+}
+
+constexpr KindText make_kind_text(const NormBackwardKind& kind) {
+  KindText text;
+  char* to = text.c;
+  const auto put = [&to](std::string_view more) { to = std::copy(more.begin(), more.end(), to); };
+  put("KIND("), put(word_of(kJobs, static_cast<int>(kind.job)));
+  put(", "), put(word_of(kElements, static_cast<int>(kind.dtype)));
+  put(", "), put(word_of(kStats, static_cast<int>(kind.stat)));
+  put(", "), put(word_of(kResiduals, kind.residual ? 1 : 0)), put(")");
+  return text;
+}
+
+constexpr auto kKindTexts = [] {
+  std::array<KindText, NormBackwardKind::kCount> texts = {};
+  for (int32_t i = 0; i < NormBackwardKind::kCount; ++i)
+    texts[static_cast<size_t>(i)] = make_kind_text(NormBackwardKind::of(i));
+  return texts;
+}();
+
+bool parse_kinds(std::string_view rest, NormBackwardKinds* kinds) {
+  return take_words(&rest, kJobs, &kinds->jobs) && take_words(&rest, kElements, &kinds->dtypes) &&
+         take_words(&rest, kStats, &kinds->stats) &&
+         take_words(&rest, kResiduals, &kinds->residuals) && rest.empty();
+}
+
+bool parse_line(std::string_view rest, NormBackwardChoice* line) {
+  int64_t least_n = 0, most_n = 0, least_rows = 0, most_rows = 0;
+  if (!take_number(&rest, "", 0, 1, &least_n) ||
+      !take_number(&rest, "kAll", kNoLimit, 1, &most_n) ||
+      !take_number(&rest, "", 0, 1, &least_rows) ||
+      !take_number(&rest, "kAll", kNoLimit, 1, &most_rows) || least_n > most_n ||
+      least_rows > most_rows) {
+    return false;
+  }
+  // The largest numbers that a variant's word holds.
+  constexpr int64_t kMost[] = {1024, 15, 15, kBackwardMaxLanes, 7, 7};
+  constexpr int64_t kLeast[] = {1, 0, 1, 1, 1, 0};
+  int64_t numbers[6] = {};
+  for (int i = 0; i < 6; ++i) {
+    if (!take_number(&rest, "", 0, kLeast[i], &numbers[i]) || numbers[i] > kMost[i]) return false;
+  }
+  *line = {static_cast<int32_t>(least_n),
+           static_cast<int32_t>(most_n),
+           static_cast<int32_t>(least_rows),
+           static_cast<int32_t>(most_rows),
+           {static_cast<int16_t>(numbers[0]), static_cast<int8_t>(numbers[1]),
+            static_cast<int8_t>(numbers[2]), static_cast<int8_t>(numbers[3]),
+            static_cast<int8_t>(numbers[4]), static_cast<int8_t>(numbers[5])},
+           ""};
+  return rest.empty();
+}
+
+}  // namespace
+
+const char* text_of(const NormBackwardKind& kind) {
+  return kKindTexts[static_cast<size_t>(kind.number())].c;
+}
+
+bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed) {
+  std::string_view rest;
+  const std::string_view name = take_name(text, &rest);
+  parsed->is_kind = name == "KIND";
+  if (parsed->is_kind) return parse_kinds(rest, &parsed->kinds);
+  return name == "ROWS" && parse_line(rest, &parsed->choice);
+}
+
+int32_t find_norm_backward_entry(std::span<const NormBackwardEntry> table,
+                                 const NormBackwardKind& kind, BackwardForm form,
+                                 const NormBackwardPick& pick) {
+  // Its details are 0. The general form asks for a residual at run time.
+  const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows ||
+                    form == BackwardForm::kBranchRows;
+  const uint64_t least = packed({.dtype = kind.dtype,
+                                 .stat = kind.stat,
+                                 .residual = kind.residual && !asks,
+                                 .form = form,
+                                 .threads = pick.threads,
+                                 .vectors = pick.vectors,
+                                 .blocks = pick.blocks,
+                                 .lanes = pick.lanes,
+                                 .unroll = pick.unroll,
+                                 .stages = pick.stages,
+                                 .blocks_per_sm = 0});
+  const auto entry =
+      std::lower_bound(table.begin(), table.end(), least,
+                       [](const NormBackwardEntry& e, uint64_t order) { return e.order < order; });
+  if (entry == table.end() || entry->order >> kBackwardDetailBits != least >> kBackwardDetailBits)
+    return -1;
+  return static_cast<int32_t>(entry - table.begin());
+}
+
+bool holds_rows(const NormBackwardVariant& v, int64_t n, int64_t shared_rows, bool sums) {
+  if (v.writes_rows()) return true;
+  constexpr int64_t kVectorBytes = 16;
+  if (n * dtype_bytes(v.dtype) > int64_t{v.row_threads()} * v.vectors * kVectorBytes) return false;
+  const NormBackwardRows order = norm_backward_rows(shared_rows, n);
+  if (v.form == BackwardForm::kPersistent) return v.lanes == order.lanes;
+  if (v.form != BackwardForm::kFew) return false;
+  const int64_t chains =
+      order.lanes * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(order.blocks)));
+  return !sums || chains <= int64_t{v.block_threads()} / v.column_vectors * v.chains;
 }
 
 }  // namespace fastnorm

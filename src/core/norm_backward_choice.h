@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/choice.h"
 #include "core/norm_backward_plan.h"
@@ -25,6 +26,13 @@
 namespace fastnorm {
 
 enum class BackwardJob : uint8_t { kFew, kMany, kAlone, kAny };
+
+// The form of a job's kernels.
+constexpr BackwardForm form_of(BackwardJob job) {
+  return job == BackwardJob::kAny    ? BackwardForm::kRows
+         : job == BackwardJob::kMany ? BackwardForm::kPersistent
+                                     : BackwardForm::kFew;
+}
 
 struct NormBackwardPick {
   int16_t threads;
@@ -38,6 +46,46 @@ struct DtypeSet {
     return dtype == Dtype::kF32 ? f32 : dtype == Dtype::kF16 ? f16 : bf16;
   }
 };
+
+// The kinds of calls that a KIND line names: bits of each word's values.
+struct NormBackwardKinds {
+  uint8_t jobs = 0, dtypes = 0, stats = 0, residuals = 0;
+};
+
+// One kind of call.
+struct NormBackwardKind {
+  BackwardJob job;
+  Dtype dtype;
+  Stat stat;
+  bool residual;
+
+  constexpr int32_t number() const {
+    return static_cast<int32_t>(job) | static_cast<int32_t>(dtype) << 2 |
+           static_cast<int32_t>(stat) << 4 | (residual ? 1 : 0) << 5;
+  }
+  static constexpr int32_t kCount = 1 << 6;
+
+  // The inverse of number().
+  static constexpr NormBackwardKind of(int32_t number) {
+    return {static_cast<BackwardJob>(number & 3), static_cast<Dtype>(number >> 2 & 3),
+            static_cast<Stat>(number >> 4 & 1), number >> 5 != 0};
+  }
+  constexpr bool is_in(const NormBackwardKinds& kinds) const {
+    return (kinds.jobs >> static_cast<int>(job) & 1) != 0 &&
+           (kinds.dtypes >> static_cast<int>(dtype) & 1) != 0 &&
+           (kinds.stats >> static_cast<int>(stat) & 1) != 0 &&
+           (kinds.residuals >> (residual ? 1 : 0) & 1) != 0;
+  }
+};
+
+// What a line of text says, in the notation of norm_backward_choice_*.inc. Tuning files use it.
+struct ParsedBackwardChoice {
+  NormBackwardKinds kinds;  // of a KIND line
+  NormBackwardChoice choice = {};
+  bool is_kind = false;
+};
+// False if the text is neither a KIND nor a ROWS line.
+bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed);
 
 struct NormBackwardList {
   BackwardJob job;
@@ -53,16 +101,31 @@ struct NormBackwardChoices {
 
 extern const NormBackwardChoices kNormBackwardChoicesSm90, kNormBackwardChoicesDefault;
 
+// A length beyond what a line can say is as long as the last one.
+constexpr int64_t line_length(int64_t n) { return n < kNoLimit ? n : kNoLimit; }
+
 // What selects the kernel of a call.
 struct NormBackwardDecision {
-  const NormBackwardList* list = nullptr;
+  const char* kind = "";                     // the KIND line
   const NormBackwardChoice* line = nullptr;  // nullptr: no list has a line
 };
 
+// A KIND line that names this kind alone: "KIND(many, bf16, rms, plain)".
+const char* text_of(const NormBackwardKind& kind);
+
 // The line of a call depends on the row length in elements, and on the rows that share a row of the
 // weight.
-NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choices, BackwardJob job,
-                                               Dtype dtype, Stat stat, bool residual, int64_t n,
+NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choices,
+                                               const NormBackwardKind& kind, int64_t n,
                                                int64_t shared_rows);
+
+// The kernel of a form that a pick means for a kind of call: its index in the table, or -1.
+int32_t find_norm_backward_entry(std::span<const NormBackwardEntry> table,
+                                 const NormBackwardKind& kind, BackwardForm form,
+                                 const NormBackwardPick& pick);
+
+// True if a kernel serves aligned calls of so many elements a row and rows that share a row of the
+// weight. `sums`: dweight or dbias is wanted.
+bool holds_rows(const NormBackwardVariant& variant, int64_t n, int64_t shared_rows, bool sums);
 
 }  // namespace fastnorm

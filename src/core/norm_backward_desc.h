@@ -57,7 +57,7 @@ struct NormBackwardGate {
   bool present = false;       // also of a call without rows, whose tensors have no addresses
 };
 
-// The forward's addition of a branch to a residual. x is the stored sum.
+// The forward's addition of a branch to a residual. x is its stored residual_out.
 struct NormBackwardBranch {
   RowTensor branch, dbranch;  // rows of n elements of T
   RowTensor mean, rstd;       // of the branch; rstd absent: both are computed again

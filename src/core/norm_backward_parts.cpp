@@ -102,7 +102,7 @@ void add_branch_parts(const NormBackwardDesc& whole, NormBackwardParts* parts) {
 
 }  // namespace
 
-NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole) {
+NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole, bool bias_apart) {
   NormBackwardParts parts;
   NormBackwardDesc main = whole;
   if (whole.rows == 0) {  // what is added to stays as it is
@@ -123,7 +123,7 @@ NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole) {
     if (main.dbias) add(arranged(main, of_bias), &parts);
     return parts;
   }
-  if (main.dbias && of_bias != of_weight) {
+  if (main.dbias && (bias_apart || of_bias != of_weight)) {
     NormBackwardDesc bias = main;
     bias.dx = bias.dresidual = bias.dresidual_in = {};
     bias.weight = bias.dweight = bias.gate.bias = {};

@@ -7,6 +7,7 @@
 #include "core/norm_backward_choice.h"
 #include "core/norm_backward_cpu_plan.h"
 #include "core/norm_backward_rows.h"
+#include "core/norm_backward_tuning.h"
 
 namespace fastnorm {
 namespace {
@@ -41,41 +42,13 @@ bool is_held(const NormBackwardDesc& d) {
   return true;
 }
 
-// True if the weight can be kept as it is in memory.
+// True if registers can hold the weight's vectors as they are in memory.
 bool has_raw_weight(const NormBackwardDesc& d) {
   return !d.weight || (d.weight.dtype == d.dtype &&
                        is_multiple(d.weight.data, d.weight.stride_bytes, d.outer_rank));
 }
 
-int32_t find_entry(std::span<const NormBackwardEntry> table, const NormBackwardVariant& wanted) {
-  const uint64_t least = packed(wanted);  // its details are 0
-  const auto entry =
-      std::lower_bound(table.begin(), table.end(), least,
-                       [](const NormBackwardEntry& e, uint64_t order) { return e.order < order; });
-  if (entry == table.end() || entry->order >> kBackwardDetailBits != least >> kBackwardDetailBits)
-    return -1;
-  return static_cast<int32_t>(entry - table.begin());
-}
-
-NormBackwardVariant variant_of(const NormBackwardDesc& d, BackwardForm form,
-                               const NormBackwardPick& pick) {
-  // At run time.
-  const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows ||
-                    form == BackwardForm::kBranchRows;
-  return {.dtype = d.x.dtype,
-          .stat = form == BackwardForm::kBranchRows ? Stat::kRms : stat_of(d),
-          .residual = d.dresidual_in && !asks,
-          .form = form,
-          .threads = pick.threads,
-          .vectors = pick.vectors,
-          .blocks = pick.blocks,
-          .lanes = pick.lanes,
-          .unroll = pick.unroll,
-          .stages = pick.stages,
-          .blocks_per_sm = 0};
-}
-
-// The first kernel of a form whose numbers do not matter.
+// The first kernel of a form, whatever its tile.
 int32_t find_form(std::span<const NormBackwardEntry> table, BackwardForm form, Dtype dtype,
                   Stat stat) {
   for (size_t i = 0; i < table.size(); ++i) {
@@ -97,8 +70,9 @@ int32_t shared_bytes_of(const NormBackwardVariant& v) {
 class Planner {
  public:
   Planner(const NormBackwardDesc& desc, const DeviceFacts& facts,
-          std::span<const NormBackwardEntry> table, NormBackwardPlan* plan)
-      : d_(desc), facts_(facts), table_(table), plan_(*plan) {}
+          std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,
+          const NormBackwardTuning* tuning = nullptr)
+      : d_(desc), facts_(facts), table_(table), tuning_(tuning), plan_(*plan) {}
 
   fastnorm_status prepare(Error& error) {
     FASTNORM_REQUIRE(!table_.empty(), FASTNORM_ERROR_UNSUPPORTED,
@@ -123,16 +97,27 @@ class Planner {
   // The kernel that the lists choose, or -1: the general form.
   int32_t chosen() {
     if (!is_held(d_)) return -1;
-    const BackwardJob first = d_.has_sums() ? BackwardJob::kFew : BackwardJob::kAlone;
-    // Without sums the workspace is empty, so that there is no place for statistics.
+    // Without dweight and dbias the workspace is empty and has no room for statistics.
     if (!d_.has_sums() && !d_.rstd) return -1;
-    for (const BackwardJob job : {first, BackwardJob::kMany}) {
-      const NormBackwardDecision found = find(job);
+    struct Source {
+      BackwardJob job;
+      bool tuned;
+    };
+    // Lines of a tuning file were measured for calls with sums, unless they say `alone`.
+    static constexpr Source kWithSums[] = {{BackwardJob::kFew, true},
+                                           {BackwardJob::kMany, true},
+                                           {BackwardJob::kAny, true},
+                                           {BackwardJob::kFew, false},
+                                           {BackwardJob::kMany, false}};
+    static constexpr Source kWithout[] = {{BackwardJob::kAlone, true},
+                                          {BackwardJob::kAlone, false},
+                                          {BackwardJob::kMany, true},
+                                          {BackwardJob::kMany, false}};
+    for (const Source& source : d_.has_sums() ? std::span<const Source>(kWithSums) : kWithout) {
+      const NormBackwardDecision found = source.tuned ? find_tuned(source.job) : find(source.job);
       if (found.line == nullptr) continue;
-      const int32_t index = find_entry(
-          table_,
-          variant_of(d_, job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew,
-                     found.line->pick));
+      const int32_t index = find_norm_backward_entry(table_, kind_of(source.job),
+                                                     form_of(source.job), found.line->pick);
       if (index < 0 || !can_run(index)) continue;
       note(found);
       return index;
@@ -148,20 +133,12 @@ class Planner {
     if (v.stat != stat_of(d_)) return false;
     if (v.writes_rows()) return v.form == rows_form() && !d_.branch.present;
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
-    const int64_t vectors = d_.n * dtype_bytes(d_.dtype) / kVectorBytes;
     if (v.residual != static_cast<bool>(d_.dresidual_in) ||
-        vectors > int64_t{v.row_threads()} * v.vectors) {
+        !holds_rows(v, d_.n, d_.shared_rows, d_.has_sums())) {
       return false;
     }
-    if (v.form == BackwardForm::kPersistent) {
-      return v.lanes == plan_.lanes && v.blocks <= facts_.max_cluster_blocks &&
-             (!v.rereads || has_raw_weight(d_));
-    }
-    if (v.form != BackwardForm::kFew) return false;
-    if (!d_.has_sums()) return true;
-    const int64_t chains =
-        plan_.lanes * static_cast<int64_t>(std::bit_ceil(static_cast<uint32_t>(plan_.row_blocks)));
-    return !d_.in_place && chains <= int64_t{v.block_threads()} / v.column_vectors * v.chains;
+    if (v.form == BackwardForm::kFew) return !d_.has_sums() || !d_.in_place;
+    return v.blocks <= facts_.max_cluster_blocks && (!v.rereads || has_raw_weight(d_));
   }
 
   fastnorm_status plan(int32_t index, Error& error) {
@@ -171,16 +148,21 @@ class Planner {
     const bool general = index < 0 || table_[static_cast<size_t>(index)].variant.writes_rows();
     int32_t rows = general && index >= 0 ? index : -1;
     if (rows < 0 && d_.shared_rows > 0 && d_.needs_statistics()) {
-      const NormBackwardDecision found = find(BackwardJob::kAny);
-      if (found.line != nullptr)
-        rows = find_entry(table_, variant_of(d_, rows_form(), found.line->pick));
+      NormBackwardDecision found = find_tuned(BackwardJob::kAny);
+      if (found.line == nullptr) found = find(BackwardJob::kAny);
+      if (found.line != nullptr) {
+        rows = find_norm_backward_entry(table_, kind_of(BackwardJob::kAny), rows_form(),
+                                        found.line->pick);
+      }
       FASTNORM_REQUIRE(rows >= 0, FASTNORM_ERROR_INTERNAL,
                        "no kernel of norm_backward for rows of %lld elements",
                        static_cast<long long>(d_.n));
       if (general && d_.writes_rows()) note(found);
     }
     keep_statistics(recomputes && sums);
-    if (general || is_persistent(index)) keep_partials();
+    // The workspace does not fall as rows are added: a file may have blocks' sums for fewer rows.
+    if (general || is_persistent(index) || (tuning_ != nullptr && tuning_->size() != 0))
+      keep_partials();
     if (plan_.keeps_statistics)
       add_rows(rows, kBackwardComputeStatistics | kBackwardStatisticsOnly);
     if (general) {
@@ -251,10 +233,13 @@ class Planner {
   fastnorm_status find_general(const NormBackwardDesc& d, BackwardForm form, int32_t* index,
                                Error& error) {
     if (*index >= 0) return FASTNORM_OK;
-    const NormBackwardDecision found = find_norm_backward_choice(
-        *facts_.arch->backward_choices, BackwardJob::kAny, d.x.dtype, stat_of(d),
-        static_cast<bool>(d.dresidual_in), d.n, std::max<int64_t>(d.shared_rows, 1));
-    if (found.line != nullptr) *index = find_entry(table_, variant_of(d, form, found.line->pick));
+    NormBackwardKind kind = {BackwardJob::kAny, d.x.dtype, stat_of(d),
+                             static_cast<bool>(d.dresidual_in)};
+    const NormBackwardDecision found =
+        find_norm_backward_choice(*facts_.arch->backward_choices, kind, d.n, counted_rows());
+    if (form == BackwardForm::kBranchRows) kind.stat = Stat::kRms;  // of either statistic
+    if (found.line != nullptr)
+      *index = find_norm_backward_entry(table_, kind, form, found.line->pick);
     FASTNORM_REQUIRE(*index >= 0, FASTNORM_ERROR_INTERNAL,
                      "no kernel of norm_backward for rows of %lld elements",
                      static_cast<long long>(d.n));
@@ -266,13 +251,22 @@ class Planner {
   BackwardForm rows_form() const {
     return has_gate() ? BackwardForm::kGatedRows : BackwardForm::kRows;
   }
+  NormBackwardKind kind_of(BackwardJob job) const {
+    return {job, d_.x.dtype, stat_of(d_), static_cast<bool>(d_.dresidual_in)};
+  }
+  int64_t counted_rows() const { return std::max<int64_t>(d_.shared_rows, 1); }
   NormBackwardDecision find(BackwardJob job) const {
-    return find_norm_backward_choice(*facts_.arch->backward_choices, job, d_.x.dtype, stat_of(d_),
-                                     static_cast<bool>(d_.dresidual_in), d_.n,
-                                     std::max<int64_t>(d_.shared_rows, 1));
+    return find_norm_backward_choice(*facts_.arch->backward_choices, kind_of(job), d_.n,
+                                     counted_rows());
+  }
+  // Nothing was measured with a gate.
+  NormBackwardDecision find_tuned(BackwardJob job) const {
+    if (tuning_ == nullptr || has_gate()) return {};
+    const NormBackwardKind kind = kind_of(job);
+    return {text_of(kind), tuning_->find(kind, d_.n, counted_rows())};
   }
   void note(const NormBackwardDecision& found) {
-    plan_.kind = found.list->text;
+    plan_.kind = found.kind;
     plan_.choice = found.line->text;
   }
   bool is_persistent(int32_t index) const {
@@ -392,6 +386,7 @@ class Planner {
   const NormBackwardDesc& d_;
   const DeviceFacts& facts_;
   const std::span<const NormBackwardEntry> table_;
+  const NormBackwardTuning* const tuning_;  // nullptr: none
   NormBackwardPlan& plan_;
   uint64_t most_blocks_ = 0;
 };
@@ -401,9 +396,26 @@ class Planner {
 fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                    std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,
                                    Error& error) {
-  Planner planner(desc, facts, table, plan);
+  return plan_norm_backward(desc, facts, table, nullptr, plan, error);
+}
+
+fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                                   std::span<const NormBackwardEntry> table,
+                                   const NormBackwardTuning* tuning, NormBackwardPlan* plan,
+                                   Error& error) {
+  Planner planner(desc, facts, table, plan, tuning);
   FASTNORM_TRY(planner.prepare(error));
   return planner.plan(planner.chosen(), error);
+}
+
+bool plans_held_rows(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                     std::span<const NormBackwardEntry> table, const NormBackwardTuning* tuning) {
+  NormBackwardPlan plan;
+  Error error;
+  Planner planner(desc, facts, table, &plan, tuning);
+  if (planner.prepare(error) != FASTNORM_OK) return false;
+  const int32_t index = planner.chosen();
+  return index >= 0 && !table[static_cast<size_t>(index)].variant.writes_rows();
 }
 
 fastnorm_status plan_norm_backward_for(const NormBackwardDesc& desc, const DeviceFacts& facts,

@@ -2,83 +2,34 @@
 
 #include <iterator>
 
+#include "core/choice_text.h"
+
 namespace fastnorm {
 namespace {
 
-// A word of the lists, and its bit.
-struct Word {
-  std::string_view text;
-  uint8_t bit;
-};
-
-constexpr Word kWidths[] = {{"b16", NormKind::kB16}, {"f32", NormKind::kF32}};
-constexpr Word kSources[] = {{"plain", NormKind::kPlain}, {"add", NormKind::kAdd}};
-constexpr Word kStats[] = {{"rms", NormKind::kRms}, {"layer", NormKind::kLayer}};
-constexpr Word kWeights[] = {{"own_dtype", NormKind::kOwnDtype},
-                             {"f32_weights", NormKind::kF32Weights},
-                             {"any_weights", NormKind::kAnyWeights}};
-constexpr Word kOutputs[] = {{"y", NormKind::kY},
-                             {"per_tensor", NormKind::kPerTensor},
-                             {"per_row", NormKind::kPerRow},
-                             {"per_block", NormKind::kPerBlock}};
-constexpr Word kReaches[] = {{"aligned", NormKind::kAligned},
-                             {"unaligned", NormKind::kUnaligned},
-                             {"any_address", NormKind::kAnyAddress}};
-constexpr Word kAsks[] = {{"lean", NormKind::kLean},
-                          {"llama", NormKind::kLlama},
-                          {"full", NormKind::kFull},
-                          {"head_weights", NormKind::kHeadWeights}};
-constexpr Word kIndices[] = {{"rows", NormKind::kRows}, {"heads", NormKind::kHeads}};
-constexpr Word kFlavours[] = {{"full", static_cast<uint8_t>(Flavour::kFull)},
-                              {"lean", static_cast<uint8_t>(Flavour::kLean)},
-                              {"cached", static_cast<uint8_t>(Flavour::kCached)},
-                              {"streaming", static_cast<uint8_t>(Flavour::kStreaming)},
-                              {"shared", static_cast<uint8_t>(Flavour::kShared)}};
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
-// The text before `separator`, trimmed. `rest` then begins after the separator.
-std::string_view take(std::string_view* rest, char separator) {
-  const size_t end = rest->find(separator);
-  const std::string_view word = trimmed(rest->substr(0, end));
-  *rest = end == std::string_view::npos ? std::string_view{} : rest->substr(end + 1);
-  return word;
-}
-
-// One or more words. `bits` gets the bits of all of them.
-bool take_words(std::string_view* rest, std::span<const Word> words, uint8_t* bits) {
-  std::string_view all = take(rest, ',');
-  *bits = 0;
-  do {
-    const std::string_view wanted = take(&all, '|');
-    bool known = false;
-    for (const Word& word : words) {
-      if (word.text == wanted) *bits |= word.bit, known = true;
-    }
-    if (!known) return false;
-  } while (!all.empty());
-  return true;
-}
-
-// A number, `least` or more, or the word `name`, which stands for `named`.
-bool take_number(std::string_view* rest, std::string_view name, int64_t named, int64_t least,
-                 int64_t* value) {
-  const std::string_view word = take(rest, ',');
-  if (word == name) {
-    *value = named;
-    return true;
-  }
-  *value = 0;
-  for (const char c : word) {
-    if (c < '0' || c > '9' || *value > INT32_MAX) return false;
-    *value = *value * 10 + (c - '0');
-  }
-  return !word.empty() && *value >= least && *value <= INT32_MAX;
-}
+constexpr ChoiceWord kWidths[] = {{"b16", NormKind::kB16}, {"f32", NormKind::kF32}};
+constexpr ChoiceWord kSources[] = {{"plain", NormKind::kPlain}, {"add", NormKind::kAdd}};
+constexpr ChoiceWord kStats[] = {{"rms", NormKind::kRms}, {"layer", NormKind::kLayer}};
+constexpr ChoiceWord kWeights[] = {{"own_dtype", NormKind::kOwnDtype},
+                                   {"f32_weights", NormKind::kF32Weights},
+                                   {"any_weights", NormKind::kAnyWeights}};
+constexpr ChoiceWord kOutputs[] = {{"y", NormKind::kY},
+                                   {"per_tensor", NormKind::kPerTensor},
+                                   {"per_row", NormKind::kPerRow},
+                                   {"per_block", NormKind::kPerBlock}};
+constexpr ChoiceWord kReaches[] = {{"aligned", NormKind::kAligned},
+                                   {"unaligned", NormKind::kUnaligned},
+                                   {"any_address", NormKind::kAnyAddress}};
+constexpr ChoiceWord kAsks[] = {{"lean", NormKind::kLean},
+                                {"llama", NormKind::kLlama},
+                                {"full", NormKind::kFull},
+                                {"head_weights", NormKind::kHeadWeights}};
+constexpr ChoiceWord kIndices[] = {{"rows", NormKind::kRows}, {"heads", NormKind::kHeads}};
+constexpr ChoiceWord kFlavours[] = {{"full", static_cast<uint8_t>(Flavour::kFull)},
+                                    {"lean", static_cast<uint8_t>(Flavour::kLean)},
+                                    {"cached", static_cast<uint8_t>(Flavour::kCached)},
+                                    {"streaming", static_cast<uint8_t>(Flavour::kStreaming)},
+                                    {"shared", static_cast<uint8_t>(Flavour::kShared)}};
 
 bool parse_kind(std::string_view rest, NormKind* kinds) {
   return take_words(&rest, kWidths, &kinds->width) && take_words(&rest, kSources, &kinds->from) &&
@@ -105,21 +56,21 @@ bool parse_line(std::string_view rest, uint8_t width, NormChoice* line) {
       !take_number(&rest, "", 0, 1, &threads)) {
     return false;
   }
-  if (trimmed(rest.substr(0, rest.find(','))) == "kStreamed") {
-    take(&rest, ',');
+  if (trimmed_choice(rest.substr(0, rest.find(','))) == "kStreamed") {
+    take_word(&rest);
   } else if (!take_number(&rest, "kFit", NormPick::kFit, 1, &vectors)) {
     return false;
   }
   if (!take_number(&rest, "", 0, 1, &blocks)) return false;
-  flavour = trimmed(rest);
-  for (const Word& word : kFlavours) {
+  flavour = trimmed_choice(rest);
+  for (const ChoiceWord& word : kFlavours) {
     if (word.text != flavour) continue;
     *line = {vectors_of(static_cast<int32_t>(least_n), width),
              vectors_of(static_cast<int32_t>(most_n), width),
              static_cast<int32_t>(least_rows),
              static_cast<int32_t>(most_rows),
              {static_cast<int16_t>(threads), static_cast<int8_t>(vectors),
-              static_cast<int8_t>(blocks), static_cast<Flavour>(word.bit)},
+              static_cast<int8_t>(blocks), static_cast<Flavour>(word.bits)},
              ""};
     return least_n <= most_n && least_rows <= most_rows && threads <= kMaxThreads &&
            vectors <= kMaxVectors && blocks <= kMaxBlocks;
@@ -264,11 +215,8 @@ constinit const NormChoices kNormChoicesSm90 = choices_of(kListsSm90);
 constinit const NormChoices kNormChoicesDefault = choices_of(kListsDefault);
 
 bool parse_choice(std::string_view text, ParsedChoice* parsed) {
-  text = trimmed(text);
-  const size_t open = text.find('(');
-  if (open == std::string_view::npos || text.back() != ')') return false;
-  const std::string_view name = text.substr(0, open);
-  const std::string_view rest = text.substr(open + 1, text.size() - open - 2);
+  std::string_view rest;
+  const std::string_view name = take_name(text, &rest);
   parsed->is_kind = name == "KIND";
   if (parsed->is_kind) return parse_kind(rest, &parsed->kinds);
   if (name != "ROWS" && name != "TOKENS") return false;

@@ -36,16 +36,26 @@ bool turns_vectors(const NormBackwardDesc& d) {
   return h.rope_offset % elements == 0 && apart % elements == 0;
 }
 
+// Whether a kernel's registers can have so many columns, as whole vectors of T.
+bool has_vectors(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v, int64_t columns) {
+  const int64_t elements = kVectorBytes / dtype_bytes(d.dtype);
+  if (v.dtype != d.dtype || d.n % elements != 0 || columns > v.threads * v.vectors * elements)
+    return false;
+  return d.dy.dtype == d.dtype && d.dy_element_bytes != 0 && turns_vectors(d) && is_aligned(d.dy) &&
+         is_aligned(d.x);
+}
+
+// Whether these kernels compute a row's statistics where they are not given.
+bool has_statistics(const NormBackwardDesc& d) {
+  return !d.needs_statistics() || d.rstd ||
+         (!is_layer(d) && d.rounding != FASTNORM_ROUND_EVERY_STEP);
+}
+
 // Whether kernel `v` of kHeld can have a description's rows.
 bool can_hold(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) {
-  const int64_t elements = kVectorBytes / dtype_bytes(d.dtype);
-  if (v.dtype != d.dtype || d.n % elements != 0 || d.n > v.threads * v.vectors * elements)
-    return false;
-  if (d.dy.dtype != d.dtype || d.dy_element_bytes == 0 || !turns_vectors(d)) return false;
-  if (!is_aligned(d.dy) || !is_aligned(d.x) || !is_aligned(d.dx)) return false;
+  if (!has_vectors(d, v, d.n) || !is_aligned(d.dx)) return false;
   if (!v.any && (is_layer(d) || d.dbias)) return false;
-  const bool computes = d.needs_statistics() && !d.rstd && !d.of_heads.across_heads;
-  if (computes && (is_layer(d) || d.rounding == FASTNORM_ROUND_EVERY_STEP)) return false;
+  if (!d.of_heads.across_heads && !has_statistics(d)) return false;
   return !d.has_sums() || norm_backward_rows(d.shared_rows, d.n).lanes == v.rows;
 }
 
@@ -69,12 +79,19 @@ class Planner {
   // Whether kernel `index` can have the rows of all descriptions that do not come first.
   bool can_run(int32_t index) const {
     const NormHeadsBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
-    if (v.form == HeadsBackwardForm::kFold || v.dtype != dtype()) return false;
+    const bool has_rows = v.is_held() || v.form == HeadsBackwardForm::kGeneral;
+    if (!has_rows || v.dtype != dtype()) return false;
     for (int32_t i = 0; v.is_held() && i < call_.count; ++i) {
       const NormBackwardDesc& d = *call_.at[i];
       if (!call_.first[i] && d.shared_rows != 0 && !can_hold(d, v)) return false;
     }
     return true;
+  }
+
+  // Whether kernel `index` of kTokens can have the first launch.
+  bool can_begin(int32_t index) const {
+    const NormHeadsBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
+    return v.has_tokens() && holds_tokens(v);
   }
 
   // The least held kernel, else the general one.
@@ -91,14 +108,29 @@ class Planner {
     return best;
   }
 
-  fastnorm_status plan(int32_t rows_index, Error& error) {
+  // The kernel of the first launch: the least one of kTokens that holds the heads of each token,
+  // else the general one.
+  int32_t choose_first(int32_t general) const {
+    int32_t best = general;
+    for (size_t i = 0; i < table_.size(); ++i) {
+      const NormHeadsBackwardVariant &v = table_[i].variant,
+                                     &least = table_[static_cast<size_t>(best)].variant;
+      if (!can_begin(static_cast<int32_t>(i))) continue;
+      if (best == general || v.threads * v.vectors < least.threads * least.vectors)
+        best = static_cast<int32_t>(i);
+    }
+    return best;
+  }
+
+  // `first_index`: the kernel of the first launch; -1 = by choose_first().
+  fastnorm_status plan(int32_t rows_index, int32_t first_index, Error& error) {
     const int32_t general = find(HeadsBackwardForm::kGeneral),
                   fold = find(HeadsBackwardForm::kFold);
     FASTNORM_REQUIRE(rows_index >= 0 && general >= 0 && fold >= 0, FASTNORM_ERROR_INTERNAL,
                      "no kernel of norm_heads_backward for the call");
     plan_ = {};
     for (int32_t i = 0; i < call_.count; ++i) spread(i, call_.first[i] ? general : rows_index);
-    begin(general);
+    begin(first_index >= 0 ? first_index : choose_first(general));
     for (int32_t i = 0; i < call_.count; ++i) {
       if (tokens_of(i) != 0)
         add(i, HeadsBackwardRole::kTokens, static_cast<uint64_t>(tokens_of(i)));
@@ -135,6 +167,17 @@ class Planner {
         return static_cast<int32_t>(i);
     }
     return -1;
+  }
+
+  // Whether kernel `v` of kTokens can have all that the first launch has.
+  bool holds_tokens(const NormHeadsBackwardVariant& v) const {
+    for (int32_t i = 0; i < call_.count; ++i) {
+      const NormBackwardDesc& d = *call_.at[i];
+      if (call_.first[i]) return false;
+      if (tokens_of(i) == 0) continue;
+      if (!has_vectors(d, v, d.n * d.of_heads.heads) || !has_statistics(d)) return false;
+    }
+    return true;
   }
 
   uint64_t region(uint64_t bytes) {
@@ -240,7 +283,7 @@ fastnorm_status plan_norm_heads_gradients(const HeadsGradients& call, const Devi
                                           NormHeadsBackwardPlan* plan, Error& error) {
   Planner planner(call, facts, table, plan);
   FASTNORM_TRY(planner.check(error));
-  return planner.plan(planner.choose(), error);
+  return planner.plan(planner.choose(), -1, error);
 }
 
 fastnorm_status plan_norm_heads_gradients_for(const HeadsGradients& call, const DeviceFacts& facts,
@@ -249,9 +292,10 @@ fastnorm_status plan_norm_heads_gradients_for(const HeadsGradients& call, const 
                                               Error& error) {
   Planner planner(call, facts, table, plan);
   FASTNORM_TRY(planner.check(error));
-  FASTNORM_REQUIRE(planner.can_run(index), FASTNORM_ERROR_UNSUPPORTED,
+  const bool first = planner.can_begin(index);
+  FASTNORM_REQUIRE(first || planner.can_run(index), FASTNORM_ERROR_UNSUPPORTED,
                    "kernel %d cannot serve the call", index);
-  return planner.plan(index, error);
+  return first ? planner.plan(planner.choose(), index, error) : planner.plan(index, -1, error);
 }
 
 }  // namespace fastnorm

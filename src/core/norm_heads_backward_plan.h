@@ -17,6 +17,7 @@ enum class HeadsBackwardForm : uint8_t {
   kFold,     // the sums of blocks to dweight and dbias
   kGeneral,  // rows of any part, and what a token's heads share
   kHeld,     // aligned rows that registers hold, of parts that are alike
+  kTokens,   // what a token's heads share, of aligned heads that a block's registers hold together
 };
 
 // One kernel as data. The dtype of kFold means nothing.
@@ -25,13 +26,14 @@ struct NormHeadsBackwardVariant {
   HeadsBackwardForm form = HeadsBackwardForm::kFold;
   bool any = false;     // kHeld: LAYER and dbias, too; else RMS without dbias
   int16_t threads = 0;  // kHeld: of a row; else of a block
-  int8_t vectors = 0;   // kHeld: of 16 bytes that a thread holds of a row
+  int8_t vectors = 0;   // kHeld: of 16 bytes that a thread holds of a row; kTokens: of all heads
   int8_t rows = 1;      // kHeld: that a block has at once
   int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
 
   constexpr bool operator==(const NormHeadsBackwardVariant&) const = default;
 
   constexpr bool is_held() const { return form == HeadsBackwardForm::kHeld; }
+  constexpr bool has_tokens() const { return form == HeadsBackwardForm::kTokens; }
   constexpr int block_threads() const { return threads * rows; }
 };
 
@@ -122,7 +124,8 @@ fastnorm_status plan_norm_heads_gradients(const HeadsGradients& call, const Devi
                                           std::span<const NormHeadsBackwardEntry> table,
                                           NormHeadsBackwardPlan* plan, Error& error);
 
-// The same with the rows on kernel `index`, of kGeneral or kHeld. For tests.
+// The same with the rows on kernel `index`, of kGeneral or kHeld, or the first launch on one of
+// kTokens. For tests.
 // FASTNORM_ERROR_UNSUPPORTED if it cannot serve the call.
 fastnorm_status plan_norm_heads_gradients_for(const HeadsGradients& call, const DeviceFacts& facts,
                                               std::span<const NormHeadsBackwardEntry> table,

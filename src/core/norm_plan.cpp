@@ -47,7 +47,7 @@ struct Totals {
   uint64_t bytes_read = 0, bytes_written = 0;
 };
 
-// Unsigned: rows, and the weights of heads, may overlap each other.
+// Unsigned, since products may overflow: rows that overlap count more bytes than memory has.
 FASTNORM_HOT Totals totals_of(const NormDesc& d) {
   Totals sum;
   const auto rows = [&](const RowTensor& t, int64_t columns, uint64_t* alignment)
@@ -75,7 +75,7 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
   sum.bytes_read = rows(d.x, d.n, &sum.alignment) + rows(d.residual, d.n, &sum.alignment) +
                    weights(d.weight, d.weight_columns()) + weights(d.bias, d.bias_columns());
   sum.bytes_written = rows(d.y, d.n, &sum.alignment) + rows(d.residual_out, d.n, &sum.alignment);
-  uint64_t any = 0;  // these are not accessed by vectors, or codes_aligned() says how
+  uint64_t any = 0;  // not accessed by vectors; for codes see codes_aligned()
   if (d.mean || d.rstd)
     sum.bytes_written += rows(d.mean, d.groups(), &any) + rows(d.rstd, d.groups(), &any);
   if (d.has_stages) {
@@ -207,7 +207,7 @@ bool f32_weights(const NormDesc& d) {
 
 bool codes_aligned(const NormDesc& d, int vectors) {
   const QuantDesc& q = d.quant;
-  // What one 16-byte vector of a row becomes: n bytes are as many times that as the row is vectors.
+  // The bytes that the codes of one 16-byte vector of a row take.
   const auto bytes =
       static_cast<uint64_t>(q.code_bytes(vectors * (d.dtype == Dtype::kF32 ? 4 : 8)));
   uint64_t bits = reinterpret_cast<uintptr_t>(q.codes.data);
@@ -239,8 +239,8 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d) {
                                                                            : Beside::kAny;
 }
 
-// Without a residual, lean kernels with several rows per block know two indices of a row. Others
-// know one.
+// An index of a row is its place in one leading dimension. Lean kernels know one. Those without a
+// residual and with several rows per block know two.
 constexpr int kMaxLeanIndices = 2;
 
 FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
@@ -299,8 +299,8 @@ bool own_or_f32_weights(const NormDesc& d) {
   return fits(d.weight) && fits(d.bias);
 }
 
-// The CPU has kernels for the common case of all axes, with weight and bias of x's dtype or f32. It
-// also has one for everything.
+// The CPU has kernels for common calls, with weight and bias of x's dtype or f32, and kernels that
+// serve every call.
 NormKey cpu_key(const NormDesc& d, uint64_t bits) {
   const bool once =
       d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
@@ -423,7 +423,7 @@ FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, const Nor
   const NormKey key = chosen.key;
   const NormKind::Ask ask = static_cast<NormKind::Ask>(chosen.kind.ask);
   const bool several = rows_per_block(tile) > 1;
-  // Lean kernels with one row per block know one index of it.
+  // Lean kernels with one row per block know one index of a row.
   const bool may_be_lean =
       (ask == NormKind::kLean || ask == NormKind::kLlama) && (d.outer_rank == 1 || several);
   const Flavour flavour = chosen.line->pick.flavour;

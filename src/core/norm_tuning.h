@@ -1,46 +1,60 @@
-// Choices measured on one GPU, which take precedence over the library's. A pure function of a
-// file's text and of a table: it reads no file. Tuning never changes results: every tile of a key
-// gives the same bits.
-//
-// The text, line by line. Empty lines and lines that begin with # do not count:
-//   fastnorm tuning 2
-//   library 0.1.0                       the version that has these kernels
-//   arch sm_90
-//   KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)
-//   ROWS(4096, 4096, 129, 512, 256, kFit, 1, cached)
-//
-// KIND and ROWS are those of the library's lists, see norm_choice.h. The lists are for rows with
-// one index. Query and key heads keep the library's choice, which serves both.
+// Choices of the forward that were measured on one GPU (tuning.h). The lists are for rows with one
+// index. Query and key heads keep the library's choice, which serves both.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "core/error.h"
 #include "core/norm_plan.h"
+#include "core/tuned_lines.h"
 
 namespace fastnorm {
 
 class NormTuning {
  public:
-  // Reads `text`. Errors name the line. `table` is that of `arch`. A kernel whose cluster a device
-  // with these facts cannot schedule is left out.
-  static fastnorm_status read(std::string_view text, const char* library,
-                              std::span<const NormEntry> table, const DeviceFacts& facts,
-                              NormTuning* tuning, Error& error);
+  class Reader;
 
   // The line for calls of a kind, or nullptr. It lives as long as this object.
-  const NormChoice* find(NormKind kind, int64_t vectors, int64_t rows) const;
+  const NormChoice* find(NormKind kind, int64_t vectors, int64_t rows) const {
+    return lines_.find(kind.number(), vectors, rows);
+  }
 
   size_t size() const { return lines_.size(); }
 
  private:
-  class Reader;
+  TunedLines<NormPick> lines_;
+};
 
-  std::vector<int32_t> kinds_;     // kind of each line, ascending
-  std::vector<NormChoice> lines_;  // of one kind in the order of find_choice()
+// The family's lines of a tuning file, one after another. A kernel whose cluster a device with
+// these facts cannot schedule is left out.
+class NormTuning::Reader {
+ public:
+  static constexpr const char* kLines =
+      "KIND(width, source, statistic, weights, output, reach, ask, index) or ROWS(least n, most n, "
+      "least rows, most rows, threads, vectors, blocks, flavour)";
+
+  Reader(std::span<const NormEntry> table, const DeviceFacts& facts)
+      : table_(table), facts_(facts) {}
+
+  // False if the text is no KIND line of the family.
+  bool read_kind(std::string_view text) { return parse_choice(text, &parsed_) && parsed_.is_kind; }
+  fastnorm_status check_kind(const TuningLine& line, Error& error) const;
+  // False if the text is no line of choices.
+  bool read_choice(std::string_view text) {
+    return parse_choice(text, &parsed_) && !parsed_.is_kind;
+  }
+  fastnorm_status add_choice(const TuningLine& line, Error& error);
+  fastnorm_status finish(NormTuning* tuning, Error& error);
+
+ private:
+  fastnorm_status has_kernels(const NormKind& kind, const TuningLine& line, Error& error) const;
+
+  std::span<const NormEntry> table_;
+  const DeviceFacts& facts_;
+  ParsedChoice parsed_;
+  NormTuning tuning_;
 };
 
 }  // namespace fastnorm

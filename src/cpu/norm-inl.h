@@ -124,7 +124,7 @@ FASTNORM_INLINE Statistics apply_and_read_next(
     const NormParams& p, const Row& row, const RowSource<Slots>& source, Statistics of_row,
     const Row& next, const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
   using T = typename Slots::T;
-  // Far enough ahead for memory to answer. Past the end of a row it is the row after.
+  // Far enough ahead to hide memory's latency. Past the end of a row it is the row after.
   constexpr int64_t kBytesAhead = 16384;
   const RowAffine<Slots, Weights> affine(p, row, of_row, rounding);
   const ApplyPair<Slots, RowAffine<Slots, Weights>, Streamed> apply{
@@ -243,9 +243,9 @@ FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t 
 
 // ---- Sink::kQuant: the row in chunks of f32 values, which are then quantised.
 
-// Applies weight and bias to the elements [i, i + count). kStore also stores them. Collects the
-// values to be quantised in order, with zeros behind them. Returns how many values there are, and
-// how many with zeros.
+// Applies weight and bias to the elements [i, i + count), and with kStore stores the results. Puts
+// the values to be quantised into `values`, in order, and pads them with zeros. Returns the number
+// of values with the padding.
 template <bool kStore, class Slots, class Weights, class Sink>
 FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSource<Slots>& source,
                                 const RowAffine<Slots, Weights>& affine, const Sink& sink,
@@ -327,8 +327,8 @@ void quantise_rows(const NormParams& p, int64_t begin, int64_t end) {
     const QuantRow out = {r, cursor.at(p.quant.codes), cursor.at(p.quant.scale)};
     Row row = cursor.row;
     cursor.next();
-    // Without a next row, the row itself. With a condition inside, compilers split the loop in two,
-    // and these may differ in the sign of a NaN.
+    // The last row is its own next row. A condition in quantise_row() would let compilers split the
+    // loop in two, and the halves may differ in the sign of a NaN.
     const Row& next = p.prefetch && r + 1 != end ? cursor.row : row;
     row.next_x = next.x;
     row.next_residual = next.residual;
@@ -343,7 +343,7 @@ template <size_t kIndex>
 void kernel(const NormParams& p, int64_t begin, int64_t end) {
   constexpr NormKey kKey = kNormTable[kIndex].key;
   if constexpr (kKey.sink == Sink::kQuant) {
-    // Either weight and bias of x's dtype with nothing rounded in between, or everything.
+    // One loop is for weight and bias of x's dtype and no rounding in between, one for any call.
     constexpr OperandType kElement = OperandType::kElement,
                           kBias = kKey.stat == Stat::kLayer ? kElement : OperandType::kAbsent;
     if (p.plain && p.weight_type == kElement && p.bias_type == kBias) {

@@ -1,9 +1,9 @@
-// Backward rows with a branch: x is the sum of a residual and a branch, which may have a norm of its
-// own.
+// Backward rows with a branch: x is the sum of a residual and a branch. The branch may have a norm
+// of its own.
 //
 // What the formulas need of x's row comes from one function, in the order of the columns: dy, the
-// normalised x and r. Each pass calls it again. So the branch's arithmetic is compiled once for each
-// dtype that orders sums along a row of the branch, whatever x's dtype is.
+// normalised x and r. Each pass calls it again. So the branch's arithmetic is compiled once for
+// each dtype that orders sums along a row of the branch, whatever x's dtype is.
 #pragma once
 
 #include "cpu/norm_backward-inl.h"

@@ -530,16 +530,95 @@ def test_bench(program):
             + statistics * 4 * r["rows"],
         )
         cases.check(f"{name}: times", r["median_us"] > 0 and r["copy_us"] > 0, r)
-    for command in (["--output", "tuned"], ["--csv", "times.csv"]):
-        program.expect(
-            f"tune {command[0]} of the backward",
-            USAGE,
-            "tune",
-            "--op",
-            "rms_backward",
-            *command,
-            says="rms_backward",
-        )
+    program.expect(
+        "bench dx alone",
+        SUCCESS,
+        "bench",
+        "--shape",
+        "64x256",
+        "--op",
+        "rms_dx,add_dx,layer_dx",
+        "--repeats",
+        "1",
+        "--json",
+        path,
+    )
+    results = json.loads(path.read_text())["results"]
+    cases.equal(
+        "bench dx alone: bytes",
+        [r["bytes_moved"] for r in results],
+        [64 * (tensors * 512 + values * 4) for tensors, values in ((3, 1), (4, 1), (3, 2))],
+    )
+
+
+def test_tuning(program):
+    """What can be seen of tuning without a GPU: the file, and which kernels it leads to."""
+    path, cases = program.work / "backward.tuning", program.cases
+    version = program.expect("--version", SUCCESS, "--version").split()[-1]
+    head = f"fastnorm tuning 2\nlibrary {version}\narch sm_90\n"
+    path.write_text(
+        head + "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 512, 2, 1, 1, 1, 3)\n"
+        "KIND(alone, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 1, 0)\n"
+    )
+
+    def explained(rows, *options):
+        shape = ("--shape", f"{rows},4096", "--dtype", "bf16", "--device", "sm_90")
+        name = f"explain {rows} rows {' '.join(map(str, options))}"
+        return program.json(name, "explain", "--backward", *shape, *options)
+
+    tuned = explained(64, "--tuning", path)
+    cases.equal(
+        "tuning: the file's kernel and list",
+        (tuned["kernel"], tuned["kind"], tuned["choice"]),
+        (
+            "norm_backward bf16 rms persistent 512x2 1x1x3",
+            "KIND(many, bf16, rms, plain)",
+            "a line of the tuning file",
+        ),
+    )
+    cases.equal(
+        "tuning: dx alone has its own line",
+        explained(64, "--no-dweight", "--tuning", path)["kernel"],
+        "norm_backward bf16 rms few 256x4 1x1x0",
+    )
+    cases.equal(
+        "tuning: other rows keep theirs",
+        explained(65, "--tuning", path)["kernel"],
+        explained(65)["kernel"],
+    )
+    path.write_text(
+        head + "KIND(many, bf16, rms, plain)\nROWS(4096, 8192, 1, 64, 512, 1, 1, 1, 2, 1)\n"
+    )
+    program.expect(
+        "tuning: a kernel that does not hold the rows",
+        FAILURE,
+        "explain",
+        "--backward",
+        "--shape",
+        "64,4096",
+        "--device",
+        "sm_90",
+        "--tuning",
+        path,
+        says=("options.tuning_file, line 5", "for KIND(many, bf16, rms, plain) with 1 rows of"),
+    )
+    for device, op, says in (("cpu", "rms_backward", "not cuda:N"), ("cuda:0", "gated", "gated")):
+        for command in (["--output", "tuned"], ["--csv", "times.csv"]):
+            program.expect(
+                f"tune {command[0]} of {op} on {device}",
+                USAGE,
+                "tune",
+                "--op",
+                op,
+                "--device",
+                device,
+                *command,
+                says=says,
+            )
+    cases.check(
+        "tune: nothing was written",
+        not any((program.work / name).exists() for name in ("tuned", "times.csv")),
+    )
 
 
 def test(program):
@@ -549,6 +628,7 @@ def test(program):
     test_refused(program, rng)
     test_explain(program)
     test_bench(program)
+    test_tuning(program)
 
 
 main(test)

@@ -93,7 +93,8 @@ class TuneCsvTest : public ::testing::Test {
       {"rms", "bf16", 1, 4096},     {"layer", "bf16", 64, 4096},
       {"add", "bf16", 64, 8192},    {"layer", "f16", 64, 8192},
       {"rms_fp8", "bf16", 1, 1024}, {"add_fp8", "bf16", 16, 1024},
-      {"layer_f32", "bf16", 1, 64}, {"rms_row_fp8", "bf16", 4096, 4096}};
+      {"layer_f32", "bf16", 1, 64}, {"rms_backward", "bf16", 64, 4096},
+      {"rms_dx", "bf16", 64, 4096}, {"rms_row_fp8", "bf16", 4096, 4096}};
   size_t timings_ = 0, prepared_ = 0;
   bool dropped_ = false;
 };
@@ -117,6 +118,13 @@ TEST_F(TuneCsvTest, EveryKernelHasALine) {
   EXPECT_EQ(found[0][kKind], "b16 plain rms own_dtype y aligned lean rows");
   EXPECT_EQ(found[0][kKernel], planner_.choice(cases_[0]));
   EXPECT_EQ(found.back()[kKind], "b16 plain rms own_dtype per_row aligned lean rows");
+  for (const auto& line : found) {
+    if (line[kOp] == "rms_backward" && line[kKernel] == planner_.choice(cases_[7])) {
+      EXPECT_EQ(line[kKind], "few bf16 rms plain");
+    } else if (line[kOp] == "rms_dx") {
+      EXPECT_EQ(line[kKind], "alone bf16 rms plain");
+    }
+  }
 }
 
 // The first timing of a run, which takes 1 us here, is in no line.

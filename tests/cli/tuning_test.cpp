@@ -200,11 +200,73 @@ TEST(Tuning, WritesRulesThatContextsTake) {
   EXPECT_EQ(kernel_with(rules, {"rms", "bf16", 3, 4088}), many);
 }
 
+// A backward pass is measured on kernels of every form. A rule's job follows from the form, and
+// from what the call wants.
+TEST(Tuning, TheBackwardPassHasRulesOfItsOwn) {
+  const BenchCase sums = {"rms_backward", "bf16", 64, 4096}, dx = {"rms_dx", "bf16", 64, 4096},
+                  add = {"add_backward", "bf16", 64, 16384}, odd = {"layer_dx", "f16", 64, 4097};
+  const std::string few = "norm_backward bf16 rms few 256x4 1x1x0",
+                    many = "norm_backward bf16 rms persistent 512x1 1x2x1",
+                    cluster = "norm_backward bf16 rms add persistent 512x2x2 1x1x3",
+                    general = "norm_backward bf16 rms rows 32";
+  for (const std::string& kernel :
+       {few, many, general, std::string("norm_backward bf16 rms rows 256")})
+    EXPECT_TRUE(set_of(planner().kernels(sums)).contains(kernel)) << kernel;
+  EXPECT_EQ(tuning_rule(1, 64, sums, few),
+            "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 1, 0)\n");
+  EXPECT_EQ(tuning_rule(65, kAllRows, sums, many),
+            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 65, kAll, 512, 1, 1, 1, 2, 1)\n");
+  EXPECT_EQ(tuning_rule(1, 64, add, cluster),
+            "KIND(many, bf16, rms, add)\nROWS(16384, 16384, 1, 64, 512, 2, 2, 1, 1, 3)\n");
+  EXPECT_EQ(tuning_rule(1, 64, sums, general),
+            "KIND(any, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 32, 0, 1, 4, 1, 0)\n");
+  EXPECT_EQ(tuning_rule(1, 64, dx, few),
+            "KIND(alone, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 1, 0)\n");
+  // dx alone reads each row once on the kernels for few rows: where they are, others do not count.
+  for (const std::string& kernel : planner().kernels(dx))
+    EXPECT_NE(kernel.find(" few "), std::string::npos) << kernel;
+  EXPECT_EQ(planner().kernels(odd), (std::vector<std::string>{"norm_backward f16 layer rows 256",
+                                                              "norm_backward f16 layer rows 32"}));
+}
+
+TEST(Tuning, RulesOfTheBackwardPassMakeAFile) {
+  const auto found = [](const std::string& op, int64_t rows, const std::string& choice,
+                        const std::string& best) {
+    return Finding{{op, "bf16", rows, 4096}, choice, best, 2, 1};
+  };
+  const std::string few = "norm_backward bf16 rms few 256x2 1x2x0",
+                    many = "norm_backward bf16 rms persistent 512x1 1x2x1";
+  const std::string rules =
+      tuning_rules({found("rms_backward", 64, few, many), found("rms_backward", 512, few, few),
+                    found("rms_backward", 8192, many, few)});
+  EXPECT_EQ(rules,
+            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 512, 1, 1, 1, 2, 1)\n"
+            "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 513, kAll, 256, 2, 1, 1, 2, 0)\n");
+  const auto kernel = [&](int64_t rows) {
+    return kernel_with(rules, {"rms_backward", "bf16", rows, 4096});
+  };
+  EXPECT_EQ(kernel(1), many);
+  EXPECT_EQ(kernel(64), many);
+  EXPECT_EQ(kernel(65), planner().choice({"rms_backward", "bf16", 65, 4096}));
+  EXPECT_EQ(kernel(100000), few);
+  // The forward's rules and these share a file.
+  const Finding forward = {{"rms", "bf16", 4096, 4096},
+                           planner().choice({"rms", "bf16", 4096, 4096}),
+                           "bf16 plain rms once store vector 256x4",
+                           2,
+                           1};
+  const std::string both = tuning_rules({forward, found("rms_backward", 64, few, many)});
+  EXPECT_EQ(kernel_with(both, forward.c), forward.best);
+  EXPECT_EQ(kernel_with(both, {"rms_backward", "bf16", 1, 4096}), many);
+}
+
 // The shapes that are measured by default: rules for the last kernel of each make a file, and every
 // case gets its kernel by it.
 TEST(Tuning, EveryKernelThatIsMeasuredCanBeHad) {
   std::vector<Finding> findings;
-  for (const std::string& op : bench_ops()) {
+  std::vector<std::string> ops = bench_ops();
+  for (const std::string& op : backward_ops()) ops.push_back(op);
+  for (const std::string& op : ops) {
     for (const int64_t n : {64, 500, 1024, 4096, 5001, 14336, 16384, 65536}) {
       if (op == "rms_nvfp4" && n % 2 != 0) continue;  // which the library refuses
       for (const int64_t rows : {1, 128, 1024, 4096}) {

@@ -119,7 +119,7 @@ class Runner:
         shutil.copytree(ROOT / "bench", self.tree / "bench")
         if build:
             (self.tree / "build").symlink_to(build)
-            (self.tree / "before.so").symlink_to(build / "src" / "libfastnorm.so.0")
+            shutil.copy(build / "src" / "libfastnorm.so.0", self.tree / "before.so")
         shutil.copy(ROOT / "bench" / "results" / "h200_compare.csv", self.tree / "run.csv")
         shutil.copy(ROOT / "bench" / "results" / "h200_grid.csv", self.tree / "grid.csv")
         self.has_gpu = shutil.which("nvidia-smi") is not None

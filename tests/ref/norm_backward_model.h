@@ -12,7 +12,7 @@
 
 namespace fastnorm::ref {
 
-// The forward's addition of a branch to a residual; x is the stored sum.
+// The forward's addition of a branch to a residual; x is its stored residual_out.
 struct NormBackwardBranch {
   bool normalise = false;  // branch_norm; otherwise the fields up to `rounded` do not count
   Kind kind = Kind::kRms;

@@ -29,6 +29,7 @@ def test_kernels(cases):
         "void norm_backward_kernel<1ul>(NormBackwardParams)": "norm_backward",
         "void held_norm_heads_backward_kernel<90, 1u>(P)": "norm_heads_backward",
         "void fold_norm_heads_backward_kernel<90, 1u>(P)": "norm_heads_backward",
+        "void tokens_norm_heads_backward_kernel<90, 1u>(P)": "norm_heads_backward",
         "void held_heads_kernel<90, 1u>(HeldHeadsParams)": "norm_heads",
         "void something<1>()": "other",
     }

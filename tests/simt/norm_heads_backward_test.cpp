@@ -117,6 +117,24 @@ TEST(SimtNormHeadsBackward, ManyRowsEqualTheModel) {
     run_chosen(seed, GradientCallKind::kAlignedMany, 2);
 }
 
+// Tokens of many columns, on each kernel that holds the first launch.
+TEST(SimtNormHeadsBackward, WideTokensEqualTheModel) {
+  std::vector<int> calls(table().size());
+  for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) {
+    Described described(seed, GradientCallKind::kAlignedWide);
+    NormHeadsBackwardPlan plan;
+    Error error;
+    ASSERT_EQ(plan_norm_heads_gradients(described.gradients, facts(), table(), &plan, error),
+              FASTNORM_OK)
+        << error.text;
+    if (plan.launches == 0) continue;
+    ++calls[static_cast<size_t>(plan.steps[0].index)];
+    described.run(plan);
+  }
+  for (size_t i = 0; i < table().size(); ++i)
+    EXPECT_TRUE(calls[i] > 0 || !table()[i].variant.has_tokens()) << table()[i].name;
+}
+
 // Each kernel that has rows, with several calls that it can serve.
 TEST(SimtNormHeadsBackward, EveryKernelEqualsTheModel) {
   constexpr int kCalls = 4;
@@ -136,7 +154,12 @@ TEST(SimtNormHeadsBackward, EveryKernelEqualsTheModel) {
           plan_norm_heads_gradients_for(described.gradients, facts(), table(),
                                         static_cast<int32_t>(i), &plan, error) != FASTNORM_OK)
         continue;
-      if (plan.launches == 0 || plan.entry != &table()[i]) continue;
+      // A kernel of kTokens has the first launch, if the call needs one; others have the rows.
+      const bool first = table()[i].variant.has_tokens();
+      if (plan.launches == 0 ||
+          (first ? plan.steps[0].index != static_cast<int32_t>(i) : plan.entry != &table()[i])) {
+        continue;
+      }
       described.run(plan);
       ++calls[i];
       done = false;

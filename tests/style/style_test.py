@@ -264,15 +264,6 @@ def check_tables(cases):
 
 
 PROSE_COLUMNS = 100
-# Files whose lines are cut when the features that change them are merged.
-NOT_YET = [
-    "bindings/go/norm_backward.go",
-    "bindings/go/norm_backward_test.go",
-    "bindings/java/src/main/java/dev/fastnorm/NormBackward.java",
-    "bindings/java/src/test/java/dev/fastnorm/CompletenessTest.java",
-    "bindings/java/src/test/java/dev/fastnorm/NormBackwardTest.java",
-    "bindings/rust/fastnorm/src/norm_backward.rs",
-]
 # (lines, words) that a page may have.
 PAGE_LIMITS = {"README.md": (200, 1500), "bench/README.md": (200, 2500)}
 
@@ -299,8 +290,7 @@ def check_pages(cases, files, texts):
                     f"{name}: the link {link}", (path.parent / link).exists(), "leads to no file"
                 )
         long = [n for n, line in prose_lines(text) if len(line) > PROSE_COLUMNS]
-        if name not in NOT_YET:
-            cases.check(f"{name}: at most {PROSE_COLUMNS} columns", not long, f"lines {long[:5]}")
+        cases.check(f"{name}: at most {PROSE_COLUMNS} columns", not long, f"lines {long[:5]}")
     for name, limits in PAGE_LIMITS.items():
         text = texts[ROOT / name]
         size = (text.count("\n"), len(text.split()))
@@ -348,7 +338,7 @@ def check_columns(cases, files, texts):
     looked = 0
     for path in files:
         name = str(path.relative_to(ROOT))
-        if texts[path] is None or is_in(name, [*NOT_YET, *NO_PROSE[2:], "tests/abi/old"]):
+        if texts[path] is None or is_in(name, [*NO_PROSE[2:], "tests/abi/old"]):
             continue
         if path.suffix not in CODE and not texts[path].startswith("#!"):
             continue
@@ -358,8 +348,6 @@ def check_columns(cases, files, texts):
         long = long_lines(texts[path].splitlines())
         cases.check(f"{name}: at most {COLUMNS} columns", not long, f"lines {long[:5]}")
     cases.check("columns of code were looked at", looked > 150, looked)
-    for name in NOT_YET:
-        cases.skip(f"prose and columns of {name}", "not yet cut")
 
 
 def check_recipes(cases, texts):
@@ -386,11 +374,7 @@ def check_prose(cases, files, texts):
     looked = dict.fromkeys(folders, 0)
     for path in files:
         name = str(path.relative_to(ROOT))
-        if (
-            texts[path] is None
-            or is_in(name, [*NOT_YET, *NO_PROSE])
-            or path.parent.name == "corpus"
-        ):
+        if texts[path] is None or is_in(name, NO_PROSE) or path.parent.name == "corpus":
             continue
         pieces = list(prose.paragraphs(path, texts[path]))
         if path.suffix == ".md":

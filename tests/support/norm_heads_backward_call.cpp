@@ -48,7 +48,9 @@ RandomHeadsBackwardCall::RandomHeadsBackwardCall(uint64_t seed, ref::Order order
   if (aligned()) {
     const int64_t whole[] = {0, 16, 32, 64, 128}, widths[] = {64, 128, 256, 512};
     if (type_ == Type::kF32) type_ = Type::kBF16;
-    tokens_ = kind == GradientCallKind::kAligned ? random_.below(40) : 1100;
+    tokens_ = kind == GradientCallKind::kAligned       ? random_.below(40)
+              : kind == GradientCallKind::kAlignedWide ? 1 + random_.below(5)
+                                                       : 1100;
     rope_dim_ = random_.of(whole);
     width_ = random_.of(widths);
   }
@@ -95,9 +97,10 @@ void RandomHeadsBackwardCall::make_part() {
   p.n = columns_of_part();
   p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(4);
   if (kind_ == GradientCallKind::kAlignedMany && table_heads_ == 0) p.heads = 4;
+  if (wide() && table_heads_ == 0) p.heads = 1 + random_.below(8192 / width_);
   p.norm.dtype = p.norm.x_dtype = type_;
   make_dy(p);
-  if (plain() || !random_.one_in(4)) make_norm(p);
+  if (plain() || wide() || !random_.one_in(4)) make_norm(p);
   if (!plain() && rope_dim_ <= p.n && random_.one_in(2)) make_rope(p);
   if (p.dx_place == DxPlace::kOwn) p.dx = make_rows(p, type_);
   parts_.push_back(std::move(p));
@@ -119,7 +122,7 @@ void RandomHeadsBackwardCall::make_dy(BackwardCallPart& p) {
 void RandomHeadsBackwardCall::make_norm(BackwardCallPart& p) {
   ref::NormBackwardOptions& o = p.norm;
   p.args.flags |= FASTNORM_NORM_HEADS_NORM;
-  if (!plain() && random_.one_in(3)) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  if (wide() || (!plain() && random_.one_in(3))) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
   o.kind = random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
   o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
   o.eps = 1e-5f;

@@ -43,6 +43,7 @@ enum class GradientCallKind {
   kMany,         // every option, several hundred tokens
   kAligned,      // what kernels that hold rows in registers can serve
   kAlignedMany,  // such, with more rows than the lanes of the row order
+  kAlignedWide,  // such, of tokens with up to 8192 columns, whose heads share a statistic
 };
 
 class RandomHeadsBackwardCall {
@@ -66,6 +67,7 @@ class RandomHeadsBackwardCall {
  private:
   bool plain() const { return kind_ == GradientCallKind::kPlain; }
   bool many() const { return kind_ == GradientCallKind::kMany; }
+  bool wide() const { return kind_ == GradientCallKind::kAlignedWide; }
   bool aligned() const { return kind_ >= GradientCallKind::kAligned; }
   int64_t gap(int64_t most) { return random_.below(most); }
   int64_t shift() { return random_.one_in(4) ? random_.below(8) : 0; }

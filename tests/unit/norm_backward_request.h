@@ -112,7 +112,7 @@ inline BackwardRequest gated_backward_request(std::vector<int64_t> shape, fastno
   return r;
 }
 
-// The same with a branch that has a LayerNorm, a residual gate, a scale, and all of their gradients.
+// The same with a branch, its LayerNorm, a residual gate, a scale, and all of their gradients.
 inline BackwardRequest branch_backward_request(std::vector<int64_t> shape, fastnorm_dtype_id dtype,
                                                fastnorm_norm_kind kind = FASTNORM_NORM_LAYER) {
   BackwardRequest r = backward_request(shape, dtype, kind);

@@ -185,6 +185,43 @@ TEST(NormHeadsBackwardPlan, FirstLaunch) {
   EXPECT_EQ(plan.steps[2].count, 4) << "dweight and dbias of two parts";
 }
 
+// What a token's heads share runs on the least kernel that holds them, else on the general one.
+TEST(NormHeadsBackwardPlan, FirstLaunchOfHeldTokens) {
+  const auto kernel = [](int64_t heads, auto change) {
+    BackwardHeadsRequest r = plain_request();
+    r.parts.resize(1);
+    BackwardHeadsPart& p = r.parts[0];
+    for (auto* t : {&p.dy, &p.x, &p.dx}) (*t)->shape = {7, heads, 128}, (*t)->strides.clear();
+    p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+    p.weight->shape = p.dweight->shape = {heads, 128};
+    change(r, p);
+    const NormHeadsBackwardPlan plan = Split(r).plan(cuda::kSm90);
+    EXPECT_EQ(plan.launches, 3);
+    EXPECT_EQ(plan.steps[0].blocks, 7u);
+    return std::string(
+        cuda::norm_heads_backward_table(cuda::kSm90)[static_cast<size_t>(plan.steps[0].index)]
+            .name);
+  };
+  const auto as_it_is = [](BackwardHeadsRequest&, BackwardHeadsPart&) {};
+  const std::string name = "norm_heads_backward bf16 ", general = name + "general";
+  EXPECT_EQ(kernel(8, as_it_is), name + "tokens 128x1");
+  EXPECT_EQ(kernel(9, as_it_is), name + "tokens 128x2");
+  EXPECT_EQ(kernel(32, as_it_is), name + "tokens 256x2");
+  EXPECT_EQ(kernel(40, as_it_is), name + "tokens 256x3");
+  EXPECT_EQ(kernel(64, as_it_is), name + "tokens 512x2");
+  EXPECT_EQ(kernel(65, as_it_is), general);
+  EXPECT_EQ(kernel(8, [](auto&, auto& p) { p.dy->dtype = FASTNORM_DTYPE_F32; }), general);
+  EXPECT_EQ(kernel(8, [](auto&, auto& p) { p.x->byte_offset = 8; }), general);
+  EXPECT_EQ(kernel(8, [](auto&, auto& p) { p.args.kind = FASTNORM_NORM_LAYER; }), general)
+      << "statistics of LAYER that are computed again";
+  EXPECT_EQ(kernel(8,
+                   [](auto& r, auto&) {
+                     r.args.rope_dim = 24;
+                     r.cos->shape[1] = r.sin->shape[1] = 12;
+                   }),
+            general);
+}
+
 TEST(NormHeadsBackwardPlan, RowNumbersHave31Bits) {
   Split split(plain_request());
   split.parts[1].rows = int64_t{1} << 31;

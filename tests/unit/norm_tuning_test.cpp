@@ -1,13 +1,15 @@
-// Tuning files: what they may contain, and how planning uses it.
+// Tuning files: what they may contain for the forward, and how planning uses it.
 #include "core/norm_tuning.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "core/tuning.h"
 #include "cuda/arch.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/table.h"
+#include "cuda/norm_backward/table.h"
 #include "unit/norm_request.h"
 
 namespace fastnorm::test {
@@ -21,7 +23,11 @@ std::span<const NormEntry> table() { return cuda::norm_table(cuda::kSm90); }
 
 fastnorm_status read(const std::string& text, NormTuning* tuning, Error& error,
                      const DeviceFacts& facts = gpu()) {
-  return NormTuning::read(text, "1.2.3", table(), facts, tuning, error);
+  Tuning both;
+  const fastnorm_status status = read_tuning(
+      text, "1.2.3", {table(), cuda::norm_backward_table(cuda::kSm90)}, facts, &both, error);
+  *tuning = both.norm;
+  return status;
 }
 
 NormTuning tuning_of(const std::string& rules, const DeviceFacts& facts = gpu()) {
@@ -76,6 +82,7 @@ TEST(NormTuning, SaysWhatIsWrongAndWhere) {
   expect_refused(kHead + "KIND(b16, plain, rms, own_dtype, y, aligned, lean, heads)\n",
                  "line 4 is for heads; required: rows");
   expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 96, kFit, 1, lean)\n", "line 5");
+  expect_refused(kHead + kRms + "ROWS(, 4096, 1, 1, 256, kFit, 1, lean)\n", "line 5");
   expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 16, kFit, 1, lean)\n",
                  "required: a kernel that sm_90 has for rows of 512 vectors");
   // A lean kernel reads all vectors except the last, whether the row has them or not.

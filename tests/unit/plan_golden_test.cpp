@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 
 #include "core/norm_plan.h"
 #include "cuda/norm/table.h"
+#include "unit/golden.h"
 #include "unit/norm_request.h"
 
 namespace fastnorm::test {
@@ -129,29 +128,7 @@ std::string all_plans() {
   return out.str();
 }
 
-TEST(PlanGoldens, AsRecorded) {
-  const std::string path = std::string(UNIT_TEST_DATA) + "/norm_plans.txt";
-  const std::string now = all_plans();
-  if (std::getenv("GTEST_UPDATE") != nullptr) {
-    std::ofstream(path) << now;
-    std::printf("wrote %s\n", path.c_str());
-    return;
-  }
-  std::ifstream file(path);
-  ASSERT_TRUE(file) << path << " is missing; unit_test --update writes it";
-  std::istringstream lines(now);
-  std::string recorded, line;
-  int number = 0, different = 0;
-  while (std::getline(lines, line)) {
-    ++number;
-    if (!std::getline(file, recorded)) recorded = "(nothing)";
-    if (recorded == line || ++different > 20) continue;
-    ADD_FAILURE() << "line " << number << "\nrecorded " << recorded << "\nnow      " << line;
-  }
-  EXPECT_EQ(different, 0) << "if the new plans are meant, unit_test --update records them";
-  EXPECT_FALSE(std::getline(file, recorded)) << "more lines are recorded than plans made";
-  EXPECT_GT(number, 1000);
-}
+TEST(PlanGoldens, AsRecorded) { expect_recorded("norm_plans.txt", all_plans(), 1000); }
 
 }  // namespace
 }  // namespace fastnorm::test

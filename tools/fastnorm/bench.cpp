@@ -46,8 +46,9 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
 std::pair<Timing, bool> time_case(const Machine& machine, const BenchCase& c, int repeats,
                                   int threads) {
   if (c.is_backward()) {
-    const BackwardMemory memory(machine, c);
-    return {time_calls(machine, memory.calls(), repeats, threads), memory.calls().cold};
+    BackwardMemory memory(machine, c);
+    const TimedCalls calls = memory.calls(machine);
+    return {time_calls(machine, calls, repeats, threads), calls.cold};
   }
   const CaseMemory memory(machine, c);
   return {time_workload(machine, memory.workload(), repeats, threads), memory.workload().cold};

@@ -54,6 +54,12 @@ size_t bytes_of(fastnorm_dtype dtype, const std::vector<int64_t>& shape) {
   return bytes;
 }
 
+size_t backward_tensors(const BenchCase& c) { return c.adds() ? 4 : 3; }
+
+size_t values_stride(const BenchCase& c) {
+  return aligned(bytes_of(fastnorm_dtype_of(FASTNORM_DTYPE_F32), {c.rows}));
+}
+
 }  // namespace
 
 std::vector<std::string> bench_ops() {
@@ -64,7 +70,7 @@ std::vector<std::string> bench_ops() {
 }
 
 std::vector<std::string> backward_ops() {
-  return {"rms_backward", "add_backward", "layer_backward"};
+  return {"rms_backward", "add_backward", "layer_backward", "rms_dx", "add_dx", "layer_dx"};
 }
 
 std::vector<std::string> stage_ops() { return {"gated", "sandwich", "adaln"}; }
@@ -89,7 +95,7 @@ size_t BenchCase::scale_bytes() const {
 size_t BenchCase::bytes_moved() const {
   if (is_backward()) {
     const size_t statistics = bytes_of(fastnorm_dtype_of(FASTNORM_DTYPE_F32), {rows});
-    return tensor_bytes() * (adds() ? 4 : 3) + statistics * (is_layer() ? 2 : 1);
+    return tensor_bytes() * backward_tensors(*this) + statistics * (is_layer() ? 2 : 1);
   }
   const QuantTensors q = quant();
   return tensor_bytes() * (inputs() + (adds() ? 1 : 0)) +
@@ -178,66 +184,79 @@ CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) {
   }
 }
 
-BackwardMemory::BackwardMemory(const Machine& machine, const BenchCase& c) {
-  const Target& target = machine.target();
+BackwardCall::BackwardCall(const Target& target, const BenchCase& c, std::byte* data,
+                           size_t tensor_stride, std::byte* parameters, size_t parameter_stride)
+    : layer_(c.is_layer()), sums_(c.has_sums()) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype,
                        f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-  const std::vector<int64_t> shape = {c.rows, c.n}, rows = {c.rows};
-  const size_t tensor = aligned(c.tensor_bytes()), values = aligned(bytes_of(f32, rows)),
-               columns = aligned(bytes_of(dtype, {c.n})),
-               set_bytes = tensor * (c.adds() ? 4 : 3) + values * (c.is_layer() ? 2 : 1);
+  const auto next = [&](std::byte** at, fastnorm_dtype of, std::vector<int64_t> shape,
+                        size_t stride) {
+    const TensorView view(target, *at, of, std::move(shape));
+    *at += stride;
+    return view;
+  };
+  dy_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
+  x_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
+  if (c.adds()) dresidual_in_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
+  dx_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
+  rstd_ = next(&data, f32, {c.rows}, values_stride(c));
+  if (layer_) mean_ = next(&data, f32, {c.rows}, values_stride(c));
+  weight_ = next(&parameters, dtype, {c.n}, parameter_stride);
+  dweight_ = next(&parameters, dtype, {c.n}, parameter_stride);
+  dbias_ = next(&parameters, dtype, {c.n}, parameter_stride);
+}
+
+fastnorm_norm_backward_args BackwardCall::args() {
+  fastnorm_norm_backward_args args = {};
+  args.struct_size = sizeof args;
+  args.kind = layer_ ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+  args.eps = 1e-6f;
+  args.dy = dy_.get();
+  args.x = x_.get();
+  args.weight = weight_.get();
+  args.mean = mean_.get();
+  args.rstd = rstd_.get();
+  args.dresidual_in = dresidual_in_.get();
+  args.dx = dx_.get();
+  if (sums_) args.dweight = dweight_.get();
+  if (sums_ && layer_) args.dbias = dbias_.get();
+  return args;
+}
+
+BackwardMemory::BackwardMemory(const Machine& machine, const BenchCase& c) {
+  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype,
+                       f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  const size_t tensor = aligned(c.tensor_bytes()), columns = aligned(bytes_of(dtype, {c.n})),
+               rows_bytes = tensor * backward_tensors(c),
+               set_bytes = rows_bytes + values_stride(c) * (c.is_layer() ? 2 : 1);
   const Sets sets = choose_sets(machine, set_bytes);
   const size_t bytes = 3 * columns + sets.count * set_bytes;
   memory_ = machine.allocate(bytes);
   fill(machine, memory_.get(), dtype, bytes);
-  std::byte* at = memory_.get();
-  const auto next = [&](fastnorm_dtype of, const std::vector<int64_t>& extents, size_t size) {
-    at += size;
-    return TensorView(target, at - size, of, extents);
-  };
-  weight_ = next(dtype, {c.n}, columns);
-  dweight_ = next(dtype, {c.n}, columns);
-  dbias_ = next(dtype, {c.n}, columns);
   timed_.copy_bytes = std::min(aligned(c.bytes_moved() / 2), set_bytes - set_bytes / 2);
   timed_.cold = sets.cold;
-  tensors_.resize(sets.count);  // no view moves from here on
-  for (Tensors& t : tensors_) {
-    timed_.sets.push_back({at, at + set_bytes / 2});
-    t.dy = next(dtype, shape, tensor);
-    t.x = next(dtype, shape, tensor);
-    if (c.adds()) t.dresidual_in = next(dtype, shape, tensor);
-    t.dx = next(dtype, shape, tensor);
-    fill(machine, at, f32, set_bytes - static_cast<size_t>(at - timed_.sets.back().inputs));
-    t.rstd = next(f32, rows, values);
-    if (c.is_layer()) t.mean = next(f32, rows, values);
-    args_.push_back(args(c, t));
+  calls_.reserve(sets.count);  // no view moves
+  for (size_t i = 0; i < sets.count; ++i) {
+    std::byte* const data = memory_.get() + 3 * columns + i * set_bytes;
+    fill(machine, data + rows_bytes, f32, set_bytes - rows_bytes);
+    calls_.emplace_back(machine.target(), c, data, tensor, memory_.get(), columns);
+    args_.push_back(calls_.back().args());
+    timed_.sets.push_back({data, data + set_bytes / 2});
   }
+}
+
+TimedCalls BackwardMemory::calls(const Machine& machine) {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
   check(fastnorm_norm_backward_query(machine.context(), args_.data(), &info));
   check(fastnorm_norm_backward_prepare(machine.context(), args_.data()));
-  if (info.workspace_bytes != 0) workspace_ = machine.allocate(info.workspace_bytes);
-  timed_.run = [this, &machine, workspace_bytes = info.workspace_bytes](size_t i) {
+  workspace_ = info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
+  TimedCalls timed = timed_;
+  timed.run = [this, &machine, workspace_bytes = info.workspace_bytes](size_t i) {
     check(fastnorm_norm_backward(machine.context(), &args_[i], workspace_.get(), workspace_bytes,
                                  machine.stream()));
   };
-}
-
-fastnorm_norm_backward_args BackwardMemory::args(const BenchCase& c, Tensors& t) {
-  fastnorm_norm_backward_args args = {};
-  args.struct_size = sizeof args;
-  args.kind = c.is_layer() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-  args.eps = 1e-6f;
-  args.dy = t.dy.get();
-  args.x = t.x.get();
-  args.weight = weight_.get();
-  args.mean = t.mean.get();
-  args.rstd = t.rstd.get();
-  args.dresidual_in = t.dresidual_in.get();
-  args.dx = t.dx.get();
-  args.dweight = dweight_.get();
-  if (c.is_layer()) args.dbias = dbias_.get();
-  return args;
+  return timed;
 }
 
 void show_progress(size_t done, size_t all, const BenchCase* next) {

@@ -16,7 +16,8 @@ struct BenchCase {
 
   bool adds() const { return op.starts_with("add") || op == "sandwich" || op == "adaln"; }
   size_t inputs() const { return adds() || op == "gated" ? 2 : 1; }  // shaped as x
-  bool is_backward() const { return op.ends_with("_backward"); }
+  bool is_backward() const { return op.ends_with("_backward") || op.ends_with("_dx"); }
+  bool has_sums() const { return !op.ends_with("_dx"); }  // a backward pass: dweight and dbias
   bool is_layer() const { return op.starts_with("layer"); }
   bool quantises() const { return scheme() != FASTNORM_QUANT_NONE; }
   fastnorm_quant_scheme scheme() const;
@@ -36,7 +37,8 @@ struct BenchCase {
 std::vector<std::string> bench_ops();
 
 // "rms_backward", "layer_backward", and "add_backward", that of RMSNorm with a dresidual_in: dx,
-// dweight and, of LayerNorm, dbias, from given statistics.
+// dweight and, of LayerNorm, dbias, from given statistics. "rms_dx", "add_dx" and "layer_dx": dx
+// alone, as for frozen weights.
 std::vector<std::string> backward_ops();
 
 // Norms with stages: "gated" (norm times silu of a gate), "sandwich" (norm, residual, norm) and
@@ -77,24 +79,36 @@ class CaseMemory {
   Workload workload_ = {};
 };
 
-// The same of a backward case.
+// The tensors of one call of a backward case, somewhere in memory.
+class BackwardCall {
+ public:
+  // dy, x, dresidual_in and dx are from `data` on, `tensor_stride` bytes apart, then rstd and mean;
+  // weight, dweight and dbias from `parameters` on.
+  BackwardCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
+               std::byte* parameters, size_t parameter_stride);
+
+  // Valid until this ends or is moved.
+  fastnorm_norm_backward_args args();
+
+ private:
+  bool layer_, sums_;
+  TensorView dy_, x_, dresidual_in_, dx_, mean_, rstd_, weight_, dweight_, dbias_;
+};
+
+// Buffers and calls of one backward case, as CaseMemory.
 class BackwardMemory {
  public:
   BackwardMemory(const Machine& machine, const BenchCase& c);
   BackwardMemory(const BackwardMemory&) = delete;
   BackwardMemory& operator=(const BackwardMemory&) = delete;
 
-  const TimedCalls& calls() const { return timed_; }
+  // The calls in a context of this or another machine with the same device, whose kernels are
+  // loaded. Valid until the next ones are asked for.
+  TimedCalls calls(const Machine& machine);
 
  private:
-  struct Tensors {
-    TensorView dy, x, dresidual_in, dx, mean, rstd;
-  };
-  fastnorm_norm_backward_args args(const BenchCase& c, Tensors& t);
-
   Block memory_, workspace_;
-  TensorView weight_, dweight_, dbias_;
-  std::vector<Tensors> tensors_;
+  std::vector<BackwardCall> calls_;
   std::vector<fastnorm_norm_backward_args> args_;
   TimedCalls timed_ = {};
 };

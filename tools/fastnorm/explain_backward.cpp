@@ -71,9 +71,12 @@ struct Sequence {
 };
 constexpr Sequence kSequences[] = {
     {" few ", "few", 1},
+    {" few ", "columns, fold, few", 3},  // dbias first
     {" persistent ", "persistent", 1},
     {" persistent ", "persistent, fold", 2},
     {" persistent ", "statistics, persistent, fold", 3},
+    {" persistent ", "columns, fold, persistent, fold", 4},
+    {" persistent ", "columns, fold, statistics, persistent, fold", 5},
     {" rows ", "rows", 1},
     {" rows ", "columns, rows, fold", 3},
     {" rows ", "statistics, columns, rows, fold", 4},

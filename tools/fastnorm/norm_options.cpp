@@ -76,10 +76,18 @@ void TimedOptions::add_to(CLI::App& command, const std::vector<std::string>& mor
       "layer_fp8: to f8 e4m3 by a given scale; rms_row_fp8, add_row_fp8, layer_row_fp8: by a "
       "scale a row; rms_block_fp8, add_block_fp8, layer_block_fp8: by one for each 128 "
       "columns; rms_mxfp8, rms_nvfp4; rms_f32, layer_f32: weight and bias in f32";
-  if (!more.empty()) {
+  const auto has = [&](const char* op) {
+    return std::find(more.begin(), more.end(), op) != more.end();
+  };
+  if (has("rms_backward")) {
     text +=
-        "; the gradients: rms_backward, add_backward, layer_backward; stages: gated (norm times "
-        "silu of a gate), sandwich (norm, add, norm), adaln (gated add, layer, scale and shift)";
+        "; the gradients: rms_backward, add_backward (with dresidual_in), layer_backward; rms_dx, "
+        "add_dx, layer_dx: dx alone";
+  }
+  if (has("gated")) {
+    text +=
+        "; stages: gated (norm times silu of a gate), sandwich (norm, add, norm), adaln (gated "
+        "add, layer, scale and shift)";
   }
   command.add_option("--op", ops, text)
       ->delimiter(',')

@@ -49,15 +49,31 @@ std::vector<BenchCase> make_cases(const TuneOptions& options) {
   return cases;
 }
 
-void print_finding(const Finding& f) {
-  const auto tile = [](const std::string& kernel) {
-    return kernel.substr(kernel.rfind(' ') + 1) +
-           (kernel.find(" wide ") != std::string::npos ? " wide" : "");
-  };
-  std::printf("%-15s %-5s %10lld %8lld  %-10s %9.2f  %-10s %9.2f %6.1f%%\n", f.c.op.c_str(),
+// "256x4", or "few 256x2 1x2x0" of a backward pass.
+std::string tile_of(const BenchCase& c, const std::string& kernel) {
+  if (c.is_backward()) {
+    for (const char* form : {" few ", " persistent ", " rows "}) {
+      if (const size_t at = kernel.find(form); at != std::string::npos)
+        return kernel.substr(at + 1);
+    }
+  }
+  return kernel.substr(kernel.rfind(' ') + 1) +
+         (kernel.find(" wide ") != std::string::npos ? " wide" : "");
+}
+
+// Of a column that has tiles.
+int tile_width(const TuneOptions& options) {
+  const std::vector<std::string>&ops = options.timed.ops, gradients = backward_ops();
+  return std::find_first_of(ops.begin(), ops.end(), gradients.begin(), gradients.end()) == ops.end()
+             ? 10
+             : 24;
+}
+
+void print_finding(const Finding& f, int width) {
+  std::printf("%-15s %-5s %10lld %8lld  %-*s %9.2f  %-*s %9.2f %6.1f%%\n", f.c.op.c_str(),
               f.c.dtype.c_str(), static_cast<long long>(f.c.rows), static_cast<long long>(f.c.n),
-              tile(f.choice).c_str(), f.choice_us, tile(f.best).c_str(), f.best_us,
-              100 * (f.choice_us / f.best_us - 1));
+              width, tile_of(f.c, f.choice).c_str(), f.choice_us, width,
+              tile_of(f.c, f.best).c_str(), f.best_us, 100 * (f.choice_us / f.best_us - 1));
 }
 
 void print_time(const BenchCase& c, const std::string& kernel, double us) {
@@ -70,16 +86,22 @@ void print_time(const BenchCase& c, const std::string& kernel, double us) {
 class CaseTimer {
  public:
   CaseTimer(const Machine& machine, const Planner& planner, const BenchCase& c, int repeats)
-      : machine_(machine), planner_(planner), c_(c), repeats_(repeats), memory_(machine, c) {}
+      : machine_(machine), planner_(planner), c_(c), repeats_(repeats) {
+    if (c.is_backward()) {
+      backward_memory_ = std::make_unique<BackwardMemory>(machine, c);
+    } else {
+      memory_ = std::make_unique<CaseMemory>(machine, c);
+    }
+  }
 
   std::optional<Timing> time(const std::string& kernel) const {
     const MemoryFile file(tuning_head(planner_.arch()) + tuning_rule(c_.rows, c_.rows, c_, kernel));
     const Machine tuned(machine_.target(), 0, file.path());
-    fastnorm_info info = {};
-    info.struct_size = sizeof info;
-    check(fastnorm_norm_query(tuned.context(), &memory_.workload().calls[0], &info));
-    if (info.kernel != kernel) return {};  // clusters that this device has no room for
-    return time_workload(tuned, memory_.workload(), repeats_, 1);
+    // Clusters that this device has no room for.
+    if (kernel_of(tuned.context(), tuned.target(), c_) != kernel) return {};
+    if (backward_memory_ != nullptr)
+      return time_calls(tuned, backward_memory_->calls(tuned), repeats_, 1);
+    return time_workload(tuned, memory_->workload(), repeats_, 1);
   }
 
  private:
@@ -87,7 +109,8 @@ class CaseTimer {
   const Planner& planner_;
   const BenchCase c_;
   const int repeats_;
-  const CaseMemory memory_;
+  std::unique_ptr<const CaseMemory> memory_;  // one of these
+  std::unique_ptr<BackwardMemory> backward_memory_;
 };
 
 Finding measure_case(const TuneOptions& options, const Machine& machine, const Planner& planner,
@@ -123,9 +146,10 @@ void run_tune(const TuneOptions& options) {
   std::vector<Finding> findings;
   FirstDiscarded first;
   std::ptrdiff_t rules = write_rules(options.output, head, findings);
-  std::printf("%s, kernels %s\n%-15s %-5s %10s %8s  %-10s %9s  %-10s %9s %7s\n", device.name,
-              device.kernel_arch, "op", "dtype", "rows", "n", "choice", "us", "fastest", "us",
-              "gain");
+  const int width = tile_width(options);
+  std::printf("%s, kernels %s\n%-15s %-5s %10s %8s  %-*s %9s  %-*s %9s %7s\n", device.name,
+              device.kernel_arch, "op", "dtype", "rows", "n", width, "choice", "us", width,
+              "fastest", "us", "gain");
   for (size_t i = 0; i < cases.size(); ++i) {
     show_progress(i, cases.size(), &cases[i]);
     try {
@@ -138,7 +162,7 @@ void run_tune(const TuneOptions& options) {
       continue;
     }
     show_progress(i, cases.size(), nullptr);
-    print_finding(findings.back());
+    print_finding(findings.back(), width);
     std::fflush(stdout);
     rules = write_rules(options.output, head, findings);
   }
@@ -244,7 +268,7 @@ void add_tune(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  options->timed.add_to(*command);
+  options->timed.add_to(*command, backward_ops());
   command
       ->add_option("--gain", options->gain, "part of the time that a kernel must save to be taken")
       ->check(CLI::Range(0.0, 0.5))

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -51,10 +52,11 @@ std::string tuning_head(const std::string& arch) {
 
 namespace {
 
-constexpr int64_t kVectorBytes = 16;
-
-int64_t row_bytes(const BenchCase& c) {
-  return c.n * static_cast<int64_t>(element_bytes(find_dtype(c.dtype)->dtype));
+// The length of a case's rows in the unit of its lines: vectors, or elements of a backward pass.
+int64_t line_length(const BenchCase& c) {
+  constexpr int64_t kVectorBytes = 16;
+  const auto size = static_cast<int64_t>(element_bytes(find_dtype(c.dtype)->dtype));
+  return c.is_backward() ? c.n : (c.n * size + kVectorBytes - 1) / kVectorBytes;
 }
 
 // A kernel's name in parts: "bf16 add rms once store vector bare 256x4x2".
@@ -75,8 +77,64 @@ struct KernelName {
   std::string dtype, source, stat, weights, sink, access, beside, threads, vectors, blocks;
 };
 
+// The same of a backward pass: "norm_backward bf16 rms add persistent 512x1 1x2x1", or "..
+// layer rows 256" of the general form.
+struct BackwardName {
+  explicit BackwardName(const std::string& name) {
+    std::istringstream words(name);
+    std::string tile, steps;
+    words >> family >> dtype >> stat >> form;
+    adds = form == "add";
+    if (adds) words >> form;
+    words >> tile >> steps;
+    std::istringstream numbers(tile + "x" + steps);
+    for (std::string number; std::getline(numbers, number, 'x');)
+      if (!number.empty()) all.push_back(number);
+  }
+
+  bool is_backward() const { return family == "norm_backward"; }
+  bool is_general() const { return form == "rows"; }
+  std::string job(const BenchCase& c) const {
+    return is_general() ? "any" : form == "persistent" ? "many" : c.has_sums() ? "few" : "alone";
+  }
+  // threads, vectors, blocks, lanes, unroll, stages
+  std::string tile() const {
+    if (is_general()) {
+      // The row is streamed, and a block has four warps or more.
+      const int threads = std::stoi(all[0]);
+      return all[0] + ", 0, 1, " + std::to_string(std::max(1, 128 / threads)) + ", 1, 0";
+    }
+    std::vector<std::string> numbers = all;
+    if (numbers.size() == 5) numbers.insert(numbers.begin() + 2, "1");
+    std::string text;
+    for (const std::string& number : numbers) text += (text.empty() ? "" : ", ") + number;
+    return text;
+  }
+
+  std::string family, dtype, stat, form;
+  bool adds = false;
+  std::vector<std::string> all;  // numbers
+};
+
+// True if a kernel may serve a backward case. The library says whether it does.
+bool may_serve(const BenchCase& c, const std::string& kernel) {
+  const BackwardName name(kernel);
+  return name.is_backward() && name.dtype == c.dtype &&
+         name.stat == (c.is_layer() ? "layer" : "rms") &&
+         (name.is_general() ||
+          ((name.form == "few" || name.form == "persistent") && name.adds == c.adds()));
+}
+
+std::string backward_kind(const BenchCase& c, const std::string& kernel) {
+  const BackwardName name(kernel);
+  return "KIND(" + name.job(c) + ", " + name.dtype + ", " + name.stat + ", " +
+         (c.adds() ? "add" : "plain") + ")";
+}
+
 // The library's notation for calls like a case that run on a kernel.
-std::string tuning_kind(const BenchCase& c, const KernelName& kernel) {
+std::string tuning_kind(const BenchCase& c, const std::string& kernel_name) {
+  if (c.is_backward()) return backward_kind(c, kernel_name);
+  const KernelName kernel(kernel_name);
   const bool any = kernel.access == "any", f32 = kernel.dtype == "f32",
              quant = kernel.sink == "quant";
   const std::string weights = any                           ? "any_weights"
@@ -107,18 +165,21 @@ std::string flavour_of(const KernelName& kernel) {
 
 std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& c,
                         const std::string& kernel_name) {
+  const std::string n = std::to_string(c.n),
+                    most = most_rows == kAllRows ? "kAll" : std::to_string(most_rows),
+                    begin = tuning_kind(c, kernel_name) + "\nROWS(" + n + ", " + n + ", " +
+                            std::to_string(least_rows) + ", " + most + ", ";
+  if (c.is_backward()) return begin + BackwardName(kernel_name).tile() + ")\n";
   const KernelName kernel(kernel_name);
-  const std::string n = std::to_string(c.n);
   const std::string vectors = kernel.vectors == "stream" ? "kStreamed"
                               : kernel.beside.empty()    ? kernel.vectors
                                                          : "kFit";
-  return tuning_kind(c, kernel) + "\nROWS(" + n + ", " + n + ", " + std::to_string(least_rows) +
-         ", " + (most_rows == kAllRows ? "kAll" : std::to_string(most_rows)) + ", " +
-         kernel.threads + ", " + vectors + ", " + kernel.blocks + ", " + flavour_of(kernel) + ")\n";
+  return begin + kernel.threads + ", " + vectors + ", " + kernel.blocks + ", " +
+         flavour_of(kernel) + ")\n";
 }
 
 std::string kind_words(const BenchCase& c, const std::string& kernel) {
-  std::string words = tuning_kind(c, KernelName(kernel));
+  std::string words = tuning_kind(c, kernel);
   words = words.substr(words.find('(') + 1);
   words.pop_back();
   std::erase(words, ',');
@@ -141,10 +202,16 @@ Planner::Planner(const std::string& kernel_arch, fastnorm_context* context, cons
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c) {
   // Far apart, and never looked at.
   const auto at = [](uintptr_t i) { return reinterpret_cast<std::byte*>(i << 56); };
-  CaseCall call(target, c, at(1), size_t{1} << 54, at(3), size_t{1} << 54);
-  const fastnorm_norm_args args = call.args();
   fastnorm_info info = {};
   info.struct_size = sizeof info;
+  if (c.is_backward()) {
+    BackwardCall call(target, c, at(1), size_t{1} << 54, at(3), size_t{1} << 54);
+    const fastnorm_norm_backward_args args = call.args();
+    check(fastnorm_norm_backward_query(context, &args, &info));
+    return info.kernel;
+  }
+  CaseCall call(target, c, at(1), size_t{1} << 54, at(3), size_t{1} << 54);
+  const fastnorm_norm_args args = call.args();
   check(fastnorm_norm_query(context, &args, &info));
   return info.kernel;
 }
@@ -155,20 +222,26 @@ std::string Planner::choice(const BenchCase& c) const {
 
 std::vector<std::string> Planner::kernels(const BenchCase& c) const {
   std::vector<std::string> found = {choice(c)};
-  const std::string kind = kind_of(found[0]);
+  const std::string kind = c.is_backward() ? "" : kind_of(found[0]);
+  const auto is_like = [&](const std::string& name) {
+    return c.is_backward() ? may_serve(c, name) : kind_of(name) == kind;
+  };
   fastnorm_kernel_info kernel = {};
   kernel.struct_size = sizeof kernel;
   for (int32_t i = 0; i < fastnorm_kernel_count(); ++i) {
     check(fastnorm_kernel_describe(i, &kernel));
-    if (kernel.arch != arch_ || kind_of(kernel.name) != kind || kernel.name == found[0]) continue;
+    // A call's kernel has its family's name too, but for the first family's.
+    const std::string family = kernel.family,
+                      name = family == "norm" ? kernel.name : family + " " + kernel.name;
+    if (kernel.arch != arch_ || name == found[0] || !is_like(name)) continue;
     // The library knows which rows a kernel holds: a file that names it for others is refused.
-    const MemoryFile file(tuning_head(arch_) + tuning_rule(c.rows, c.rows, c, kernel.name));
+    const MemoryFile file(tuning_head(arch_) + tuning_rule(c.rows, c.rows, c, name));
     const std::string path = file.path();
     const fastnorm_context_options options = context_options(target_, 0, path);
     fastnorm_context* context = nullptr;
     if (fastnorm_context_create(target_.device(), &options, &context) != FASTNORM_OK) continue;
     const ContextPtr owned(context);
-    if (kernel_of(context, target_, c) == kernel.name) found.push_back(kernel.name);
+    if (kernel_of(context, target_, c) == name) found.push_back(name);
   }
   return found;
 }
@@ -211,8 +284,7 @@ std::string tuning_rules(const std::vector<Finding>& findings) {
     const int64_t most = ends ? kAllRows : findings[last].c.rows;
     if (finding.best != finding.choice) {
       const std::string owned =
-          tuning_kind(finding.c, KernelName(finding.best)) + " " +
-          std::to_string((row_bytes(finding.c) + kVectorBytes - 1) / kVectorBytes);
+          tuning_kind(finding.c, finding.best) + " " + std::to_string(line_length(finding.c));
       const std::string op =
           finding.c.op + " " + finding.c.dtype + " " + std::to_string(finding.c.n);
       if (owners.emplace(owned, op).first->second == op)

@@ -33,7 +33,7 @@ std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& 
                         const std::string& kernel);
 
 // The words of the KIND line of such a rule, with blanks between: "b16 plain rms own_dtype y
-// aligned lean rows".
+// aligned lean rows"; of a backward pass "many bf16 rms plain".
 std::string kind_words(const BenchCase& c, const std::string& kernel);
 
 // The kernel that a case would run on, in a context of `target`.
@@ -57,7 +57,8 @@ class Planner {
   const std::string& arch() const { return arch_; }
   // The kernel that a case runs on.
   std::string choice(const BenchCase& c) const;
-  // Those of the choice's kind that hold the case's rows, the choice first.
+  // Those of the choice's kind that hold the case's rows, the choice first. Of a backward pass all
+  // forms.
   std::vector<std::string> kernels(const BenchCase& c) const;
 
  private:

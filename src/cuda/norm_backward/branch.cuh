@@ -1,5 +1,6 @@
-// The general form of calls with a branch: any dtypes, any address, rows of any length. x is the sum
-// of a residual and a branch, which may have a norm of its own. Each pass reads the rows again.
+// The general form of calls with a branch: any dtypes, any address, rows of any length. x is the
+// sum of a residual and a branch. The branch may have a norm of its own. Each pass reads the rows
+// again.
 //
 // kBranchRows: c1 and c2 of x's row, then those of the branch's row, then what is stored. Without a
 // mean a row is that of an RMSNorm: subtracting 0 changes no bit.

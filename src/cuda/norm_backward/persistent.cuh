@@ -1,7 +1,7 @@
 // Many aligned rows: a block (or cluster) is one block of the row order, and goes over its rows.
 //
-// Registers: the sums of this thread's columns, its gains, and the current rows' normalised values
-// and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
+// Registers: the sums of this thread's columns, its gains (weight + offset), and of the current rows
+// xhat and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
 // memory. A thread reads from the ring only what it copied itself, so no barrier is needed.
 // Bytes: x, dy and dresidual_in once, dx once. The sums of each block once; fold.cuh reads them.
 #pragma once
@@ -99,7 +99,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
     return first_row + place.row_lane + (step * kUnroll + u) * p.step;
   };
   const auto is_live = [&](uint32_t row) { return row < p.shared_rows; };
-  // Of rows that there are not, the addresses of the group's first one.
+  // Rows past the end have the addresses of the group's first row.
   const auto addresses = [&](uint32_t row) {
     return RowAddresses<S>(p, group_row + (is_live(row) ? row : 0), place.offset());
   };
@@ -180,7 +180,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
     }
     float x[kRereads ? 1 : kUnroll][kRereads ? 1 : kVectors][kPerVector],
         e[kRereads ? 1 : kUnroll][kRereads ? 1 : kVectors][kPerVector], q[kValues];
-    // Factors of vector v of row u; those that are read again are made again.
+    // x, e and d of vector v of row u. With kRereads they are computed twice.
     const auto factors = [&](float(&x_of)[kPerVector], float(&e_of)[kPerVector],
                              float(&d)[kPerVector], int u, int v, bool there) {
       float g[kPerVector];
@@ -250,7 +250,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   if constexpr (S::kSums > 1) {
     if (p.dbias.data != nullptr) store_partial<S>(p.partial[1] + partial_row, dbias, place);
   }
-  // A block's shared memory is there until nobody pushes to it.
+  // A block must not exit while other blocks still write to its shared memory.
   if constexpr (S::kCluster) {
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();

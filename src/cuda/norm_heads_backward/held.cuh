@@ -30,26 +30,69 @@ struct HeldGradientSlots {
 // How a vector turns.
 enum class TurnKind : uint8_t { kNone, kFirst, kSecond, kBeside };
 
+struct VectorTurn {
+  TurnKind kind;
+  int pair;     // the first that turns
+  int partner;  // kFirst, kSecond: the number of the other vector
+};
+
+// Of vector `number` of a row.
+template <int kPerVector>
+__device__ __forceinline__ VectorTurn turn_of(const HeldGradientParams& part,
+                                              const HeadsShared& shared, int number) {
+  const int at = number * kPerVector - part.rope_offset, apart = shared.half / kPerVector;
+  if ((part.bits & kHeadsRope) == 0 || at < 0 || at >= 2 * shared.half)
+    return {TurnKind::kNone, 0, 0};
+  if ((part.bits & kHeadsInterleaved) != 0) return {TurnKind::kBeside, at / 2, 0};
+  if (at < shared.half) return {TurnKind::kFirst, at, number + apart};
+  return {TurnKind::kSecond, at - shared.half, number - apart};
+}
+
+// The angles of a vector: of kBeside the first half of both arrays.
+template <class T>
+__device__ __forceinline__ void load_turn(float (&cosine)[T::kPerVector],
+                                          float (&sine)[T::kPerVector], const HeadsShared& shared,
+                                          const HeldRows& rows, uint32_t head, uint32_t bits,
+                                          TurnKind kind, int pair) {
+  if (kind == TurnKind::kNone) return;
+  if (kind != TurnKind::kBeside)
+    return load_angles<T>(cosine, sine, shared, rows, head, bits, pair);
+  float c[T::kPerVector / 2], s[T::kPerVector / 2];
+  load_angles<T>(c, s, shared, rows, head, bits, pair);
+#pragma unroll
+  for (int i = 0; i < T::kPerVector / 2; ++i) cosine[i] = c[i], sine[i] = s[i];
+}
+
+// Turns a vector; `words`: the other one of its pairs.
+template <class T>
+__device__ __forceinline__ void turn_vector(float (&d)[T::kPerVector], const uint4& words,
+                                            TurnKind kind, const float (&cosine)[T::kPerVector],
+                                            const float (&sine)[T::kPerVector]) {
+  if (kind == TurnKind::kBeside) {
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; i += 2)
+      turn<T>(d[i], d[i + 1], cosine[i / 2], sine[i / 2], false);
+  } else if (kind != TurnKind::kNone) {
+    float other[T::kPerVector];
+    T::unpack(words, other);
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) {
+      const float s = kind == TurnKind::kFirst ? -sine[i] : sine[i];
+      d[i] = __fmaf_rn(d[i], cosine[i], __fmul_rn(other[i], s));
+    }
+  }
+}
+
 // This thread's place, and how its vectors turn: alike for all rows of a part.
 template <class S>
 struct HeldGradientPlace {
   __device__ __forceinline__ HeldGradientPlace(const HeldGradientParams& part,
                                                const HeadsShared& shared)
       : lane(static_cast<int>(threadIdx.x) % S::kLanes), row(threadIdx.x / S::kLanes) {
-    const int vectors_of_half = shared.half / S::kPerVector;
 #pragma unroll
     for (int v = 0; v < S::kVectors; ++v) {
-      const int at = vector(v) * S::kPerVector - part.rope_offset;
-      kind[v] = TurnKind::kNone, pair[v] = 0, partner[v] = 0;
-      if ((part.bits & kHeadsRope) == 0 || at < 0 || at >= 2 * shared.half) continue;
-      if ((part.bits & kHeadsInterleaved) != 0) {
-        kind[v] = TurnKind::kBeside, pair[v] = at / 2;
-      } else if (at < shared.half) {
-        kind[v] = TurnKind::kFirst, pair[v] = at, partner[v] = vector(v) + vectors_of_half;
-      } else {
-        kind[v] = TurnKind::kSecond, pair[v] = at - shared.half;
-        partner[v] = vector(v) - vectors_of_half;
-      }
+      const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector(v));
+      kind[v] = turn.kind, pair[v] = turn.pair, partner[v] = turn.partner;
     }
   }
   __device__ __forceinline__ int vector(int v) const { return lane + v * S::kLanes; }
@@ -115,15 +158,8 @@ __device__ __forceinline__ void load_held_row(HeldGradientRow<S>& to,
   const HeldRows rows(shared, at.token, of_table);
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
-    if (place.kind[v] == TurnKind::kNone) continue;
-    if (place.kind[v] == TurnKind::kBeside) {
-      float c[S::kPerVector / 2], s[S::kPerVector / 2];
-      load_angles<T>(c, s, shared, rows, at.head, part.bits, place.pair[v]);
-#pragma unroll
-      for (int i = 0; i < S::kPerVector / 2; ++i) to.cosine[v][i] = c[i], to.sine[v][i] = s[i];
-    } else {
-      load_angles<T>(to.cosine[v], to.sine[v], shared, rows, at.head, part.bits, place.pair[v]);
-    }
+    load_turn<T>(to.cosine[v], to.sine[v], shared, rows, at.head, part.bits, place.kind[v],
+                 place.pair[v]);
   }
 }
 
@@ -154,20 +190,26 @@ __device__ __forceinline__ void turn_held_row(float (&d)[S::kVectors][S::kPerVec
     T::unpack(row.dy[v], d[v]);
     if (!turns) continue;
     const uint4 words = held_partner<S>(row.dy, place.partner[v]);
-    const TurnKind kind = place.kind[v];
-    if (kind == TurnKind::kBeside) {
+    turn_vector<T>(d[v], words, place.kind[v], row.cosine[v], row.sine[v]);
+  }
+}
+
+// The forward's factors of vector `number` of a head's columns; without a weight 1.
+template <class T>
+__device__ __forceinline__ void take_gains(float (&f)[T::kPerVector],
+                                           const HeldGradientParams& part, uint32_t head,
+                                           int number, bool there) {
+  const char* const row =
+      part.weight == nullptr ? nullptr : part.weight + int64_t{head} * part.weight_stride;
+  const AnyDtypeRow weight(const_cast<char*>(row), part.weight_dtype);
+  AnyWords<T::kPerVector> words;
+  load_any(words, weight, number * T::kPerVector, there && row != nullptr ? T::kPerVector : 0);
+  unpack_any(f, words, weight.dtype);
 #pragma unroll
-      for (int i = 0; i < S::kPerVector; i += 2)
-        turn<T>(d[v][i], d[v][i + 1], row.cosine[v][i / 2], row.sine[v][i / 2], false);
-    } else if (kind != TurnKind::kNone) {
-      float other[S::kPerVector];
-      T::unpack(words, other);
-#pragma unroll
-      for (int i = 0; i < S::kPerVector; ++i) {
-        const float sine = kind == TurnKind::kFirst ? -row.sine[v][i] : row.sine[v][i];
-        d[v][i] = __fmaf_rn(d[v][i], row.cosine[v][i], __fmul_rn(other[i], sine));
-      }
-    }
+  for (int i = 0; i < T::kPerVector; ++i) {
+    f[i] = __fadd_rn(f[i], part.weight_offset);
+    if (part.round_gain) f[i] = T::round(f[i]);
+    if (row == nullptr) f[i] = 1.0f;
   }
 }
 
@@ -178,22 +220,10 @@ struct HeldGains {
   __device__ __forceinline__ HeldGains(const HeldGradientParams& part, uint32_t head,
                                        const HeldGradientPlace<S>& place) {
     using T = typename S::T;
-    const char* const row =
-        part.weight == nullptr ? nullptr : part.weight + int64_t{head} * part.weight_stride;
-    const AnyDtypeRow weight(const_cast<char*>(row), part.weight_dtype);
 #pragma unroll
     for (int v = 0; v < S::kVectors; ++v) {
-      AnyWords<S::kPerVector> words;
-      const bool there = place.vector(v) < part.vectors && row != nullptr;
-      load_any(words, weight, place.vector(v) * S::kPerVector, there ? S::kPerVector : 0);
       float f[S::kPerVector];
-      unpack_any(f, words, weight.dtype);
-#pragma unroll
-      for (int i = 0; i < S::kPerVector; ++i) {
-        f[i] = __fadd_rn(f[i], part.weight_offset);
-        if (part.round_gain) f[i] = T::round(f[i]);
-        if (row == nullptr) f[i] = 1.0f;
-      }
+      take_gains<T>(f, part, head, place.vector(v), place.vector(v) < part.vectors);
       if constexpr (S::kAny) {
         if (place.row != 0) continue;
 #pragma unroll

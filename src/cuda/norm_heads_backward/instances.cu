@@ -18,6 +18,8 @@ struct Maker {
     constexpr HeadsBackwardForm kForm = heads_backward_variant_of(kWord).form;
     if constexpr (kForm == HeadsBackwardForm::kHeld) {
       return {nullptr, &held_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>, nullptr};
+    } else if constexpr (kForm == HeadsBackwardForm::kTokens) {
+      return {nullptr, &tokens_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>, nullptr};
     } else if constexpr (kForm == HeadsBackwardForm::kFold) {
       return {nullptr, nullptr, &fold_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>};
     } else {

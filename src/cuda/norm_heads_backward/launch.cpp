@@ -59,7 +59,7 @@ fastnorm_status CudaDevice::run_norm_heads_backward(const HeadsGradients& call,
       const HeadsBackwardStep& step = plan.steps[i];
       const NormHeadsBackwardVariant& variant = table[static_cast<size_t>(step.index)].variant;
       StepParams params;
-      if (variant.is_held()) {
+      if (variant.is_held() || variant.has_tokens()) {
         params.held = make_held_heads_backward_params(call, plan, step, workspace);
       } else if (variant.form == HeadsBackwardForm::kFold) {
         params.fold = make_heads_fold_params(call, plan, step, workspace);

@@ -135,6 +135,7 @@ void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   p.order = order_of(d, plan, item.first_block, workspace);
   p.by_heads = divisor_of(p.heads);
   p.vectors = static_cast<int32_t>(d.n * dtype_bytes(d.dtype) / 16);
+  p.by_vectors = divisor_of(static_cast<uint32_t>(p.vectors));
   p.rope_offset = static_cast<int32_t>(d.of_heads.rope_offset);
   p.inv_n = d.inv_n, p.eps = d.eps, p.weight_offset = d.weight_offset;
   p.round_normalized = rounds_normalized(d.rounding);
@@ -145,7 +146,7 @@ void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   const HeadsTensor weight = tensor_of(d, d.weight);
   p.weight = weight.data, p.weight_stride = weight.head_stride;
   if (d.of_heads.across_heads)
-    p.token_values = reinterpret_cast<const float*>(at(workspace, plan.token_offset));
+    p.token_values = reinterpret_cast<float*>(at(workspace, plan.token_offset));
 }
 
 }  // namespace

@@ -43,13 +43,14 @@ struct NormHeadsBackwardParams {
 };
 static_assert(sizeof(NormHeadsBackwardParams) < 32000);
 
-// A part of the held form.
+// A part of the forms that hold rows, or the heads of a token.
 struct HeldGradientParams {
   uint32_t bits;  // HeadsBits
   uint32_t heads;
   HeadsRowOrder order;
-  Divisor by_heads;  // of no use with one head
-  int32_t vectors;   // of a row
+  Divisor by_heads;    // of no use with one head
+  Divisor by_vectors;  // of no use with one vector
+  int32_t vectors;     // of a row
   int32_t rope_offset;
   float inv_n, eps, weight_offset;
   bool round_normalized, round_gain;
@@ -57,7 +58,7 @@ struct HeldGradientParams {
   HeadsTensor x, dy, dx, mean, rstd;
   const char* weight;  // nullptr = 1
   int64_t weight_stride;
-  const float* token_values;
+  float* token_values;  // ACROSS_HEADS: [tokens][kTokenFloats]
 };
 
 struct HeldHeadsBackwardParams {

@@ -169,6 +169,42 @@ TEST_F(CudaNormBackward, TheGeneralFormReadsColumnsBeforeItWritesRows) {
   EXPECT_EQ(recorded[0].params.bits & kBackwardStatisticsOnly, 0u);
 }
 
+// RMSNorm's kernels that hold rows have no sums of dbias. They are summed before, from dy alone.
+TEST_F(CudaNormBackward, DbiasOfRmsIsSummedApart) {
+  BackwardCall call(16384, 8192);
+  const fastnorm_info plain = query(call);
+  fastnorm_tensor dbias = call.dweight;
+  dbias.data = reinterpret_cast<void*>(kMemory + (uintptr_t{10} << 36));
+  call.args.dbias = &dbias;
+  const fastnorm_info info = query(call);
+  EXPECT_STREQ(info.kernel, plain.kernel);
+  EXPECT_STREQ(info.choice, plain.choice);
+  EXPECT_EQ(info.launches, 4);
+  EXPECT_EQ(info.workspace_bytes, 2 * plain.workspace_bytes);
+  EXPECT_EQ(info.bytes_read, plain.bytes_read) << "dy counts once";
+  EXPECT_EQ(info.bytes_written, plain.bytes_written + 8192 * 4);
+  run(call);
+  ASSERT_EQ(recorded.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(recorded[i].params.dweight.data != nullptr, i >= 2) << i;
+    EXPECT_EQ(static_cast<void*>(recorded[i].params.dbias.data), i < 2 ? dbias.data : nullptr) << i;
+    EXPECT_EQ(recorded[i].params.dx.data != nullptr, i >= 2) << i;
+  }
+  EXPECT_EQ(static_cast<void*>(recorded[0].params.partial[1]), kWorkspace);
+  EXPECT_EQ(static_cast<void*>(recorded[2].params.partial[0]), kWorkspace + plain.workspace_bytes);
+  call.args.dx = &call.dy;
+  run(call);
+  ASSERT_EQ(recorded.size(), 4u) << "dy is summed before dx replaces it";
+  // Few rows, and the general form, which sums both at once.
+  call.shape[0] = 512, call.shape[1] = 4096;
+  call.args.dx = &call.dx;
+  EXPECT_NE(kernel(call).find(" few "), std::string::npos) << kernel(call);
+  EXPECT_EQ(query(call).launches, 3);
+  call.shape[1] = 4097;
+  EXPECT_NE(kernel(call).find(" rows "), std::string::npos) << kernel(call);
+  EXPECT_EQ(query(call).launches, 3);
+}
+
 TEST_F(CudaNormBackward, AGateHasKernelsOfItsOwn) {
   BackwardCall call(1000, 4096);
   fastnorm_tensor gate = call.x, dgate = call.x, bias = call.weight;

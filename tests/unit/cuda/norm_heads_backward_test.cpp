@@ -191,15 +191,32 @@ TEST_F(CudaNormHeadsBackward, AcrossHeads) {
   EXPECT_EQ(query(call).launches, 3);
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 3u);
+  ASSERT_NE(recorded[0].held, nullptr);
+  EXPECT_EQ(recorded[0].held->count, 2);
+  EXPECT_EQ(recorded[0].held->part[0].inv_n, 1.0f / 4096);
+  EXPECT_EQ(recorded[0].held->part[1].order.first_block, 1000u);
+  EXPECT_EQ(recorded[0].launch.grid.x, 2000u) << "a block for each token";
+  EXPECT_EQ(recorded[0].launch.block.x, 256u);
+  ASSERT_NE(recorded[1].held, nullptr);
+  EXPECT_EQ(recorded[1].launch.early, 1);
+  EXPECT_EQ(recorded[1].held->part[0].token_values, recorded[0].held->part[0].token_values);
+}
+
+// A token's heads that begin between vectors have their values from the general form.
+TEST_F(CudaNormHeadsBackward, AcrossHeadsOfOtherTokens) {
+  HeadsCall call(1000);
+  for (int i = 0; i < 2; ++i) {
+    call.part[i].flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+    call.part[i].rstd = nullptr;
+  }
+  call.x[1].byte_offset = 2;
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 3u);
   ASSERT_NE(recorded[0].general, nullptr);
   EXPECT_EQ(recorded[0].general->count, 2);
   EXPECT_TRUE(recorded[0].general->part[0].tokens);
   EXPECT_EQ(recorded[0].general->part[0].forward.norm.inv_n, 1.0f / 4096);
   EXPECT_EQ(recorded[0].launch.grid.x, 2000u) << "a block for each token";
-  ASSERT_NE(recorded[1].held, nullptr);
-  EXPECT_EQ(recorded[1].launch.early, 1);
-  EXPECT_EQ(static_cast<const void*>(recorded[1].held->part[0].token_values),
-            recorded[0].general->part[0].token_values);
 }
 
 // What registers cannot hold: here a dy of f32, whose rows the general form turns in shared memory.

@@ -184,6 +184,7 @@ std::span<const cuda::NormHeadsBackwardKernel> heads_backward_part() {
           kernel.general = reinterpret_cast<void (*)(cuda::NormHeadsBackwardParams)>(address);
           break;
         case HeadsBackwardForm::kHeld:
+        case HeadsBackwardForm::kTokens:
           kernel.held = reinterpret_cast<void (*)(cuda::HeldHeadsBackwardParams)>(address);
           break;
         case HeadsBackwardForm::kFold:
@@ -557,6 +558,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
             static_cast<const cuda::NormHeadsBackwardParams*>(arguments[0]);
         break;
       case HeadsBackwardForm::kHeld:
+      case HeadsBackwardForm::kTokens:
         launch.held_heads_backward_params =
             static_cast<const cuda::HeldHeadsBackwardParams*>(arguments[0]);
         break;

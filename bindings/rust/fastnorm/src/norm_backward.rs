@@ -17,15 +17,15 @@ slots! {
         let layer = args.kind == sys::FASTNORM_NORM_LAYER;
         f.field("kind", &if layer { "layer" } else { "rms" }).field("eps", &args.eps)
     };
-    Dy dy, X x, Weight weight, Mean mean, Rstd rstd, DresidualIn dresidual_in, Dx dx, Dresidual dresidual,
-    Dweight dweight, Dbias dbias, Gate gate, Bias bias, Dgate dgate, Branch branch,
-    BranchWeight branch_weight, BranchBias branch_bias, BranchMean branch_mean, BranchRstd branch_rstd,
-    ResidualGate residual_gate, SumScale sum_scale, Dbranch dbranch, DbranchWeight dbranch_weight,
-    DbranchBias dbranch_bias, DresidualGate dresidual_gate,
+    Dy dy, X x, Weight weight, Mean mean, Rstd rstd, DresidualIn dresidual_in, Dx dx,
+    Dresidual dresidual, Dweight dweight, Dbias dbias, Gate gate, Bias bias, Dgate dgate,
+    Branch branch, BranchWeight branch_weight, BranchBias branch_bias, BranchMean branch_mean,
+    BranchRstd branch_rstd, ResidualGate residual_gate, SumScale sum_scale, Dbranch dbranch,
+    DbranchWeight dbranch_weight, DbranchBias dbranch_bias, DresidualGate dresidual_gate,
 }
 
-/// The gradients of one [`Norm`](crate::Norm). T is the dtype of its x. For each row of n elements, with
-/// g = weight + `weight_offset` (1 without a weight):
+/// The gradients of one [`Norm`](crate::Norm). T is the dtype of its x. For each row of n elements,
+/// with g = weight + `weight_offset` (1 without a weight):
 ///
 /// ```text
 /// xhat      = (x - mean) * rstd                 (rms: x * rstd)
@@ -43,22 +43,27 @@ slots! {
 /// dbias   = sum(dy)                             (+ the old dbias)
 /// ```
 ///
-/// A [gate](Self::gate) after the norm makes dy * act(gate) take the place of dy above, and
-/// dgate = dy * (xhat * g + bias) * act'(gate). A gate before the norm makes x * act(gate) take the place of x; dx is
-/// then act(gate) times the above, and dgate is x * act'(gate) times it.
+/// With a [gate](Self::gate) after the norm, dy * act(gate) takes the place of dy above. The
+/// gradient of the gate is dgate = dy * (xhat * g + bias) * act'(gate).
 ///
-/// Where the forward added its x, the [branch](Self::branch), to a residual, x here is the stored `residual_out`. With
-/// k = act(`residual_gate`) * alpha, u what the forward added, r = `sum_scale` times the dx above, and du = r * k:
+/// With a gate before the norm, x * act(gate) takes the place of x. Call the result of the formula
+/// dh. Then dx = dh * act(gate), and dgate = dh * x * act'(gate).
+///
+/// Where the forward added its x, the [branch](Self::branch), to a residual, x here is the stored
+/// `residual_out`. With k = act(`residual_gate`) * alpha, u what the forward added, and r =
+/// `sum_scale` times the dx above:
 ///
 /// ```text
 /// dx             = r, the gradient of the residual
+/// du             = r * k
 /// dbranch        = du, or the gradient of the branch's norm for du in place of dy
 /// dbranch_weight = sum(du * the normalised branch)
 /// dbranch_bias   = sum(du)
 /// dresidual_gate = act'(residual_gate) * alpha * sum(r * u)
 /// ```
 ///
-/// dweight and dbias have the same bits on CPU and GPU, for any number of threads, where dy, x, mean and rstd have.
+/// dweight and dbias have the same bits for any number of threads. They have the same bits on CPU
+/// and GPU if dy, x, mean and rstd have.
 ///
 /// Made once, it can [run](Self::run) many times.
 ///
@@ -87,8 +92,8 @@ pub struct NormBackward<'a> {
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
 unsafe impl Send for NormBackward<'_> {}
-// SAFETY: a shared NormBackward can be asked what it would do, which touches no tensor's memory; to run it takes
-// an exclusive borrow.
+// SAFETY: a shared NormBackward can be asked what it would do, which touches no tensor's memory. To
+// run it takes an exclusive borrow.
 unsafe impl Sync for NormBackward<'_> {}
 
 impl<'a> NormBackward<'a> {
@@ -139,7 +144,8 @@ impl<'a> NormBackward<'a> {
         self.put(Slot::Rstd, rstd.view)
     }
 
-    /// x's shape; f32, f16 or bf16: the gradient that reaches `residual_out` from elsewhere. Default: none.
+    /// x's shape; f32, f16 or bf16: the gradient that reaches `residual_out` from elsewhere.
+    /// Default: none.
     pub fn dresidual_in(self, dresidual_in: Tensor<'a>) -> Self {
         self.put(Slot::DresidualIn, dresidual_in.view)
     }
@@ -156,7 +162,8 @@ impl<'a> NormBackward<'a> {
         self.put(Slot::Dx, dx.view)
     }
 
-    /// x's shape: receives the same gradient for a residual of another dtype. Needs [`dx`](Self::dx).
+    /// x's shape: receives the same gradient for a residual of another dtype. Needs
+    /// [`dx`](Self::dx).
     #[allow(clippy::needless_pass_by_value)]
     pub fn dresidual(self, dresidual: TensorMut<'a>) -> Self {
         self.put(Slot::Dresidual, dresidual.view)
@@ -168,7 +175,8 @@ impl<'a> NormBackward<'a> {
         self.put(Slot::Dweight, dweight.view)
     }
 
-    /// As [`dweight`](Self::dweight), but the gradient is added to what is there: after the sum, in f32.
+    /// As [`dweight`](Self::dweight), but the gradient is added to what is there: after the sum, in
+    /// f32.
     #[allow(clippy::needless_pass_by_value)]
     pub fn accumulate_dweight(self, dweight: TensorMut<'a>) -> Self {
         self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT, true)
@@ -181,14 +189,15 @@ impl<'a> NormBackward<'a> {
         self.put(Slot::Dbias, dbias.view)
     }
 
-    /// As [`dbias`](Self::dbias), but the gradient is added to what is there: after the sum, in f32.
+    /// As [`dbias`](Self::dbias), but the gradient is added to what is there: after the sum, in
+    /// f32.
     #[allow(clippy::needless_pass_by_value)]
     pub fn accumulate_dbias(self, dbias: TensorMut<'a>) -> Self {
         self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS, true)
             .put(Slot::Dbias, dbias.view)
     }
 
-    /// The forward's gate: x's shape, T or f32. Before the norm it goes without `dresidual_in` and dresidual.
+    /// The forward's gate: x's shape, T or f32. Before the norm: no `dresidual_in`, no dresidual.
     pub fn gate(self, gate: Tensor<'a>) -> Self {
         self.put(Slot::Gate, gate.view)
     }
@@ -222,7 +231,8 @@ impl<'a> NormBackward<'a> {
         self
     }
 
-    /// What the forward's gate multiplies after the norm. Needs a gate. Default: the unrounded result.
+    /// What the forward's gate multiplies after the norm. Needs a gate. Default: the unrounded
+    /// result.
     pub fn gate_source(mut self, source: GateSource) -> Self {
         self.args.gate_source = source.raw();
         self
@@ -234,7 +244,7 @@ impl<'a> NormBackward<'a> {
         self
     }
 
-    /// The forward's x, of T, where it added a residual. This and all else of a branch goes without a gate and groups.
+    /// The forward's x, of T, where it added a residual. A branch goes without a gate and groups.
     pub fn branch(self, branch: Tensor<'a>) -> Self {
         self.put(Slot::Branch, branch.view)
     }
@@ -268,17 +278,17 @@ impl<'a> NormBackward<'a> {
         self.put(Slot::BranchWeight, weight.view)
     }
 
-    /// The forward's bias of the branch's norm, which `dresidual_gate` alone needs. Default: 0.
+    /// The forward's bias of the branch's norm. `dresidual_gate` alone needs it. Default: 0.
     pub fn branch_bias(self, bias: Tensor<'a>) -> Self {
         self.put(Slot::BranchBias, bias.view)
     }
 
-    /// The means of the branch; layer only. f32. Not set where [`branch_rstd`](Self::branch_rstd) is not.
+    /// The means of the branch, f32; layer only. They go with [`branch_rstd`](Self::branch_rstd).
     pub fn branch_mean(self, mean: Tensor<'a>) -> Self {
         self.put(Slot::BranchMean, mean.view)
     }
 
-    /// The forward's rstd of the branch, f32. Default: the statistics are computed again from the branch.
+    /// The rstd of the branch, f32. Default: its statistics are computed again.
     pub fn branch_rstd(self, rstd: Tensor<'a>) -> Self {
         self.put(Slot::BranchRstd, rstd.view)
     }
@@ -413,8 +423,8 @@ impl<'a> NormBackward<'a> {
         Ok(Info::from_raw(&info))
     }
 
-    /// Loads the kernels of a run. After it, runs that use the same kernels neither allocate nor synchronise, and
-    /// can be captured in a CUDA graph. Optional.
+    /// Loads the kernels of a run. After it, runs that use the same kernels neither allocate nor
+    /// synchronise, and can be captured in a CUDA graph. Optional.
     ///
     /// # Errors
     /// As [`NormBackward::run`].
@@ -429,16 +439,18 @@ impl<'a> NormBackward<'a> {
     /// On a GPU dweight and dbias need a workspace: [`run_with`](Self::run_with).
     ///
     /// # Errors
-    /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): dy, x or every output is missing; an option out of range;
-    ///   mean with rms; one of mean and rstd alone with layer; dweight without a weight; dresidual without dx; dgate
-    ///   or an option of a gate without one; no branch where one is needed; too small a workspace; a stream on the CPU
+    /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): dy, x or every output is missing; an option
+    ///   out of range; mean with rms; one of mean and rstd alone with layer; dweight without a
+    ///   weight; dresidual without dx; dgate or an option of a gate without one; no branch
+    ///   where one is needed; too small a workspace; a stream on the CPU
     /// - [`Status::SHAPE`](crate::Status::SHAPE): ranks or extents that do not fit
     /// - [`Status::DTYPE`](crate::Status::DTYPE): a dtype that the tensor's role does not allow
-    /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a misaligned address,
-    ///   overlap
-    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED): leading dimensions that do not join; on a GPU,
-    ///   parameters that vary along more of them than its kernels allow
-    /// - [`Status::DEVICE`](crate::Status::DEVICE): a tensor on another device; an error of the CUDA runtime
+    /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a
+    ///   misaligned address, overlap
+    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED): leading dimensions that do not join;
+    ///   on a GPU, parameters that vary along more of them than its kernels allow
+    /// - [`Status::DEVICE`](crate::Status::DEVICE): a tensor on another device; an error of the
+    ///   CUDA runtime
     ///
     /// # Panics
     /// Only if a callback of the context does.
@@ -462,8 +474,9 @@ impl<'a> NormBackward<'a> {
             workspace,
             || self.query(context),
             |workspace| {
-                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively where it is
-                // written, or promised by who made the tensor, the stream or the workspace.
+                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively
+                // where it is written, or promised by who made the tensor, the stream or the
+                // workspace.
                 unsafe {
                     sys::fastnorm_norm_backward(
                         context.as_ptr(),
@@ -487,9 +500,10 @@ impl<'a> NormBackward<'a> {
     }
 }
 
-/// Computes the gradients of up to 8 norms as one call, with the results of one [`NormBackward::run`] each, in order:
-/// such as those of the query heads and the key heads of one buffer. All are checked, against each other too, before
-/// anything runs. No part may touch what another writes.
+/// Computes the gradients of up to 8 norms as one call, such as those of the query heads and the
+/// key heads of one buffer. The results are those of one [`NormBackward::run`] each, in order. All
+/// parts are checked, against each other too, before anything runs. No part may touch what another
+/// writes.
 ///
 /// # Errors
 /// As [`NormBackward::run`]; the text names the part, as `args[i]`.

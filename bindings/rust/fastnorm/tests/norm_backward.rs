@@ -251,7 +251,7 @@ fn refused() -> Result<()> {
     Ok(())
 }
 
-/// The norm of a branch has the bits of a call of its own, whose dy is the residual's gradient times alpha.
+/// The norm of a branch has the bits of a call of its own, whose dy is dx times alpha.
 #[test]
 fn branch() -> Result<()> {
     let context = Context::cpu()?;

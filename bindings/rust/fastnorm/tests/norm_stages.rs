@@ -767,7 +767,7 @@ fn stages_on_a_gpu() -> Result<()> {
     // SAFETY: as above.
     let scale = unsafe { Tensor::from_device(device, address(4), DType::BF16, &[4, 64])? };
     let mut norm = norm.modulation_scale(scale);
-    assert_ne!(norm.query(&gpu)?.kernel, "bf16 gated 8x1");
+    assert_eq!(norm.query(&gpu)?.kernel, "bf16 stages 32xstream");
     norm.run(&gpu)?;
     Ok(())
 }

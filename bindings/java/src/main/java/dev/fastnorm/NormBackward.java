@@ -1,8 +1,8 @@
 package dev.fastnorm;
 
 /**
- * The gradients of one {@link Norm}: a description that is built step by step and then run, as often as wanted.
- * For each row of n elements, with g = weight + weight_offset (1 without a weight):
+ * The gradients of one {@link Norm}: a description that is built step by step and can run many
+ * times. For each row of n elements, with g = weight + weight_offset (1 without a weight):
  *
  * <pre>
  * xhat      = (x - mean) * rstd                 (RMS norm: x * rstd)
@@ -20,29 +20,36 @@ package dev.fastnorm;
  * dbias   = sum(dy)                             (+ the old dbias)
  * </pre>
  *
- * <p>A {@link #gate} after the norm makes dy * act(gate) take the place of dy, and dgate is dy * (xhat * g + bias) *
- * act'(gate). A gate before the norm makes x * act(gate) take the place of x; dx is then act(gate) times the above, and
- * dgate is x * act'(gate) times it.
+ * <p>With a {@link #gate} after the norm, dy * act(gate) takes the place of dy above. The gradient
+ * of the gate is dgate = dy * (xhat * g + bias) * act'(gate).
  *
- * <p>Where the forward added its x, the {@link #branch}, to a residual, x here is the stored residual_out. With k =
- * act(residual_gate) * alpha, u what the forward added, r = sum_scale times the dx above, and du = r * k:
+ * <p>With a gate before the norm, x * act(gate) takes the place of x. Call the result of the
+ * formula dh. Then dx = dh * act(gate), and dgate = dh * x * act'(gate).
+ *
+ * <p>Where the forward added its x, the {@link #branch}, to a residual, x here is the stored
+ * residual_out. With k = act(residual_gate) * alpha, u what the forward added, and r = sum_scale
+ * times the dx above:
  *
  * <pre>
  * dx             = r, the gradient of the residual
+ * du             = r * k
  * dbranch        = du, or the gradient of the branch's norm for du in place of dy
  * dbranch_weight = sum(du * the normalised branch)
  * dbranch_bias   = sum(du)
  * dresidual_gate = act'(residual_gate) * alpha * sum(r * u)
  * </pre>
  *
- * <p>T is the dtype of the forward's x. All tensors are on the context's device. At least one of dx, dweight, dbias and
- * dgate is set. dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view; any other overlap
- * with an output is refused. dweight and dbias have the same bits on CPU and GPU, for any number of threads.
+ * <p>T is the dtype of the forward's x. All tensors are on the context's device. At least one of
+ * dx, dweight, dbias and dgate is set. dx, dresidual and dgate may each be dy, x, gate or
+ * dresidual_in, as the same view. dbranch may be branch. Any other overlap with an output is
+ * refused. dweight and dbias have the same bits for any number of threads. They have the same bits
+ * on CPU and GPU if dy, x, mean and rstd have.
  *
  * <p>A setter that is given null takes the tensor away again.
  */
 public final class NormBackward extends Call {
-    private final Description description = new Description(Words.NORM_BACKWARD_MASK, Words.NORM_BACKWARD_MAX_WORDS);
+    private final Description description =
+            new Description(Words.NORM_BACKWARD_MASK, Words.NORM_BACKWARD_MAX_WORDS);
 
     private NormBackward(int kind, double eps) {
         NativeLibrary.load();
@@ -71,8 +78,9 @@ public final class NormBackward extends Call {
     }
 
     /**
-     * The gradients of several normalisations in one call, with the results of one run of each, in order. All are
-     * checked, against each other too, before anything is launched. No part may touch what another one writes.
+     * The gradients of several normalisations in one call. The results are those of one run of
+     * each, in order. All parts are checked, against each other too, before anything is launched.
+     * No part may touch what another one writes.
      *
      * @param parts up to 8; error texts name them as {@code args[i]}
      * @return the call
@@ -130,7 +138,8 @@ public final class NormBackward extends Call {
      * @return this
      */
     public NormBackward accumulateDweight(boolean accumulate) {
-        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT, accumulate);
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT,
+                accumulate);
     }
 
     /**
@@ -140,7 +149,8 @@ public final class NormBackward extends Call {
      * @return this
      */
     public NormBackward accumulateDbias(boolean accumulate) {
-        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS, accumulate);
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS,
+                accumulate);
     }
 
     private NormBackward flag(int bit, boolean on) {
@@ -206,7 +216,8 @@ public final class NormBackward extends Call {
     }
 
     /**
-     * Sets the gradient that reaches the forward's residual_out from elsewhere. The default is none.
+     * Sets the gradient that reaches the forward's residual_out from elsewhere. The default is
+     * none.
      *
      * @param dresidualIn x's shape; F32, F16 or BF16
      * @return this
@@ -269,7 +280,7 @@ public final class NormBackward extends Call {
     /**
      * Sets the forward's gate. By default it had none.
      *
-     * @param gate x's shape; T or F32. Before the norm it goes without dresidual_in and dresidual
+     * @param gate x's shape; T or F32. Before the norm: no dresidual_in, no dresidual
      * @return this
      */
     public NormBackward gate(Tensor gate) {
@@ -303,7 +314,8 @@ public final class NormBackward extends Call {
     /**
      * Sets the forward's function of the gate.
      *
-     * @param activation the function; the default is {@link Activation#IDENTITY}, and no other goes without a gate
+     * @param activation the function; the default is {@link Activation#IDENTITY}. Any other needs a
+     *     gate
      * @return this
      */
     public NormBackward gateAct(Activation activation) {
@@ -314,7 +326,8 @@ public final class NormBackward extends Call {
     /**
      * Sets where the forward's gate multiplies.
      *
-     * @param position the place; the default is {@link GatePosition#AFTER_NORM}, and no other goes without a gate
+     * @param position the place; the default is {@link GatePosition#AFTER_NORM}. Any other needs a
+     *     gate
      * @return this
      */
     public NormBackward gatePosition(GatePosition position) {
@@ -325,7 +338,7 @@ public final class NormBackward extends Call {
     /**
      * Sets what the forward's gate multiplies after the norm.
      *
-     * @param source the value; the default is {@link GateSource#F32}, and no other goes without a gate
+     * @param source the value; the default is {@link GateSource#F32}. Any other needs a gate
      * @return this
      */
     public NormBackward gateSource(GateSource source) {
@@ -347,7 +360,7 @@ public final class NormBackward extends Call {
     // --- branch ---
 
     /**
-     * Sets the forward's x, where it added a residual. All of a branch goes without a gate and groups.
+     * Sets the forward's x, where it added a residual. A branch goes without a gate and groups.
      *
      * @param branch x's shape, T
      * @return this
@@ -396,7 +409,8 @@ public final class NormBackward extends Call {
     }
 
     /**
-     * Sets the forward's bias of the branch's norm, which {@link #dresidualGate} alone needs. The default is 0.
+     * Sets the forward's bias of the branch's norm. {@link #dresidualGate} alone needs it. The
+     * default is 0.
      *
      * @param branchBias as in {@link Norm#branchBias}
      * @return this
@@ -475,7 +489,7 @@ public final class NormBackward extends Call {
     /**
      * Sets the forward's function of the residual gate.
      *
-     * @param activation the function; the default is {@link Activation#IDENTITY}, and no other goes without a gate
+     * @param activation the default is {@link Activation#IDENTITY}; no other goes without a gate
      * @return this
      */
     public NormBackward residualGateAct(Activation activation) {
@@ -560,7 +574,9 @@ public final class NormBackward extends Call {
      * @return this
      */
     public NormBackward accumulateDbranchWeight(boolean accumulate) {
-        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT, accumulate);
+        return flag(
+                fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT,
+                accumulate);
     }
 
     /**
@@ -570,7 +586,9 @@ public final class NormBackward extends Call {
      * @return this
      */
     public NormBackward accumulateDbranchBias(boolean accumulate) {
-        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS, accumulate);
+        return flag(
+                fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS,
+                accumulate);
     }
 
     /**
@@ -580,7 +598,9 @@ public final class NormBackward extends Call {
      * @return this
      */
     public NormBackward accumulateDresidualGate(boolean accumulate) {
-        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE, accumulate);
+        return flag(
+                fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE,
+                accumulate);
     }
 
     // --- inside ---

@@ -46,9 +46,9 @@ class CompletenessTest {
             Map.entry("fastnorm_peer_error", PeerFailure.class));
 
     /**
-     * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings,
-     * accumulateDweight, mropeInterleaved, rope and its siblings, writeTrace), constants of Peer,
-     * or names that the library gives (the ids of a profile).
+     * Enums whose values are no Java enum. Most are methods: rms, layer, dryRun, pdlWait, rope,
+     * accumulateDweight, mropeInterleaved, writeTrace. Others are constants of Peer, or names that
+     * the library gives (the ids of a profile).
      */
     private static final Set<String> METHODS = Set.of(
             "fastnorm_norm_kind=0,1", "fastnorm_context_flags=1", "fastnorm_norm_flags=1,2,4,8",
@@ -310,7 +310,8 @@ class CompletenessTest {
         }
         NormHeadsBackwardPart part = NormHeadsBackwardPart.of(tensors.get("DY"))
                 .layer(2, tensors.get("X")).weightOffset(3).rounding(Rounding.EVERY_STEP)
-                .rope(-1).ropeInterleaved(true).ropeInverse(true).acrossHeads(true).accumulateDweight(true).accumulateDbias(true)
+                .rope(-1).ropeInterleaved(true).ropeInverse(true).acrossHeads(true)
+                .accumulateDweight(true).accumulateDbias(true)
                 .weight(tensors.get("WEIGHT")).mean(tensors.get("MEAN")).rstd(tensors.get("RSTD"))
                 .dx(tensors.get("DX")).dweight(tensors.get("DWEIGHT")).dbias(tensors.get("DBIAS"));
         long[] own = part.encoded().words();

@@ -1,0 +1,130 @@
+// What a token's heads share, of aligned 16-bit heads: a block has a token, whose heads are one row in
+// the registers of its threads. Sums go over vectors of that row; each is of one head.
+//
+// Bytes: dy and x once, 16 a token written. The other vector of a pair comes from the L1 cache, which
+// the block has loaded it to.
+#pragma once
+
+#include "cuda/norm_heads_backward/held.cuh"
+
+namespace fastnorm::cuda {
+
+template <uint32_t kWord>
+struct HeldTokenSlots {
+  static constexpr NormHeadsBackwardVariant kV = heads_backward_variant_of(kWord);
+  using T = Element<kV.dtype>;
+  using Tile = RowTile<kV.threads, kV.vectors, 1>;
+  static constexpr int kVectors = kV.vectors;
+  static_assert(T::kBytes == 2 && !Tile::kOneWarp);
+};
+
+// This thread's vectors of a token, as they are loaded.
+template <class S>
+struct HeldToken {
+  using T = typename S::T;
+
+  __device__ __forceinline__ HeldToken(const HeldGradientParams& part, const HeadsShared& shared,
+                                       uint32_t token, const Place<typename S::Tile>& place) {
+    const auto address = [&](const HeadsTensor& t, int v, int vector) {
+      return t.data + int64_t{token} * t.token_stride + int64_t{head[v]} * t.head_stride +
+             vector * kVectorBytes;
+    };
+    const auto all = part.heads * static_cast<uint32_t>(part.vectors);
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      const auto number = static_cast<uint32_t>(place.vector(v));
+      there[v] = number < all;
+      head[v] = !there[v] ? 0 : part.vectors == 1 ? number : quotient(number, part.by_vectors);
+      vector[v] = there[v] ? static_cast<int>(number - head[v] * part.vectors) : 0;
+      turn[v] = turn_of<T::kPerVector>(part, shared, vector[v]);
+      x[v] = dy[v] = other[v] = make_uint4(0, 0, 0, 0);
+      const bool wanted = there[v] && part.dx.data != nullptr,
+                 pairs = turn[v].kind == TurnKind::kFirst || turn[v].kind == TurnKind::kSecond;
+      ptx::ld_global_v4_if(x[v], address(part.x, v, vector[v]), there[v]);
+      ptx::ld_global_v4_if(dy[v], address(part.dy, v, vector[v]), wanted);
+      ptx::ld_global_v4_if(other[v], address(part.dy, v, turn[v].partner), wanted && pairs);
+    }
+  }
+
+  bool there[S::kVectors];
+  uint32_t head[S::kVectors];
+  int vector[S::kVectors];  // of the head's row
+  VectorTurn turn[S::kVectors];
+  uint4 x[S::kVectors], dy[S::kVectors], other[S::kVectors];
+};
+
+template <class S>
+__device__ __forceinline__ Statistics statistics_of_token(const HeldGradientParams& part,
+                                                          uint32_t token, const HeldToken<S>& row,
+                                                          const Place<typename S::Tile>& place) {
+  using T = typename S::T;
+  Statistics s = {0.0f, 0.0f};
+  if (part.rstd.data != nullptr) {
+    s.rstd = ptx::ld_global_f32(part.rstd.data + int64_t{token} * part.rstd.token_stride);
+    if (part.mean.data != nullptr)
+      s.mean = ptx::ld_global_f32(part.mean.data + int64_t{token} * part.mean.token_stride);
+    return s;
+  }
+  float q[S::kVectors];
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    float f[T::kPerVector];
+    T::unpack(row.x[v], f);
+    q[v] = vector_sum_of_squares(f);
+  }
+  const float sum = sum_row(q, ptx::block_shared<FoldScratch<typename S::Tile>>(), place);
+  s.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
+  return s;
+}
+
+template <class S>
+__device__ __forceinline__ void values_of_held_token(const HeldHeadsBackwardParams& p) {
+  using T = typename S::T;
+  constexpr int kPerVector = T::kPerVector;
+  int number_of_part = 0;
+  while (number_of_part + 1 < p.count && blockIdx.x >= p.part[number_of_part + 1].order.first_block)
+    ++number_of_part;
+  const HeldGradientParams& part = p.part[number_of_part];
+  const HeadsShared& shared = p.shared;
+  const uint32_t token = blockIdx.x - part.order.first_block;
+  const Place<typename S::Tile> place(0);
+  ptx::grid_wait();
+  if (p.triggers) ptx::grid_trigger();
+
+  const HeldToken<S> row(part, shared, token, place);
+  const Statistics s = statistics_of_token<S>(part, token, row, place);
+  float c[2] = {0.0f, 0.0f};
+  if (part.dx.data != nullptr) {
+    const HeldRows rows(shared, token);
+    Moments m[S::kVectors];
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      float d[kPerVector], x[kPerVector], gain[kPerVector], cosine[kPerVector], sine[kPerVector];
+      T::unpack(row.dy[v], d);
+      T::unpack(row.x[v], x);
+      load_turn<T>(cosine, sine, shared, rows, row.head[v], part.bits, row.turn[v].kind,
+                   row.turn[v].pair);
+      turn_vector<T>(d, row.other[v], row.turn[v].kind, cosine, sine);
+      take_gains<T>(gain, part, row.head[v], row.vector[v], row.there[v]);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) {
+        d[i] = __fmul_rn(d[i], gain[i]);
+        x[i] = normalized<Stat::kLayer>(x[i], s);
+      }
+      // A missing vector's share is +0, whatever the statistics are.
+      m[v].sum = row.there[v] ? vector_dot(d, x) : 0.0f;
+      m[v].squares = row.there[v] ? vector_sum(d) : 0.0f;
+    }
+    const Moments total = fold_row_moments(
+        fold_moments(m), ptx::block_shared<FoldScratch<typename S::Tile, 2>>(), place);
+    c[0] = __fmul_rn(positive_zero(total.sum), part.inv_n);
+    if ((part.bits & kHeadsLayer) != 0) c[1] = __fmul_rn(positive_zero(total.squares), part.inv_n);
+  }
+  if (threadIdx.x == 0) {
+    ptx::st_global_v4(part.token_values + int64_t{token} * kTokenFloats,
+                      make_uint4(__float_as_uint(s.mean), __float_as_uint(s.rstd),
+                                 __float_as_uint(c[0]), __float_as_uint(c[1])));
+  }
+}
+
+}  // namespace fastnorm::cuda
