@@ -15,12 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastnorm import jax as _shared
+from fastnorm import stages as _stages
 
 _c, FastnormError = _shared._c, _shared.FastnormError
-_KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
-_ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
-_STEPS = {"once": 0, "every_step": 1}
-_PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
 
 
 class _Family(NamedTuple):
@@ -179,14 +176,13 @@ def _norm(call, inputs, statistics=False):
     if statistics:
         groups = x.shape[-1] // (options.get("group_size") or x.shape[-1])
         rows = jax.ShapeDtypeStruct((*x.shape[:-1], groups), jnp.float32)
-        outputs.update({name: rows for name in _statistics(options)})
+        outputs.update({name: rows for name in _stages.statistics(*_facts(options))})
     return _run(_FORWARD, options, inputs, outputs)
 
 
-def _statistics(options):
-    """Those that the backward of a call wants."""
-    found = ["branch_rstd"] if options.get("branch_norm") else []
-    return found + (["mean", "rstd"] if options["kind"] == _c.LAYER else ["rstd"])
+def _facts(options):
+    """Of a call: whether it has a branch norm, and whether a mean."""
+    return options.get("branch_norm", 0), options["kind"] == _c.LAYER
 
 
 def _results(found):
@@ -194,12 +190,6 @@ def _results(found):
 
 
 # --- gradients ---
-
-# A modulator and its table.
-_OF_GATE = ("residual_gate", "residual_gate_table")
-_OF_SCALE = ("modulation_scale", "scale_table")
-_OF_SHIFT = ("modulation_shift", "shift_table")
-
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _differentiable(call, inputs):
@@ -223,9 +213,8 @@ def _forward(call, inputs):
             "nearest: activation='identity', and the activation after it"
         )
     found = _norm(call, inputs, statistics=True)
-    kept = {
-        name: {**inputs, **found}[name] for name in _read_by_the_backward(inputs, wanted, options)
-    }
+    read = _stages.read_by_the_backward(inputs, wanted, *_facts(options))
+    kept = {name: {**inputs, **found}[name] for name in read}
     forms = {(name, a.shape, a.dtype.name): () for name, a in inputs.items()}
     return _results(found), (wanted, kept, forms)
 
@@ -243,27 +232,6 @@ def _backward(call, kept, gradients):
 _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _read_by_the_backward(inputs, wanted, options):
-    """Names of the arrays whose values the backward reads."""
-    read = {
-        "gate",
-        "weight",
-        "branch_weight",
-        "sum_scale",
-        "residual_gate",
-        "residual_gate_table",
-        "modulation_scale",
-        "scale_table",
-        "modulation_index",
-    }
-    if "residual" not in inputs or options.get("branch_norm") or set(wanted) & set(_OF_GATE):
-        read.add("x")
-    if "gate" in inputs or "modulation_scale" in inputs:
-        read.add("bias")
-    found = [name for name in inputs if name in read]
-    return found + ["residual_out"] * ("residual" in inputs) + _statistics(options)
-
-
 def _summed(gradient, shape):
     """A gradient of what was broadcast from a shape."""
     if gradient.shape == shape:
@@ -273,18 +241,6 @@ def _summed(gradient, shape):
     return gradient.astype(jnp.float32).sum(axes).reshape(shape)
 
 
-def _joined(x_shape, shapes):
-    """The shape [.., n] that some parameters broadcast to. Leading extents between two that vary
-    are those of x, so that the rows are numbered by one dimension."""
-    shape = jnp.broadcast_shapes(*shapes)
-    lead = [*shape[:-1]]
-    varying = [i for i, extent in enumerate(lead) if extent != 1]
-    if varying:
-        of_x = x_shape[len(x_shape) - len(shape) :]
-        lead[varying[0] : varying[-1]] = of_x[varying[0] : varying[-1]]
-    return (*lead, x_shape[-1])
-
-
 class _Gradients:
     """The gradients of one call."""
 
@@ -292,12 +248,8 @@ class _Gradients:
         self.options, self.arrays, self.wanted = options, arrays, wanted
         self.forms = {name: (shape, jnp.dtype(dtype)) for name, shape, dtype in forms}
         self.x_shape, self.dtype = self.forms["x"]  # the dtype is T
-        # Whether the gradient of x is another one than that of the residual.
-        self.has_branch = (
-            "residual_gate" in self.forms
-            or "sum_scale" in self.forms
-            or options.get("branch_norm", 0) == 1
-            or options.get("alpha", 0.0) not in (0.0, 1.0)
+        self.has_branch = _stages.has_branch(
+            self.forms, options.get("branch_norm"), options.get("alpha", 0.0)
         )
 
     def wants(self, *names):
@@ -306,8 +258,7 @@ class _Gradients:
     # Modulators as they broadcast against x: the rows that the index names, and the table's sum.
 
     def is_indexed(self, name):
-        modulators = (_OF_GATE[0], _OF_SCALE[0], _OF_SHIFT[0])
-        return "modulation_index" in self.forms and name in modulators
+        return "modulation_index" in self.forms and _stages.is_modulator(name)
 
     def rows(self, name):
         """The row of an indexed modulator for each row of x."""
@@ -345,7 +296,7 @@ class _Gradients:
 
     def scale(self):
         """The scale, and what is added to it for a factor; None where the call has none."""
-        return self.modulator(_OF_SCALE), 0.0 if self.options.get("flags", 0) else 1.0
+        return self.modulator(_stages.OF_SCALE), 0.0 if self.options.get("flags", 0) else 1.0
 
     def factor(self):
         scale, one = self.scale()
@@ -363,20 +314,20 @@ class _Gradients:
 
     def as_rows(self, parameter):
         """A parameter [.., n] or [.., 1] as the library takes those that have a gradient."""
-        return jnp.broadcast_to(parameter, _joined(self.x_shape, [parameter.shape]))
+        return jnp.broadcast_to(parameter, _stages.joined(self.x_shape, parameter.shape))
 
     def form_of_dbias(self, weight):
         """Its shape and dtype, or None."""
-        names, is_scaled = self.wants("bias", *_OF_SHIFT), "modulation_scale" in self.forms
+        names, is_scaled = self.wants("bias", *_stages.OF_SHIFT), "modulation_scale" in self.forms
         if names == ["bias"] and not is_scaled:
             return jax.ShapeDtypeStruct(*self.forms["bias"])
         shapes = [self.shape(name) for name in names]
         # A bias before a scale meets it in both gradients.
-        if is_scaled and "bias" in self.forms and self.wants("bias", *_OF_SCALE):
+        if is_scaled and "bias" in self.forms and self.wants("bias", *_stages.OF_SCALE):
             shapes.append(weight.shape)
         if not shapes:
             return None
-        return jax.ShapeDtypeStruct(_joined(self.x_shape, shapes), jnp.float32)
+        return jax.ShapeDtypeStruct(_stages.joined(self.x_shape, jnp.broadcast_shapes(*shapes)), jnp.float32)
 
     def of_parameters(self, dweight, dbias):
         """From the sums over rows of dy * xhat and of dy."""
@@ -387,15 +338,15 @@ class _Gradients:
                 if "modulation_scale" in arrays:
                     gradient = gradient * self.factor()
                 found[name] = _summed(gradient, shape).astype(dtype)
-        if self.wants(*_OF_SCALE):
+        if self.wants(*_stages.OF_SCALE):
             gradient = dweight
             if "weight" in arrays:
                 offset = self.options["weight_offset"]
                 gradient = gradient * (arrays["weight"].astype(jnp.float32) + offset)
             if "bias" in arrays:
                 gradient = gradient + dbias * arrays["bias"].astype(jnp.float32)
-            found.update(self.given_back(gradient, _OF_SCALE))
-        found.update(self.given_back(dbias, _OF_SHIFT))
+            found.update(self.given_back(gradient, _stages.OF_SCALE))
+        found.update(self.given_back(dbias, _stages.OF_SHIFT))
         return found
 
     def row(self, gate):
@@ -407,7 +358,7 @@ class _Gradients:
         return self.arrays["x"].astype(jnp.float32) * (factor * (self.options.get("alpha") or 1.0))
 
     def reads_branch(self):
-        return self.options.get("branch_norm") or bool(self.wants(*_OF_GATE))
+        return self.options.get("branch_norm") or bool(self.wants(*_stages.OF_GATE))
 
     def rows_wanted(self, row, dy):
         """Gradients that have x's shape, as names and dtypes."""
@@ -433,7 +384,7 @@ class _Gradients:
         if dy is None:
             dy = jnp.zeros(self.x_shape, float32)
         weight, offset = self.combined_weight()
-        gate = self.modulator(_OF_GATE)
+        gate = self.modulator(_stages.OF_GATE)
         row = self.row(gate)
         inputs = {
             **self.arrays,
@@ -452,18 +403,18 @@ class _Gradients:
         }
         for name in self.wants("gate", "branch_weight"):
             outputs[f"d{name}"] = _shared._like(inputs[name])
-        if self.wants("weight", *_OF_SCALE):
+        if self.wants("weight", *_stages.OF_SCALE):
             outputs["dweight"] = jax.ShapeDtypeStruct(weight.shape, float32)
         if (dbias := self.form_of_dbias(weight)) is not None:
             outputs["dbias"] = dbias
-        if self.wants(*_OF_GATE):
+        if self.wants(*_stages.OF_GATE):
             shape = inputs["residual_gate"].shape
             outputs["dresidual_gate"] = jax.ShapeDtypeStruct(shape, float32)
         options = {**self.options, "weight_offset": offset}
         names = (*_BACKWARD.words, *_BACKWARD.scalars)
         found = _run(_BACKWARD, {n: options.get(n, 0) for n in names}, inputs, outputs)
         gradients = self.of_parameters(found.get("dweight"), found.get("dbias"))
-        gradients.update(self.given_back(found.get("dresidual_gate"), _OF_GATE))
+        gradients.update(self.given_back(found.get("dresidual_gate"), _stages.OF_GATE))
         gradients.update(
             x=found.get("dbranch" if self.has_branch else "dx"),
             residual=found.get("dresidual", found.get("dx")),
@@ -494,7 +445,7 @@ def _call(options, arrays, y_dtype):
 def _options(kind, eps, weight_offset=0.0, rounding="once", residual_rounding="exact"):
     word = _shared._word
     return {
-        "kind": word(_KINDS, "kind", kind),
+        "kind": word(_stages.KINDS, "kind", kind),
         "eps": _shared._eps(eps),
         "weight_offset": _shared._number("weight_offset", weight_offset, float),
         "rounding": word(_shared._ROUNDING, "rounding", rounding),
@@ -529,11 +480,11 @@ def gated_norm(
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding),
-        "gate_act": word(_ACTS, "gate_act", gate_act),
+        "gate_act": word(_stages.ACTS, "gate_act", gate_act),
         "gate_position": int(gate_before),
         "gate_source": int(gate_from_rounded),
         "group_size": _shared._number("group_size", group_size, int),
-        "activation": word(_ACTS, "activation", activation),
+        "activation": word(_stages.ACTS, "activation", activation),
     }
     arrays = {"x": x, "gate": _shared._array("gate", gate), "weight": weight, "bias": bias}
     return _call(options, arrays, y_dtype)[0]
@@ -574,7 +525,7 @@ def sandwich_norm(
         "branch_rounding": branch["rounding"],
         "branch_rounded": int(branch_rounded),
         "alpha": _shared._number("alpha", alpha, float),
-        "sum_rounding": _shared._word(_STEPS, "sum_rounding", sum_rounding),
+        "sum_rounding": _shared._word(_stages.STEPS, "sum_rounding", sum_rounding),
     }
     arrays = {
         "x": x,
@@ -621,11 +572,11 @@ def adaln(
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding, residual_rounding),
-        "flags": _PLAIN_SCALE if plain_scale else 0,
-        "residual_gate_act": word(_ACTS, "residual_gate_act", residual_gate_act),
+        "flags": _stages.PLAIN_SCALE if plain_scale else 0,
+        "residual_gate_act": word(_stages.ACTS, "residual_gate_act", residual_gate_act),
         "alpha": _shared._number("alpha", alpha, float),
-        "sum_rounding": word(_STEPS, "sum_rounding", sum_rounding),
-        "modulation_rounding": word(_STEPS, "modulation_rounding", modulation_rounding),
+        "sum_rounding": word(_stages.STEPS, "sum_rounding", sum_rounding),
+        "modulation_rounding": word(_stages.STEPS, "modulation_rounding", modulation_rounding),
     }
     arrays = {
         "x": x,

@@ -12,30 +12,25 @@ from typing import NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
+from fastnorm import stages as _stages
 from fastnorm import torch as _shared
-
-_c = _shared._c
-_KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
-_ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
-_STEPS = {"once": 0, "every_step": 1}
-_PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
 
 # --- stages as data ---
 #
 # An option is a field of fastnorm_norm_args, or is renamed. Words and flags become numbers.
 
 _WORDS = {
-    "kind": _KINDS,
-    "branch_kind": _KINDS,
+    "kind": _stages.KINDS,
+    "branch_kind": _stages.KINDS,
     "rounding": _shared._ROUNDING,
     "branch_rounding": _shared._ROUNDING,
     "residual_rounding": _shared._RESIDUAL_ROUNDING,
-    "sum_rounding": _STEPS,
-    "modulation_rounding": _STEPS,
-    "gate_act": _ACTS,
-    "residual_gate_act": _ACTS,
-    "activation": _ACTS,
-    "plain_scale": {False: 0, True: _PLAIN_SCALE},
+    "sum_rounding": _stages.STEPS,
+    "modulation_rounding": _stages.STEPS,
+    "gate_act": _stages.ACTS,
+    "residual_gate_act": _stages.ACTS,
+    "activation": _stages.ACTS,
+    "plain_scale": {False: 0, True: _stages.PLAIN_SCALE},
 }
 _RENAMED = {
     "gate_before": "gate_position",
@@ -95,10 +90,9 @@ _OPERATORS = {
 _STATISTICS = ("branch_rstd", "mean", "rstd")
 
 
-def _statistics(options):
-    """Those that the backward of a call wants."""
-    found = ["branch_rstd"] if options.get("branch_norm") else []
-    return found + (["mean", "rstd"] if options.get("kind") == "layer" else ["rstd"])
+def _facts(options):
+    """Of a call: whether it has a branch norm, and whether a mean."""
+    return options.get("branch_norm", False), options.get("kind") == "layer"
 
 
 def _define(name, stages):
@@ -120,7 +114,7 @@ def _define(name, stages):
         if statistics:
             n = x.shape[-1] if x.dim() else 0
             groups = n // options["group_size"] if options.get("group_size", 0) > 0 else 1
-            for statistic in _statistics(options):
+            for statistic in _stages.statistics(*_facts(options)):
                 outputs[statistic] = x.new_empty((*x.shape[:-1], groups), dtype=torch.float32)
         run(
             tuple(_field(*option) for option in options.items()),
@@ -137,7 +131,7 @@ def _define(name, stages):
         ctx.wanted = {n for n, need in zip(tensor_names, ctx.needs_input_grad[1:]) if need}
         ctx.forms = {n: (t.shape, t.dtype) for n, t in tensors.items() if t is not None}
         tensors.update(zip(("residual_out", *_STATISTICS), output[1:]))
-        ctx.names = _read_by_the_backward(ctx.forms, ctx.wanted, ctx.options)
+        ctx.names = _stages.read_by_the_backward(ctx.forms, ctx.wanted, *_facts(ctx.options))
         ctx.save_for_backward(*(tensors[n] for n in ctx.names))
 
     def gradients(ctx, dy, dtotal, *of_statistics):
@@ -187,11 +181,6 @@ def _refuse_without_backward(name, tensors, options):
 
 
 # --- the backward ---
-
-# A modulator and its table.
-_OF_GATE = ("residual_gate", "residual_gate_table")
-_OF_SCALE = ("modulation_scale", "scale_table")
-_OF_SHIFT = ("modulation_shift", "shift_table")
 
 _GRADIENTS = {  # and whose shape each has
     "dx": "x",
@@ -258,39 +247,6 @@ def _backward(run, *given):
     return _shared._some(x, (outputs.get(name) for name in _GRADIENTS))
 
 
-def _read_by_the_backward(present, wanted, options):
-    """Names of the tensors whose values the backward reads; present: of the forward's inputs."""
-    read = {
-        "gate",
-        "weight",
-        "branch_weight",
-        "sum_scale",
-        "residual_gate",
-        "residual_gate_table",
-        "modulation_scale",
-        "scale_table",
-        "modulation_index",
-    }
-    if "residual" not in present or options.get("branch_norm") or wanted & set(_OF_GATE):
-        read.add("x")
-    if "gate" in present or "modulation_scale" in present:
-        read.add("bias")
-    found = [name for name in present if name in read]
-    return found + ["residual_out"] * ("residual" in present) + _statistics(options)
-
-
-def _joined(x_shape, shapes):
-    """The shape [.., n] that some parameters broadcast to. Leading extents between two that vary
-    are those of x, so that the rows are numbered by one dimension."""
-    shape = torch.broadcast_shapes(*shapes)
-    lead = [*shape[:-1]]
-    varying = [i for i, extent in enumerate(lead) if extent != 1]
-    if varying:
-        of_x = x_shape[len(x_shape) - len(shape) :]
-        lead[varying[0] : varying[-1]] = of_x[varying[0] : varying[-1]]
-    return (*lead, x_shape[-1])
-
-
 def _summed(gradient, shape):
     return gradient if gradient.shape == shape else gradient.float().sum_to_size(shape)
 
@@ -303,12 +259,8 @@ class _Gradients:
         self.options = {**_DEFAULTS, **ctx.options}
         self.forms, self.wanted = ctx.forms, ctx.wanted
         self.x_shape, self.dtype = self.forms["x"]  # the dtype is T
-        # Whether the gradient of x is another one than that of the residual.
-        self.has_branch = (
-            "residual_gate" in self.forms
-            or "sum_scale" in self.forms
-            or self.options["branch_norm"]
-            or self.options["alpha"] not in (0.0, 1.0)
+        self.has_branch = _stages.has_branch(
+            self.forms, self.options["branch_norm"], self.options["alpha"]
         )
 
     def wants(self, *names):
@@ -316,15 +268,12 @@ class _Gradients:
 
     # Modulators as they broadcast against x: the rows that the index names, and the table's sum.
 
-    def rows(self):
-        index = self.tensors["modulation_index"]
-        return index.reshape(-1).clamp(0, self.forms[self.modulators()[0]][0][0] - 1)
-
-    def modulators(self):
-        return [name for name, _ in (_OF_GATE, _OF_SCALE, _OF_SHIFT) if name in self.forms]
-
     def is_indexed(self, name):
-        return "modulation_index" in self.forms and name in self.modulators()
+        return "modulation_index" in self.forms and _stages.is_modulator(name)
+
+    def rows(self, name):
+        """The row of an indexed modulator for each row of x."""
+        return self.tensors["modulation_index"].reshape(-1).clamp(0, self.forms[name][0][0] - 1)
 
     def shape(self, name):
         """That with which a parameter broadcasts against x."""
@@ -337,7 +286,7 @@ class _Gradients:
         if tensor is None:
             return None
         if self.is_indexed(names[0]):
-            tensor = tensor.index_select(0, self.rows()).view(self.shape(names[0]))
+            tensor = tensor.index_select(0, self.rows(names[0])).view(self.shape(names[0]))
         return tensor if table is None else tensor.float() + table.float()
 
     def given_back(self, gradient, names):
@@ -349,7 +298,7 @@ class _Gradients:
             if self.is_indexed(name):
                 # On CUDA PyTorch adds in no fixed order, but with deterministic algorithms.
                 part = part.new_zeros(shape, dtype=torch.float32).index_add(
-                    0, self.rows(), part.reshape(-1, shape[-1]).float()
+                    0, self.rows(name), part.reshape(-1, shape[-1]).float()
                 )
             found[name] = part.to(dtype)
         return found
@@ -359,7 +308,7 @@ class _Gradients:
     def combined_weight(self):
         """What multiplies the normalised row, which is a weight and its offset."""
         weight, offset = self.tensors.get("weight"), self.options["weight_offset"]
-        scale = self.modulator(_OF_SCALE)
+        scale = self.modulator(_stages.OF_SCALE)
         if scale is None:
             return weight, offset
         one = 0.0 if self.options["plain_scale"] else 1.0
@@ -369,26 +318,26 @@ class _Gradients:
 
     def as_rows(self, parameter):
         """A parameter [.., n] or [.., 1] as the library takes those that have a gradient."""
-        shape = _joined(self.x_shape, [parameter.shape])
+        shape = _stages.joined(self.x_shape, parameter.shape)
         return parameter if parameter.shape == shape else parameter.expand(shape)
 
     def form_of_dbias(self, weight):
         """Its shape, and its dtype or None."""
-        names, is_scaled = self.wants("bias", *_OF_SHIFT), "modulation_scale" in self.forms
+        names, is_scaled = self.wants("bias", *_stages.OF_SHIFT), "modulation_scale" in self.forms
         if names == ["bias"] and not is_scaled:
             return self.forms["bias"]
         shapes = [self.shape(name) for name in names]
         # A bias before a scale meets it in both gradients.
-        if is_scaled and "bias" in self.forms and self.wants("bias", *_OF_SCALE):
+        if is_scaled and "bias" in self.forms and self.wants("bias", *_stages.OF_SCALE):
             shapes.append(weight.shape)
         if not shapes:
             return (), None
-        return _joined(self.x_shape, shapes), torch.float32
+        return _stages.joined(self.x_shape, torch.broadcast_shapes(*shapes)), torch.float32
 
     def of_parameters(self, dweight, dbias):
         """From the sums over rows of dy * xhat and of dy."""
         tensors, found = self.tensors, {}
-        scale = self.modulator(_OF_SCALE)
+        scale = self.modulator(_stages.OF_SCALE)
         if scale is None:
             factor = 1.0
         else:
@@ -398,15 +347,15 @@ class _Gradients:
                 shape, dtype = self.forms[name]
                 gradient = gradient if scale is None else gradient * factor
                 found[name] = _summed(gradient, shape).to(dtype)
-        if self.wants(*_OF_SCALE):
+        if self.wants(*_stages.OF_SCALE):
             gradient = dweight
             if "weight" in tensors:
                 offset = self.options["weight_offset"]
                 gradient = gradient * (tensors["weight"].float() + offset)
             if "bias" in tensors:
                 gradient = gradient + dbias * tensors["bias"].float()
-            found.update(self.given_back(gradient, _OF_SCALE))
-        found.update(self.given_back(dbias, _OF_SHIFT))
+            found.update(self.given_back(gradient, _stages.OF_SCALE))
+        found.update(self.given_back(dbias, _stages.OF_SHIFT))
         return found
 
     def row(self, gate):
@@ -420,17 +369,17 @@ class _Gradients:
 
     def dtypes(self, dbias, row, dy):
         """Of the library's gradients by name, None for those that are not wanted."""
-        wants = self.wants("x", "residual", "branch_weight", *_OF_GATE)
+        wants = self.wants("x", "residual", "branch_weight", *_stages.OF_GATE)
         residual = self.forms["residual"][1] if "residual" in self.wanted else None
         found = dict.fromkeys(_GRADIENTS)
         for name in self.wants("gate", "branch_weight"):
             found[f"d{name}"] = self.forms[name][1]
-        if self.wants("weight", *_OF_SCALE):
+        if self.wants("weight", *_stages.OF_SCALE):
             found["dweight"] = torch.float32
         found["dbias"] = dbias
         if self.has_branch:
             found["dx"] = residual
-            if self.wants(*_OF_GATE):
+            if self.wants(*_stages.OF_GATE):
                 found["dresidual_gate"] = torch.float32
             # T is the dtype of branch or dbranch.
             if "x" in self.wanted or not self.reads_branch():
@@ -444,7 +393,7 @@ class _Gradients:
         return found
 
     def reads_branch(self):
-        return self.options["branch_norm"] or bool(self.wants(*_OF_GATE))
+        return self.options["branch_norm"] or bool(self.wants(*_stages.OF_GATE))
 
     def of(self, dy, dtotal):
         """By name, for the gradients of y and of the sum."""
@@ -452,7 +401,7 @@ class _Gradients:
         if dy is None:
             dy = dtotal.new_zeros((), dtype=torch.float32).expand(self.x_shape)
         weight, offset = self.combined_weight()
-        gate = self.modulator(_OF_GATE)
+        gate = self.modulator(_stages.OF_GATE)
         row = self.row(gate)
         dbias_shape, dbias = self.form_of_dbias(weight)
         tensors.update(
@@ -474,7 +423,7 @@ class _Gradients:
         )
         found = dict(zip(_GRADIENTS, found))
         gradients = self.of_parameters(found["dweight"], found["dbias"])
-        gradients.update(self.given_back(found["dresidual_gate"], _OF_GATE))
+        gradients.update(self.given_back(found["dresidual_gate"], _stages.OF_GATE))
         gradients.update(
             x=found["dbranch" if self.has_branch else "dx"],
             residual=found["dx" if dtypes["dresidual"] is None else "dresidual"],
