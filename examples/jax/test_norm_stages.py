@@ -289,6 +289,8 @@ def exact_adaln(x, scale=None, shift=None, index=None, act=lambda v: v, layer=Tr
         value = value if index is None else value[index]
         return value + more[table] if table in more else value
 
+    if "branch_weight" in more:
+        x = exact_norm(x, more["branch_weight"], EPS)
     gate = modulator(more.get("residual_gate"), "residual_gate_table")
     total = x if gate is None else x * act(gate)
     total = total + more.get("residual", 0.0)
@@ -374,6 +376,12 @@ def test_gradients(suite):
             ("no residual, rms", {"x": a.x, "scale": a.scale}, {"kind": "rms"}, {"layer": False}),
             ("a gate, no residual", {"x": a.x, "residual_gate": a.factor}, {}, {}),
             (
+                "a branch norm",
+                {**both, **modulators, "branch_weight": a.branch_weight},
+                {"branch_norm": True},
+                {},
+            ),
+            (
                 "numbers",
                 {**both, "scale": a.scale[..., :1], "residual_gate": a.factor[:1, :, :1]},
                 {},
@@ -449,6 +457,11 @@ def test_errors(suite):
             "a table alone",
             "scale_table is given",
             lambda: fs.adaln(a.x, scale_table=a.table),
+        ),
+        (
+            "a branch's weight alone",
+            "branch_norm is 0",
+            lambda: fs.adaln(a.x, a.scale, branch_weight=a.table),
         ),
         (
             "an index outside",

@@ -273,6 +273,7 @@ def exact_adaln(
     alpha=1.0,
     plain=False,
     offset=0.0,
+    branch_norm=False,
     **tensors,
 ):
     """The formula in double precision: y and the sum."""
@@ -284,6 +285,8 @@ def exact_adaln(
         table = tensors.get(TABLES[name])
         return value if table is None else value + table
 
+    if branch_norm:
+        x = rms(x, tensors.get("branch_weight"), eps)
     gate = modulator("residual_gate", tensors.get("residual_gate"))
     if gate is not None:
         acts = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": torch.nn.functional.silu}
@@ -385,6 +388,12 @@ def test_adaln_settings(suite):
             ("a residual, no gate", some("x", "residual", "scale", "shift"), {}),
             ("alpha, no gate", some("x", "residual", "scale"), {"alpha": 0.25}),
             ("nothing", some("x"), {}),
+            (
+                "a branch norm",
+                {**both, "branch_weight": parameters["weight"]},
+                {"act": "tanh", "kind": "rms", "branch_norm": True},
+            ),
+            ("a branch norm, no gate", some("x", "residual"), {"branch_norm": True}),
         )
         for name, inputs, options in cases:
             check_adaln(suite, f"adaln, {dtype}, {name}", inputs, **options)
@@ -535,6 +544,8 @@ def test_errors(suite):
         ("a shift of 3 columns", "modulation_shift.shape is", {"shift": inputs["shift"][..., :3]}),
         ("an index of float32", "modulation_index.dtype is", {"index": index.float()}),
         ("modulators that are no matrix", "modulation", {"index": index}),
+        ("a branch's weight alone", "branch_norm is 0", {"branch_weight": inputs["scale_table"]}),
+        ("a branch's eps alone", "branch_norm is 0", {"branch_eps": 1e-3}),
     ):  # fmt: skip
         suite.raises(
             f"adaln, {name}", RuntimeError, text, lambda: fs.adaln(**{**inputs, **broken})
@@ -597,9 +608,12 @@ def test_opcheck(suite):
     )
     order = ("x", "residual", "residual_gate", "residual_gate_table", "scale", "scale_table")
     modulated = [inputs[n].requires_grad_() for n in (*order, "shift", "shift_table")]
-    options = (EPS, "layer", "tanh", 0.0, False, 0.0, "once", "exact", "once", "once", None)
-    calls["adaln, gradients"] = (*modulated, None, None, None, *options)
-    calls["adaln"] = (x.detach(), *(None,) * 10, EPS, "rms", "identity", *options[3:])
+    options = (
+        EPS, "layer", "tanh", 0.0, False, 0.0, "once", "exact", "once", "once", False, 0.0, 0.0,
+        "once", False, None,
+    )  # fmt: skip
+    calls["adaln, gradients"] = (*modulated, None, None, None, None, *options)
+    calls["adaln"] = (x.detach(), *(None,) * 11, EPS, "rms", "identity", *options[3:])
     for name, args in calls.items():
         found = torch.library.opcheck(
             getattr(torch.ops.fastnorm, name.partition(",")[0]).default,

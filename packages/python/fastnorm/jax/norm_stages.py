@@ -204,8 +204,8 @@ def _forward(call, inputs):
     inputs = {name: primal.value for name, primal in inputs.items()}
     if "sum_scale" in wanted:
         raise FastnormError(
-            "FASTNORM_ERROR_UNSUPPORTED: a gradient of sum_scale is wanted; sandwich_norm has those "
-            "of x, residual and both weights"
+            "FASTNORM_ERROR_UNSUPPORTED: a gradient of sum_scale is wanted; sandwich_norm has "
+            "those of x, residual and both weights"
         )
     if options.get("activation"):
         raise FastnormError(
@@ -327,7 +327,8 @@ class _Gradients:
             shapes.append(weight.shape)
         if not shapes:
             return None
-        return jax.ShapeDtypeStruct(_stages.joined(self.x_shape, jnp.broadcast_shapes(*shapes)), jnp.float32)
+        shape = _stages.joined(self.x_shape, jnp.broadcast_shapes(*shapes))
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
 
     def of_parameters(self, dweight, dbias):
         """From the sums over rows of dy * xhat and of dy."""
@@ -455,6 +456,16 @@ def _options(kind, eps, weight_offset=0.0, rounding="once", residual_rounding="e
     }
 
 
+def _branch_options(eps, branch_eps, weight_offset, rounding, rounded):
+    branch = _options("rms", eps if branch_eps is None else branch_eps, weight_offset, rounding)
+    fields = ("kind", "eps", "weight_offset", "rounding")
+    return {
+        "branch_norm": 1,
+        "branch_rounded": int(rounded),
+        **{f"branch_{field}": branch[field] for field in fields},
+    }
+
+
 def gated_norm(
     x: Any,
     gate: Any,
@@ -513,17 +524,9 @@ def sandwich_norm(
 
     The sum has residual's dtype. branch_eps None is eps. alpha 0 means 1. sum_scale is float32 [1].
     sum_rounding is "once" or "every_step"."""
-    branch = _options(
-        "rms", eps if branch_eps is None else branch_eps, branch_weight_offset, branch_rounding
-    )
     options = {
         **_options("rms", eps, weight_offset, rounding, residual_rounding),
-        "branch_norm": 1,
-        "branch_kind": branch["kind"],
-        "branch_eps": branch["eps"],
-        "branch_weight_offset": branch["weight_offset"],
-        "branch_rounding": branch["rounding"],
-        "branch_rounded": int(branch_rounded),
+        **_branch_options(eps, branch_eps, branch_weight_offset, branch_rounding, branch_rounded),
         "alpha": _shared._number("alpha", alpha, float),
         "sum_rounding": _shared._word(_stages.STEPS, "sum_rounding", sum_rounding),
     }
@@ -554,6 +557,12 @@ def adaln(
     shift_table: Any = None,
     index: Any = None,
     alpha: float = 0.0,
+    branch_norm: bool = False,
+    branch_weight: Any = None,
+    branch_eps: Optional[float] = None,
+    branch_weight_offset: float = 0.0,
+    branch_rounding: str = "once",
+    branch_rounded: bool = False,
     plain_scale: bool = False,
     weight_offset: float = 0.0,
     rounding: str = "once",
@@ -568,7 +577,9 @@ def adaln(
     residual_gate, scale and shift broadcast against x; with an index they are [m, n] or [m, 1], and
     index has a row's number for each row of x. Each table is [n] and added to its modulator. alpha
     0 means 1. plain_scale: the factor is scale, not 1 + it. sum_rounding and modulation_rounding
-    are "once" or "every_step"."""
+    are "once" or "every_step".
+
+    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps."""
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding, residual_rounding),
@@ -577,12 +588,21 @@ def adaln(
         "alpha": _shared._number("alpha", alpha, float),
         "sum_rounding": word(_stages.STEPS, "sum_rounding", sum_rounding),
         "modulation_rounding": word(_stages.STEPS, "modulation_rounding", modulation_rounding),
+        **_branch_options(
+            eps if branch_norm else 0.0,
+            branch_eps,
+            branch_weight_offset,
+            branch_rounding,
+            branch_rounded,
+        ),
+        "branch_norm": int(branch_norm),
     }
     arrays = {
         "x": x,
         "residual": residual,
         "weight": weight,
         "bias": bias,
+        "branch_weight": branch_weight,
         "residual_gate": residual_gate,
         "residual_gate_table": residual_gate_table,
         "modulation_scale": scale,

@@ -51,7 +51,7 @@ def _names(schema):
     return tuple(argument.rpartition(" ")[2] for argument in schema.split(", "))
 
 
-class _Stages(NamedTuple):
+class _Schema(NamedTuple):
     """An operator: what its schema says, and options that all its calls have besides."""
 
     tensors: str
@@ -61,13 +61,13 @@ class _Stages(NamedTuple):
 
 
 _OPERATORS = {
-    "gated_norm": _Stages(
+    "gated_norm": _Schema(
         "Tensor x, Tensor gate, Tensor? weight, Tensor? bias",
         "float? eps, str kind, str gate_act, bool gate_before, bool gate_from_rounded, "
         "int group_size, str activation, float weight_offset, str rounding",
         ("y",),
     ),
-    "sandwich_norm": _Stages(
+    "sandwich_norm": _Schema(
         "Tensor x, Tensor residual, Tensor? branch_weight, Tensor? weight, Tensor? sum_scale",
         "float? branch_eps, float? eps, float branch_weight_offset, float weight_offset, "
         "str branch_rounding, str rounding, bool branch_rounded, str residual_rounding, "
@@ -75,14 +75,17 @@ _OPERATORS = {
         ("y", "residual_out"),
         {"kind": "rms", "branch_norm": True, "branch_kind": "rms"},
     ),
-    "adaln": _Stages(
+    "adaln": _Schema(
         "Tensor x, Tensor? residual, Tensor? residual_gate, Tensor? residual_gate_table, "
         "Tensor? modulation_scale, Tensor? scale_table, Tensor? modulation_shift, "
-        "Tensor? shift_table, Tensor? modulation_index, Tensor? weight, Tensor? bias",
+        "Tensor? shift_table, Tensor? modulation_index, Tensor? weight, Tensor? bias, "
+        "Tensor? branch_weight",
         "float? eps, str kind, str residual_gate_act, float alpha, bool plain_scale, "
         "float weight_offset, str rounding, str residual_rounding, str sum_rounding, "
-        "str modulation_rounding",
+        "str modulation_rounding, bool branch_norm, float? branch_eps, "
+        "float branch_weight_offset, str branch_rounding, bool branch_rounded",
         ("y", "residual_out"),
+        {"branch_kind": "rms"},
     ),
 }
 # Where a tensor requires grad, an operator calls its twin "_with_statistics". That returns y, the
@@ -95,15 +98,15 @@ def _facts(options):
     return options.get("branch_norm", False), options.get("kind") == "layer"
 
 
-def _define(name, stages):
+def _define(name, schema):
     """The operator and its twin."""
-    tensor_names, option_names = _names(stages.tensors), _names(stages.options)
-    arguments = f"({stages.tensors}, {stages.options}, ScalarType? y_dtype)"
+    tensor_names, option_names = _names(schema.tensors), _names(schema.options)
+    arguments = f"({schema.tensors}, {schema.options}, ScalarType? y_dtype)"
 
     def parts(given):
         """Tensors and options by name, and y's dtype."""
         options = dict(zip(option_names, given[len(tensor_names) :]))
-        return dict(zip(tensor_names, given)), {**stages.fixed, **options}, given[-1]
+        return dict(zip(tensor_names, given)), {**schema.fixed, **options}, given[-1]
 
     def call(run, given, statistics):
         tensors, options, y_dtype = parts(given)
@@ -121,7 +124,7 @@ def _define(name, stages):
             (*tensors, *outputs),
             (*tensors.values(), *outputs.values()),
         )
-        results = ("y", "residual_out", *_STATISTICS) if statistics else stages.results
+        results = ("y", "residual_out", *_STATISTICS) if statistics else schema.results
         found = _shared._some(x, (outputs.get(result) for result in results))
         return found if len(results) > 1 else found[0]
 
@@ -153,10 +156,10 @@ def _define(name, stages):
         tensors, options, _ = parts(given)
         _refuse_without_backward(name, tensors, options)
         found = twin(*given)
-        return found[: len(stages.results)] if len(stages.results) > 1 else found[0]
+        return found[: len(schema.results)] if len(schema.results) > 1 else found[0]
 
     @_shared._operator(
-        f"{name}{arguments} -> ({', '.join(['Tensor'] * len(stages.results))})",
+        f"{name}{arguments} -> ({', '.join(['Tensor'] * len(schema.results))})",
         differentiable=differentiable,
     )
     def operator(run, *given):
@@ -441,7 +444,7 @@ _ACT = {
 }
 
 _gated_norm, _sandwich_norm, _adaln = (
-    _define(name, stages) for name, stages in _OPERATORS.items()
+    _define(name, schema) for name, schema in _OPERATORS.items()
 )
 
 
@@ -548,6 +551,12 @@ def adaln(
     shift_table: Optional[Tensor] = None,
     index: Optional[Tensor] = None,
     alpha: float = 0.0,
+    branch_norm: bool = False,
+    branch_weight: Optional[Tensor] = None,
+    branch_eps: Optional[float] = None,
+    branch_weight_offset: float = 0.0,
+    branch_rounding: str = "once",
+    branch_rounded: bool = False,
     plain_scale: bool = False,
     weight_offset: float = 0.0,
     rounding: str = "once",
@@ -564,7 +573,11 @@ def adaln(
 
     Each table is [n] and added to its modulator. kind is "rms" or "layer", residual_gate_act
     "identity", "silu", "sigmoid" or "tanh". alpha 0 means 1. plain_scale: the factor is scale, not
-    1 + it. sum_rounding and modulation_rounding are "once" or "every_step"."""
+    1 + it. sum_rounding and modulation_rounding are "once" or "every_step".
+
+    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps."""
+    if branch_eps is None:
+        branch_eps = eps if branch_norm else 0.0
     y, total = _adaln(
         x,
         residual,
@@ -577,6 +590,7 @@ def adaln(
         index,
         weight,
         bias,
+        branch_weight,
         eps,
         kind,
         residual_gate_act,
@@ -587,6 +601,11 @@ def adaln(
         residual_rounding,
         sum_rounding,
         modulation_rounding,
+        branch_norm,
+        branch_eps,
+        branch_weight_offset,
+        branch_rounding,
+        branch_rounded,
         y_dtype,
     )
     return y if residual is None else (y, total)
