@@ -225,207 +225,49 @@ def _backward(call, kept, gradients):
     wanted, arrays, forms = kept
     found = {}
     if wanted and (dy is not None or dtotal is not None):
-        found = _Gradients(dict(call[0]), arrays, forms, wanted).of(dy, dtotal)
+        options = dict(call[0])
+        inputs = {name: (shape, jnp.dtype(dtype)) for name, shape, dtype in forms}
+        plain = options.get("flags", 0) != 0
+        found = _Gradients(arrays, options, inputs, wanted, plain).of(dy, dtotal)
     return ({name: found.get(name) for name, _, _ in forms},)
 
 
 _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _summed(gradient, shape):
-    """A gradient of what was broadcast from a shape."""
-    if gradient.shape == shape:
-        return gradient
-    more = gradient.ndim - len(shape)
-    axes = [i for i in range(gradient.ndim) if i < more or shape[i - more] == 1]
-    return gradient.astype(jnp.float32).sum(axes).reshape(shape)
+class _Gradients(_stages.Gradients):
+    float32 = jnp.dtype("float32")
+    broadcast_shapes = staticmethod(jnp.broadcast_shapes)
+    expanded = staticmethod(jnp.broadcast_to)
 
+    def single(self, array):
+        return array.astype(jnp.float32)
 
-class _Gradients:
-    """The gradients of one call."""
+    def cast(self, array, dtype):
+        return array.astype(dtype)
 
-    def __init__(self, options, arrays, forms, wanted):
-        self.options, self.arrays, self.wanted = options, arrays, wanted
-        self.forms = {name: (shape, jnp.dtype(dtype)) for name, shape, dtype in forms}
-        self.x_shape, self.dtype = self.forms["x"]  # the dtype is T
-        self.has_branch = _stages.has_branch(
-            self.forms, options.get("branch_norm"), options.get("alpha", 0.0)
-        )
-
-    def wants(self, *names):
-        return [name for name in names if name in self.wanted]
-
-    # Modulators as they broadcast against x: the rows that the index names, and the table's sum.
-
-    def is_indexed(self, name):
-        return "modulation_index" in self.forms and _stages.is_modulator(name)
-
-    def rows(self, name):
-        """The row of an indexed modulator for each row of x."""
-        return self.arrays["modulation_index"].ravel().clip(0, self.forms[name][0][0] - 1)
-
-    def shape(self, name):
-        """That with which a parameter broadcasts against x."""
-        shape = self.forms[name][0]
-        return (*self.x_shape[:-1], shape[-1]) if self.is_indexed(name) else shape
-
-    def modulator(self, names):
-        """None where the call has none."""
-        array, table = (self.arrays.get(name) for name in names)
-        if array is None:
-            return None
-        if self.is_indexed(names[0]):
-            array = array[self.rows(names[0])].reshape(self.shape(names[0]))
-        if table is None:
+    def summed(self, array, shape):
+        if array.shape == shape:
             return array
-        return array.astype(jnp.float32) + table.astype(jnp.float32)
+        more = array.ndim - len(shape)
+        axes = [i for i in range(array.ndim) if i < more or shape[i - more] == 1]
+        return array.astype(jnp.float32).sum(axes).reshape(shape)
 
-    def given_back(self, gradient, names):
-        """The gradient of what modulator() returned, to each of the names that is wanted."""
-        found = {}
-        for name in self.wants(*names):
-            shape, dtype = self.forms[name]
-            part = _summed(gradient, self.shape(name))
-            if self.is_indexed(name):
-                part = part.reshape(-1, shape[-1]).astype(jnp.float32)
-                part = jnp.zeros(shape, jnp.float32).at[self.rows(name)].add(part)
-            found[name] = part.astype(dtype)
-        return found
+    def scattered(self, array, rows, shape):
+        return jnp.zeros(shape, jnp.float32).at[rows].add(array)
 
-    # The call's parts.
+    def zeros(self, shape):
+        return jnp.zeros(shape, jnp.float32)
 
-    def scale(self):
-        """The scale, and what is added to it for a factor; None where the call has none."""
-        return self.modulator(_stages.OF_SCALE), 0.0 if self.options.get("flags", 0) else 1.0
+    def act(self, array):
+        acts = (lambda v: v, jax.nn.silu, jax.nn.sigmoid, jnp.tanh)
+        return acts[self.options["residual_gate_act"]](array)
 
-    def factor(self):
-        scale, one = self.scale()
-        return scale.astype(jnp.float32) + one
-
-    def combined_weight(self):
-        """What multiplies the normalised row, which is a weight and its offset."""
-        weight, offset = self.arrays.get("weight"), self.options["weight_offset"]
-        scale, one = self.scale()
-        if scale is None:
-            return weight, offset
-        if weight is not None:
-            scale, one = (weight.astype(jnp.float32) + offset) * self.factor(), 0.0
-        return self.as_rows(scale), one
-
-    def as_rows(self, parameter):
-        """A parameter [.., n] or [.., 1] as the library takes those that have a gradient."""
-        return jnp.broadcast_to(parameter, _stages.joined(self.x_shape, parameter.shape))
-
-    def form_of_dbias(self, weight):
-        """Its shape and dtype, or None."""
-        names, is_scaled = self.wants("bias", *_stages.OF_SHIFT), "modulation_scale" in self.forms
-        if names == ["bias"] and not is_scaled:
-            return jax.ShapeDtypeStruct(*self.forms["bias"])
-        shapes = [self.shape(name) for name in names]
-        # A bias before a scale meets it in both gradients.
-        if is_scaled and "bias" in self.forms and self.wants("bias", *_stages.OF_SCALE):
-            shapes.append(weight.shape)
-        if not shapes:
-            return None
-        shape = _stages.joined(self.x_shape, jnp.broadcast_shapes(*shapes))
-        return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-    def of_parameters(self, dweight, dbias):
-        """From the sums over rows of dy * xhat and of dy."""
-        arrays, found = self.arrays, {}
-        for name, gradient in (("weight", dweight), ("bias", dbias)):
-            if name in self.wanted:
-                shape, dtype = self.forms[name]
-                if "modulation_scale" in arrays:
-                    gradient = gradient * self.factor()
-                found[name] = _summed(gradient, shape).astype(dtype)
-        if self.wants(*_stages.OF_SCALE):
-            gradient = dweight
-            if "weight" in arrays:
-                offset = self.options["weight_offset"]
-                gradient = gradient * (arrays["weight"].astype(jnp.float32) + offset)
-            if "bias" in arrays:
-                gradient = gradient + dbias * arrays["bias"].astype(jnp.float32)
-            found.update(self.given_back(gradient, _stages.OF_SCALE))
-        found.update(self.given_back(dbias, _stages.OF_SHIFT))
-        return found
-
-    def row(self, gate):
-        """What was normalised."""
-        if "residual_out" in self.arrays or not self.has_branch:
-            return self.arrays.get("residual_out", self.arrays.get("x"))
-        act = _ACT[self.options["residual_gate_act"]]
-        factor = 1.0 if gate is None else act(gate.astype(jnp.float32))
-        return self.arrays["x"].astype(jnp.float32) * (factor * (self.options.get("alpha") or 1.0))
-
-    def reads_branch(self):
-        return self.options.get("branch_norm") or bool(self.wants(*_stages.OF_GATE))
-
-    def rows_wanted(self, row, dy):
-        """Gradients that have x's shape, as names and dtypes."""
-        residual = self.forms["residual"][1] if "residual" in self.wanted else None
-        found = {}
-        if self.has_branch:
-            if residual is not None:
-                found["dx"] = residual
-            # T is the dtype of branch or dbranch.
-            if "x" in self.wanted or not self.reads_branch():
-                found["dbranch"] = self.dtype
-            return found
-        # Without dx T would be the dtype of dy, if that has 16 bits, else the row's.
-        if self.wants("x", "residual") or self.dtype not in (dy.dtype, row.dtype):
-            found["dx"] = self.dtype
-        if residual not in (None, self.dtype):
-            found["dresidual"] = residual
-        return found
-
-    def of(self, dy, dtotal):
-        """By name, for the gradients of y and of the sum."""
-        float32 = jnp.float32
-        if dy is None:
-            dy = jnp.zeros(self.x_shape, float32)
-        weight, offset = self.combined_weight()
-        gate = self.modulator(_stages.OF_GATE)
-        row = self.row(gate)
-        inputs = {
-            **self.arrays,
-            "x": row,
-            "dy": dy,
-            "weight": weight,
-            "bias": self.arrays.get("bias") if "gate" in self.arrays else None,
-            "dresidual_in": dtotal,
-            "branch": self.arrays["x"] if self.has_branch and self.reads_branch() else None,
-            "residual_gate": None if gate is None else self.as_rows(gate),
-        }
-        inputs = {name: array for name, array in inputs.items() if array is not None}
-        outputs = {
-            name: jax.ShapeDtypeStruct(self.x_shape, dtype)
-            for name, dtype in self.rows_wanted(row, dy).items()
-        }
-        for name in self.wants("gate", "branch_weight"):
-            outputs[f"d{name}"] = _shared._like(inputs[name])
-        if self.wants("weight", *_stages.OF_SCALE):
-            outputs["dweight"] = jax.ShapeDtypeStruct(weight.shape, float32)
-        if (dbias := self.form_of_dbias(weight)) is not None:
-            outputs["dbias"] = dbias
-        if self.wants(*_stages.OF_GATE):
-            shape = inputs["residual_gate"].shape
-            outputs["dresidual_gate"] = jax.ShapeDtypeStruct(shape, float32)
+    def backward(self, arrays, offset, forms):
         options = {**self.options, "weight_offset": offset}
         names = (*_BACKWARD.words, *_BACKWARD.scalars)
-        found = _run(_BACKWARD, {n: options.get(n, 0) for n in names}, inputs, outputs)
-        gradients = self.of_parameters(found.get("dweight"), found.get("dbias"))
-        gradients.update(self.given_back(found.get("dresidual_gate"), _stages.OF_GATE))
-        gradients.update(
-            x=found.get("dbranch" if self.has_branch else "dx"),
-            residual=found.get("dresidual", found.get("dx")),
-            gate=found.get("dgate"),
-            branch_weight=found.get("dbranch_weight"),
-        )
-        return {name: gradient for name, gradient in gradients.items() if name in self.wanted}
-
-
-_ACT = [lambda v: v, jax.nn.silu, jax.nn.sigmoid, jnp.tanh]
+        outputs = {name: jax.ShapeDtypeStruct(*form) for name, form in forms.items()}
+        return _run(_BACKWARD, {n: options.get(n, 0) for n in names}, arrays, outputs)
 
 
 # --- the functions to call ---

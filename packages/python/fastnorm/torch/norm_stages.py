@@ -141,7 +141,9 @@ def _define(name, schema):
         _shared._refuse_statistics(**dict(zip(_STATISTICS, of_statistics)))
         found = {}
         if ctx.wanted and (dy is not None or dtotal is not None):
-            found = _Gradients(ctx).of(dy, dtotal)
+            saved = dict(zip(ctx.names, ctx.saved_tensors))
+            plain = ctx.options.get("plain_scale", False)
+            found = _Gradients(saved, ctx.options, ctx.forms, ctx.wanted, plain).of(dy, dtotal)
         return (*(found.get(n) for n in tensor_names), *(None,) * (len(option_names) + 1))
 
     @_shared._operator(
@@ -250,198 +252,46 @@ def _backward(run, *given):
     return _shared._some(x, (outputs.get(name) for name in _GRADIENTS))
 
 
-def _summed(gradient, shape):
-    return gradient if gradient.shape == shape else gradient.float().sum_to_size(shape)
-
-
-class _Gradients:
-    """The gradients of one call."""
-
-    def __init__(self, ctx):
-        self.tensors = dict(zip(ctx.names, ctx.saved_tensors))
-        self.options = {**_DEFAULTS, **ctx.options}
-        self.forms, self.wanted = ctx.forms, ctx.wanted
-        self.x_shape, self.dtype = self.forms["x"]  # the dtype is T
-        self.has_branch = _stages.has_branch(
-            self.forms, self.options["branch_norm"], self.options["alpha"]
-        )
-
-    def wants(self, *names):
-        return [name for name in names if name in self.wanted]
-
-    # Modulators as they broadcast against x: the rows that the index names, and the table's sum.
-
-    def is_indexed(self, name):
-        return "modulation_index" in self.forms and _stages.is_modulator(name)
-
-    def rows(self, name):
-        """The row of an indexed modulator for each row of x."""
-        return self.tensors["modulation_index"].reshape(-1).clamp(0, self.forms[name][0][0] - 1)
-
-    def shape(self, name):
-        """That with which a parameter broadcasts against x."""
-        shape = self.forms[name][0]
-        return (*self.x_shape[:-1], shape[-1]) if self.is_indexed(name) else shape
-
-    def modulator(self, names):
-        """None where the call has none."""
-        tensor, table = (self.tensors.get(name) for name in names)
-        if tensor is None:
-            return None
-        if self.is_indexed(names[0]):
-            tensor = tensor.index_select(0, self.rows(names[0])).view(self.shape(names[0]))
-        return tensor if table is None else tensor.float() + table.float()
-
-    def given_back(self, gradient, names):
-        """The gradient of what modulator() returned, to each of the names that is wanted."""
-        found = {}
-        for name in self.wants(*names):
-            shape, dtype = self.forms[name]
-            part = _summed(gradient, self.shape(name))
-            if self.is_indexed(name):
-                # On CUDA PyTorch adds in no fixed order, but with deterministic algorithms.
-                part = part.new_zeros(shape, dtype=torch.float32).index_add(
-                    0, self.rows(name), part.reshape(-1, shape[-1]).float()
-                )
-            found[name] = part.to(dtype)
-        return found
-
-    # The call's parts.
-
-    def combined_weight(self):
-        """What multiplies the normalised row, which is a weight and its offset."""
-        weight, offset = self.tensors.get("weight"), self.options["weight_offset"]
-        scale = self.modulator(_stages.OF_SCALE)
-        if scale is None:
-            return weight, offset
-        one = 0.0 if self.options["plain_scale"] else 1.0
-        if weight is not None:
-            scale, one = (weight.float() + offset) * (scale.float() + one), 0.0
-        return self.as_rows(scale), one
-
-    def as_rows(self, parameter):
-        """A parameter [.., n] or [.., 1] as the library takes those that have a gradient."""
-        shape = _stages.joined(self.x_shape, parameter.shape)
-        return parameter if parameter.shape == shape else parameter.expand(shape)
-
-    def form_of_dbias(self, weight):
-        """Its shape, and its dtype or None."""
-        names, is_scaled = self.wants("bias", *_stages.OF_SHIFT), "modulation_scale" in self.forms
-        if names == ["bias"] and not is_scaled:
-            return self.forms["bias"]
-        shapes = [self.shape(name) for name in names]
-        # A bias before a scale meets it in both gradients.
-        if is_scaled and "bias" in self.forms and self.wants("bias", *_stages.OF_SCALE):
-            shapes.append(weight.shape)
-        if not shapes:
-            return (), None
-        return _stages.joined(self.x_shape, torch.broadcast_shapes(*shapes)), torch.float32
-
-    def of_parameters(self, dweight, dbias):
-        """From the sums over rows of dy * xhat and of dy."""
-        tensors, found = self.tensors, {}
-        scale = self.modulator(_stages.OF_SCALE)
-        if scale is None:
-            factor = 1.0
-        else:
-            factor = scale.float() + (0.0 if self.options["plain_scale"] else 1.0)
-        for name, gradient in (("weight", dweight), ("bias", dbias)):
-            if name in self.wanted:
-                shape, dtype = self.forms[name]
-                gradient = gradient if scale is None else gradient * factor
-                found[name] = _summed(gradient, shape).to(dtype)
-        if self.wants(*_stages.OF_SCALE):
-            gradient = dweight
-            if "weight" in tensors:
-                offset = self.options["weight_offset"]
-                gradient = gradient * (tensors["weight"].float() + offset)
-            if "bias" in tensors:
-                gradient = gradient + dbias * tensors["bias"].float()
-            found.update(self.given_back(gradient, _stages.OF_SCALE))
-        found.update(self.given_back(dbias, _stages.OF_SHIFT))
-        return found
-
-    def row(self, gate):
-        """What was normalised."""
-        x, total = self.tensors.get("x"), self.tensors.get("residual_out")
-        if total is not None or not self.has_branch:
-            return x if total is None else total
-        act = _ACT[self.options["residual_gate_act"]]
-        factor = 1.0 if gate is None else act(gate.float())
-        return x.float() * (factor * (self.options["alpha"] or 1.0))
-
-    def dtypes(self, dbias, row, dy):
-        """Of the library's gradients by name, None for those that are not wanted."""
-        wants = self.wants("x", "residual", "branch_weight", *_stages.OF_GATE)
-        residual = self.forms["residual"][1] if "residual" in self.wanted else None
-        found = dict.fromkeys(_GRADIENTS)
-        for name in self.wants("gate", "branch_weight"):
-            found[f"d{name}"] = self.forms[name][1]
-        if self.wants("weight", *_stages.OF_SCALE):
-            found["dweight"] = torch.float32
-        found["dbias"] = dbias
-        if self.has_branch:
-            found["dx"] = residual
-            if self.wants(*_stages.OF_GATE):
-                found["dresidual_gate"] = torch.float32
-            # T is the dtype of branch or dbranch.
-            if "x" in self.wanted or not self.reads_branch():
-                found["dbranch"] = self.dtype
-            return found
-        # Without dx T would be the dtype of dy, if that has 16 bits, else the row's.
-        if wants or self.dtype not in (dy.dtype, row.dtype):
-            found["dx"] = self.dtype
-        if residual not in (None, self.dtype):
-            found["dresidual"] = residual
-        return found
-
-    def reads_branch(self):
-        return self.options["branch_norm"] or bool(self.wants(*_stages.OF_GATE))
-
-    def of(self, dy, dtotal):
-        """By name, for the gradients of y and of the sum."""
-        tensors = dict(self.tensors)
-        if dy is None:
-            dy = dtotal.new_zeros((), dtype=torch.float32).expand(self.x_shape)
-        weight, offset = self.combined_weight()
-        gate = self.modulator(_stages.OF_GATE)
-        row = self.row(gate)
-        dbias_shape, dbias = self.form_of_dbias(weight)
-        tensors.update(
-            x=row,
-            dy=dy,
-            weight=weight,
-            bias=tensors.get("bias") if "gate" in tensors else None,
-            dresidual_in=dtotal,
-            branch=self.tensors["x"] if self.has_branch and self.reads_branch() else None,
-            residual_gate=None if gate is None else self.as_rows(gate),
-        )
-        options = {**self.options, "weight_offset": offset}
-        dtypes = self.dtypes(dbias, row, dy)
-        found = _backward(
-            *(tensors.get(name) for name in _names(_BACKWARD_TENSORS)),
-            *(options[name] for name in _names(_BACKWARD_OPTIONS)),
-            dbias_shape,
-            *dtypes.values(),
-        )
-        found = dict(zip(_GRADIENTS, found))
-        gradients = self.of_parameters(found["dweight"], found["dbias"])
-        gradients.update(self.given_back(found["dresidual_gate"], _stages.OF_GATE))
-        gradients.update(
-            x=found["dbranch" if self.has_branch else "dx"],
-            residual=found["dx" if dtypes["dresidual"] is None else "dresidual"],
-            gate=found["dgate"],
-            branch_weight=found["dbranch_weight"],
-        )
-        return {name: gradient for name, gradient in gradients.items() if name in self.wanted}
-
-
-_ACT = {
+_ACTS = {
     "identity": lambda v: v,
     "silu": torch.nn.functional.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
+
+
+class _Gradients(_stages.Gradients):
+    float32 = torch.float32
+    single = staticmethod(Tensor.float)
+    cast = staticmethod(Tensor.to)
+    broadcast_shapes = staticmethod(torch.broadcast_shapes)
+
+    def expanded(self, tensor, shape):
+        return tensor if tensor.shape == shape else tensor.expand(shape)
+
+    def summed(self, tensor, shape):
+        return tensor if tensor.shape == shape else tensor.float().sum_to_size(shape)
+
+    def scattered(self, tensor, rows, shape):
+        # On CUDA PyTorch adds in no fixed order, but with deterministic algorithms.
+        return tensor.new_zeros(shape).index_add(0, rows, tensor)
+
+    def zeros(self, shape):
+        return self.tensors["rstd"].new_zeros(()).expand(shape)
+
+    def act(self, tensor):
+        return _ACTS[self.options["residual_gate_act"]](tensor)
+
+    def backward(self, tensors, offset, forms):
+        options = {**_DEFAULTS, **self.options, "weight_offset": offset}
+        found = _backward(
+            *(tensors.get(name) for name in _names(_BACKWARD_TENSORS)),
+            *(options[name] for name in _names(_BACKWARD_OPTIONS)),
+            forms["dbias"][0] if "dbias" in forms else (),
+            *(forms[name][1] if name in forms else None for name in _GRADIENTS),
+        )
+        return {name: t for name, t in zip(_GRADIENTS, found) if name in forms}
+
 
 _gated_norm, _sandwich_norm, _adaln = (
     _define(name, schema) for name, schema in _OPERATORS.items()
