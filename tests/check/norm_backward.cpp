@@ -527,26 +527,28 @@ std::vector<SumOfRows> NormBackwardRun::sums() const {
 void NormBackwardRun::model_of(const SumOfRows& sum, int64_t rows, const ref::NormBackwardRows& at,
                                const ref::StoredSum& stored, std::vector<float>* values,
                                std::vector<ref::Range>* bounds) const {
-  const auto n = static_cast<size_t>(c_.n);
-  std::vector<float> of[5];
-  for (std::vector<float>& v : of) v.resize(n);
+  values->resize(static_cast<size_t>(c_.n));
+  const auto if_of = [&](const Placed& out, auto* wanted) {
+    return &sum.out == &out ? wanted : nullptr;
+  };
+  float* const to = values->data();
   if (&sum.out == &dweight_ || &sum.out == &dbias_) {
-    ref::norm_backward_sums_model(options_, rows, c_.n, at, of[0].data(), of[1].data());
-    const bool weights = &sum.out == &dweight_;
-    *values = of[weights ? 0 : 1];
-    *bounds = weights ? ref::norm_backward_dweight_bounds(options_, rows, c_.n, at, stored)
-                      : ref::norm_backward_dbias_bounds(options_, rows, c_.n, at, stored);
+    ref::norm_backward_sums_model(options_, rows, c_.n, at, if_of(dweight_, to), if_of(dbias_, to));
+    *bounds = &sum.out == &dweight_
+                  ? ref::norm_backward_dweight_bounds(options_, rows, c_.n, at, stored)
+                  : ref::norm_backward_dbias_bounds(options_, rows, c_.n, at, stored);
     return;
   }
   ref::norm_backward_branch_sums_model(options_, rows, c_.n, at, target_.order,
-                                       dbranch_weight_.present ? of[2].data() : nullptr,
-                                       dbranch_bias_.present ? of[3].data() : nullptr,
-                                       dresidual_gate_.present ? of[4].data() : nullptr);
+                                       if_of(dbranch_weight_, to), if_of(dbranch_bias_, to),
+                                       if_of(dresidual_gate_, to));
   const ref::BranchSumBounds all = ref::norm_backward_branch_sum_bounds(
-      options_, rows, c_.n, at, target_.order, {stored, stored, stored});
-  const int which = &sum.out == &dbranch_weight_ ? 2 : &sum.out == &dbranch_bias_ ? 3 : 4;
-  *values = of[which];
-  *bounds = which == 2 ? all.dweight : which == 3 ? all.dbias : all.dresidual_gate;
+      options_, rows, c_.n, at, target_.order,
+      {if_of(dbranch_weight_, &stored), if_of(dbranch_bias_, &stored),
+       if_of(dresidual_gate_, &stored)});
+  for (const std::vector<ref::Range>* of : {&all.dweight, &all.dbias, &all.dresidual_gate}) {
+    if (!of->empty()) *bounds = *of;
+  }
 }
 
 std::string NormBackwardRun::compare_sum(const SumOfRows& sum, std::vector<std::byte>* wanted,

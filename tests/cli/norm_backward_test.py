@@ -621,8 +621,66 @@ def test_tuning(program):
     )
 
 
+def gradient_of_norm(x, dy, gain, eps, layer):
+    """The gradient of x, and the normalised x, in double precision."""
+    centred = x - x.mean(-1, keepdims=True) * layer
+    rstd = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+    xhat, e = centred * rstd, dy * gain
+    mean = e.mean(-1, keepdims=True) * layer
+    return (e - mean - xhat * (e * xhat).mean(-1, keepdims=True)) * rstd, xhat
+
+
+def test_branch(program, rng):
+    """A normalised branch with a gate and alpha, added to a residual of another dtype."""
+    cases = program.cases
+    shape, n = (7, 96), (96,)
+    normal = {
+        "x": ("F32", shape), "dy": ("F32", shape), "branch": ("BF16", shape), "gain": ("F32", n),
+        "shift": ("F32", n), "gate": ("BF16", n), "weight": ("F32", n), "scale": ("F32", (1,)),
+    }
+    tensors = {
+        name: (dtype, size, tensor_file.encode(dtype, rng.standard_normal(size)))
+        for name, (dtype, size) in normal.items()
+    }
+    tensor_file.write(program.work / "in.safetensors", tensors)
+    value = {name: tensor_file.decode(t).astype(np.float64) for name, t in tensors.items()}
+    options = [
+        "--dy", "dy", "--weight", "weight", "--eps", "0.01", "--branch", "branch",
+        "--branch-norm", "layer", "--branch-eps", "0.001", "--branch-weight", "gain",
+        "--branch-weight-offset", "1", "--branch-bias", "shift", "--residual-gate", "gate",
+        "--residual-gate-act", "tanh", "--alpha", "0.5", "--sum-scale", "scale",
+        "--dx", "dr", "--dbranch", "db", "--dbranch-weight", "dg", "--dbranch-bias", "ds",
+        "--dresidual-gate", "dk",
+    ]  # fmt: skip
+    found = run(program, "branch", *options)
+    r, _ = gradient_of_norm(value["x"], value["dy"], value["weight"], 0.01, False)
+    r = r * value["scale"]
+    du = r * np.tanh(value["gate"]) * 0.5
+    gain = 1 + value["gain"]
+    db, xhat = gradient_of_norm(value["branch"], du, gain, 0.001, True)
+    slope = (1 - np.tanh(value["gate"]) ** 2) * 0.5
+    terms = r * (xhat * gain + value["shift"])
+    for name, wanted, size in (
+        ("dr", r, np.abs(r) + 1),
+        ("db", db, np.abs(db) + 1),
+        ("dg", (du * xhat).sum(0), np.abs(du * xhat).sum(0)),
+        ("ds", du.sum(0), np.abs(du).sum(0)),
+        ("dk", slope * terms.sum(0), np.abs(terms).sum(0)),
+    ):
+        cases.check(f"branch: {name}", close(found[name], wanted, size))
+    dtypes = [found[name][0] for name in ("dr", "db", "dk")]
+    cases.check("branch: dtypes", dtypes == ["F32", "BF16", "BF16"])
+    for name, options, says in (
+        ("no branch", ["--branch-norm", "rms"], "branch is NULL and branch_norm is 1"),
+        ("a gradient without its gate", ["--branch", "branch", "--dresidual-gate", "dk"],
+         "dresidual_gate is given and residual_gate is NULL"),
+    ):
+        run(program, f"branch: {name}", "--dy", "dy", *options, code=FAILURE, says=says)
+
+
 def test(program):
     rng = np.random.default_rng(41)
+    test_branch(program, rng)
     test_gradients(program, rng)
     test_outputs(program, rng)
     test_refused(program, rng)

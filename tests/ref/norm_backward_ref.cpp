@@ -364,21 +364,25 @@ BranchSumBounds norm_backward_branch_sum_bounds(const NormBackwardOptions& o, in
         factor);
   };
   BranchSumBounds result;
-  result.dbias = bounds(
-      du, stored.dbias,
-      [&](const NormBackwardRow&, int64_t, Near d, ColumnSum* sum) {
-        sum->add(d.value - d.error, d.value + d.error);
-      },
-      no_factor);
-  if (rows != 0 && row_of(0).branch == nullptr) return result;
-  result.dweight = bounds(
-      du, stored.dweight,
-      [&](const NormBackwardRow& row, int64_t i, Near d, ColumnSum* sum) {
-        add_weight_term(of_branch, row, i, d, sum);
-      },
-      no_factor);
+  if (stored.dbias != nullptr) {
+    result.dbias = bounds(
+        du, *stored.dbias,
+        [&](const NormBackwardRow&, int64_t, Near d, ColumnSum* sum) {
+          sum->add(d.value - d.error, d.value + d.error);
+        },
+        no_factor);
+  }
+  if (stored.dweight != nullptr) {
+    result.dweight = bounds(
+        du, *stored.dweight,
+        [&](const NormBackwardRow& row, int64_t i, Near d, ColumnSum* sum) {
+          add_weight_term(of_branch, row, i, d, sum);
+        },
+        no_factor);
+  }
+  if (stored.dresidual_gate == nullptr) return result;
   result.dresidual_gate = bounds(
-      r, stored.dresidual_gate,
+      r, *stored.dresidual_gate,
       [&](const NormBackwardRow& row, int64_t i, Near d, ColumnSum* sum) {
         const Range u =
             o.branch.normalise ? result_of(of_branch, row, i) : Range{row.x[i], row.x[i]};

@@ -45,7 +45,7 @@ struct BranchSumBounds {
   std::vector<Range> dweight, dbias, dresidual_gate;
 };
 struct StoredBranchSums {
-  StoredSum dweight, dbias, dresidual_gate;
+  const StoredSum *dweight = nullptr, *dbias = nullptr, *dresidual_gate = nullptr;  // null: none
 };
 BranchSumBounds norm_backward_branch_sum_bounds(const NormBackwardOptions& options, int64_t rows,
                                                 int64_t n, const NormBackwardRows& row_of,

@@ -165,7 +165,9 @@ void check_names(const RunOptions& options) {
   if (options.backward) {
     if (gradients.dy.empty()) throw CLI::ValidationError("--backward needs --dy");
     const std::string dx = options.no_dx ? std::string() : gradients.dx;
-    return check_outputs({dx, gradients.dresidual, gradients.dweight, gradients.dbias});
+    return check_outputs({dx, gradients.dresidual, gradients.dweight, gradients.dbias,
+                          gradients.dbranch, gradients.dbranch_weight, gradients.dbranch_bias,
+                          gradients.dresidual_gate});
   }
   std::vector<std::string> outputs = options.stages.outputs();
   outputs.insert(outputs.end(), {names.y, names.residual_out, names.mean, names.rstd,
@@ -203,14 +205,24 @@ void add_backward_options(CLI::App& command, RunOptions& options) {
   add("--dresidual", names.dresidual, "the same gradient in another dtype, output");
   add("--dweight", names.dweight, "gradient of the weight, output");
   add("--dbias", names.dbias, "gradient of the bias, output; shaped as --bias, else as the weight");
+  add("--branch", names.branch, "the forward's x, where it added a residual");
+  add("--branch-mean", names.branch_mean, "means of the branch, f32 (layer)");
+  add("--dbranch", names.dbranch, "gradient of the branch, output");
+  add("--dbranch-weight", names.dbranch_weight, "gradient of --branch-weight, output");
+  add("--dbranch-bias", names.dbranch_bias,
+      "gradient of the branch's bias, output; shaped as --branch-bias, else as the weight");
+  add("--dresidual-gate", names.dresidual_gate, "gradient of --residual-gate, output");
   dtype("--dx-dtype", options.dx_dtype, "default: x's");
   dtype("--dresidual-dtype", options.dresidual_dtype, "default: f32");
   dtype("--dweight-dtype", options.dweight_dtype, "f32 or the weight's; default: the weight's");
   dtype("--dbias-dtype", options.dbias_dtype,
         "default: that of --bias, else the weight's, else x's");
-  separate_backward(command, flag,
-                    {"IN", "OUT", "--x", "--weight", "--bias", "--mean", "--rstd", "--device",
-                     "--tuning", "--threads", "--in-place"});
+  std::vector<std::string> of_both = {"IN",       "OUT",       "--x",       "--weight",
+                                      "--bias",   "--mean",    "--rstd",    "--device",
+                                      "--tuning", "--threads", "--in-place"};
+  const std::vector<std::string>& of_branch = StageOptions::of_backward();
+  of_both.insert(of_both.end(), of_branch.begin(), of_branch.end());
+  separate_backward(command, flag, of_both);
 }
 
 constexpr int64_t kMaxExtent = int64_t{1} << 31;  // of what an option says; files are checked
@@ -283,7 +295,7 @@ void add_run(CLI::App& program) {
       ->capture_default_str();
   command->add_flag("--in-place", options->in_place,
                     "write y over x and residual_out over residual (in memory, not in the file); "
-                    "--backward: dx over dy");
+                    "--backward: dx over dy, dbranch over the branch");
   options->norm.add_to(*command);
   options->stages.add_to(*command);
   add_backward_options(*command, *options);

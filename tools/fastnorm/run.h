@@ -22,6 +22,7 @@ struct Names {
 struct BackwardNames {
   std::string dy, dresidual_in, old_dweight, old_dbias;
   std::string dx = "dx", dresidual, dweight, dbias;
+  std::string branch, branch_mean, dbranch, dbranch_weight, dbranch_bias, dresidual_gate;
 };
 
 struct RunOptions {

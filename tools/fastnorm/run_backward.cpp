@@ -17,7 +17,8 @@ class BackwardRun {
     load_inputs();
     make_outputs();
     machine_.run(args());
-    operands_.store(options_.output, {&dx_, &dresidual_, &dweight_, &dbias_});
+    operands_.store(options_.output, {&dx_, &dresidual_, &dweight_, &dbias_, &dbranch_,
+                                      &dbranch_weight_, &dbranch_bias_, &dresidual_gate_});
   }
 
  private:
@@ -31,6 +32,14 @@ class BackwardRun {
     operands_.load(names_.dresidual_in, &dresidual_in_);
     operands_.load(names_.old_dweight, &old_dweight_);
     operands_.load(names_.old_dbias, &old_dbias_);
+    const StageOptions& s = options_.stages;
+    operands_.load(names_.branch, &branch_);
+    operands_.load(names_.branch_mean, &branch_mean_);
+    operands_.load(s.branch_rstd, &branch_rstd_);
+    operands_.load(s.branch_weight, &branch_weight_);
+    operands_.load(s.branch_bias, &branch_bias_);
+    operands_.load(s.residual_gate, &residual_gate_);
+    operands_.load(s.sum_scale, &sum_scale_);
   }
 
   void make_outputs() {
@@ -44,6 +53,12 @@ class BackwardRun {
     make_sum(names_.dweight, &dweight_, old_dweight_, options_.dweight_dtype, weight_);
     make_sum(names_.dbias, &dbias_, old_dbias_, options_.dbias_dtype,
              bias_.data != nullptr ? bias_ : weight_);
+    const fastnorm_dtype t = branch_.data != nullptr ? branch_.dtype : x_.dtype;
+    operands_.make(names_.dbranch, &dbranch_, options_.in_place ? &branch_ : nullptr, t, shape);
+    make_sum(names_.dbranch_weight, &dbranch_weight_, none_, "", branch_weight_);
+    make_sum(names_.dbranch_bias, &dbranch_bias_, none_, "",
+             branch_bias_.data != nullptr ? branch_bias_ : branch_weight_);
+    make_sum(names_.dresidual_gate, &dresidual_gate_, none_, "", residual_gate_);
   }
 
   // dweight or dbias, shaped as `like`. What it is added to is its memory.
@@ -82,6 +97,18 @@ class BackwardRun {
     args.dresidual = dresidual_.view.get();
     args.dweight = dweight_.view.get();
     args.dbias = dbias_.view.get();
+    options_.stages.apply(&args);
+    args.branch = branch_.view.get();
+    args.branch_weight = branch_weight_.view.get();
+    args.branch_bias = branch_bias_.view.get();
+    args.branch_mean = branch_mean_.view.get();
+    args.branch_rstd = branch_rstd_.view.get();
+    args.residual_gate = residual_gate_.view.get();
+    args.sum_scale = sum_scale_.view.get();
+    args.dbranch = dbranch_.view.get();
+    args.dbranch_weight = dbranch_weight_.view.get();
+    args.dbranch_bias = dbranch_bias_.view.get();
+    args.dresidual_gate = dresidual_gate_.view.get();
     return args;
   }
 
@@ -90,7 +117,9 @@ class BackwardRun {
   Machine machine_;
   Operands operands_;
   Operand dy_, x_, weight_, bias_, mean_, rstd_, dresidual_in_, old_dweight_, old_dbias_;
-  Operand dx_, dresidual_, dweight_, dbias_;
+  Operand dx_, dresidual_, dweight_, dbias_, none_;
+  Operand branch_, branch_mean_, branch_rstd_, branch_weight_, branch_bias_, residual_gate_;
+  Operand sum_scale_, dbranch_, dbranch_weight_, dbranch_bias_, dresidual_gate_;
 };
 
 }  // namespace

@@ -65,7 +65,7 @@ void StageOptions::add(CLI::App& command, bool named) {
   flag("--branch-rounded", branch_rounded_, "round that norm's result to x's dtype");
   tensor("--branch-weight", branch_weight, "[.., n]; default: 1");
   tensor("--branch-bias", branch_bias, "[.., n]; default: 0");
-  tensor("--branch-rstd", branch_rstd, "rstd of that norm, f32, output");
+  tensor("--branch-rstd", branch_rstd, "rstd of that norm, f32, output; --backward: input");
   number("--alpha", alpha_, "factor of x, or of its norm, in the sum; 0 = 1");
   tensor("--sum-scale", sum_scale, "[1] f32, factor of the sum");
   choice("--sum-rounding", sum_rounding_, kStepRoundings, "where the sum is rounded to x's dtype");
@@ -85,12 +85,16 @@ void StageOptions::add(CLI::App& command, bool named) {
 
 std::vector<std::string> StageOptions::outputs() const { return {sumsq, branch_rstd}; }
 
-void StageOptions::apply(fastnorm_norm_args* args) const {
-  args->gate_act = stage_choice<fastnorm_activation>(kStageActivations, gate_act_);
-  args->gate_position = stage_choice<fastnorm_gate_position>(kGatePositions, gate_position_);
-  args->gate_source = stage_choice<fastnorm_gate_source>(kGateSources, gate_source_);
-  args->activation = stage_choice<fastnorm_activation>(kStageActivations, activation_);
-  args->group_size = group_size;
+const std::vector<std::string>& StageOptions::of_backward() {
+  static const std::vector<std::string> kNames = {
+      "--branch-norm",    "--branch-eps",    "--branch-weight-offset", "--branch-rounding",
+      "--branch-rounded", "--branch-weight", "--branch-bias",          "--branch-rstd",
+      "--alpha",          "--sum-scale",     "--residual-gate",        "--residual-gate-act"};
+  return kNames;
+}
+
+template <class Args>
+void StageOptions::apply_branch(Args* args) const {
   args->branch_norm = branch_norm_ != "none" ? 1 : 0;
   args->branch_kind = branch_norm_ == "layer" ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
   args->branch_eps = branch_eps_;
@@ -98,9 +102,19 @@ void StageOptions::apply(fastnorm_norm_args* args) const {
   args->branch_rounding = stage_choice<fastnorm_rounding>(kBranchRoundings, branch_rounding_);
   args->branch_rounded = branch_rounded_ ? 1 : 0;
   args->alpha = alpha_;
-  args->sum_rounding = stage_choice<fastnorm_sum_rounding>(kStepRoundings, sum_rounding_);
   args->residual_gate_act =
       stage_choice<fastnorm_activation>(kStageActivations, residual_gate_act_);
+}
+template void StageOptions::apply_branch(fastnorm_norm_backward_args*) const;
+
+void StageOptions::apply(fastnorm_norm_args* args) const {
+  apply_branch(args);
+  args->gate_act = stage_choice<fastnorm_activation>(kStageActivations, gate_act_);
+  args->gate_position = stage_choice<fastnorm_gate_position>(kGatePositions, gate_position_);
+  args->gate_source = stage_choice<fastnorm_gate_source>(kGateSources, gate_source_);
+  args->activation = stage_choice<fastnorm_activation>(kStageActivations, activation_);
+  args->group_size = group_size;
+  args->sum_rounding = stage_choice<fastnorm_sum_rounding>(kStepRoundings, sum_rounding_);
   args->modulation_rounding =
       stage_choice<fastnorm_modulation_rounding>(kStepRoundings, modulation_rounding_);
   if (plain_scale_) args->flags |= FASTNORM_NORM_MODULATION_PLAIN_SCALE;

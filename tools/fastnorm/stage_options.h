@@ -18,6 +18,10 @@ class StageOptions {
   std::vector<std::string> outputs() const;
   // Sets the scalar fields of `args`; those that are 0 in a call without stages stay 0.
   void apply(fastnorm_norm_args* args) const;
+  // The same for those of a branch.
+  void apply(fastnorm_norm_backward_args* args) const { apply_branch(args); }
+  // Options that a backward pass has, too. --branch-rstd is an input there.
+  static const std::vector<std::string>& of_backward();
 
   // Names of tensors, or what says that there is one. Empty = absent.
   std::string gate, mean_in, rstd_in, branch_weight, branch_bias, sum_scale, residual_gate,
@@ -28,6 +32,8 @@ class StageOptions {
 
  private:
   void add(CLI::App& command, bool named);
+  template <class Args>
+  void apply_branch(Args* args) const;
 
   std::string gate_act_ = "identity", gate_position_ = "after-norm", gate_source_ = "f32",
               activation_ = "identity", branch_norm_ = "none", branch_rounding_ = "once",
