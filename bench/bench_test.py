@@ -482,26 +482,25 @@ def check_heads_rows(cases, name, document, token_bytes):
                     and abs(r["gb_per_s"] * r["us"] * 1e3 / r["bytes"] - 1) < FOUR_DIGITS, r)
 
 
+def check_on_threads(program, name, option, shapes):
+    """Two shapes of 16 and 32 bits: one beyond the caches, and one within."""
+    document = program.results(
+        f"{name} on threads", "--threads", "3", "--dtypes", "f16,f32", "--replays", "1", option,
+        shapes,
+    )
+    if not document:
+        return
+    rows = document["results"]
+    program.cases.check(f"{name} on threads: timed", all(r.get("us", 0) > 0 for r in rows), rows)
+    program.cases.equal(f"{name} on threads: cold", [r["cold"] for r in rows], [True, False] * 2)
+
+
 def test_norm_heads(program):
     arguments = ("--replays", "2", "--norm-heads", ",".join(HEADS))
     document = program.results("heads", *arguments)
     if document:
         check_heads_rows(program.cases, "heads", document, HEADS)
-    threads = program.results(
-        "heads on threads",
-        "--threads",
-        "3",
-        "--dtypes",
-        "f16,f32",
-        "--replays",
-        "1",
-        "--norm-heads",
-        "4096x4+1x64:own,300x4+1x64",
-    )
-    if threads:
-        rows = threads["results"]
-        program.cases.check("heads on threads: timed", all(r.get("us", 0) > 0 for r in rows), rows)
-        program.cases.equal("heads on threads: cold", [r["cold"] for r in rows], [True, False] * 2)
+    check_on_threads(program, "heads", "--norm-heads", "4096x4+1x64:own,300x4+1x64")
     for shape in (
         "x",
         "5x3+1",
@@ -558,25 +557,9 @@ def test_norm_heads_backward(program):
     )
     if document:
         check_gradient_rows(program, "gradients", document)
-    threads = program.results(
-        "gradients on threads",
-        "--threads",
-        "3",
-        "--dtypes",
-        "f16,f32",
-        "--replays",
-        "1",
-        "--norm-heads-backward",
-        "2048x4+1x64,100x4+1x64:rope",
+    check_on_threads(
+        program, "gradients", "--norm-heads-backward", "2048x4+1x64,100x4+1x64:rope"
     )
-    if threads:
-        rows = threads["results"]
-        program.cases.check(
-            "gradients on threads: timed", all(r.get("us", 0) > 0 for r in rows), rows
-        )
-        program.cases.equal(
-            "gradients on threads: cold", [r["cold"] for r in rows], [True, False] * 2
-        )
     for shape in ("x", "5xmla", "mla", "5x3+1x64:own", "5x0+1x64", "5x3+1x64x"):
         program.refuses(
             f"shape of gradients {shape}",

@@ -28,6 +28,11 @@ CHOICES = {
     "sm_120f": "default",
     "ptx_90": "default",
 }
+# Fields of a variant line: the first column of thread blocks, and what follows the last one. These
+# are the policies, fours(..) and pair(..), of which the last two may be absent.
+BLOCKS = 15
+POLICIES = BLOCKS + len(ARCHS)
+PAIR = POLICIES + 2
 ALL = 2**31 - 1
 MAX_VECTORS = 8
 
@@ -159,13 +164,13 @@ class VariantLine:
         line = cls(fields, (match[2] or "") if match else "")
         words = [f.strip() for f in fields]
         ok = (
-            21 <= len(fields) <= 23
+            POLICIES < len(fields) <= PAIR + 1
             and words[0] in ("plain", "add")
             and words[1] in ("rms", "layer")
             and words[2] in ("once", "f32", "any")
             and words[3] in ("store", "static", "quant")
             and words[4] in ("vector", "unaligned", "any")
-            and all(w.isdigit() for w in words[5:8] + words[15:20])
+            and all(w.isdigit() for w in words[5:8] + words[BLOCKS:POLICIES])
             and all(d in DTYPES for d in re.split(r"\s*\|\s*", words[8]))
             and all(f in FLAVOURS for f in re.split(r"\s*\|\s*", words[9]))
         )
@@ -194,7 +199,7 @@ class VariantLine:
         return Tile(int(self.word(5)), int(self.word(6)), int(self.word(7)))
 
     def blocks(self, arch):
-        return int(self.word(15 + ARCHS.index(arch)))
+        return int(self.word(BLOCKS + ARCHS.index(arch)))
 
     def kernel(self, dtype, flavour):
         return Kernel(dtype, *(self.word(i) for i in range(5)), flavour, self.tile)
@@ -212,11 +217,11 @@ class VariantLine:
         fields[9] = _padded(fields[9], "|".join(flavours))
         for i, arch in enumerate(ARCHS):
             if arch in archs:
-                fields[15 + i] = _padded(fields[15 + i], "0", right=True)
-        if len(fields) == 23:
-            counts = re.findall(r"\d+", fields[22])
+                fields[BLOCKS + i] = _padded(fields[BLOCKS + i], "0", right=True)
+        if len(fields) > PAIR:
+            counts = re.findall(r"\d+", fields[PAIR])
             counts = ["0" if arch in archs else c for arch, c in zip(ARCHS, counts)]
-            fields[22] = f" pair({', '.join(counts)})"
+            fields[PAIR] = f" pair({', '.join(counts)})"
         left = VariantLine(fields, self.bound)
         return left if any(left.blocks(arch) for arch in ARCHS) else None
 

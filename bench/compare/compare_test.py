@@ -64,8 +64,8 @@ def test_heads(cases):
         reads, written, of_stream = case.stream
         moved = (reads + 1) * of_stream - case.bytes_moved
         cases.check(f"stream of {text} moves its bytes", 0 <= moved <= 16 * (reads + 1), moved)
-        cases.equal(f"{text}: in place touches half as much", case.footprint * 2 == case.bytes_moved,
-                    case.what == "none")
+        half = case.footprint * 2 == case.bytes_moved
+        cases.equal(f"{text}: in place touches half as much", half, case.what == "none")
     listed = heads.cases_of(heads.MODELS, heads.WHATS, heads.TOKENS)
     cases.equal("no case of heads twice", len({c.key for c in listed}), len(listed))
     cases.equal("all cases of heads", len(listed), 7 * (3 * 4 + 2))
@@ -93,7 +93,8 @@ def test_heads(cases):
     text = list(compare_heads.text_of(case, result))
     for name, wanted in (("fastnorm", "1.25 x ceiling"), ("off", "wrong: off"),
                          ("none", "unsupported: not here"), ("vllm", "2.00 x fastnorm")):
-        cases.check(f"heads: the line of {name}", any(name in t and wanted in t for t in text), text)
+        found = any(name in line and wanted in line for line in text)
+        cases.check(f"heads: the line of {name}", found, text)
 
 
 # --- norms ---

@@ -1,8 +1,8 @@
 """Query and key heads beside others: cases, tensors, what a result must be, and who computes it.
 
-A case is TOKENSxMODEL[:WHAT]. MODEL is one of MODELS. WHAT is none (in place), own or fp8 (key and
-value go to pages of 64 tokens, in bf16 or as e4m3 codes with one scale), or backward. Its parts go
-through timing.time_case: heads and latents are one operation each, rows are tokens.
+A case is TOKENSxMODEL[:WHAT]. MODEL is one of MODELS. WHAT is none (in place), own, fp8, backward.
+With own and fp8, key and value go to pages of 64 tokens, in bf16 or as e4m3 codes with one scale. A
+case's parts go through timing.time_case: heads and latents are one operation each, rows are tokens.
 
 Providers work with the functions of their packages that are nearest to the kernels. One that is not
 installed only says so.

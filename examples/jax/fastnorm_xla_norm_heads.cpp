@@ -160,5 +160,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda, norm_heads_cuda,
 
 // The same, for XLA to record in CUDA graphs: on a GPU it needs no workspace.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda_graph, norm_heads_cuda,
-                              with_attributes(cuda_binding()),
-                              {ffi::Traits::kCmdBufferCompatible});
+                              with_attributes(cuda_binding()), {ffi::Traits::kCmdBufferCompatible});

@@ -1336,7 +1336,8 @@ def test_recorded_gradients(suite):
     suite.check("gradients for graphs: target", "norm_backward_graph" in lowered, lowered)
     suite.check("gradients for graphs: bits", found == want)
     # 35 rows of 256 columns: 16 lanes, 3 blocks of sums, and what alignment wants.
-    suite.check("gradients for graphs: memory", f"tensor<{3 * 256 * 4 + 256}xui8>" in lowered, lowered)
+    memory = f"tensor<{3 * 256 * 4 + 256}xui8>"
+    suite.check("gradients for graphs: memory", memory in lowered, lowered)
 
 
 def test_command_buffers(suite):

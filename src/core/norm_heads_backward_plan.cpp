@@ -36,7 +36,7 @@ bool turns_vectors(const NormBackwardDesc& d) {
   return h.rope_offset % elements == 0 && apart % elements == 0;
 }
 
-// Whether a kernel's registers can have so many columns, as whole vectors of T.
+// Whether a kernel's registers can have so many columns, in vectors of T.
 bool has_vectors(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v, int64_t columns) {
   const int64_t elements = kVectorBytes / dtype_bytes(d.dtype);
   if (v.dtype != d.dtype || d.n % elements != 0 || columns > v.threads * v.vectors * elements)

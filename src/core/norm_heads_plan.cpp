@@ -115,13 +115,27 @@ bool is_aligned(const WeightTensor& c) {
   return is_aligned(c.data, static_cast<uint64_t>(c.head_stride_bytes));
 }
 
+// Whether a part needs kMore among the forms that hold rows.
+bool needs_more(const NormHeadsPart& p) {
+  return p.sumsq || p.norm.quant.any() || p.cache.quant.divides;
+}
+
+// Codes of y that kMore makes: in place of y, by one static scale, and without a clamp or amax.
+bool has_simple_codes(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  const QuantDesc& q = p.norm.quant;
+  return !q.any() || (q.scheme == FASTNORM_QUANT_PER_TENSOR && !p.norm.y && q.clamp == 0.0f &&
+                      q.clamp_scale == nullptr && q.amax == nullptr &&
+                      is_aligned(q.codes, static_cast<uint64_t>(vector_elements(d))));
+}
+
 // Whether the forms that hold rows in registers support a part.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
   const HeadsCache& c = p.cache;
   const uint64_t code_bytes = c.quant.scheme == FASTNORM_QUANT_NONE
                                   ? static_cast<uint64_t>(kVectorBytes)
                                   : static_cast<uint64_t>(vector_elements(d));
-  if (p.across_heads || p.sumsq || p.norm.quant.any() || c.quant.divides) return false;
+  if (p.across_heads || !has_simple_codes(d, p) || (c.quant.divides && c.quant.block != 0))
+    return false;
   if (c && (c.page_size > UINT32_MAX || c.pages > int64_t{UINT32_MAX} / c.page_size)) return false;
   return has_vector_heads(d, p) && is_aligned(c.rows, code_bytes);
 }
@@ -132,11 +146,11 @@ bool has_own_tables(const NormHeadsDesc& d) { return (d.cos.head_stride | d.sin.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
   const int64_t elements = vector_elements(d), tile = v.threads * v.vectors * elements;
   const bool turns = p.rope && d.rope_dim != 0;
-  if (p.norm.n > tile) return false;
+  if (p.norm.n > tile || (needs_more(p) && v.form != HeadsForm::kMore)) return false;
   // A block of a cache's columns must be that of neighbouring lanes.
   const int64_t block = p.cache.quant.block;
-  if (block != 0 && (v.form != HeadsForm::kAny || block > v.threads * elements)) return false;
-  if (v.form == HeadsForm::kAny) {
+  if (block != 0 && (!v.is_any() || block > v.threads * elements)) return false;
+  if (v.is_any()) {
     const int64_t apart = p.interleaved ? d.rope_dim : d.rope_dim / 2;
     return !turns || (d.rope_dim <= held_rope_columns(v) && p.rope_offset % elements == 0 &&
                       apart % elements == 0);
@@ -201,11 +215,13 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
   return blocks <= facts.arch->max_blocks;
 }
 
-// The first form of kApart, kBeside, kAny and kGeneral that can run a call, with its smallest tile.
+// The first form of kApart, kBeside, kAny, kMore and kGeneral that can run a call, with its
+// smallest tile.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {
-    const int form = v.is_held() ? static_cast<int>(v.form) : 4;
+    const int form =
+        v.is_held() ? static_cast<int>(v.form) : static_cast<int>(HeadsForm::kMore) + 1;
     return form * 65536 + v.threads * v.vectors * 32 + v.threads;
   };
   int32_t best = -1;

@@ -17,6 +17,7 @@ enum class HeadsForm : uint8_t {
   kApart,   // RMS and NeoX rope of the whole row: both columns of a pair are in one lane
   kBeside,  // RMS and interleaved rope
   kAny,     // either statistic, either rope, any window: pairs meet in shared memory
+  kMore,    // kAny, and sumsq, codes by division, and codes of y with a static scale
 };
 
 // One CUDA kernel as data.
@@ -31,18 +32,19 @@ struct NormHeadsVariant {
 
   static constexpr int kHeldThreads = 128;  // of a block of all forms but kGeneral
   constexpr bool is_held() const { return form != HeadsForm::kGeneral; }
+  constexpr bool is_any() const { return form == HeadsForm::kAny || form == HeadsForm::kMore; }
   constexpr int block_threads() const { return is_held() ? kHeldThreads : threads; }
   constexpr int groups() const { return kHeldThreads / threads; }  // of lanes in a block
 };
 
 // Its numbers in one word, which orders a table.
 constexpr uint32_t packed(const NormHeadsVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 26 | static_cast<uint32_t>(v.form) << 24 |
+  return static_cast<uint32_t>(v.dtype) << 27 | static_cast<uint32_t>(v.form) << 24 |
          static_cast<uint32_t>(v.threads) << 12 | static_cast<uint32_t>(v.vectors) << 6 |
          static_cast<uint32_t>(v.per_sm);
 }
 constexpr NormHeadsVariant heads_variant_of(uint32_t word) {
-  return {static_cast<Dtype>(word >> 26), static_cast<HeadsForm>(word >> 24 & 3),
+  return {static_cast<Dtype>(word >> 27), static_cast<HeadsForm>(word >> 24 & 7),
           static_cast<int16_t>(word >> 12 & 0xfff), static_cast<int8_t>(word >> 6 & 63),
           static_cast<int8_t>(word & 63)};
 }

@@ -2,14 +2,16 @@
 // file's text and of tables: it reads no file. Tuning never changes results: every kernel that can
 // serve a call gives the same bits.
 //
-// The text, line by line. Empty lines and lines that begin with # do not count:
-//   fastnorm tuning 2
-//   library 0.1.0                       the version that has these kernels
-//   arch sm_90
-//   KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)
-//   ROWS(4096, 4096, 129, 512, 256, kFit, 1, cached)
-//   KIND(many, b16, rms, plain)
-//   ROWS(4096, 4096, 513, 4096, 512, 1, 1, 1, 2, 1)
+// The text, line by line. Empty lines and lines that begin with # do not count. `library` is the
+// version that has these kernels:
+//
+//     fastnorm tuning 2
+//     library 0.1.0
+//     arch sm_90
+//     KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)
+//     ROWS(4096, 4096, 129, 512, 256, kFit, 1, cached)
+//     KIND(many, b16, rms, plain)
+//     ROWS(4096, 4096, 513, 4096, 512, 1, 1, 1, 2, 1)
 //
 // KIND and ROWS are those of the library's lists: of the forward (norm_choice.h) or of the backward
 // pass (norm_backward_choice.h). A KIND line says whose lines follow.

@@ -136,6 +136,7 @@ void check_norm_heads(Target& target, const Options& options, Counts* counts) {
   Checks checks(target, options, counts);
   checks.run_chosen(CallKind::kAny, options.reduced ? 200 : 1500);
   checks.run_chosen(CallKind::kAligned, options.reduced ? 100 : 1500);
+  checks.run_chosen(CallKind::kMore, options.reduced ? 100 : 500);
   checks.run_chosen(CallKind::kMany, options.reduced ? 2 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;

@@ -75,6 +75,24 @@ TEST(SimtNormHeads, AlignedCallsEqualTheModel) {
   for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) run_chosen(seed, CallKind::kAligned);
 }
 
+// Sums of squares, codes by division and codes of y, on each kernel that has them.
+TEST(SimtNormHeads, MoreCallsEqualTheModel) {
+  const auto table = cuda::norm_heads_table(cuda::kSimt);
+  std::vector<int> calls(table.size());
+  for (uint64_t seed = 0; seed < 200 && !HasFailure(); ++seed) {
+    Described described(seed, CallKind::kMore);
+    NormHeadsPlan plan;
+    Error error;
+    ASSERT_EQ(plan_norm_heads(described.desc, facts(), table, &plan, error), FASTNORM_OK)
+        << error.text;
+    if (plan.launches == 0) continue;
+    ++calls[static_cast<size_t>(plan.index)];
+    described.run(plan);
+  }
+  for (size_t i = 0; i < table.size(); ++i)
+    EXPECT_TRUE(calls[i] > 0 || table[i].variant.form != HeadsForm::kMore) << table[i].name;
+}
+
 // Many tokens: groups of lanes take several heads one after the other.
 TEST(SimtNormHeads, ManyTokensEqualTheModel) {
   DeviceFacts small = facts();

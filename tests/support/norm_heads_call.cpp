@@ -125,7 +125,8 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
       seed_(seed),
       order_(order),
       aligned_(kind != CallKind::kAny),
-      many_(kind == CallKind::kMany) {
+      many_(kind == CallKind::kMany),
+      more_(kind == CallKind::kMore) {
   type_ = ref::kTypes[random_.below(3)];
   tokens_ = many_ ? 100 + random_.below(300) : aligned_ ? 1 + random_.below(9) : random_.below(7);
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130}, whole[] = {16, 32, 48, 64, 96, 128, 256};
@@ -286,10 +287,14 @@ void RandomHeadsCall::make_part() {
   }
   if (!random_.one_in(aligned_ ? 4 : 2)) make_norm(p);
   if (rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) && random_.one_in(2)) make_rope(p);
-  if (!aligned_ && random_.one_in(2)) make_codes(p);
+  if ((!aligned_ || more_) && random_.one_in(2)) make_codes(p);
   if (random_.one_in(2)) make_cache(p);
   p.in_place = random_.one_in(3);
-  if (!p.in_place && (random_.one_in(2) || (p.codes == nullptr && p.cache == nullptr))) make_y(p);
+  const bool codes_alone = more_ && p.codes != nullptr;
+  if (codes_alone) p.in_place = false;
+  if (!codes_alone && !p.in_place &&
+      (random_.one_in(2) || (p.codes == nullptr && p.cache == nullptr)))
+    make_y(p);
   if (!aligned_ && random_.one_in(4)) p.amax = make_scalar(0.25f);
   parts_.push_back(std::move(p));
 }
@@ -326,7 +331,7 @@ void RandomHeadsCall::make_norm(CallPart& p) {
   if (random_.one_in(aligned_ ? 8 : 3)) p.bias = make_columns(p);
   if (random_.one_in(aligned_ ? 10 : 6)) {
     give_statistics(p);
-  } else if (!aligned_ || random_.one_in(4)) {
+  } else if (!aligned_ || more_ || random_.one_in(4)) {
     make_statistics(p);
   }
 }
@@ -337,7 +342,8 @@ void RandomHeadsCall::make_statistics(CallPart& p) {
   if (!p.across()) rows.push_back(p.heads);
   if (random_.one_in(2)) p.rstd = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
   if (layer && random_.one_in(2)) p.mean = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
-  if (aligned_ || p.options.norm.rounding == ref::Rounding::kEveryStep || !random_.one_in(2))
+  if ((aligned_ && !more_) || p.options.norm.rounding == ref::Rounding::kEveryStep ||
+      !random_.one_in(2))
     return;
   if (layer) rows.push_back(2);
   p.sumsq = make_tensor(rows, FASTNORM_DTYPE_F32, 2);
@@ -404,6 +410,7 @@ void RandomHeadsCall::make_codes(CallPart& p) {
   int64_t scheme = 1 + random_.below(6), format = random_.below(3);
   if (scheme >= 5 && p.n % 2 != 0) scheme = 2;
   if (scheme == 4) format = random_.below(2);
+  if (more_) scheme = 1;
   const bool f4 = scheme >= 5;
   ref::QuantOptions& q = p.quant;
   q.scheme = ref::kSchemes[scheme];
@@ -411,16 +418,16 @@ void RandomHeadsCall::make_codes(CallPart& p) {
   p.args.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
   if (scheme == 3) q.block_size = p.args.quant_block_size = random_.one_in(2) ? 64 : 128;
   if (scheme <= 3 && random_.one_in(3)) divide(p, q);
-  if (random_.one_in(3)) q.clamp = p.args.clamp = 1.5f;
-  if (q.clamp == 0 && random_.one_in(3)) {
+  if (!more_ && random_.one_in(3)) q.clamp = p.args.clamp = 1.5f;
+  if (!more_ && q.clamp == 0 && random_.one_in(3)) {
     const float given = random_.of({0.75f, 0.0f, -2.0f, std::nanf("")});
     p.clamp = make_scalar(given);
     q.clamp = given > 0 ? given : 0;
   }
   if (random_.one_in(2)) p.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
   std::vector<int64_t> shape = {tokens_, p.heads, f4 ? p.n / 2 : p.n};
-  p.codes = make_tensor(shape, f4 ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format], random_.below(2),
-                        shift());
+  p.codes = make_tensor(shape, f4 ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format],
+                        more_ ? gap(2) : random_.below(2), shift());
   shape[2] = ref::scopes_of(q, p.n);
   if (scheme == 1) {
     p.scale = make_scalar(p.tensor_scale);

@@ -127,7 +127,7 @@ TEST(NormHeadsPlan, HeldForms) {
               }),
               interleaved == 0 ? "norm_heads bf16 apart 8x2" : "norm_heads bf16 any 8x2");
   }
-  // Codes of quotients, and an f32 y of 16-bit x.
+  // Codes of quotients, sums of squares and codes of y, and an f32 y of 16-bit x.
   EXPECT_EQ(kernel([](HeadsRequest& r) {
               auto& p = r.parts[2];
               p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
@@ -137,6 +137,38 @@ TEST(NormHeadsPlan, HeldForms) {
               p.cache_scale->address += uintptr_t{1} << 45;
               p.cache_scale->shape = {1};
               p.cache_scale->dtype = FASTNORM_DTYPE_F32;
+            }),
+            "norm_heads bf16 more 8x2");
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              auto& p = r.parts[0];
+              p.sumsq = p.weight;
+              p.sumsq->address += uintptr_t{1} << 45;
+              p.sumsq->shape = {7, 8};
+              p.sumsq->dtype = FASTNORM_DTYPE_F32;
+            }),
+            "norm_heads bf16 more 8x2");
+  const auto codes = [](HeadsRequest& r) {
+    auto& p = r.parts[0];
+    p.quantized = p.y;
+    p.quantized->address += uintptr_t{1} << 45;
+    p.quantized->strides = {}, p.quantized->byte_offset = 0;
+    p.quantized->dtype = FASTNORM_DTYPE_F8_E4M3FN;
+    p.scale = p.weight;
+    p.scale->address += uintptr_t{1} << 46;
+    p.scale->shape = {1};
+    p.scale->dtype = FASTNORM_DTYPE_F32;
+    p.args.quant_scheme = FASTNORM_QUANT_PER_TENSOR;
+    p.y.reset();
+  };
+  EXPECT_EQ(kernel(codes), "norm_heads bf16 more 8x2");
+  EXPECT_EQ(kernel([&](HeadsRequest& r) {
+              codes(r);
+              r.parts[0].args.clamp = 1;
+            }),
+            "norm_heads bf16 general");
+  EXPECT_EQ(kernel([&](HeadsRequest& r) {
+              codes(r);
+              r.parts[0].quantized->byte_offset = 4;
             }),
             "norm_heads bf16 general");
   EXPECT_EQ(kernel([](HeadsRequest& r) {
@@ -195,7 +227,13 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     p.x->strides = {12 * n, n, 1};
     p.y = p.x;
     if (v.form == HeadsForm::kBeside) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
-    if (v.form == HeadsForm::kAny) p.args.rope_offset = 8;
+    if (v.is_any()) p.args.rope_offset = 8;
+    if (v.form == HeadsForm::kMore) {
+      p.sumsq = p.weight;
+      p.sumsq->address += uintptr_t{1} << 45;
+      p.sumsq->shape = {7, 8};
+      p.sumsq->dtype = FASTNORM_DTYPE_F32;
+    }
     EXPECT_STREQ(plan_of(r, cuda::kSm90).kernel, table[i].name);
   }
 }

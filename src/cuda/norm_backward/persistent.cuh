@@ -1,6 +1,6 @@
 // Many aligned rows: a block (or cluster) is one block of the row order, and goes over its rows.
 //
-// Registers: the sums of this thread's columns, its gains (weight + offset), and of the current rows
+// Registers: the sums of this thread's columns, its gains (weight + offset), and the current rows'
 // xhat and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
 // memory. A thread reads from the ring only what it copied itself, so no barrier is needed.
 // Bytes: x, dy and dresidual_in once, dx once. The sums of each block once; fold.cuh reads them.

@@ -14,7 +14,8 @@ struct HeldSlots {
   static constexpr NormHeadsVariant kV = heads_variant_of(kWord);
   using T = Element<kV.dtype>;
   static constexpr bool kApart = kV.form == HeadsForm::kApart,
-                        kBeside = kV.form == HeadsForm::kBeside, kAny = kV.form == HeadsForm::kAny;
+                        kBeside = kV.form == HeadsForm::kBeside, kAny = kV.is_any(),
+                        kMore = kV.form == HeadsForm::kMore;
   static constexpr int kLanes = kV.threads, kVectors = kV.vectors, kGroups = kV.groups(),
                        kPerVector = T::kPerVector;
   static constexpr int kPairs = kVectors * kPerVector / 2;  // of a lane
@@ -225,30 +226,66 @@ __device__ __forceinline__ HeldCache cache_of(const HeldPartParams& part, const 
   return {at(part.cache), S::kAny ? at(part.scales) : nullptr};
 }
 
-// A vector of results.
-template <class T>
-__device__ __forceinline__ void put_result(const HeldPartParams& part, const HeldOut& out,
-                                           const float (&z)[T::kPerVector], int vector,
-                                           float inverse) {
-  if (vector >= part.vectors) return;
-  const uint4 words = T::pack(z);
-  if (out.y != nullptr) ptx::st_global_v4(out.y + vector * kVectorBytes, words);
-  if (out.cache == nullptr) return;
-  if ((part.bits & kHeadsCacheCodes) == 0) {
-    ptx::st_global_v4(out.cache + vector * kVectorBytes, words);
-    return;
-  }
-  float w[T::kPerVector];
-  if ((part.bits & kHeadsRoundCodes) != 0) {
+// What makes codes: of a static scale its reciprocal, or with kHeadsDivides the scale.
+struct HeldFactors {
+  float cache, y;
+};
+
+template <class S>
+__device__ __forceinline__ HeldFactors held_factors(const HeldPartParams& part) {
+  const auto of = [&](const float* scale) {
+    const float value = ptx::ld_global_f32(scale);
+    return S::kMore && (part.bits & kHeadsDivides) != 0 ? value : __frcp_rn(value);
+  };
+  HeldFactors f = {1.0f, 1.0f};
+  if ((part.bits & (kHeadsCacheCodes | kHeadsCacheBlocks)) == kHeadsCacheCodes)
+    f.cache = of(part.cache_scale);
+  if (S::kMore && (part.bits & kHeadsCodesOfY) != 0) f.y = of(part.y_scale);
+  return f;
+}
+
+// A vector's codes with a static scale. `words`: the results rounded to T.
+template <class S>
+__device__ __forceinline__ void put_static_codes(char* to, CodeType type, uint32_t bits,
+                                                 const float (&z)[S::kPerVector],
+                                                 const uint4& words, int vector, float factor) {
+  using T = typename S::T;
+  float w[S::kPerVector];
+  if ((bits & kHeadsRoundCodes) != 0) {
     T::unpack(words, w);
   } else {
 #pragma unroll
-    for (int i = 0; i < T::kPerVector; ++i) w[i] = z[i];
+    for (int i = 0; i < S::kPerVector; ++i) w[i] = z[i];
   }
-  scale_values(w, inverse);
+  if (S::kMore && (bits & kHeadsDivides) != 0) {
+    divide_values(w, factor);
+  } else {
+    scale_values(w, factor);
+  }
   uint32_t codes[2];
-  make_codes(part.code_type, w, codes);
-  store_codes<T::kPerVector>(out.cache + vector * T::kPerVector, codes, false);
+  make_codes(type, w, codes);
+  store_codes<S::kPerVector>(to + vector * S::kPerVector, codes, false);
+}
+
+// A vector of results.
+template <class S>
+__device__ __forceinline__ void put_result(const HeldPartParams& part, const HeldOut& out,
+                                           const float (&z)[S::kPerVector], int vector,
+                                           const HeldFactors& factors) {
+  if (vector >= part.vectors) return;
+  const uint32_t bits = part.bits;
+  const uint4 words = S::T::pack(z);
+  if (S::kMore && out.y != nullptr && (bits & kHeadsCodesOfY) != 0) {
+    put_static_codes<S>(out.y, part.y_code_type, bits, z, words, vector, factors.y);
+  } else if (out.y != nullptr) {
+    ptx::st_global_v4(out.y + vector * kVectorBytes, words);
+  }
+  if (out.cache == nullptr) return;
+  if ((bits & kHeadsCacheCodes) == 0) {
+    ptx::st_global_v4(out.cache + vector * kVectorBytes, words);
+    return;
+  }
+  put_static_codes<S>(out.cache, part.code_type, bits, z, words, vector, factors.cache);
 }
 
 // Register v's codes with the scales of their blocks, which are neighbouring lanes' vectors. By all
@@ -330,7 +367,7 @@ __device__ __forceinline__ void finish_apart(const uint4 (&raw)[S::kVectors],
                                              const float (&c)[S::kPairs],
                                              const float (&s)[S::kPairs],
                                              const HeldPartParams& part, const HeldPlace<S>& place,
-                                             const HeldOut& out, float inverse) {
+                                             const HeldOut& out, const HeldFactors& factors) {
   using T = typename S::T;
   constexpr int kHalf = S::kVectors / 2, kPer = S::kPerVector;
   const bool every_step = (part.bits & kHeadsRopeEveryStep) != 0;
@@ -350,17 +387,20 @@ __device__ __forceinline__ void finish_apart(const uint4 (&raw)[S::kVectors],
           turn<T>(z1[i], z2[i], c[v * kPer + i], s[v * kPer + i], false);
       }
     }
-    put_result<T>(part, out, z1, place.vector(v), inverse);
-    put_result<T>(part, out, z2, place.vector(v + kHalf), inverse);
+    put_result<S>(part, out, z1, place.vector(v), factors);
+    put_result<S>(part, out, z2, place.vector(v + kHalf), factors);
   }
 }
 
 // Pairs are neighbours.
 template <class S>
-__device__ __forceinline__ void finish_beside(
-    const uint4 (&raw)[S::kVectors], const uint4 (&weight)[S::kVectors], float rstd,
-    const float (&c)[S::kPairs], const float (&s)[S::kPairs], const HeldPartParams& part,
-    const HeadsShared& shared, const HeldPlace<S>& place, const HeldOut& out, float inverse) {
+__device__ __forceinline__ void finish_beside(const uint4 (&raw)[S::kVectors],
+                                              const uint4 (&weight)[S::kVectors], float rstd,
+                                              const float (&c)[S::kPairs],
+                                              const float (&s)[S::kPairs],
+                                              const HeldPartParams& part, const HeadsShared& shared,
+                                              const HeldPlace<S>& place, const HeldOut& out,
+                                              const HeldFactors& factors) {
   using T = typename S::T;
   constexpr int kPer = S::kPerVector, kHalf = kPer / 2;
   const bool every_step = (part.bits & kHeadsRopeEveryStep) != 0;
@@ -375,7 +415,7 @@ __device__ __forceinline__ void finish_beside(
       for (int i = 0; i < kHalf; ++i)
         turn<T>(z[2 * i], z[2 * i + 1], c[v * kHalf + i], s[v * kHalf + i], every_step);
     }
-    put_result<T>(part, out, z, place.vector(v), inverse);
+    put_result<S>(part, out, z, place.vector(v), factors);
   }
 }
 
@@ -470,6 +510,15 @@ struct HeldStatistics {
   float mean, rstd;
 };
 
+// The sum of squares about the mean, from the sums of the last pass. See statistics_of() in
+// general.cuh.
+__device__ __forceinline__ float squares_about_mean(const Moments& m, float inv_n,
+                                                    bool every_step) {
+  const float delta = every_step ? -0.0f : __fmul_rn(m.sum, inv_n);
+  const float squared = __fmaf_rn(-delta, m.sum, m.squares);
+  return squared < 0.0f ? 0.0f : squared;
+}
+
 template <class S>
 __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::kVectors],
                                                          const HeldPartParams& part,
@@ -482,6 +531,7 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
            int64_t{live ? head : 0} * tensor.head_stride;
   };
   HeldStatistics result = {0.0f, 0.0f};
+  float squared = 0.0f;  // of kMore
   if (part.rstd_in.data != nullptr) {
     result.rstd = ptx::ld_global_f32(at(part.rstd_in));
     if (part.mean_in.data != nullptr) result.mean = ptx::ld_global_f32(at(part.mean_in));
@@ -491,6 +541,7 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
     float f[S::kPerVector];
     T::unpack(raw[0], f);
     LayerStatistics statistics(__shfl_sync(~0u, f[0], 0, S::kLanes), rounding);
+    Moments total = {0.0f, 0.0f};
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       const bool steps = statistics.steps(pass, rounding);
@@ -501,10 +552,11 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
         m[v] = moments<T, false>(f, statistics.from, part.vectors - place.vector(v), steps);
       }
       const Moments folded = fold_moments(m);
-      statistics.take({fold_lanes<S::kLanes>(folded.sum), fold_lanes<S::kLanes>(folded.squares)},
-                      pass, part, rounding);
+      total = {fold_lanes<S::kLanes>(folded.sum), fold_lanes<S::kLanes>(folded.squares)};
+      statistics.take(total, pass, part, rounding);
     }
     result = {statistics.mean(), statistics.rstd(part, rounding)};
+    if constexpr (S::kMore) squared = squares_about_mean(total, part.inv_n, rounding.every_step);
   } else {
     float q[S::kVectors];
 #pragma unroll
@@ -515,6 +567,13 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
     }
     const float sum = fold_lanes<S::kLanes>(fold_registers(q));
     result.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, rounding);
+    squared = sum;
+  }
+  if (S::kMore && live && place.lane == 0 && part.sumsq.data != nullptr) {
+    char* const to = at(part.sumsq);
+    const bool layer = (part.bits & kHeadsLayer) != 0;
+    if (layer) ptx::st_global_u32(to, __float_as_uint(result.mean));
+    ptx::st_global_u32(to + (layer ? 4 : 0), __float_as_uint(squared));
   }
   if (live && place.lane == 0) {
     if (part.mean.data != nullptr) ptx::st_global_u32(at(part.mean), __float_as_uint(result.mean));
@@ -566,7 +625,7 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
                                            const uint4 (&weight)[S::kVectors],
                                            const HeldPartParams& part, const HeadsShared& shared,
                                            const HeldPlace<S>& place, uint32_t head,
-                                           const HeldOut& out, float inverse,
+                                           const HeldOut& out, const HeldFactors& factors,
                                            HeldScratch<S>& scratch) {
   using T = typename S::T;
   constexpr int kPer = S::kPerVector;
@@ -613,10 +672,10 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
       }
     }
     if ((part.bits & kHeadsCacheBlocks) != 0) {
-      put_result<T>(part, {out.y, nullptr, nullptr}, z[v], place.vector(v), inverse);
+      put_result<S>(part, {out.y, nullptr, nullptr}, z[v], place.vector(v), factors);
       put_block_codes<S>(part, out, z[v], place.vector(v));
     } else {
-      put_result<T>(part, out, z[v], place.vector(v), inverse);
+      put_result<S>(part, out, z[v], place.vector(v), factors);
     }
   }
   if (rope) __syncwarp();  // the next head's values come to the same place
@@ -638,9 +697,7 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
   load_head<S>(next, part, place, place.first);
   load_weights<S>(weight, part, place, place.first);
   const HeldCache cache = cache_of<S>(part, shared, place);
-  const float inverse = (bits & (kHeadsCacheCodes | kHeadsCacheBlocks)) == kHeadsCacheCodes
-                            ? __frcp_rn(ptx::ld_global_f32(part.cache_scale))
-                            : 1.0f;
+  const HeldFactors factors = held_factors<S>(part);
   float c[S::kAny ? 1 : S::kPairs], s[S::kAny ? 1 : S::kPairs];
   if constexpr (S::kAny) {
     if ((bits & (kHeadsRope | kHeadsOwnTables)) == kHeadsRope)
@@ -667,13 +724,13 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
     if constexpr (S::kAny) {
       if ((bits & kHeadsOwnTables) != 0)
         share_angles<S>(scratch, part, shared, HeldRows(shared, place.token), place, head);
-      finish_any<S>(raw, weight, part, shared, place, head, out, inverse, scratch);
+      finish_any<S>(raw, weight, part, shared, place, head, out, factors, scratch);
     } else {
       const float rstd = (bits & kHeadsNorm) != 0 ? held_rstd<S>(raw, part) : 1.0f;
       if constexpr (S::kApart) {
-        finish_apart<S>(raw, weight, rstd, c, s, part, place, out, inverse);
+        finish_apart<S>(raw, weight, rstd, c, s, part, place, out, factors);
       } else {
-        finish_beside<S>(raw, weight, rstd, c, s, part, shared, place, out, inverse);
+        finish_beside<S>(raw, weight, rstd, c, s, part, shared, place, out, factors);
       }
     }
   }

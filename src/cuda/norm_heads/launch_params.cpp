@@ -126,7 +126,11 @@ uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
   put(rounds_normalized(p.norm.rounding), kHeadsRoundNormalized);
   put(p.norm.rounding == FASTNORM_ROUND_ONCE_RW, kHeadsFactorFirst);
   put(p.norm.rounding == FASTNORM_ROUND_EVERY_STEP, kHeadsRoundSteps);
-  put(p.cache.quant.from_rounded, kHeadsRoundCodes);
+  // What says how codes are made holds for those of y and of the cache.
+  const QuantDesc& codes = p.norm.quant.any() ? p.norm.quant : p.cache.quant;
+  put(codes.from_rounded, kHeadsRoundCodes);
+  put(codes.divides, kHeadsDivides);
+  put(p.norm.quant.any(), kHeadsCodesOfY);
   put((p.norm.weight.head_stride_bytes | p.norm.bias.head_stride_bytes) != 0, kHeadsOwnWeights);
   put((d.cos.head_stride | d.sin.head_stride) != 0, kHeadsOwnTables);
   return bits | operand(p.norm.weight, kHeadsWeightElement) |
@@ -156,6 +160,12 @@ void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, uint32_t g
   p.bias = pointer(norm.bias.data), p.bias_stride = norm.bias.head_stride_bytes;
   p.mean = tensor_of(part.mean), p.rstd = tensor_of(part.rstd);
   p.mean_in = tensor_of(part.mean_in), p.rstd_in = tensor_of(part.rstd_in);
+  p.sumsq = tensor_of(part.sumsq);
+  if (norm.quant.any()) {
+    p.y = tensor_of(norm.quant.codes, d, part);
+    p.y_code_type = norm.quant.code_type();
+    p.y_scale = reinterpret_cast<const float*>(norm.quant.tensor_scale);
+  }
   const HeadsCache& c = part.cache;
   if (!c) return;
   p.cache = pages_of(c.rows);

@@ -27,6 +27,7 @@ constexpr const char* name_of(HeadsForm form) {
   return form == HeadsForm::kGeneral  ? "general"
          : form == HeadsForm::kApart  ? "apart"
          : form == HeadsForm::kBeside ? "beside"
+         : form == HeadsForm::kMore   ? "more"
                                       : "any";
 }
 

@@ -33,6 +33,8 @@ enum HeadsBits : uint32_t {
   kHeadsBiasElement = 1 << 21,    // two bits: an OperandType
   kHeadsCacheBlocks = 1 << 23,    // codes with a scale for each block of columns
   kHeadsFactorFirst = 1 << 24,    // x * (rstd * weight)
+  kHeadsDivides = 1 << 25,        // kMore: codes are of x / scale, not of x * (1 / scale)
+  kHeadsCodesOfY = 1 << 26,       // kMore: y has codes
 };
 
 // A row or a value of each token and head. Strides are in bytes.
@@ -105,14 +107,14 @@ struct HeldPartParams {
   int32_t rope_offset;
   float inv_n, eps, weight_offset;
   HeadsTensor x;
-  HeadsTensor y;
+  HeadsTensor y;  // or its codes
   const char *weight, *bias;
   int64_t weight_stride, bias_stride;  // bytes from a head's to the next one's
   HeadsPages cache;
-  Divisor by_page;  // of no use with pages of one row
-  CodeType code_type;
-  const float* cache_scale;
-  HeadsTensor mean, rstd, mean_in, rstd_in;
+  Divisor by_page;                  // of no use with pages of one row
+  CodeType code_type, y_code_type;  // of the cache and of y
+  const float *cache_scale, *y_scale;
+  HeadsTensor mean, rstd, mean_in, rstd_in, sumsq;
   HeadsPages scales;  // of the cache's blocks
   QuantParams quant;  // how they are made
 };

@@ -1,8 +1,8 @@
-// What a token's heads share, of aligned 16-bit heads: a block has a token, whose heads are one row in
-// the registers of its threads. Sums go over vectors of that row; each is of one head.
+// What a token's heads share, of aligned 16-bit heads: a block has a token, whose heads are one row
+// in the registers of its threads. Sums go over vectors of that row; each is of one head.
 //
-// Bytes: dy and x once, 16 a token written. The other vector of a pair comes from the L1 cache, which
-// the block has loaded it to.
+// Bytes: dy and x once, 16 a token written. The other vector of a pair comes from the L1 cache, to
+// which the block has loaded it.
 #pragma once
 
 #include "cuda/norm_heads_backward/held.cuh"
@@ -34,7 +34,9 @@ struct HeldToken {
     for (int v = 0; v < S::kVectors; ++v) {
       const auto number = static_cast<uint32_t>(place.vector(v));
       there[v] = number < all;
-      head[v] = !there[v] ? 0 : part.vectors == 1 ? number : quotient(number, part.by_vectors);
+      head[v] = !there[v]                    ? 0
+                : part.by_vectors.value == 1 ? number
+                                             : quotient(number, part.by_vectors);
       vector[v] = there[v] ? static_cast<int>(number - head[v] * part.vectors) : 0;
       turn[v] = turn_of<T::kPerVector>(part, shared, vector[v]);
       x[v] = dy[v] = other[v] = make_uint4(0, 0, 0, 0);

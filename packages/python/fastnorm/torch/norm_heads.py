@@ -5,8 +5,7 @@ have, so query, key and value may be views of one QKV buffer. norm_heads.h says 
 
 norm_heads has a backward, by fastnorm_norm_heads_backward: gradients have the dtypes of their
 tensors. Parts that write a cache have none, nor has the call in place: they refuse tensors that
-require grad while grad is enabled. On a GPU the library has the backward of parts with a norm and
-without rope.
+require grad while grad is enabled.
 """
 
 from typing import NamedTuple, Optional

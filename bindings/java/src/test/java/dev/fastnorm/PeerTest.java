@@ -198,7 +198,7 @@ class PeerTest {
     /** A rank that does not come, or makes another call, is an error; a reset makes all well. */
     @Test
     void ranksThatFail() throws InterruptedException {
-        List<Peer> peers = group(2, builder -> builder.waitAtMost(Duration.ofMillis(20)));
+        List<Peer> peers = group(2, builder -> builder.waitAtMost(Duration.ofMillis(200)));
         Peer first = peers.get(0);
         FastnormException missing =
                 assertThrows(FastnormException.class, () -> call(first, 1).run());
