@@ -6,6 +6,7 @@ the C ABI called directly. Run with a Python that has JAX and NumPy; --plugin na
 libfastnorm_xla.so.
 """
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -191,12 +192,12 @@ def test_sandwich(suite):
         )
 
 
-def test_modulated(suite):
+def test_adaln(suite):
     for dtype in DTYPES:
         a = Inputs(dtype)
 
         def call():
-            return fs.modulated_norm(
+            return fs.adaln(
                 a.x,
                 a.scale,
                 a.shift,
@@ -232,7 +233,7 @@ def test_modulated(suite):
         index = jnp.asarray([[0, 1, 1, 0, 1], [1, 0, 0, 0, 1]], jnp.int32)
 
         def indexed():
-            return fs.modulated_norm(
+            return fs.adaln(
                 a.x,
                 a.scale[:, 0],
                 index=index,
@@ -262,6 +263,156 @@ def test_modulated(suite):
         )
 
 
+def exact_norm(x, weight, eps, layer=False):
+    x = x - x.mean(-1, keepdims=True) if layer else x
+    return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+
+
+def exact_gated(x, gate, weight, before, group):
+    def groups(a):
+        return a.reshape(*a.shape[:-1], -1, group)
+
+    u = x * jax.nn.silu(gate) if before else x
+    y = exact_norm(groups(u), weight, EPS).reshape(x.shape)
+    return y if before else y * jax.nn.silu(gate)
+
+
+def exact_sandwich(x, residual, branch_weight, weight):
+    total = 0.5 * exact_norm(x, branch_weight, EPS) + residual
+    return exact_norm(total, weight + 1, EPS), total
+
+
+def exact_adaln(x, scale=None, shift=None, index=None, act=lambda v: v, layer=True, **more):
+    def modulator(value, table):
+        if value is None:
+            return None
+        value = value if index is None else value[index]
+        return value + more[table] if table in more else value
+
+    if "branch_weight" in more:
+        x = exact_norm(x, more["branch_weight"], EPS)
+    gate = modulator(more.get("residual_gate"), "residual_gate_table")
+    total = x if gate is None else x * act(gate)
+    total = total + more.get("residual", 0.0)
+    z = exact_norm(total, more.get("weight", 1.0), EPS, layer) + more.get("bias", 0.0)
+    scale, shift = modulator(scale, "scale_table"), modulator(shift, "shift_table")
+    z = z if scale is None else z * (1 + scale)
+    z = z if shift is None else z + shift
+    return (z, total) if "residual" in more else z
+
+
+def check_gradients(suite, name, ours, exact, inputs):
+    """Of a weighted sum of the results, jitted, against JAX's in double precision."""
+
+    def loss(call):
+        def of(arrays):
+            results = call(**arrays)
+            results = results if isinstance(results, tuple) else (results,)
+            return sum(
+                (r * jnp.asarray(into[: r.size].reshape(r.shape), r.dtype)).sum(dtype=wide)
+                for r, into in zip(results, weights)
+            )
+
+        return of
+
+    weights = np.random.default_rng(77).standard_normal((2, 4096))
+    wide = jnp.float32
+    found = jax.jit(jax.grad(loss(ours)))(inputs)
+    with jax.enable_x64(True):
+        wide = jnp.float64
+        # The library's gradients are those of gradients rounded to the results' dtype.
+        dtype = inputs["x"].dtype
+        weights = np.asarray(jnp.asarray(weights, dtype).astype(jnp.float64))
+        doubles = {n: jnp.asarray(f64(a)) for n, a in inputs.items()}
+        wanted = {n: np.asarray(g) for n, g in jax.grad(loss(exact))(doubles).items()}
+    for of, gradient in found.items():
+        shared = max(1, inputs["x"].size // inputs[of].size)
+        right = gradient.dtype == inputs[of].dtype and gradient.shape == inputs[of].shape
+        size = 6 * (np.abs(wanted[of]) + 2 + shared**0.5)
+        suite.check(f"{name}: gradient of {of}", right and close(gradient, wanted[of], size))
+
+
+def test_gradients(suite):
+    for dtype in DTYPES:
+        a = Inputs(dtype)
+        for before in (False, True):
+            check_gradients(
+                suite,
+                f"{dtype}: gate {'before' if before else 'after'}",
+                functools.partial(fs.gated_norm, eps=EPS, gate_before=before, group_size=GROUP),
+                functools.partial(exact_gated, before=before, group=GROUP),
+                {"x": a.x, "gate": a.gate, "weight": a.weight[:GROUP]},
+            )
+        check_gradients(
+            suite,
+            f"{dtype}: sandwich",
+            functools.partial(fs.sandwich_norm, eps=EPS, alpha=0.5, weight_offset=1.0),
+            exact_sandwich,
+            {
+                "x": a.x,
+                "residual": a.residual,
+                "branch_weight": a.branch_weight,
+                "weight": a.weight - 1,
+            },
+        )
+        index = jnp.asarray([[0, 1, 1, 0, 1], [1, 0, 0, 0, 1]], jnp.int32)
+        modulators = {"residual_gate": a.factor, "scale": a.scale, "shift": a.shift}
+        tables = {n: a.table for n in ("residual_gate_table", "scale_table", "shift_table")}
+        both = {"x": a.x, "residual": a.residual}
+        for name, inputs, options, of_exact in (
+            ("adaLN", {**both, **modulators}, {}, {}),
+            (
+                "tables and tanh",
+                {**both, **modulators, **tables},
+                {"residual_gate_act": "tanh"},
+                {"act": jnp.tanh},
+            ),
+            (
+                "weight and bias",
+                {**both, **modulators, "weight": a.weight, "bias": a.table},
+                {},
+                {},
+            ),
+            ("no residual, rms", {"x": a.x, "scale": a.scale}, {"kind": "rms"}, {"layer": False}),
+            ("a gate, no residual", {"x": a.x, "residual_gate": a.factor}, {}, {}),
+            (
+                "a branch norm",
+                {**both, **modulators, "branch_weight": a.branch_weight},
+                {"branch_norm": True},
+                {},
+            ),
+            (
+                "numbers",
+                {**both, "scale": a.scale[..., :1], "residual_gate": a.factor[:1, :, :1]},
+                {},
+                {},
+            ),
+            (
+                "by an index",
+                {**both, **{n: m[:, 0] for n, m in modulators.items()}},
+                {"index": index},
+                {"index": index},
+            ),
+        ):
+            check_gradients(
+                suite,
+                f"{dtype}: {name}",
+                functools.partial(fs.adaln, eps=EPS, **options),
+                functools.partial(exact_adaln, **of_exact),
+                inputs,
+            )
+    # Of one argument, and of one result.
+    a = Inputs("float32")
+
+    def total(gate):
+        return fs.adaln(a.x, a.scale, residual=a.residual, residual_gate=gate)[1].sum()
+
+    found = jax.grad(total)(a.factor)
+    suite.check(
+        "a gradient of the sum alone", close(found, f64(a.x).sum(1, keepdims=True), 30)
+    )
+
+
 def test_vmap(suite):
     a = Inputs("bfloat16")
     both = jax.vmap(lambda x, g, w: fs.gated_norm(x, g, w, EPS), in_axes=(0, 0, None))
@@ -269,10 +420,24 @@ def test_vmap(suite):
         "vmap: gated",
         bits(both(a.x, a.gate, a.weight)) == bits(fs.gated_norm(a.x, a.gate, a.weight, EPS)),
     )
-    each = jax.vmap(lambda x, s, t: fs.modulated_norm(x, s, t, EPS))(a.x, a.scale, a.shift)
+    each = jax.vmap(lambda x, s, t: fs.adaln(x, s, t, EPS))(a.x, a.scale, a.shift)
     suite.check(
         "vmap: modulators of each",
-        bits(each) == bits(fs.modulated_norm(a.x, a.scale, a.shift, EPS)),
+        bits(each) == bits(fs.adaln(a.x, a.scale, a.shift, EPS)),
+    )
+
+
+def test_vmap_of_gradients(suite):
+    a = Inputs("float32")
+
+    def loss(x, scale, shift):
+        return (fs.adaln(x, scale, shift, EPS) ** 3).sum()
+
+    each = jax.vmap(jax.grad(loss, (0, 1, 2)))(a.x, a.scale, a.shift)
+    whole = jax.grad(loss, (0, 1, 2))(a.x, a.scale, a.shift)
+    suite.check(
+        "vmap: gradients",
+        all(np.allclose(e, w, rtol=1e-5, atol=1e-5) for e, w in zip(each, whole)),
     )
 
 
@@ -287,17 +452,22 @@ def test_errors(suite):
         ("a gate of another shape", "gate.shape", lambda: fs.gated_norm(a.x, a.gate[:1])),
         ("no gate", "gate is None", lambda: fs.gated_norm(a.x, None)),
         ("a group size", "group_size is 7", lambda: fs.gated_norm(a.x, a.gate, group_size=7)),
-        ("a scale's shape", "modulation_scale.shape", lambda: fs.modulated_norm(a.x, a.x[:, :3])),
+        ("a scale's shape", "modulation_scale.shape", lambda: fs.adaln(a.x, a.x[:, :3])),
         (
             "a table alone",
             "scale_table is given",
-            lambda: fs.modulated_norm(a.x, scale_table=a.table),
+            lambda: fs.adaln(a.x, scale_table=a.table),
+        ),
+        (
+            "a branch's weight alone",
+            "branch_norm is 0",
+            lambda: fs.adaln(a.x, a.scale, branch_weight=a.table),
         ),
         (
             "an index outside",
             "modulation_index of row 0 is 2",
             lambda: jax.block_until_ready(
-                fs.modulated_norm(
+                fs.adaln(
                     a.x, a.scale[:, 0], index=jnp.full((BATCH, TOKENS), 2, jnp.int32)
                 )
             ),
@@ -314,28 +484,57 @@ def test_errors(suite):
         "gate_act is 'relu'",
         lambda: fs.gated_norm(a.x, a.gate, gate_act="relu"),
     )
+    for name, says, call in (
+        (
+            "a gradient through an activation",
+            "through an activation",
+            lambda x: fs.gated_norm(x, a.gate, activation="silu").sum(),
+        ),
+        (
+            "a second derivative",
+            "cannot be differentiated",
+            lambda x: jax.grad(lambda v: (fs.adaln(v, a.scale) ** 2).sum())(x).sum(),
+        ),
+    ):
+        suite.raises(name, Exception, says, lambda: jax.grad(call)(a.x))
     suite.raises(
-        "a gradient",
-        Exception,
-        "differentiate",
-        lambda: jax.grad(lambda x: fs.gated_norm(x, a.gate).sum())(a.x),
+        "a gradient of sum_scale",
+        RuntimeError,
+        "a gradient of sum_scale is wanted",
+        lambda: jax.grad(lambda s: fs.sandwich_norm(a.x, a.residual, sum_scale=s)[0].sum())(
+            jnp.ones(1)
+        ),
     )
 
 
 def test_variant_for_graphs(suite):
     """What XLA may record in CUDA graphs has a target of its own, and the same bits."""
     a = Inputs("float32")
-    fj.use_command_buffers = True
-    try:
-        recorded = jax.jit(lambda x, g: fs.gated_norm(x, g)).lower(a.x, a.gate)
-    finally:
-        fj.use_command_buffers = False
-    text = recorded.as_text()
-    suite.check("a variant for graphs: target", "@fastnorm_norm_stages_graph(" in text, text)
-    suite.check(
-        "a variant for graphs: bits",
-        bits(recorded.compile()(a.x, a.gate)) == bits(fs.gated_norm(a.x, a.gate)),
-    )
+
+    def gradient(x, scale):
+        return jax.grad(lambda s: (fs.adaln(x, s, a.shift, EPS) ** 2).sum())(scale)
+
+    for what, target, call, arrays in (
+        ("a norm", "", lambda x, g: fs.gated_norm(x, g), (a.x, a.gate)),
+        ("gradients", "_backward", gradient, (a.x, a.scale)),
+    ):
+        fj.use_command_buffers = True
+        try:
+            recorded = jax.jit(call).lower(*arrays)
+        finally:
+            fj.use_command_buffers = False
+        text = recorded.as_text()
+        suite.check(
+            f"a variant for graphs of {what}: target",
+            f"@fastnorm_norm_stages{target}_graph(" in text,
+            text,
+        )
+        # A function of its own: jit keeps what it has traced.
+        plain = jax.jit(lambda *arrays, call=call: call(*arrays))(*arrays)
+        suite.check(
+            f"a variant for graphs of {what}: bits",
+            bits(recorded.compile()(*arrays)) == bits(plain),
+        )
 
 
 def test_handler_for_cuda(suite):
@@ -345,7 +544,7 @@ def test_handler_for_cuda(suite):
     name = "fastnorm_norm_stages_cuda_on_the_cpu"
     handler = fj._library.fastnorm_xla_norm_stages_cuda
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
-    kept, fs._TARGET = fs._TARGET, name
+    kept, fs._FORWARD = fs._FORWARD, fs._FORWARD._replace(target=name)
     a = Inputs("float32")
     try:
         suite.raises(
@@ -355,7 +554,7 @@ def test_handler_for_cuda(suite):
             lambda: jax.block_until_ready(fs.gated_norm(a.x, a.gate)),
         )
     finally:
-        fs._TARGET = kept
+        fs._FORWARD = kept
 
 
 if __name__ == "__main__":
@@ -395,8 +594,10 @@ if __name__ == "__main__":
         [
             test_gated,
             test_sandwich,
-            test_modulated,
+            test_adaln,
+            test_gradients,
             test_vmap,
+            test_vmap_of_gradients,
             test_nothing,
             test_errors,
             test_variant_for_graphs,

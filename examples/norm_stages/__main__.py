@@ -2,9 +2,10 @@
 
 gemma: two layers as Gemma's. Post-norm, addition and pre-norm are one call.
 delta: a gated delta rule whose output norm is multiplied by silu of a gate, head by head.
-dit: two blocks of a diffusion transformer: gated residual, norm, scale and shift are one call.
+dit: two blocks of a diffusion transformer: gated residual, norm, scale and shift are one call, and
+so are all their gradients.
 
-Outputs are compared with the same layers in double precision.
+Outputs, and dit's gradients, are compared with the same layers in double precision.
 """
 
 import argparse
@@ -56,6 +57,20 @@ def attended(q, k, v, causal=True):
     return np.einsum("hnl,lhd->nhd", p / p.sum(-1, keepdims=True), v).reshape(len(q), -1)
 
 
+def attended_gradient(q, k, v, d):
+    """Gradients of q, k and v side by side for that of attended(.., causal=False)."""
+    q, k, v, d = (t.reshape(len(t), -1, 32) for t in (q, k, v, d))
+    scale = 1 / np.sqrt(q.dtype.type(32))
+    scores = np.einsum("nhd,lhd->hnl", q, k) * scale
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p = p / p.sum(-1, keepdims=True)
+    dp = np.einsum("nhd,lhd->hnl", d, v)
+    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * scale
+    dq, dk = np.einsum("hnl,lhd->nhd", ds, k), np.einsum("hnl,nhd->lhd", ds, q)
+    dv = np.einsum("hnl,nhd->lhd", p, d)
+    return np.concatenate([t.reshape(len(t), -1) for t in (dq, dk, dv)], axis=1)
+
+
 class Gemma:
     HIDDEN, WIDE, LAYERS = 128, 256, 2
 
@@ -85,7 +100,7 @@ class Gemma:
             context.call(x=self.branch(i, x), branch_norm=1, branch_eps=EPS, branch_weight=after,
                          branch_weight_offset=1, residual=stream, residual_out=stream,
                          weight=following, weight_offset=1, eps=EPS, y=x).run()
-        return x
+        return {"gemma": x}
 
     def exact(self):
         stream, norms = self.input.astype(np.float64), 1 + self.norms.astype(np.float64)
@@ -93,7 +108,7 @@ class Gemma:
         for i in range(2 * self.LAYERS):
             stream = stream + normed(self.branch(i, x), norms[2 * i + 1])
             x = normed(stream, norms[2 * i + 2])
-        return x
+        return {"gemma": x}
 
 
 class Delta:
@@ -125,11 +140,72 @@ class Delta:
     def run(self, context):
         o, z = self.rows(self.input)
         context.call(x=o, weight=self.weight, eps=EPS, gate=z, gate_act=SILU, y=o).run()
-        return o.reshape(TOKENS, -1) @ self.out
+        return {"delta": o.reshape(TOKENS, -1) @ self.out}
 
     def exact(self):
         o, z = self.rows(self.input.astype(np.float64))
-        return (normed(o, self.weight.astype(np.float64)) * silu(z)).reshape(TOKENS, -1) @ self.out
+        o = normed(o, self.weight.astype(np.float64)) * silu(z)
+        return {"delta": o.reshape(TOKENS, -1) @ self.out}
+
+
+class Fused:
+    """Gated residual, norm and modulation, and their gradients: a call of the library each."""
+
+    def __init__(self, context):
+        self.context, self.kept = context, []
+
+    def forward(self, branch, gate, stream, shift, scale):
+        """x and the new stream. Without a gate the branch is all that is normalised."""
+        x = np.empty_like(branch)
+        mean, rstd = (np.empty(x.shape[:-1], np.float32) for _ in range(2))
+        total = branch if gate is None else np.empty_like(branch)
+        added = {} if gate is None else {"residual_gate": gate, "residual": stream,
+                                         "residual_out": total}
+        modulated = {} if scale is None else {"modulation_shift": shift, "modulation_scale": scale}
+        self.context.call(fn.LAYER, x=branch, eps=EPS, y=x, mean=mean, rstd=rstd, **added,
+                          **modulated).run()
+        self.kept.append((branch, gate, scale, total, mean, rstd))
+        return x, total
+
+    def backward(self, dx, dtotal):
+        """Gradients of branch, gate, stream, shift and scale, of the last forward that is left."""
+        branch, gate, scale, total, mean, rstd = self.kept.pop()
+        dbranch, dgate, dshift, dscale = (None if a is None else np.empty_like(a)
+                                          for a in (branch, gate, scale, scale))
+        dstream = np.empty_like(total)
+        added = {} if gate is None else {"branch": branch, "residual_gate": gate,
+                                         "dbranch": dbranch, "dresidual_gate": dgate}
+        modulated = {} if scale is None else {"weight": scale, "weight_offset": 1,
+                                              "dweight": dscale, "dbias": dshift}
+        self.context.norm_backward(
+            fn.LAYER, dy=dx, x=total, mean=mean, rstd=rstd, dresidual_in=dtotal, dx=dstream,
+            **added, **modulated).run_on_cpu()
+        return dbranch, dgate, dstream, dshift, dscale
+
+
+class Plain:
+    """The same in double precision."""
+
+    def __init__(self):
+        self.kept = []
+
+    def forward(self, branch, gate, stream, shift, scale):
+        total = branch if gate is None else branch * gate + stream
+        t = normed(total, mean=True)
+        self.kept.append((branch, gate, scale, total, t))
+        return t if scale is None else t * (1 + scale) + shift, total
+
+    def backward(self, dx, dtotal):
+        branch, gate, scale, total, t = self.kept.pop()
+        dshift, dscale = (d.sum(1, keepdims=True) for d in (dx, dx * t))
+        e = dx if scale is None else dx * (1 + scale)
+        e = e - e.mean(-1, keepdims=True) - t * (e * t).mean(-1, keepdims=True)
+        eps = np.float64(np.float32(EPS))
+        dstream = e / np.sqrt(total.var(-1, keepdims=True) + eps)
+        dstream = dstream if dtotal is None else dstream + dtotal
+        if gate is None:
+            return None, None, dstream, dshift, dscale
+        return dstream * gate, (dstream * branch).sum(1, keepdims=True), dstream, dshift, dscale
 
 
 class Dit:
@@ -143,7 +219,8 @@ class Dit:
         # Shift, scale and gate of attention and MLP, for each block and sample.
         self.modulators = weights(random, self.BLOCKS, self.SAMPLES, 6, self.HIDDEN)
         shape = (self.SAMPLES, TOKENS, self.HIDDEN)
-        self.input = random.standard_normal(shape).astype(np.float32)
+        self.input, self.gradient = (random.standard_normal(shape).astype(np.float32)
+                                     for _ in range(2))
 
     def branch(self, i, x):
         """Attention or MLP number i, of each sample."""
@@ -153,34 +230,54 @@ class Dit:
                              for rows in x]) @ self.out[block]
         return silu(x @ self.up[block]) @ self.down[block]
 
-    def modulator(self, i, which):
-        """Shift (0), scale (1) or gate (2) of branch i: a view [samples, 1, hidden]."""
-        return self.modulators[i // 2][:, i % 2 * 3 + which][:, None]
+    def branch_gradient(self, i, x, d):
+        """The gradient of x for that of branch(i, x)."""
+        block = i // 2
+        if i % 2 == 0:
+            d = d @ self.out[block].T
+            return np.stack([
+                attended_gradient(*np.split(rows @ self.qkv[block], 3, axis=1), of_rows)
+                for rows, of_rows in zip(x, d)]) @ self.qkv[block].T
+        hidden = x @ self.up[block]
+        sigmoid = 1 / (1 + np.exp(-hidden))
+        slope = sigmoid * (1 + hidden * (1 - sigmoid))
+        return (d @ self.down[block].T * slope) @ self.up[block].T
+
+    def modulator(self, modulators, i, which):
+        """Shift (0), scale (1) or gate (2) of branch i: a view [samples, 1, hidden]. The last norm
+        has no shift and no scale."""
+        if i == 2 * self.BLOCKS:
+            return None
+        return modulators[i // 2][:, i % 2 * 3 + which][:, None]
+
+    def layers(self, norm, dtype):
+        """The output, and the gradients of the input and of the modulators."""
+        modulators, last = self.modulators.astype(dtype), 2 * self.BLOCKS
+        # What branch i reads, and its gate; branch -1 is the input.
+        read, branch, gate, stream = [], self.input.astype(dtype), None, None
+        for i in range(last + 1):
+            x, stream = norm.forward(branch, gate, stream,
+                                     *(self.modulator(modulators, i, which) for which in (0, 1)))
+            if i < last:
+                read.append(x)
+                branch, gate = self.branch(i, x), self.modulator(modulators, i, 2)
+        gradients, dx, dstream = np.zeros_like(modulators), self.gradient.astype(dtype), None
+        for i in range(last, -1, -1):
+            dbranch, dgate, dstream, *of_modulation = norm.backward(dx, dstream)
+            if i < last:
+                for which, gradient in enumerate(of_modulation):
+                    self.modulator(gradients, i, which)[:] = gradient
+            if i > 0:
+                self.modulator(gradients, i - 1, 2)[:] = dgate
+                dx = self.branch_gradient(i - 1, read[i - 1], dbranch)
+        return {"dit": x, "dit_input_gradient": dstream,
+                "dit_modulator_gradient": gradients.reshape(-1, self.HIDDEN)}
 
     def run(self, context):
-        stream = self.input.copy()
-        x = np.empty_like(stream)
-        shift, scale = (self.modulator(0, which) for which in (0, 1))
-        context.call(fn.LAYER, x=stream, eps=EPS, modulation_shift=shift, modulation_scale=scale,
-                     y=x).run()
-        last = 2 * self.BLOCKS - 1
-        for i in range(last + 1):
-            gate = self.modulator(i, 2)
-            following = {} if i == last else {"modulation_shift": self.modulator(i + 1, 0),
-                                              "modulation_scale": self.modulator(i + 1, 1)}
-            context.call(fn.LAYER, x=self.branch(i, x), residual_gate=gate, residual=stream,
-                         residual_out=stream, eps=EPS, y=x, **following).run()
-        return x
+        return self.layers(Fused(context), np.float32)
 
     def exact(self):
-        stream = self.input.astype(np.float64)
-        x = normed(stream, 1 + self.modulator(0, 1), mean=True) + self.modulator(0, 0)
-        for i in range(2 * self.BLOCKS):
-            stream = stream + self.branch(i, x) * self.modulator(i, 2)
-            x = normed(stream, mean=True)
-            if i + 1 < 2 * self.BLOCKS:
-                x = x * (1 + self.modulator(i + 1, 1)) + self.modulator(i + 1, 0)
-        return x
+        return self.layers(Plain(), np.float64)
 
 
 def main():
@@ -194,14 +291,15 @@ def main():
         sys.exit(f"norm_stages: there is no {path}; required: --build with a build folder")
     context = fn.Context(fn.Library(path), num_threads=options.threads)
     random, right = np.random.default_rng(options.seed), True
-    for name, kind in (("gemma", Gemma), ("delta", Delta), ("dit", Dit)):
+    for kind in (Gemma, Delta, Dit):
         layers = kind(random)
-        found, exact = layers.run(context), layers.exact()
-        largest, error = np.abs(exact).max(), np.abs(found - exact).max()
-        bound = BOUND * largest
-        print(f"{name}: {found.shape[-2]} tokens, largest output {largest:.3g}, "
-              f"largest error {error:.3g}, bound {bound:.3g}")
-        right = bool(error <= bound) and right
+        outputs, wanted = layers.run(context), layers.exact()
+        for name, exact in wanted.items():
+            largest, error = np.abs(exact).max(), np.abs(outputs[name] - exact).max()
+            bound = BOUND * largest
+            print(f"{name}: {TOKENS} tokens, largest output {largest:.3g}, "
+                  f"largest error {error:.3g}, bound {bound:.3g}")
+            right = bool(error <= bound) and right
     context.close()
     if not right:
         sys.exit("norm_stages: an error is larger than the bound")

@@ -9,4 +9,5 @@ sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
 from layer_testing import test_layers  # noqa: E402
 
-test_layers(HERE, "21 tokens", ["gemma", "delta", "dit"], 250000)
+GRADIENTS = ["dit_input_gradient", "dit_modulator_gradient"]
+test_layers(HERE, "21 tokens", ["gemma", "delta", "dit", *GRADIENTS], 250000)

@@ -7,6 +7,7 @@ Run with a Python that has PyTorch and
 NumPy. The last line is the count.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -201,21 +202,305 @@ def test_sandwich_gradients(suite):
                     f"sandwich gradient {name}, {dtype}, residual of {residual_dtype}",
                     found.grad.dtype == found.dtype and close,
                 )
-        x, residual, first, second, dy = (
+        # A residual and y in float32: nothing between the two norms is rounded.
+        x, first, second = (
             random(*shape, dtype=dtype, seed=s)
-            for s, shape in enumerate([(6, 96)] * 2 + [(96,)] * 2 + [(6, 96)], 37)
+            for s, shape in ((37, (6, 96)), (39, (96,)), (40, (96,)))
         )
+        residual, dy = (random(6, 96, dtype=torch.float32, seed=s) for s in (38, 41))
         one, two = (
             [t.clone().requires_grad_() for t in (x, residual, first, second)] for _ in range(2)
         )
-        y, _ = fs.sandwich_norm(*one, EPS, branch_rounded=True)
+        y, _ = fs.sandwich_norm(*one, EPS, y_dtype=torch.float32)
         y.backward(dy)
-        y, _ = ft.add_rms_norm(ft.rms_norm(two[0], two[2], EPS), two[1], two[3], EPS)
+        branch = ft.rms_norm(two[0], two[2], EPS, y_dtype=torch.float32)
+        y, _ = ft.add_rms_norm(branch, two[1], two[3], EPS)
         y.backward(dy)
         suite.check(
             f"sandwich gradients, {dtype}, the bits of two calls",
             all(torch.equal(a.grad, b.grad) for a, b in zip(one, two)),
         )
+
+
+BATCH, FRAMES, TOKENS, N = 2, 3, 4, 96
+# x's leading extents and the modulators' shape.
+BROADCASTS = (
+    ((5,), (N,)),
+    ((5,), (1,)),
+    ((BATCH, TOKENS), (BATCH, 1, N)),
+    ((BATCH, TOKENS), (1, 1, N)),
+    ((BATCH, TOKENS), (TOKENS, N)),
+    ((BATCH, TOKENS), (BATCH, TOKENS, N)),
+    ((BATCH, TOKENS), (BATCH, TOKENS, 1)),
+    ((BATCH, TOKENS), (BATCH, 1, 1)),
+    ((BATCH, FRAMES, TOKENS), (BATCH, FRAMES, 1, N)),
+    ((BATCH, FRAMES, TOKENS), (BATCH, 1, TOKENS, N)),
+    ((BATCH, FRAMES, 2, TOKENS), (BATCH, FRAMES, 1, 1, N)),
+)
+INDEXED = ((BATCH, TOKENS), (3, N)), ((BATCH, TOKENS), (3, 1))
+
+
+def adaln_inputs(dtype, lead, shape, modulator_dtype=None, tables=False, seed=50):
+    """Tensors by name; modulators and tables of their own dtype."""
+    of = modulator_dtype or dtype
+    found = {
+        "x": random(*lead, N, dtype=dtype, seed=seed),
+        "residual": random(*lead, N, dtype=dtype, seed=seed + 1),
+    }
+    for i, name in enumerate(("residual_gate", "scale", "shift")):
+        found[name] = 0.5 * random(*shape, dtype=of, seed=seed + 2 + i)
+        if tables:
+            found[TABLES[name]] = 0.5 * random(N, dtype=of, seed=seed + 5 + i)
+    return found
+
+
+TABLES = {
+    "residual_gate": "residual_gate_table",
+    "scale": "scale_table",
+    "shift": "shift_table",
+}
+C_NAMES = {"scale": "modulation_scale", "shift": "modulation_shift"}
+
+
+def exact_adaln(
+    x,
+    scale=None,
+    shift=None,
+    eps=EPS,
+    kind="layer",
+    act="identity",
+    index=None,
+    alpha=1.0,
+    plain=False,
+    offset=0.0,
+    branch_norm=False,
+    **tensors,
+):
+    """The formula in double precision: y and the sum."""
+
+    def modulator(name, value):
+        if value is None:
+            return None
+        value = value if index is None else value[index.long()]
+        table = tensors.get(TABLES[name])
+        return value if table is None else value + table
+
+    if branch_norm:
+        x = rms(x, tensors.get("branch_weight"), eps)
+    gate = modulator("residual_gate", tensors.get("residual_gate"))
+    if gate is not None:
+        acts = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": torch.nn.functional.silu}
+        x = x * acts.get(act, lambda v: v)(gate)
+    x = x * alpha
+    total = x if tensors.get("residual") is None else x + tensors["residual"]
+    z = total - total.mean(-1, keepdim=True) if kind == "layer" else total
+    z = z / (z.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    if tensors.get("weight") is not None:
+        z = z * (tensors["weight"] + offset)
+    if tensors.get("bias") is not None:
+        z = z + tensors["bias"]
+    scale, shift = modulator("scale", scale), modulator("shift", shift)
+    if scale is not None:
+        z = z * (scale if plain else 1 + scale)
+    return z if shift is None else z + shift, total
+
+
+def results(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+def check_adaln(suite, name, inputs, gradients=(True, True), **options):
+    """Values and gradients of one call against autograd of the formula in double precision.
+    gradients: of which outputs there are."""
+    words = {"act": "residual_gate_act", "plain": "plain_scale", "offset": "weight_offset"}
+    ours = {words.get(n, n): o for n, o in options.items()}
+    leaves = {n: t.clone().requires_grad_() for n, t in inputs.items()}
+    found = results(fs.adaln(**leaves, eps=EPS, **ours))
+    exact = {n: t.double().requires_grad_() for n, t in inputs.items()}
+    wanted = exact_adaln(**exact, **options)
+    dtype = inputs["x"].dtype
+    suite.check(
+        f"{name}: values",
+        all(f.dtype == dtype and near(f, w, dtype, 2, 2.0) for f, w in zip(found, wanted)),
+    )
+    into = [random(*f.shape, dtype=f.dtype, seed=70 + i) for i, f in enumerate(found)]
+    chosen = [i for i in range(len(found)) if gradients[i]]
+    torch.autograd.backward([found[i] for i in chosen], [into[i] for i in chosen])
+    torch.autograd.backward([wanted[i] for i in chosen], [into[i].double() for i in chosen])
+    for of, leaf in leaves.items():
+        grad = exact[of].grad
+        grad = torch.zeros_like(exact[of]) if grad is None else grad
+        # A parameter's gradient is a sum of terms of about 1 over elements that share it.
+        shared = max(1, inputs["x"].numel() // leaf.numel())
+        ok = leaf.grad.dtype == leaf.dtype and leaf.grad.shape == leaf.shape
+        suite.check(
+            f"{name}: gradient of {of}",
+            ok and near(leaf.grad, grad, dtype, 6, 2.0 + shared**0.5),
+            lambda: f"{(leaf.grad.double() - grad).abs().max()} of {grad.abs().max()}",
+        )
+
+
+def test_adaln(suite):
+    """Every shape that broadcasts, in every dtype."""
+    for dtype in dtypes():
+        for lead, shape in BROADCASTS:
+            check_adaln(suite, f"adaln, {dtype}, {shape}", adaln_inputs(dtype, lead, shape))
+
+
+def test_adaln_index(suite):
+    for dtype in dtypes():
+        for lead, shape in INDEXED:
+            for index_dtype in (torch.int32, torch.int64):
+                generator = torch.Generator().manual_seed(60)
+                index = torch.randint(3, lead, generator=generator, dtype=index_dtype)
+                check_adaln(
+                    suite,
+                    f"adaln, {dtype}, {shape} by {index_dtype}",
+                    adaln_inputs(dtype, lead, shape, tables=shape[-1] == N),
+                    index=index.to(DEVICE),
+                )
+
+
+def test_adaln_settings(suite):
+    """Tables, tanh, alpha, norms with a weight and a bias, and parts of the call alone."""
+    lead, shape = (BATCH, TOKENS), (BATCH, 1, N)
+    for dtype in dtypes():
+        both = adaln_inputs(dtype, lead, shape, torch.float32, tables=True)
+        parameters = {
+            "weight": 1 + 0.2 * random(N, dtype=dtype, seed=58),
+            "bias": 0.2 * random(N, dtype=dtype, seed=59),
+        }
+
+        def some(*names, **more):
+            return {**{n: both[n] for n in names}, **more}
+
+        cases = (
+            ("tables, tanh, float32 modulators", both, {"act": "tanh"}),
+            ("rms, silu, alpha", both, {"act": "silu", "kind": "rms", "alpha": 0.5}),
+            ("sigmoid, plain scale", both, {"act": "sigmoid", "plain": True}),
+            ("weight and bias", {**both, **parameters}, {"offset": 1.0}),
+            ("bias alone", {**both, "bias": parameters["bias"]}, {}),
+            ("weight, no scale", some("x", "residual", "shift", **parameters), {}),
+            ("scale alone", some("x", "scale"), {"kind": "rms"}),
+            ("shift alone", some("x", "shift"), {}),
+            ("no residual", some("x", "scale", "shift"), {}),
+            ("a gate, no residual", some("x", "residual_gate", "scale"), {"act": "tanh"}),
+            ("a residual, no gate", some("x", "residual", "scale", "shift"), {}),
+            ("alpha, no gate", some("x", "residual", "scale"), {"alpha": 0.25}),
+            ("nothing", some("x"), {}),
+            (
+                "a branch norm",
+                {**both, "branch_weight": parameters["weight"]},
+                {"act": "tanh", "kind": "rms", "branch_norm": True},
+            ),
+            ("a branch norm, no gate", some("x", "residual"), {"branch_norm": True}),
+        )
+        for name, inputs, options in cases:
+            check_adaln(suite, f"adaln, {dtype}, {name}", inputs, **options)
+        for gradients in ((True, False), (False, True)):
+            check_adaln(suite, f"adaln, {dtype}, gradients of {gradients}", both, gradients)
+
+
+def test_adaln_dtypes(suite):
+    """A residual and y of float32 beside rows of 16 bits, and autocast, which changes nothing."""
+    for dtype in dtypes()[1:]:
+        inputs = adaln_inputs(dtype, (BATCH, TOKENS), (BATCH, 1, N))
+        inputs["residual"] = inputs["residual"].float()
+        leaves, plain = (
+            {n: t.clone().requires_grad_() for n, t in inputs.items()} for _ in range(2)
+        )
+        with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+            y, total = fs.adaln(**leaves, eps=EPS, y_dtype=torch.float32)
+        exact = {n: t.double().requires_grad_() for n, t in inputs.items()}
+        wanted, wanted_total = exact_adaln(**exact)
+        suite.check(
+            f"adaln, {dtype}, sum and y of float32 under autocast",
+            y.dtype == total.dtype == torch.float32
+            and near(y, wanted, torch.float32, 4, 2.0)
+            and near(total, wanted_total, torch.float32, 2, 1.0),
+        )
+        dy, dtotal = (random(*y.shape, dtype=torch.float32, seed=s) for s in (63, 64))
+        torch.autograd.backward((y, total), (dy, dtotal))
+        torch.autograd.backward((wanted, wanted_total), (dy.double(), dtotal.double()))
+        for name, leaf in leaves.items():
+            suite.check(
+                f"adaln, {dtype}, float32 gradients: {name}",
+                leaf.grad.dtype == leaf.dtype and near(leaf.grad, exact[name].grad, dtype, 2, 4.0),
+            )
+        torch.autograd.backward(
+            fs.adaln(**plain, eps=EPS, y_dtype=torch.float32), (dy, dtotal)
+        )
+        suite.check(
+            f"adaln, {dtype}, gradients under autocast have the bits of those without",
+            all(torch.equal(plain[n].grad, leaves[n].grad) for n in plain),
+        )
+
+
+def test_adaln_some_gradients(suite):
+    """Each gradient alone has the bits that it has beside the others."""
+    inputs = adaln_inputs(
+        torch.bfloat16, (BATCH, TOKENS), (BATCH, 1, N), torch.float32, tables=True
+    )
+    inputs["weight"] = 1 + 0.2 * random(N, dtype=torch.bfloat16, seed=58)
+    inputs["bias"] = 0.2 * random(N, dtype=torch.bfloat16, seed=59)
+    grads = [random(BATCH, TOKENS, N, dtype=torch.bfloat16, seed=s) for s in (61, 62)]
+    everything = {n: t.clone().requires_grad_() for n, t in inputs.items()}
+    options = {"eps": EPS, "residual_gate_act": "tanh"}
+    torch.autograd.backward(fs.adaln(**everything, **options), grads)
+    for name in inputs:
+        leaf = inputs[name].clone().requires_grad_()
+        found = fs.adaln(**{**inputs, name: leaf}, **options)
+        # What does not reach the sum has no gradient there.
+        of_both = name in ("x", "residual", "residual_gate", "residual_gate_table")
+        torch.autograd.backward(found[: 1 + of_both], grads[: 1 + of_both])
+        suite.check(
+            f"adaln, gradient of {name} alone", torch.equal(leaf.grad, everything[name].grad)
+        )
+
+
+def test_adaln_strides(suite):
+    """Views of one buffer of six modulators, and a transposed x."""
+    six = random(BATCH, 6, N, dtype=torch.bfloat16, seed=80)
+    x = random(TOKENS, BATCH, N, dtype=torch.bfloat16, seed=81).transpose(0, 1)
+    residual = random(BATCH, TOKENS, N, dtype=torch.bfloat16, seed=82)
+    leaf = six.clone().requires_grad_()
+    gate, scale, shift = (leaf[:, i : i + 1] for i in (2, 3, 4))
+    y, total = fs.adaln(x, scale, shift, EPS, residual=residual, residual_gate=gate)
+    exact = six.double().requires_grad_()
+    gate, scale, shift = (exact[:, i : i + 1] for i in (2, 3, 4))
+    wanted, _ = exact_adaln(
+        x.double(), scale, shift, residual=residual.double(), residual_gate=gate
+    )
+    suite.check("adaln, views of one buffer", near(y, wanted, torch.bfloat16, 2, 2.0))
+    y.float().sum().backward()
+    wanted.sum().backward()
+    suite.check(
+        "adaln, the gradient of one buffer",
+        near(leaf.grad, exact.grad, torch.bfloat16, 6, 4.0) and not leaf.grad[:, [0, 1, 5]].any(),
+    )
+    empty = fs.adaln(x[:, :0], six[:, :1], six[:, 1:2])
+    suite.check("adaln, no rows", empty.shape == (BATCH, 0, N))
+
+
+def test_adaln_transforms(suite):
+    """torch.func's grad and vmap."""
+    inputs = adaln_inputs(torch.float32, (BATCH, TOKENS), (BATCH, 1, N))
+    x, scale, shift = (inputs[n] for n in ("x", "scale", "shift"))
+
+    def loss(x, scale, shift):
+        return fs.adaln(x, scale, shift, EPS).pow(3).sum()
+
+    found = torch.func.grad(loss, (0, 1, 2))(x, scale, shift)
+    leaves = [t.clone().requires_grad_() for t in (x, scale, shift)]
+    loss(*leaves).backward()
+    suite.check(
+        "adaln, torch.func.grad", all(torch.equal(f, t.grad) for f, t in zip(found, leaves))
+    )
+    each = torch.func.vmap(torch.func.grad(loss, (0, 1, 2)))(x, scale, shift)
+    suite.check(
+        "adaln, vmap of grad",
+        all(torch.allclose(f, t, rtol=1e-5, atol=1e-5) for f, t in zip(each, found)),
+    )
 
 
 def test_errors(suite):
@@ -250,6 +535,42 @@ def test_errors(suite):
         "has no backward",
         lambda: second_derivative(x, gate),
     )
+    inputs = adaln_inputs(torch.float32, (BATCH, TOKENS), (BATCH, 1, N), tables=True)
+    index = torch.zeros(BATCH, TOKENS, dtype=torch.int32, device=DEVICE)
+    for name, text, broken in (
+        *((f"{n} of float64", f"{C_NAMES.get(n, n)}.dtype is ", {n: t.double()})
+          for n, t in inputs.items()),
+        ("a table alone", "scale_table is given and modulation_scale is NULL", {"scale": None}),
+        ("a shift of 3 columns", "modulation_shift.shape is", {"shift": inputs["shift"][..., :3]}),
+        ("an index of float32", "modulation_index.dtype is", {"index": index.float()}),
+        ("modulators that are no matrix", "modulation", {"index": index}),
+        ("a branch's weight alone", "branch_norm is 0", {"branch_weight": inputs["scale_table"]}),
+        ("a branch's eps alone", "branch_norm is 0", {"branch_eps": 1e-3}),
+    ):  # fmt: skip
+        suite.raises(
+            f"adaln, {name}", RuntimeError, text, lambda: fs.adaln(**{**inputs, **broken})
+        )
+    for fake in (False, True):
+        with FakeTensorMode() if fake else contextlib.nullcontext():
+            double = torch.zeros(4, 96, dtype=torch.float64)
+            suite.raises(
+                f"adaln of float64{', fake' if fake else ''}",
+                RuntimeError,
+                "x.dtype is torch.float64; required: one of torch.float32",
+                lambda: fs.adaln(double),
+            )
+    if DEVICE.type == "cpu":
+        suite.raises(
+            "adaln, an index outside",
+            RuntimeError,
+            "modulation_index of row 0 is 7",
+            lambda: fs.adaln(
+                inputs["x"], inputs["scale"][:, 0], index=torch.full_like(index, 7)
+            ),
+        )
+    suite.raises(
+        "adaln, a word", ValueError, "kind is 'batch'", lambda: fs.adaln(x, kind="batch")
+    )
     with torch.no_grad():
         y = fs.gated_norm(x.clone().requires_grad_(), gate)
     suite.check("under no_grad", torch.equal(y, fs.gated_norm(x, gate)))
@@ -282,6 +603,17 @@ def test_opcheck(suite):
         x, residual, first, second, scale, EPS, EPS, 1.0, 1.0, "once", "once", False, "exact", 0.5,
         "once", None,
     )  # fmt: skip
+    inputs = adaln_inputs(
+        torch.float32, (BATCH, TOKENS), (BATCH, 1, N), torch.float32, tables=True
+    )
+    order = ("x", "residual", "residual_gate", "residual_gate_table", "scale", "scale_table")
+    modulated = [inputs[n].requires_grad_() for n in (*order, "shift", "shift_table")]
+    options = (
+        EPS, "layer", "tanh", 0.0, False, 0.0, "once", "exact", "once", "once", False, 0.0, 0.0,
+        "once", False, None,
+    )  # fmt: skip
+    calls["adaln, gradients"] = (*modulated, None, None, None, None, *options)
+    calls["adaln"] = (x.detach(), *(None,) * 11, EPS, "rms", "identity", *options[3:])
     for name, args in calls.items():
         found = torch.library.opcheck(
             getattr(torch.ops.fastnorm, name.partition(",")[0]).default,
@@ -306,6 +638,7 @@ def test_compile(suite):
     def block(x, gate, weight):
         y = fs.gated_norm(x * 2, gate + 1, weight, EPS)
         y, total = fs.sandwich_norm(y, x, weight, weight, EPS)
+        y, total = fs.adaln(y, weight, gate[:1], EPS, residual=total, residual_gate=gate + 1)
         return torch.relu(y), total - 1
 
     tensors = [random(8, 128, dtype=torch.bfloat16, seed=s) for s in (12, 13)]
@@ -317,6 +650,15 @@ def test_compile(suite):
         suite.check(
             f"compile, {backend}", all(torch.equal(a, b) for a, b in zip(wanted, found))
         )
+    leaves, compiled = ([t.clone().requires_grad_() for t in tensors] for _ in range(2))
+    torch._dynamo.reset()
+    whole = torch.compile(block, fullgraph=True, backend="aot_eager")
+    for call, of in ((block, leaves), (whole, compiled)):
+        y, total = call(*of)
+        (y.float().sum() + total.float().sum()).backward()
+    suite.check(
+        "compile, gradients", all(torch.equal(a.grad, b.grad) for a, b in zip(leaves, compiled))
+    )
 
 
 if __name__ == "__main__":
@@ -329,6 +671,7 @@ if __name__ == "__main__":
         suite.write()
         suite.finish()
     import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     os.environ["FASTNORM_LIBRARY"] = use_library(options)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
@@ -343,6 +686,13 @@ if __name__ == "__main__":
             test_gated_gradients,
             test_sandwich,
             test_sandwich_gradients,
+            test_adaln,
+            test_adaln_index,
+            test_adaln_settings,
+            test_adaln_dtypes,
+            test_adaln_some_gradients,
+            test_adaln_strides,
+            test_adaln_transforms,
             test_errors,
             test_opcheck,
             test_compile,

@@ -1,72 +1,124 @@
-"""The stages of fastnorm_norm as JAX functions, through XLA's foreign function interface: the gated
-norm, norm with residual and norm, and the gated residual with a modulation. The library and the
-devices are those of fastnorm.jax.
+"""The stages of fastnorm_norm as JAX functions, through XLA's foreign function interface: gated
+norm, sandwich and adaLN. The library and the devices are those of fastnorm.jax.
 
-docs/gated_norm.md, docs/sandwich_norm.md and docs/adaln.md say what each setting means. The
-functions have no gradient: JAX refuses to differentiate them. Under vmap they run once for each
-element.
+docs/gated_norm.md, docs/sandwich_norm.md and docs/adaln.md say what each setting means. All have
+gradients, but of sum_scale, and through an activation of gated_norm's result. A modulation's are
+those of a weight 1 + scale and a bias shift. Under vmap a function runs once for each element.
 """
 
 import functools
 from types import SimpleNamespace
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fastnorm import jax as _shared
+from fastnorm import stages as _stages
 
 _c, FastnormError = _shared._c, _shared.FastnormError
-_TARGET = "fastnorm_norm_stages"
-_KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
-_ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
-_STEPS = {"once": 0, "every_step": 1}
-_PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
-# In the order of the handler.
-_INPUTS = (
-    "x",
-    "residual",
-    "weight",
-    "bias",
-    "gate",
-    "branch_weight",
-    "sum_scale",
-    "residual_gate",
-    "residual_gate_table",
-    "modulation_scale",
-    "scale_table",
-    "modulation_shift",
-    "shift_table",
-    "modulation_index",
-)
-_OUTPUTS = ("y", "residual_out")
-_WORDS = (
-    "kind",
-    "rounding",
-    "residual_rounding",
-    "flags",
-    "gate_act",
-    "gate_position",
-    "gate_source",
-    "activation",
-    "group_size",
-    "branch_norm",
-    "branch_kind",
-    "branch_rounding",
-    "branch_rounded",
-    "sum_rounding",
-    "residual_gate_act",
-    "modulation_rounding",
-)
-_SCALARS = ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha")
 
 
-_shared.register_handlers(_shared._library, _TARGET)
+class _Family(NamedTuple):
+    """A handler, and what it takes: names of fields in its order."""
+
+    target: str
+    inputs: Tuple[str, ...]
+    outputs: Tuple[str, ...]
+    words: Tuple[str, ...]
+    scalars: Tuple[str, ...]
+
+
+_FORWARD = _Family(
+    "fastnorm_norm_stages",
+    (
+        "x",
+        "residual",
+        "weight",
+        "bias",
+        "gate",
+        "branch_weight",
+        "sum_scale",
+        "residual_gate",
+        "residual_gate_table",
+        "modulation_scale",
+        "scale_table",
+        "modulation_shift",
+        "shift_table",
+        "modulation_index",
+    ),
+    ("y", "residual_out", "branch_rstd", "mean", "rstd"),
+    (
+        "kind",
+        "rounding",
+        "residual_rounding",
+        "flags",
+        "gate_act",
+        "gate_position",
+        "gate_source",
+        "activation",
+        "group_size",
+        "branch_norm",
+        "branch_kind",
+        "branch_rounding",
+        "branch_rounded",
+        "sum_rounding",
+        "residual_gate_act",
+        "modulation_rounding",
+    ),
+    ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
+)
+_BACKWARD = _Family(
+    "fastnorm_norm_stages_backward",
+    (
+        "x",
+        "dy",
+        "weight",
+        "bias",
+        "mean",
+        "rstd",
+        "gate",
+        "dresidual_in",
+        "branch",
+        "branch_weight",
+        "branch_rstd",
+        "residual_gate",
+        "sum_scale",
+    ),
+    (
+        "dx",
+        "dresidual",
+        "dgate",
+        "dweight",
+        "dbias",
+        "dbranch",
+        "dbranch_weight",
+        "dresidual_gate",
+    ),
+    (
+        "kind",
+        "rounding",
+        "gate_act",
+        "gate_position",
+        "gate_source",
+        "group_size",
+        "branch_kind",
+        "branch_rounding",
+        "branch_norm",
+        "branch_rounded",
+        "residual_gate_act",
+    ),
+    ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
+)
+
+
+_shared.register_handlers(_shared._library, _FORWARD.target)
+_shared.register_handlers(_shared._library, _BACKWARD.target, "_graph")
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(tensors, options):
+def _check(tensors, options, context=_shared._checker):
     """Asks the library what it would say. tensors: (name, shape, dtype) of each."""
     fields = dict(options)
     kind = fields.pop("kind")
@@ -83,50 +135,176 @@ def _check(tensors, options):
             itemsize=1,
             dtype=_shared._dtype(name, dtype),
         )
-    _shared._checker.call(kind, **fields).query()
+    call = context.norm_backward if "dy" in fields else context.call
+    return call(kind, **fields).query()
+
+
+def _run(family, options, inputs, outputs):
+    """One call. inputs: arrays by name, outputs: shapes with dtypes. The outputs by name."""
+    inputs = {name: inputs[name] for name in family.inputs if name in inputs}
+    outputs = {name: outputs[name] for name in family.outputs if name in outputs}
+    asked = (
+        tuple((n, a.shape, np.dtype(a.dtype)) for n, a in (*inputs.items(), *outputs.items())),
+        tuple(options.items()),
+    )
+    _check(*asked)
+    results = list(outputs.values())
+    if _shared.use_command_buffers and family is _BACKWARD:
+        results.append(_shared.workspace(lambda context: _check(*asked, context)))
+    masks = [
+        sum(1 << names.index(name) for name in of)
+        for names, of in ((family.inputs, inputs), (family.outputs, outputs))
+    ]
+    target = _shared.target_of(family.target)
+    call = jax.ffi.ffi_call(target, results, vmap_method="sequential")
+    found = call(
+        *inputs.values(),
+        words=np.array([*(options.get(name, 0) for name in family.words), *masks], np.int32),
+        scalars=np.array([options.get(name, 0.0) for name in family.scalars], np.float32),
+    )
+    return dict(zip(outputs, found))
+
+
+def _norm(call, inputs, statistics=False):
+    """One fastnorm_norm. call: options and y's dtype. y, the sum and what the backward wants, by
+    name."""
+    options, y_dtype = dict(call[0]), call[1]
+    x = inputs["x"]
+    outputs = {"y": _shared._like(x, y_dtype)}
+    if "residual" in inputs:
+        outputs["residual_out"] = _shared._like(inputs["residual"])
+    if statistics:
+        groups = x.shape[-1] // (options.get("group_size") or x.shape[-1])
+        rows = jax.ShapeDtypeStruct((*x.shape[:-1], groups), jnp.float32)
+        outputs.update({name: rows for name in _stages.statistics(*_facts(options))})
+    return _run(_FORWARD, options, inputs, outputs)
+
+
+def _facts(options):
+    """Of a call: whether it has a branch norm, and whether a mean."""
+    return options.get("branch_norm", 0), options["kind"] == _c.LAYER
+
+
+def _results(found):
+    return tuple(found[name] for name in ("y", "residual_out") if name in found)
+
+
+# --- gradients ---
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _differentiable(call, inputs):
+    return _results(_norm(call, inputs))
+
+
+def _forward(call, inputs):
+    """The results, and what the backward needs. What is said by the keys of a dictionary is part of
+    the program: which gradients are wanted, and each input's shape and dtype."""
+    options = dict(call[0])
+    wanted = {name: () for name, primal in inputs.items() if primal.perturbed}
+    inputs = {name: primal.value for name, primal in inputs.items()}
+    if "sum_scale" in wanted:
+        raise FastnormError(
+            "FASTNORM_ERROR_UNSUPPORTED: a gradient of sum_scale is wanted; sandwich_norm has "
+            "those of x, residual and both weights"
+        )
+    if options.get("activation"):
+        raise FastnormError(
+            "FASTNORM_ERROR_UNSUPPORTED: a gradient through an activation of the result is wanted; "
+            "nearest: activation='identity', and the activation after it"
+        )
+    found = _norm(call, inputs, statistics=True)
+    read = _stages.read_by_the_backward(inputs, wanted, *_facts(options))
+    kept = {name: {**inputs, **found}[name] for name in read}
+    forms = {(name, a.shape, a.dtype.name): () for name, a in inputs.items()}
+    return _results(found), (wanted, kept, forms)
+
+
+def _backward(call, kept, gradients):
+    zero = jax.custom_derivatives.SymbolicZero
+    dy, dtotal = [None if isinstance(g, zero) else g for g in (*gradients, None)][:2]
+    wanted, arrays, forms = kept
+    found = {}
+    if wanted and (dy is not None or dtotal is not None):
+        options = dict(call[0])
+        inputs = {name: (shape, jnp.dtype(dtype)) for name, shape, dtype in forms}
+        plain = options.get("flags", 0) != 0
+        found = _Gradients(arrays, options, inputs, wanted, plain).of(dy, dtotal)
+    return ({name: found.get(name) for name, _, _ in forms},)
+
+
+_differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+class _Gradients(_stages.Gradients):
+    float32 = jnp.dtype("float32")
+    broadcast_shapes = staticmethod(jnp.broadcast_shapes)
+    expanded = staticmethod(jnp.broadcast_to)
+
+    def single(self, array):
+        return array.astype(jnp.float32)
+
+    def cast(self, array, dtype):
+        return array.astype(dtype)
+
+    def summed(self, array, shape):
+        if array.shape == shape:
+            return array
+        more = array.ndim - len(shape)
+        axes = [i for i in range(array.ndim) if i < more or shape[i - more] == 1]
+        return array.astype(jnp.float32).sum(axes).reshape(shape)
+
+    def scattered(self, array, rows, shape):
+        return jnp.zeros(shape, jnp.float32).at[rows].add(array)
+
+    def zeros(self, shape):
+        return jnp.zeros(shape, jnp.float32)
+
+    def act(self, array):
+        acts = (lambda v: v, jax.nn.silu, jax.nn.sigmoid, jnp.tanh)
+        return acts[self.options["residual_gate_act"]](array)
+
+    def backward(self, arrays, offset, forms):
+        options = {**self.options, "weight_offset": offset}
+        names = (*_BACKWARD.words, *_BACKWARD.scalars)
+        outputs = {name: jax.ShapeDtypeStruct(*form) for name, form in forms.items()}
+        return _run(_BACKWARD, {n: options.get(n, 0) for n in names}, arrays, outputs)
+
+
+# --- the functions to call ---
 
 
 def _call(options, arrays, y_dtype):
     """One fastnorm_norm. arrays: by name, or None. y, and the sum where there is a residual."""
     inputs = {
         name: _shared._array(name, arrays[name])
-        for name in _INPUTS
+        for name in _FORWARD.inputs
         if name == "x" or arrays.get(name) is not None
     }
     _shared._check_devices(inputs)
-    x = inputs["x"]
-    outputs = {"y": _shared._like(x, None if y_dtype is None else jnp.dtype(y_dtype))}
-    if "residual" in inputs:
-        outputs["residual_out"] = _shared._like(inputs["residual"])
-    tensors = tuple(
-        (name, a.shape, np.dtype(a.dtype)) for name, a in (*inputs.items(), *outputs.items())
-    )
-    _check(tensors, tuple(options.items()))
-    masks = [
-        sum(1 << names.index(name) for name in of)
-        for names, of in ((_INPUTS, inputs), (_OUTPUTS, outputs))
-    ]
-    call = jax.ffi.ffi_call(
-        _shared.target_of(_TARGET), list(outputs.values()), vmap_method="sequential"
-    )
-    found = call(
-        *inputs.values(),
-        words=np.array([*(options.get(name, 0) for name in _WORDS), *masks], np.int32),
-        scalars=np.array([options.get(name, 0.0) for name in _SCALARS], np.float32),
-    )
-    return tuple(found)
+    y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
+    return _differentiable((tuple(options.items()), y_dtype), inputs)
 
 
 def _options(kind, eps, weight_offset=0.0, rounding="once", residual_rounding="exact"):
     word = _shared._word
     return {
-        "kind": word(_KINDS, "kind", kind),
+        "kind": word(_stages.KINDS, "kind", kind),
         "eps": _shared._eps(eps),
         "weight_offset": _shared._number("weight_offset", weight_offset, float),
         "rounding": word(_shared._ROUNDING, "rounding", rounding),
         "residual_rounding": word(
             _shared._RESIDUAL_ROUNDING, "residual_rounding", residual_rounding
         ),
+    }
+
+
+def _branch_options(eps, branch_eps, weight_offset, rounding, rounded):
+    branch = _options("rms", eps if branch_eps is None else branch_eps, weight_offset, rounding)
+    fields = ("kind", "eps", "weight_offset", "rounding")
+    return {
+        "branch_norm": 1,
+        "branch_rounded": int(rounded),
+        **{f"branch_{field}": branch[field] for field in fields},
     }
 
 
@@ -155,11 +333,11 @@ def gated_norm(
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding),
-        "gate_act": word(_ACTS, "gate_act", gate_act),
+        "gate_act": word(_stages.ACTS, "gate_act", gate_act),
         "gate_position": int(gate_before),
         "gate_source": int(gate_from_rounded),
         "group_size": _shared._number("group_size", group_size, int),
-        "activation": word(_ACTS, "activation", activation),
+        "activation": word(_stages.ACTS, "activation", activation),
     }
     arrays = {"x": x, "gate": _shared._array("gate", gate), "weight": weight, "bias": bias}
     return _call(options, arrays, y_dtype)[0]
@@ -188,19 +366,11 @@ def sandwich_norm(
 
     The sum has residual's dtype. branch_eps None is eps. alpha 0 means 1. sum_scale is float32 [1].
     sum_rounding is "once" or "every_step"."""
-    branch = _options(
-        "rms", eps if branch_eps is None else branch_eps, branch_weight_offset, branch_rounding
-    )
     options = {
         **_options("rms", eps, weight_offset, rounding, residual_rounding),
-        "branch_norm": 1,
-        "branch_kind": branch["kind"],
-        "branch_eps": branch["eps"],
-        "branch_weight_offset": branch["weight_offset"],
-        "branch_rounding": branch["rounding"],
-        "branch_rounded": int(branch_rounded),
+        **_branch_options(eps, branch_eps, branch_weight_offset, branch_rounding, branch_rounded),
         "alpha": _shared._number("alpha", alpha, float),
-        "sum_rounding": _shared._word(_STEPS, "sum_rounding", sum_rounding),
+        "sum_rounding": _shared._word(_stages.STEPS, "sum_rounding", sum_rounding),
     }
     arrays = {
         "x": x,
@@ -212,7 +382,7 @@ def sandwich_norm(
     return _call(options, arrays, y_dtype)
 
 
-def modulated_norm(
+def adaln(
     x: Any,
     scale: Any = None,
     shift: Any = None,
@@ -228,6 +398,13 @@ def modulated_norm(
     scale_table: Any = None,
     shift_table: Any = None,
     index: Any = None,
+    alpha: float = 0.0,
+    branch_norm: bool = False,
+    branch_weight: Any = None,
+    branch_eps: Optional[float] = None,
+    branch_weight_offset: float = 0.0,
+    branch_rounding: str = "once",
+    branch_rounded: bool = False,
     plain_scale: bool = False,
     weight_offset: float = 0.0,
     rounding: str = "once",
@@ -236,26 +413,38 @@ def modulated_norm(
     modulation_rounding: str = "once",
     y_dtype: Any = None,
 ) -> Any:
-    """adaLN: norm(x * residual_gate + residual) * (1 + scale) + shift, and with a residual
-    (that, sum).
+    """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
+    with a residual (y, sum), where the sum has residual's dtype.
 
     residual_gate, scale and shift broadcast against x; with an index they are [m, n] or [m, 1], and
-    index has a row's number for each row of x. Each table is [n] and added to its modulator.
-    plain_scale: the factor is scale, not 1 + it. sum_rounding and modulation_rounding are "once" or
-    "every_step"."""
+    index has a row's number for each row of x. Each table is [n] and added to its modulator. alpha
+    0 means 1. plain_scale: the factor is scale, not 1 + it. sum_rounding and modulation_rounding
+    are "once" or "every_step".
+
+    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps."""
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding, residual_rounding),
-        "flags": _PLAIN_SCALE if plain_scale else 0,
-        "residual_gate_act": word(_ACTS, "residual_gate_act", residual_gate_act),
-        "sum_rounding": word(_STEPS, "sum_rounding", sum_rounding),
-        "modulation_rounding": word(_STEPS, "modulation_rounding", modulation_rounding),
+        "flags": _stages.PLAIN_SCALE if plain_scale else 0,
+        "residual_gate_act": word(_stages.ACTS, "residual_gate_act", residual_gate_act),
+        "alpha": _shared._number("alpha", alpha, float),
+        "sum_rounding": word(_stages.STEPS, "sum_rounding", sum_rounding),
+        "modulation_rounding": word(_stages.STEPS, "modulation_rounding", modulation_rounding),
+        **_branch_options(
+            eps if branch_norm else 0.0,
+            branch_eps,
+            branch_weight_offset,
+            branch_rounding,
+            branch_rounded,
+        ),
+        "branch_norm": int(branch_norm),
     }
     arrays = {
         "x": x,
         "residual": residual,
         "weight": weight,
         "bias": bias,
+        "branch_weight": branch_weight,
         "residual_gate": residual_gate,
         "residual_gate_table": residual_gate_table,
         "modulation_scale": scale,

@@ -144,7 +144,22 @@ def _check_places(names, tensors, devices):
 # --- views: the shapes and strides that the library gets ---
 
 _MAX_RANK = 4
-_PARAMETERS = ("weight", "bias", "dweight", "dbias", "branch_weight", "sum_scale")
+_PARAMETERS = (
+    "weight",
+    "bias",
+    "dweight",
+    "dbias",
+    "branch_weight",
+    "dbranch_weight",
+    "sum_scale",
+    "residual_gate",
+    "dresidual_gate",
+    "residual_gate_table",
+    "modulation_scale",
+    "scale_table",
+    "modulation_shift",
+    "shift_table",
+)
 
 
 def _compact(shape):

@@ -1,380 +1,304 @@
-"""The stages of fastnorm_norm as PyTorch operators: the gated norm, and norm, residual, norm.
+"""The stages of fastnorm_norm as PyTorch operators: gated norm, sandwich and adaLN.
 
 The library, the streams and the views are those of fastnorm.torch. Tensors keep the strides they
-have. docs/gated_norm.md and docs/sandwich_norm.md say what each setting means.
+have. docs/gated_norm.md, docs/sandwich_norm.md and docs/adaln.md say what each setting means.
 
-Both have a backward, of tensors but sum_scale: gated_norm by one call, but for an activation of the
-result; sandwich_norm by two calls of fastnorm_norm_backward, the second norm first.
+All have a backward, but for sum_scale, and for an activation of gated_norm's result. A modulation's
+is that of a weight 1 + scale and a bias shift.
 """
 
-from typing import Optional, Tuple
+from typing import NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
+from fastnorm import stages as _stages
 from fastnorm import torch as _shared
 
-_c = _shared._c
-_KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
-_ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
-_SUM_ROUNDING = {"once": 0, "every_step": 1}
+# --- stages as data ---
+#
+# An option is a field of fastnorm_norm_args, or is renamed. Words and flags become numbers.
+
+_WORDS = {
+    "kind": _stages.KINDS,
+    "branch_kind": _stages.KINDS,
+    "rounding": _shared._ROUNDING,
+    "branch_rounding": _shared._ROUNDING,
+    "residual_rounding": _shared._RESIDUAL_ROUNDING,
+    "sum_rounding": _stages.STEPS,
+    "modulation_rounding": _stages.STEPS,
+    "gate_act": _stages.ACTS,
+    "residual_gate_act": _stages.ACTS,
+    "activation": _stages.ACTS,
+    "plain_scale": {False: 0, True: _stages.PLAIN_SCALE},
+}
+_RENAMED = {
+    "gate_before": "gate_position",
+    "gate_from_rounded": "gate_source",
+    "plain_scale": "flags",
+}
 
 
-def _gate_options(gate_act, gate_before, gate_from_rounded, group_size):
-    return (
-        ("gate_act", _shared._word(_ACTS, "gate_act", gate_act)),
-        ("gate_position", int(gate_before)),
-        ("gate_source", int(gate_from_rounded)),
-        ("group_size", group_size),
+def _field(name, value):
+    if name in _WORDS:
+        value = _shared._word(_WORDS[name], name, value)
+    elif name in ("eps", "branch_eps") and value is None:
+        value = _shared._DEFAULT_EPS
+    return _RENAMED.get(name, name), int(value) if isinstance(value, bool) else value
+
+
+def _names(schema):
+    return tuple(argument.rpartition(" ")[2] for argument in schema.split(", "))
+
+
+class _Schema(NamedTuple):
+    """An operator: what its schema says, and options that all its calls have besides."""
+
+    tensors: str
+    options: str
+    results: Tuple[str, ...]
+    fixed: dict = {}
+
+
+_OPERATORS = {
+    "gated_norm": _Schema(
+        "Tensor x, Tensor gate, Tensor? weight, Tensor? bias",
+        "float? eps, str kind, str gate_act, bool gate_before, bool gate_from_rounded, "
+        "int group_size, str activation, float weight_offset, str rounding",
+        ("y",),
+    ),
+    "sandwich_norm": _Schema(
+        "Tensor x, Tensor residual, Tensor? branch_weight, Tensor? weight, Tensor? sum_scale",
+        "float? branch_eps, float? eps, float branch_weight_offset, float weight_offset, "
+        "str branch_rounding, str rounding, bool branch_rounded, str residual_rounding, "
+        "float alpha, str sum_rounding",
+        ("y", "residual_out"),
+        {"kind": "rms", "branch_norm": True, "branch_kind": "rms"},
+    ),
+    "adaln": _Schema(
+        "Tensor x, Tensor? residual, Tensor? residual_gate, Tensor? residual_gate_table, "
+        "Tensor? modulation_scale, Tensor? scale_table, Tensor? modulation_shift, "
+        "Tensor? shift_table, Tensor? modulation_index, Tensor? weight, Tensor? bias, "
+        "Tensor? branch_weight",
+        "float? eps, str kind, str residual_gate_act, float alpha, bool plain_scale, "
+        "float weight_offset, str rounding, str residual_rounding, str sum_rounding, "
+        "str modulation_rounding, bool branch_norm, float? branch_eps, "
+        "float branch_weight_offset, str branch_rounding, bool branch_rounded",
+        ("y", "residual_out"),
+        {"branch_kind": "rms"},
+    ),
+}
+# Where a tensor requires grad, an operator calls its twin "_with_statistics". That returns y, the
+# sum and these, each empty where the call has none.
+_STATISTICS = ("branch_rstd", "mean", "rstd")
+
+
+def _facts(options):
+    """Of a call: whether it has a branch norm, and whether a mean."""
+    return options.get("branch_norm", False), options.get("kind") == "layer"
+
+
+def _define(name, schema):
+    """The operator and its twin."""
+    tensor_names, option_names = _names(schema.tensors), _names(schema.options)
+    arguments = f"({schema.tensors}, {schema.options}, ScalarType? y_dtype)"
+
+    def parts(given):
+        """Tensors and options by name, and y's dtype."""
+        options = dict(zip(option_names, given[len(tensor_names) :]))
+        return dict(zip(tensor_names, given)), {**schema.fixed, **options}, given[-1]
+
+    def call(run, given, statistics):
+        tensors, options, y_dtype = parts(given)
+        x, residual = tensors["x"], tensors.get("residual")
+        outputs = {"y": _shared._like(x, y_dtype)}
+        if residual is not None:
+            outputs["residual_out"] = _shared._like(residual)
+        if statistics:
+            n = x.shape[-1] if x.dim() else 0
+            groups = n // options["group_size"] if options.get("group_size", 0) > 0 else 1
+            for statistic in _stages.statistics(*_facts(options)):
+                outputs[statistic] = x.new_empty((*x.shape[:-1], groups), dtype=torch.float32)
+        run(
+            tuple(_field(*option) for option in options.items()),
+            (*tensors, *outputs),
+            (*tensors.values(), *outputs.values()),
+        )
+        results = ("y", "residual_out", *_STATISTICS) if statistics else schema.results
+        found = _shared._some(x, (outputs.get(result) for result in results))
+        return found if len(results) > 1 else found[0]
+
+    def save(ctx, inputs, output):
+        tensors, ctx.options, _ = parts(inputs)
+        ctx.set_materialize_grads(False)
+        ctx.wanted = {n for n, need in zip(tensor_names, ctx.needs_input_grad[1:]) if need}
+        ctx.forms = {n: (t.shape, t.dtype) for n, t in tensors.items() if t is not None}
+        tensors.update(zip(("residual_out", *_STATISTICS), output[1:]))
+        ctx.names = _stages.read_by_the_backward(ctx.forms, ctx.wanted, *_facts(ctx.options))
+        ctx.save_for_backward(*(tensors[n] for n in ctx.names))
+
+    def gradients(ctx, dy, dtotal, *of_statistics):
+        _shared._refuse_statistics(**dict(zip(_STATISTICS, of_statistics)))
+        found = {}
+        if ctx.wanted and (dy is not None or dtotal is not None):
+            saved = dict(zip(ctx.names, ctx.saved_tensors))
+            plain = ctx.options.get("plain_scale", False)
+            found = _Gradients(saved, ctx.options, ctx.forms, ctx.wanted, plain).of(dy, dtotal)
+        return (*(found.get(n) for n in tensor_names), *(None,) * (len(option_names) + 1))
+
+    @_shared._operator(
+        f"{name}_with_statistics{arguments} -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        backward=gradients,
+        setup_context=save,
     )
+    def twin(run, *given):
+        return call(run, given, True)
 
+    def differentiable(*given):
+        tensors, options, _ = parts(given)
+        _refuse_without_backward(name, tensors, options)
+        found = twin(*given)
+        return found[: len(schema.results)] if len(schema.results) > 1 else found[0]
 
-# Where a tensor requires grad, gated_norm calls gated_norm_with_statistics. It also returns what
-# the backward wants of each group: rstd, and mean for "layer", else an empty tensor.
-
-
-def _statistics(x, kind, group_size):
-    n = x.shape[-1] if x.dim() else 0
-    groups = n // group_size if group_size > 0 else 1
-    make = lambda: x.new_empty((*x.shape[:-1], groups), dtype=torch.float32)  # noqa: E731
-    return make() if kind == "layer" else None, make()
-
-
-@_shared._operator(
-    "gated_norm_backward(Tensor x, Tensor dy, Tensor gate, Tensor? weight, Tensor? bias, "
-    "Tensor? mean, Tensor rstd, float? eps, str kind, str gate_act, bool gate_before, "
-    "bool gate_from_rounded, int group_size, float weight_offset, str rounding, bool[4] wanted) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
-    backward=_shared._no_second,
-)
-def _gated_norm_backward(
-    run,
-    x,
-    dy,
-    gate,
-    weight,
-    bias,
-    mean,
-    rstd,
-    eps,
-    kind,
-    gate_act,
-    gate_before,
-    gate_from_rounded,
-    group_size,
-    weight_offset,
-    rounding,
-    wanted,
-):
-    """dx, dgate, dweight and dbias, which are empty where not wanted."""
-    # x decides what dx's dtype is, also where it is not wanted.
-    dx, dgate, dweight, dbias = (
-        _shared._like(t) if want else None
-        for t, want in zip((x, gate, weight, bias), wanted)
+    @_shared._operator(
+        f"{name}{arguments} -> ({', '.join(['Tensor'] * len(schema.results))})",
+        differentiable=differentiable,
     )
-    run(
-        _shared._options(_shared._word(_KINDS, "kind", kind), eps, weight_offset, rounding)[:4]
-        + _gate_options(gate_act, gate_before, gate_from_rounded, group_size),
-        ("x", "dy", "gate", "weight", "bias", "mean", "rstd", "dx", "dgate", "dweight", "dbias"),
-        (x, dy, gate, weight, bias, mean, rstd, dx, dgate, dweight, dbias),
-    )
-    return _shared._some(x, (dx, dgate, dweight, dbias))
+    def operator(run, *given):
+        return call(run, given, False)
+
+    return operator
 
 
-def _gated_norm_context(ctx, inputs, output):
-    x, gate, weight, bias = inputs[:4]
-    ctx.set_materialize_grads(False)
-    mean = output[1] if inputs[5] == "layer" else None
-    ctx.save_for_backward(x, gate, weight, bias, mean, output[2])
-    ctx.options, ctx.wanted = inputs[4:], ctx.needs_input_grad[1:5]
-
-
-def _gated_norm_gradients(ctx, dy, dmean, drstd):
-    _shared._refuse_statistics(mean=dmean, rstd=drstd)
-    nothing = (None,) * len(ctx.options)
-    if dy is None or not any(ctx.wanted):
-        return (None,) * 4 + nothing
-    x, gate, weight, bias, mean, rstd = ctx.saved_tensors
-    eps, kind, gate_act, gate_before, gate_from_rounded, group_size, weight_offset, rounding, _ = (
-        ctx.options
-    )
-    found = _gated_norm_backward(
-        x,
-        dy,
-        gate,
-        weight,
-        bias,
-        mean,
-        rstd,
-        eps,
-        kind,
-        gate_act,
-        gate_before,
-        gate_from_rounded,
-        group_size,
-        weight_offset,
-        rounding,
-        list(ctx.wanted),
-    )
-    return tuple(t if want else None for t, want in zip(found, ctx.wanted)) + nothing
-
-
-@_shared._operator(
-    "gated_norm_with_statistics(Tensor x, Tensor gate, Tensor? weight, Tensor? bias, float? eps, "
-    "str kind, str gate_act, bool gate_before, bool gate_from_rounded, int group_size, "
-    "float weight_offset, str rounding, ScalarType? y_dtype) -> (Tensor, Tensor, Tensor)",
-    backward=_gated_norm_gradients,
-    setup_context=_gated_norm_context,
-)
-def _gated_norm_with_statistics(
-    run,
-    x,
-    gate,
-    weight,
-    bias,
-    eps,
-    kind,
-    gate_act,
-    gate_before,
-    gate_from_rounded,
-    group_size,
-    weight_offset,
-    rounding,
-    y_dtype,
-):
-    """y, mean and rstd."""
-    y, (mean, rstd) = _shared._like(x, y_dtype), _statistics(x, kind, group_size)
-    run(
-        _shared._options(_shared._word(_KINDS, "kind", kind), eps, weight_offset, rounding)
-        + _gate_options(gate_act, gate_before, gate_from_rounded, group_size),
-        ("x", "gate", "weight", "bias", "y", "mean", "rstd"),
-        (x, gate, weight, bias, y, mean, rstd),
-    )
-    return (y, *_shared._some(x, (mean,)), rstd)
-
-
-def _differentiable_gated_norm(
-    x,
-    gate,
-    weight,
-    bias,
-    eps,
-    kind,
-    gate_act,
-    gate_before,
-    gate_from_rounded,
-    group_size,
-    activation,
-    weight_offset,
-    rounding,
-    y_dtype,
-):
+def _refuse_without_backward(name, tensors, options):
+    activation = options.get("activation", "identity")
     if activation != "identity":
         raise RuntimeError(
-            f"fastnorm::gated_norm has no backward for activation {activation!r}: apply it to the "
+            f"fastnorm::{name} has no backward for activation {activation!r}: apply it to the "
             "result, or call under torch.no_grad() or torch.inference_mode()"
         )
-    return _gated_norm_with_statistics(
-        x,
-        gate,
-        weight,
-        bias,
-        eps,
-        kind,
-        gate_act,
-        gate_before,
-        gate_from_rounded,
-        group_size,
-        weight_offset,
-        rounding,
-        y_dtype,
-    )[0]
-
-
-@_shared._operator(
-    "gated_norm(Tensor x, Tensor gate, Tensor? weight, Tensor? bias, float? eps, str kind, "
-    "str gate_act, bool gate_before, bool gate_from_rounded, int group_size, str activation, "
-    "float weight_offset, str rounding, ScalarType? y_dtype) -> Tensor",
-    differentiable=_differentiable_gated_norm,
-)
-def _gated_norm(
-    run,
-    x,
-    gate,
-    weight,
-    bias,
-    eps,
-    kind,
-    gate_act,
-    gate_before,
-    gate_from_rounded,
-    group_size,
-    activation,
-    weight_offset,
-    rounding,
-    y_dtype,
-):
-    y = _shared._like(x, y_dtype)
-    run(
-        _shared._options(_shared._word(_KINDS, "kind", kind), eps, weight_offset, rounding)
-        + _gate_options(gate_act, gate_before, gate_from_rounded, group_size)
-        + (("activation", _shared._word(_ACTS, "activation", activation)),),
-        ("x", "gate", "weight", "bias", "y"),
-        (x, gate, weight, bias, y),
-    )
-    return y
-
-
-def _sandwich_run(
-    run, x, residual, branch_weight, weight, sum_scale, options, y_dtype, statistics
-):
-    (
-        branch_eps,
-        eps,
-        branch_weight_offset,
-        weight_offset,
-        branch_rounding,
-        rounding,
-        branch_rounded,
-        residual_rounding,
-        alpha,
-        sum_rounding,
-    ) = options
-    y, total = _shared._like(x, y_dtype), _shared._like(residual)
-    branch = dict(_shared._options(_c.RMS, branch_eps, branch_weight_offset, branch_rounding))
-    found = (_shared._statistics(x), _shared._statistics(x)) if statistics else ()
-    run(
-        _shared._options(_c.RMS, eps, weight_offset, rounding, residual_rounding)
-        + (
-            ("branch_norm", 1),
-            ("branch_kind", branch["kind"]),
-            ("branch_eps", branch["eps"]),
-            ("branch_weight_offset", branch["weight_offset"]),
-            ("branch_rounding", branch["rounding"]),
-            ("branch_rounded", int(branch_rounded)),
-            ("alpha", alpha),
-            ("sum_rounding", _shared._word(_SUM_ROUNDING, "sum_rounding", sum_rounding)),
-        ),
-        ("x", "residual", "branch_weight", "weight", "sum_scale", "y", "residual_out")
-        + (("branch_rstd", "rstd") if statistics else ()),
-        (x, residual, branch_weight, weight, sum_scale, y, total, *found),
-    )
-    return y, total, *found
-
-
-def _sandwich_context(ctx, inputs, output):
-    x, residual, branch_weight, weight, sum_scale = inputs[:5]
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, branch_weight, weight, sum_scale, *output[1:])
-    ctx.options, ctx.wanted = inputs[5:], ctx.needs_input_grad[1:5]
-    ctx.residual_dtype = residual.dtype
-
-
-def _scaled(gradient, scale, alpha):
-    """gradient * scale * alpha. None and 0 stand for 1."""
-    if scale is None and alpha in (0.0, 1.0):
-        return gradient
-    product = gradient.float() * (1.0 if scale is None else scale)
-    return (product if alpha == 0.0 else product * alpha).to(gradient.dtype)
-
-
-def _sandwich_gradients(ctx, dy, dtotal, dbranch_rstd, drstd):
-    _shared._refuse_statistics(branch_rstd=dbranch_rstd, rstd=drstd)
-    x, branch_weight, weight, sum_scale, total, branch_rstd, rstd = ctx.saved_tensors
-    wants_x, wants_residual, wants_branch_weight, wants_weight = ctx.wanted
-    branch_eps, eps, branch_offset, offset, branch_rounding, rounding = ctx.options[:6]
-    alpha = ctx.options[8]
-    of_sum, dweight = dtotal, None
-    if dy is not None:
-        # The gradient of the sum has the sum's dtype, as that of a second operator would.
-        other = ctx.residual_dtype != x.dtype
-        of_sum, of_total, dweight, _ = _shared._norm_backward(
-            total,
-            dy,
-            weight,
-            None,
-            None,
-            rstd,
-            dtotal,
-            _c.RMS,
-            eps,
-            offset,
-            rounding,
-            x.dtype,
-            ctx.residual_dtype if other else None,
-            (True, wants_weight, False),
-        )
-        of_sum = of_total if other else of_sum
-    elif wants_weight:
-        dweight = _shared._zeros(weight)
-    dx = dbranch_weight = None
-    if of_sum is not None and (wants_x or wants_branch_weight):
-        branch = _scaled(of_sum, sum_scale, alpha)
-        dx, _, dbranch_weight, _ = _shared._norm_backward(
-            x,
-            branch if branch.dtype in (x.dtype, torch.float32) else branch.to(x.dtype),
-            branch_weight,
-            None,
-            None,
-            branch_rstd,
-            None,
-            _c.RMS,
-            branch_eps,
-            branch_offset,
-            branch_rounding,
-            x.dtype,
-            None,
-            (wants_x, wants_branch_weight, False),
-        )
-    dresidual = _scaled(of_sum, sum_scale, 0.0) if wants_residual and of_sum is not None else None
-    return (
-        dx if wants_x else None,
-        dresidual,
-        dbranch_weight if wants_branch_weight else None,
-        dweight if wants_weight else None,
-        *(None,) * (1 + len(ctx.options)),
-    )
-
-
-@_shared._operator(
-    "sandwich_norm_with_statistics(Tensor x, Tensor residual, Tensor? branch_weight, "
-    "Tensor? weight, Tensor? sum_scale, float? branch_eps, float? eps, "
-    "float branch_weight_offset, float weight_offset, str branch_rounding, str rounding, "
-    "bool branch_rounded, str residual_rounding, float alpha, str sum_rounding, "
-    "ScalarType? y_dtype) -> (Tensor, Tensor, Tensor, Tensor)",
-    backward=_sandwich_gradients,
-    setup_context=_sandwich_context,
-)
-def _sandwich_norm_with_statistics(run, x, residual, branch_weight, weight, sum_scale, *options):
-    """y, the sum, and rstd of the branch and of the sum."""
-    return _sandwich_run(
-        run, x, residual, branch_weight, weight, sum_scale, options[:-1], options[-1], True
-    )
-
-
-def _differentiable_sandwich(x, residual, branch_weight, weight, sum_scale, *options):
+    sum_scale = tensors.get("sum_scale")
     if sum_scale is not None and sum_scale.requires_grad:
         raise RuntimeError(
-            "sum_scale.requires_grad is True; required: False, since fastnorm::sandwich_norm has "
-            "no gradient of it"
+            f"sum_scale.requires_grad is True; required: False, since fastnorm::{name} has no "
+            "gradient of it"
         )
-    return _sandwich_norm_with_statistics(
-        x, residual, branch_weight, weight, sum_scale, *options
-    )[:2]
+
+
+# --- the backward ---
+
+_GRADIENTS = {  # and whose shape each has
+    "dx": "x",
+    "dresidual": "x",
+    "dgate": "gate",
+    "dweight": "weight",
+    "dbias": None,
+    "dbranch": "x",
+    "dbranch_weight": "branch_weight",
+    "dresidual_gate": "residual_gate",
+}
+_BACKWARD_TENSORS = (
+    "Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? rstd, "
+    "Tensor? dresidual_in, Tensor? gate, Tensor? branch, Tensor? branch_weight, "
+    "Tensor? branch_rstd, Tensor? residual_gate, Tensor? sum_scale"
+)
+_BACKWARD_OPTIONS = (
+    "str kind, float? eps, float weight_offset, str rounding, str gate_act, bool gate_before, "
+    "bool gate_from_rounded, int group_size, str branch_kind, float? branch_eps, "
+    "float branch_weight_offset, str branch_rounding, bool branch_norm, bool branch_rounded, "
+    "str residual_gate_act, float alpha"
+)
+# Of an option that a forward does not have.
+_DEFAULTS = {
+    "kind": "rms",
+    "weight_offset": 0.0,
+    "gate_act": "identity",
+    "gate_before": False,
+    "gate_from_rounded": False,
+    "group_size": 0,
+    "branch_kind": "rms",
+    "branch_eps": 0.0,
+    "branch_weight_offset": 0.0,
+    "branch_rounding": "once",
+    "branch_norm": False,
+    "branch_rounded": False,
+    "residual_gate_act": "identity",
+    "alpha": 0.0,
+}
 
 
 @_shared._operator(
-    "sandwich_norm(Tensor x, Tensor residual, Tensor? branch_weight, Tensor? weight, "
-    "Tensor? sum_scale, float? branch_eps, float? eps, float branch_weight_offset, "
-    "float weight_offset, str branch_rounding, str rounding, bool branch_rounded, "
-    "str residual_rounding, float alpha, str sum_rounding, ScalarType? y_dtype) "
-    "-> (Tensor, Tensor)",
-    differentiable=_differentiable_sandwich,
+    f"norm_stages_backward({_BACKWARD_TENSORS}, {_BACKWARD_OPTIONS}, SymInt[] dbias_shape, "
+    + ", ".join(f"ScalarType? {name}" for name in _GRADIENTS)
+    + f") -> ({', '.join(['Tensor'] * len(_GRADIENTS))})",
+    backward=_shared._no_second,
 )
-def _sandwich_norm(run, x, residual, branch_weight, weight, sum_scale, *options):
-    return _sandwich_run(
-        run, x, residual, branch_weight, weight, sum_scale, options[:-1], options[-1], False
+def _backward(run, *given):
+    """The gradients in these dtypes. None: not wanted, then the tensor is empty."""
+    tensors = dict(zip(_names(_BACKWARD_TENSORS), given))
+    options = dict(zip(_names(_BACKWARD_OPTIONS), given[len(tensors) :]))
+    dbias_shape, *dtypes = given[len(tensors) + len(options) :]
+    x = tensors["x"]
+    outputs = {
+        name: x.new_empty(dbias_shape if of is None else tensors[of].shape, dtype=dtype)
+        for (name, of), dtype in zip(_GRADIENTS.items(), dtypes)
+        if dtype is not None
+    }
+    run(
+        tuple(_field(*option) for option in options.items()),
+        (*tensors, *outputs),
+        (*tensors.values(), *outputs.values()),
     )
+    return _shared._some(x, (outputs.get(name) for name in _GRADIENTS))
+
+
+_ACTS = {
+    "identity": lambda v: v,
+    "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+class _Gradients(_stages.Gradients):
+    float32 = torch.float32
+    single = staticmethod(Tensor.float)
+    cast = staticmethod(Tensor.to)
+    broadcast_shapes = staticmethod(torch.broadcast_shapes)
+
+    def expanded(self, tensor, shape):
+        return tensor if tensor.shape == shape else tensor.expand(shape)
+
+    def summed(self, tensor, shape):
+        return tensor if tensor.shape == shape else tensor.float().sum_to_size(shape)
+
+    def scattered(self, tensor, rows, shape):
+        # On CUDA PyTorch adds in no fixed order, but with deterministic algorithms.
+        return tensor.new_zeros(shape).index_add(0, rows, tensor)
+
+    def zeros(self, shape):
+        return self.tensors["rstd"].new_zeros(()).expand(shape)
+
+    def act(self, tensor):
+        return _ACTS[self.options["residual_gate_act"]](tensor)
+
+    def backward(self, tensors, offset, forms):
+        options = {**_DEFAULTS, **self.options, "weight_offset": offset}
+        found = _backward(
+            *(tensors.get(name) for name in _names(_BACKWARD_TENSORS)),
+            *(options[name] for name in _names(_BACKWARD_OPTIONS)),
+            forms["dbias"][0] if "dbias" in forms else (),
+            *(forms[name][1] if name in forms else None for name in _GRADIENTS),
+        )
+        return {name: t for name, t in zip(_GRADIENTS, found) if name in forms}
+
+
+_gated_norm, _sandwich_norm, _adaln = (
+    _define(name, schema) for name, schema in _OPERATORS.items()
+)
+
+
+# --- the functions to call ---
 
 
 def gated_norm(
@@ -458,3 +382,80 @@ def sandwich_norm(
         sum_rounding,
         y_dtype,
     )
+
+
+def adaln(
+    x: Tensor,
+    scale: Optional[Tensor] = None,
+    shift: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    residual: Optional[Tensor] = None,
+    residual_gate: Optional[Tensor] = None,
+    weight: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    kind: str = "layer",
+    residual_gate_act: str = "identity",
+    residual_gate_table: Optional[Tensor] = None,
+    scale_table: Optional[Tensor] = None,
+    shift_table: Optional[Tensor] = None,
+    index: Optional[Tensor] = None,
+    alpha: float = 0.0,
+    branch_norm: bool = False,
+    branch_weight: Optional[Tensor] = None,
+    branch_eps: Optional[float] = None,
+    branch_weight_offset: float = 0.0,
+    branch_rounding: str = "once",
+    branch_rounded: bool = False,
+    plain_scale: bool = False,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    residual_rounding: str = "exact",
+    sum_rounding: str = "once",
+    modulation_rounding: str = "once",
+    y_dtype: Optional[torch.dtype] = None,
+) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
+    with a residual (y, sum), where the sum has residual's dtype.
+
+    residual_gate, scale and shift have x's dtype or float32 and broadcast against x. With an index
+    they are [m, n] or [m, 1]. It is int32 or int64, the number of such a row for each row of x.
+
+    Each table is [n] and added to its modulator. kind is "rms" or "layer", residual_gate_act
+    "identity", "silu", "sigmoid" or "tanh". alpha 0 means 1. plain_scale: the factor is scale, not
+    1 + it. sum_rounding and modulation_rounding are "once" or "every_step".
+
+    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps."""
+    if branch_eps is None:
+        branch_eps = eps if branch_norm else 0.0
+    y, total = _adaln(
+        x,
+        residual,
+        residual_gate,
+        residual_gate_table,
+        scale,
+        scale_table,
+        shift,
+        shift_table,
+        index,
+        weight,
+        bias,
+        branch_weight,
+        eps,
+        kind,
+        residual_gate_act,
+        alpha,
+        plain_scale,
+        weight_offset,
+        rounding,
+        residual_rounding,
+        sum_rounding,
+        modulation_rounding,
+        branch_norm,
+        branch_eps,
+        branch_weight_offset,
+        branch_rounding,
+        branch_rounded,
+        y_dtype,
+    )
+    return y if residual is None else (y, total)
