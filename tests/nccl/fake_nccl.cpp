@@ -171,9 +171,9 @@ int ncclGroupEnd() {
   if (--pending.depth > 0) return 0;
   // Ranks meet, so that each has a thread.
   std::vector<std::thread> threads;
-  for (const auto& [comm, operations] : pending.operations) {
-    threads.emplace_back([&operations] {
-      for (const auto& operation : operations) operation();
+  for (const auto& of_comm : pending.operations) {
+    threads.emplace_back([&of_comm] {
+      for (const auto& operation : of_comm.second) operation();
     });
   }
   for (std::thread& thread : threads) thread.join();
