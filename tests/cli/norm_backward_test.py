@@ -53,8 +53,10 @@ def expected(tensors, layer, add):
     )
     shared = tuple(range(x.ndim - gain.ndim))
     found = {"dx": (dx, np.abs(dx) + 1)}
-    for name, terms in (("dweight", dy * xhat), ("dbias", dy)):
-        found[name] = terms.sum(shared), np.abs(terms).sum(shared)
+    # What is subtracted has a size of its own: near the mean xhat has an error beyond its value.
+    operands = np.abs(dy) * (np.abs(x) + np.abs(mean[..., None]) * layer) * rstd[..., None]
+    for name, terms, size in (("dweight", dy * xhat, operands), ("dbias", dy, np.abs(dy))):
+        found[name] = terms.sum(shared), size.sum(shared)
     return found
 
 
