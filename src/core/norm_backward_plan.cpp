@@ -16,7 +16,7 @@ constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kMostRows = 0x7fffffff;
 constexpr uint32_t kMostGroupBlocks = 0xffff;  // of a grid's second dimension
 constexpr int64_t kPartialColumns = 8;         // a block's sums begin at a multiple of 32 bytes
-constexpr uint64_t kRegion = 256;              // of the workspace
+constexpr uint64_t kRegion = 256;              // alignment of a region of the workspace
 
 Stat stat_of(const NormBackwardDesc& d) {
   return d.kind == FASTNORM_NORM_LAYER ? Stat::kLayer : Stat::kRms;
@@ -28,7 +28,7 @@ bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t 
   return bits % kVectorBytes == 0;
 }
 
-// True if rows are whole aligned vectors of one dtype, as kPersistent and kFew need them.
+// True if registers can hold the rows: aligned, of one dtype. kPersistent and kFew need that.
 bool is_held(const NormBackwardDesc& d) {
   if (!d.dx || d.gate.present || d.branch.present || d.dresidual || d.dy_element_bytes == 0 ||
       d.shared_rows == 0)
@@ -94,7 +94,7 @@ class Planner {
     return FASTNORM_OK;
   }
 
-  // The kernel that the lists choose, or -1: the general form.
+  // The kernel that the lists choose. -1 = the general form serves the call.
   int32_t chosen() {
     if (!is_held(d_)) return -1;
     // Without dweight and dbias the workspace is empty and has no room for statistics.
@@ -103,7 +103,8 @@ class Planner {
       BackwardJob job;
       bool tuned;
     };
-    // Lines of a tuning file were measured for calls with sums, unless they say `alone`.
+    // A tuning file's lines are for calls with sums, unless they say `alone`. So for dx alone the
+    // library's `alone` precedes the file's `many`.
     static constexpr Source kWithSums[] = {{BackwardJob::kFew, true},
                                            {BackwardJob::kMany, true},
                                            {BackwardJob::kAny, true},
@@ -160,7 +161,8 @@ class Planner {
       if (general && d_.writes_rows()) note(found);
     }
     keep_statistics(recomputes && sums);
-    // The workspace does not fall as rows are added: a file may have blocks' sums for fewer rows.
+    // With a tuning file every form keeps room for partial sums: the file may use them for fewer
+    // rows, and the workspace must not shrink as rows are added.
     if (general || is_persistent(index) || (tuning_ != nullptr && tuning_->size() != 0))
       keep_partials();
     if (plan_.keeps_statistics)
@@ -189,7 +191,7 @@ class Planner {
   }
 
  private:
-  // Statistics first, then c1 and c2 where columns need them, columns and rows.
+  // Launches in this order: statistics, c1 and c2 where columns need them, columns, rows, fold.
   fastnorm_status plan_branch(int32_t index, Error& error) {
     const NormBackwardBranch& b = d_.branch;
     const bool any_rows = d_.shared_rows > 0;
@@ -229,7 +231,7 @@ class Planner {
     return finish(error);
   }
 
-  // A general kernel of rows, unless *index is one.
+  // Sets *index to a general kernel of rows, unless it already is one.
   fastnorm_status find_general(const NormBackwardDesc& d, BackwardForm form, int32_t* index,
                                Error& error) {
     if (*index >= 0) return FASTNORM_OK;
@@ -259,7 +261,7 @@ class Planner {
     return find_norm_backward_choice(*facts_.arch->backward_choices, kind_of(job), d_.n,
                                      counted_rows());
   }
-  // Nothing was measured with a gate.
+  // `fastnorm tune` times no call with a gate.
   NormBackwardDecision find_tuned(BackwardJob job) const {
     if (tuning_ == nullptr || has_gate()) return {};
     const NormBackwardKind kind = kind_of(job);
@@ -274,7 +276,7 @@ class Planner {
            table_[static_cast<size_t>(index)].variant.form == BackwardForm::kPersistent;
   }
 
-  // Bytes of the workspace, from a multiple of kRegion on.
+  // Reserves bytes of the workspace. The region begins at a multiple of kRegion.
   uint64_t region(uint64_t bytes) {
     const uint64_t begin = plan_.workspace_bytes;
     plan_.workspace_bytes = (begin + bytes + kRegion - 1) / kRegion * kRegion;
@@ -357,7 +359,7 @@ class Planner {
     return (d_.n * dtype_bytes(d_.x.dtype) + kVectorBytes - 1) / kVectorBytes;
   }
 
-  // Each tensor of the call once. Repeated reads come from caches, or are the general form's cost.
+  // Counts each tensor of the call once. A form that reads a tensor again counts it once, too.
   void count_bytes() {
     const auto rows = [&](const RowTensor& t) {
       return t ? static_cast<uint64_t>(d_.rows * d_.n * dtype_bytes(t.dtype)) : 0;
@@ -381,7 +383,7 @@ class Planner {
     if (d_.accumulate_dbias) plan_.bytes_read += sums(d_.dbias);
   }
 
-  static constexpr int32_t kEarlyCapability = 90;  // programmatic dependent launch
+  static constexpr int32_t kEarlyCapability = 90;  // has programmatic dependent launch
 
   const NormBackwardDesc& d_;
   const DeviceFacts& facts_;

@@ -1,5 +1,6 @@
-// What a backward pass launches and needs, from its description and the facts of a device. Pure
-// functions of their arguments. They run for every architecture on a machine without a GPU.
+// Plans a backward pass: its launches, its workspace and its bytes follow from its description and
+// the facts of a device. These are pure functions. They plan for every architecture on a machine
+// without a GPU. docs/norm_backward.md defines T, c1, c2, the row order and the branch.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ enum class BackwardForm : uint8_t {
   kColumns,  // sums of dweight and dbias, by blocks that own columns
   kRows,     // statistics and dx, row by row; any address, any length, any dtypes
   // Aligned rows in registers:
-  kPersistent,  // blocks that go over many rows: dx, and sums of dweight and dbias in registers
+  kPersistent,  // a block takes many rows, writes dx and keeps sums of dweight and dbias
   kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight
   // What kColumns and kRows do, for calls with a gate:
   kGatedColumns,  // of either statistic
@@ -39,8 +40,8 @@ struct NormBackwardVariant {
   int8_t blocks = 1;    // of a cluster, for one row
   int8_t lanes = 1;     // rows that a block has at once
   int8_t unroll = 1;    // rows of a lane (kFew: of a chain) that are loaded together
-  // kPersistent: 0 = rows are loaded after the previous ones are done; 1 = into registers, one step
-  // ahead. More: stages of a ring in shared memory; rows are loaded one less than that ahead.
+  // kPersistent: 0 = a step loads its rows itself; 1 = the step before it loads them, into
+  // registers. s > 1: a ring of s stages in shared memory; rows are loaded s - 1 steps ahead.
   int8_t stages = 0;
   int8_t column_vectors = 0;  // kFew: vectors side by side that a block owns
   int8_t chains = 0;          // kFew: chains of rows that a thread of these blocks has
@@ -63,7 +64,7 @@ struct NormBackwardVariant {
   constexpr bool has_ring() const { return stages > 1; }
 };
 
-// Its numbers in one word. The upper bits distinguish variants.
+// A variant's numbers in one word. The bits from kBackwardDetailBits on tell variants apart.
 constexpr int kBackwardDetailBits = 16;
 constexpr uint64_t packed(const NormBackwardVariant& v) {
   uint64_t word = 0;
@@ -103,7 +104,7 @@ enum NormBackwardBits : uint32_t {
   kBackwardSingleIndex = 1 << 0,  // row r is index r of every tensor
   kBackwardThreeIndices = 1 << 1,
   kBackwardRoundNormalized = 1 << 2,  // what dweight multiplies is rounded to T
-  kBackwardRoundGain = 1 << 3,        // weight + offset is
+  kBackwardRoundGain = 1 << 3,        // weight + offset is rounded to T
   kBackwardAccumulateDweight = 1 << 4,
   kBackwardAccumulateDbias = 1 << 5,
   kBackwardNarrowStrides = 1 << 6,  // single index, and each stride is a signed 32-bit number
@@ -112,7 +113,7 @@ enum NormBackwardBits : uint32_t {
   kBackwardAccumulateBranchDweight = 1 << 12,
   kBackwardAccumulateBranchDbias = 1 << 13,
   kBackwardAccumulateResidualGate = 1 << 14,
-  // Of the branch: it is normalised, and what is rounded to T.
+  // The branch has a norm. The next three say what of it is rounded to T.
   kBackwardBranchNorm = 1 << 15,
   kBackwardBranchRoundNormalized = 1 << 16,
   kBackwardBranchRoundGain = 1 << 17,
@@ -120,8 +121,8 @@ enum NormBackwardBits : uint32_t {
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x
-  kBackwardStatisticsOnly = 1 << 10,    // stored, and nothing else done; of kBranchRows c1 and c2
-  kBackwardKeptMeans = 1 << 19,         // c1 and c2 are in the workspace
+  kBackwardStatisticsOnly = 1 << 10,    // store statistics alone; kBranchRows: c1 and c2 alone
+  kBackwardKeptMeans = 1 << 19,         // kBranchRows: read c1 and c2 from the workspace
 };
 
 // One launch.
@@ -143,7 +144,7 @@ struct NormBackwardPlan {
   const NormBackwardEntry* entry =
       nullptr;              // CUDA: of the kernel that writes dx, else of the first
   const char* kind = "";    // CUDA: the list that chose `entry`; "" = none did
-  const char* choice = "";  // and its line
+  const char* choice = "";  // CUDA: the line of that list
   NormBackwardStep steps[kMostBackwardSteps];
   int32_t launches = 0;  // CUDA: of `steps`
   int32_t lanes = 1;     // the row order of dweight and dbias

@@ -1,9 +1,10 @@
-// What families share whose kernels are the lines of a variants.inc: the kernels' words, the tables
-// of an architecture, and kernels by address. Needs no CUDA.
+// Turns the lines of a family's variants.inc into kernels. A line describes several kernels. A
+// kernel's word packs its numbers. A table has the kernels of an architecture, sorted by word. The
+// parts below are the words, the tables and the kernels' addresses. Needs no CUDA.
 //
-// A family is a struct:
+// A family is a struct with these members:
 //
-//   Variant, Entry           one kernel as data; the same with its name
+//   Variant, Entry           one kernel as data; a variant with its kernel's name
 //   kLines                   the file's lines: structs that derive from FamilyLine<Variant>
 //   kDetailBits              the low bits of a word that do not tell kernels apart
 //   variant_of(word)         the inverse of packed(variant)
@@ -22,13 +23,13 @@
 
 namespace fastnorm::cuda {
 
-// The words of lines.
+// The words that a line of variants.inc may use.
 namespace family_words {
 
 constexpr uint8_t dtype_bit(Dtype dtype) { return 1 << static_cast<int>(dtype); }
 inline constexpr uint8_t F32 = dtype_bit(Dtype::kF32), F16 = dtype_bit(Dtype::kF16),
                          BF16 = dtype_bit(Dtype::kBF16), HALF = F16 | BF16, ALL = F32 | HALF;
-// SM90: of architectures that hold rows in registers.
+// SM90: the line is for architectures whose kernels hold rows in registers; EVERY: for all.
 enum Archs : uint8_t { EVERY, SM90 };
 
 }  // namespace family_words
@@ -48,7 +49,7 @@ struct ExpandsDtypes {
   }
 };
 
-// Calls use(variant, line) for the kernels of an architecture; `held`: those that hold rows, too.
+// Calls use(variant, line) for each kernel of an architecture. `held`: also for the SM90 lines.
 template <class Family, typename Use>
 constexpr void for_each_kernel(bool held, Use use) {
   uint16_t number = 0;
@@ -112,7 +113,7 @@ constexpr bool each_once() {
   return true;
 }
 
-// The same with their names. Each kernel stands there once.
+// The architecture's kernels with their names. Each kernel is there once.
 template <class Family, bool kHeld>
 constexpr auto make_entries() {
   constexpr auto& kWords = kNumberedWords<Family, kHeld>;
@@ -130,7 +131,7 @@ template <class Kernel>
 struct FamilyKernels {
   std::span<const Kernel> of[kRowDtypes];  // by Dtype
 
-  // An empty Kernel where a build has none.
+  // The kernel at an index of the table. An empty Kernel if the build has none.
   Kernel at(int32_t index) const {
     auto left = static_cast<size_t>(index);
     for (const std::span<const Kernel>& part : of) {

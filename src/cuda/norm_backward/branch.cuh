@@ -2,9 +2,11 @@
 // sum of a residual and a branch. The branch may have a norm of its own. Each pass reads the rows
 // again.
 //
-// kBranchRows: c1 and c2 of x's row, then those of the branch's row, then what is stored. Without a
-// mean a row is that of an RMSNorm: subtracting 0 changes no bit.
-// kBranchColumns: all sums over rows. c1 and c2 of x's rows are in the workspace.
+// docs/norm_backward.md, "The branch", defines c1, c2, r, u, k and du. RMSNorm and LayerNorm share
+// a kernel: without a mean it subtracts 0, which changes no bit.
+//
+// kBranchRows: computes c1 and c2 of x's row, then those of the branch's row, then the outputs.
+// kBranchColumns: adds all sums over rows. It reads c1 and c2 of x's rows from the workspace.
 #pragma once
 
 #include "cuda/common/activation.cuh"
@@ -33,7 +35,7 @@ __device__ __forceinline__ void round_if(float (&v)[kCount], const NormBackwardP
   for (float& value : v) value = round_to_dtype(value, p.dtype);
 }
 
-// A row of x. Its vectors may have any length: the branch's may be longer or shorter.
+// A row of x. The branch may have another dtype, so another vector length: MainVector sets it.
 template <Dtype kDtype>
 struct MainRow {
   __device__ __forceinline__ MainRow(const NormBackwardParams& params, const RowIndex& index)
@@ -51,7 +53,7 @@ struct MainRow {
   const float scale;
 };
 
-// One vector of it.
+// One vector of a MainRow.
 template <int kCount>
 struct MainVector {
   template <Dtype kDtype>
@@ -66,7 +68,7 @@ struct MainVector {
     for (int i = 0; i < kCount; ++i) e[i] = __fmul_rn(dy[i], gain[i]);
   }
 
-  // r, 0 behind the last column.
+  // Sets r = dh * sum_scale; 0 behind the last column.
   template <Dtype kDtype>
   __device__ __forceinline__ void take_gradient(float (&r)[kCount], const MainRow<kDtype>& row,
                                                 const float (&c)[2]) const {
@@ -85,10 +87,10 @@ struct MainVector {
   const int64_t element;
   const int count;
   float xhat[kCount], dy[kCount],
-      e[kCount];  // normalised, the gradient of y, that times the weight
+      e[kCount];  // e = dy * (weight + weight_offset)
 };
 
-// A row of the branch, and of what it is multiplied by.
+// A row of the branch, of its weight and bias, and of the residual gate.
 struct BranchRow {
   __device__ __forceinline__ BranchRow(const NormBackwardParams& params, const RowIndex& index)
       : p(params),
@@ -102,7 +104,7 @@ struct BranchRow {
     if (normalizes) statistics = statistics_or_zero(b.mean, b.rstd, index);
   }
 
-  // From r to du.
+  // Turns r into du = r * k.
   template <int kCount>
   __device__ __forceinline__ void multiply_by_gate(float (&r)[kCount], int64_t element,
                                                    int count) const {
@@ -140,7 +142,8 @@ struct BranchRow {
     round_if(gain, p, kBackwardBranchRoundGain);
   }
 
-  // From the normalised branch, rounded as dbranch_weight sees it, to u.
+  // Turns u from the normalised branch, already rounded, into the branch's result. Without a norm u
+  // stays as it is.
   template <int kCount>
   __device__ __forceinline__ void make_result(float (&u)[kCount], int64_t element,
                                               int count) const {
