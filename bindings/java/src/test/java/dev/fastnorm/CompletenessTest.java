@@ -52,7 +52,7 @@ class CompletenessTest {
      */
     private static final Set<String> METHODS = Set.of(
             "fastnorm_norm_kind=0,1", "fastnorm_context_flags=1", "fastnorm_norm_flags=1,2,4,8",
-            "fastnorm_norm_backward_flags=1,2,8,16", "fastnorm_trace_format=0",
+            "fastnorm_norm_backward_flags=1,2,8,16,32,64,128", "fastnorm_trace_format=0",
             "fastnorm_norm_heads_flags=8", "fastnorm_norm_heads_part_flags=1,2,4,8,16,32",
             "fastnorm_norm_heads_backward_flags=64,128", "fastnorm_peer_limits=8,128",
             "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
