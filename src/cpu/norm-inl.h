@@ -39,20 +39,15 @@ FASTNORM_INLINE void prefetch_pairs(const NormParams& p, const Row& row, int64_t
   if (row.next_x != nullptr) prefetch_next<Slots>(p, row, i, pairs);
 }
 
-// Pairs in a step of a general kernel, which tests its operands for each pair. With vectors of 8 or
-// 16 floats a second copy of the tests takes more code and no less time.
-inline constexpr int kGeneralApplyPairs = kLanes >= 8 ? 1 : kApplyPairs;
-
 // Elements [i, end) of a row.
 template <class Slots, class Apply>
 FASTNORM_INLINE void apply_pairs(const NormParams& p, const Row& row, int64_t i, int64_t end,
                                  const Apply& apply) {
-  constexpr int kPairs = Slots::kAffine == Affine::kAny ? kGeneralApplyPairs : kApplyPairs;
-  constexpr int64_t kUnit = int64_t{kPairs} * kPairElements;
+  constexpr int64_t kUnit = int64_t{kApplyPairs} * kPairElements;
   for (; i + kUnit <= end; i += kUnit) {
-    prefetch_pairs<Slots>(p, row, i, kPairs);
+    prefetch_pairs<Slots>(p, row, i, kApplyPairs);
 #pragma GCC unroll kUnroll
-    for (int j = 0; j < kPairs; ++j) apply(i + j * kPairElements, Whole{});
+    for (int j = 0; j < kApplyPairs; ++j) apply(i + j * kPairElements, Whole{});
   }
   for (; i < end; i += kPairElements) {
     prefetch_pairs<Slots>(p, row, i, 1);
