@@ -156,7 +156,8 @@ def make(work, out):
     work.mkdir(parents=True, exist_ok=True)
     space = make_workspace(work)
     target = work / "target"
-    shutil.rmtree(target / "package", ignore_errors=True)
+    # Packed files have one time, by which cargo takes changed ones for those of an earlier run.
+    shutil.rmtree(target, ignore_errors=True)
     run(
         ["cargo", "package", "--workspace", "--allow-dirty", "--locked"],
         cwd=space,

@@ -83,6 +83,7 @@ def environment(work, title):
             for name in ("fastnorm", "fastnorm-sys")
         )
         home = rust_crates.crates.cargo_home(work / "cargo", f"[patch.crates-io]\n{patches}")
+        shutil.rmtree(work / "target", ignore_errors=True)
         return {"CARGO_HOME": str(home), "CARGO_TARGET_DIR": str(work / "target")}
     return {}
 
