@@ -314,6 +314,22 @@ macro_rules! calls {
         // run it takes an exclusive borrow.
         unsafe impl Sync for $type<'_> {}
 
+        #[cfg(test)]
+        mod tests {
+            use super::$type;
+
+            #[test]
+            fn launch_flags() -> crate::Result<()> {
+                let context = crate::Context::cpu()?;
+                let peer = crate::PeerOptions::new(0, 2, crate::DType::F32, 8).create(&context)?;
+                let call = $type::rms(&peer, 0.0).pdl_wait(true).pdl_trigger(true);
+                let call = call.pdl_constant_weights(true);
+                assert_eq!(call.args.flags, 1 | 2 | 4);
+                assert_eq!(call.pdl_wait(false).args.flags, 2 | 4);
+                Ok(())
+            }
+        }
+
         impl<'a> $type<'a> {
             fn new(peer: &'a Peer<'_>, kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
                 let mut args = sys::$arguments::new();
