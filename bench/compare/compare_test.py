@@ -23,8 +23,18 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
-import compare_heads  # noqa: E402
-from compare import heads, lines, ops, peers, results, runner, tables, timing  # noqa: E402
+from compare import (  # noqa: E402
+    heads,
+    lines,
+    ops,
+    peers,
+    program,
+    results,
+    runner,
+    stages,
+    tables,
+    timing,
+)
 from compare.library import (  # noqa: E402
     F32,
     PDL_CONSTANT_WEIGHTS,
@@ -40,7 +50,7 @@ from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
 from compare.streams import Streams  # noqa: E402
 
-PROGRAM = HERE.parent / "compare.py"
+PROGRAM, STAGES_PROGRAM = (HERE.parent / f"compare{suffix}.py" for suffix in ("", "_stages"))
 
 
 # --- shapes and bytes ---
@@ -75,7 +85,7 @@ def test_heads(cases):
             cases.check(f"refused: {text}", False)
         except ValueError as why:
             cases.check(f"refused: {text}", "required: " in str(why) and text in str(why), why)
-    made, unavailable = compare_heads.make(None, ["vllm", "flashinfer"])
+    made, unavailable = program.make(heads.PROVIDERS, None, ["vllm", "flashinfer"])
     cases.check(
         "who is not installed says so",
         not made and all("No module named" in why for why in unavailable.values())
@@ -90,15 +100,103 @@ def test_heads(cases):
                               timing.Patience(9, 9), 3, ops.COLD_BYTES)
     cases.equal("heads: what it is", (result["op"], result["rows"], result["n"], result["bytes"]),
                 ("heads qwen3 fp8", 16, 128, case.bytes_moved))
-    text = list(compare_heads.text_of(case, result))
+    text = list(program.text_of(case, result))
     for name, wanted in (("fastnorm", "1.25 x ceiling"), ("off", "wrong: off"),
                          ("none", "unsupported: not here"), ("vllm", "2.00 x fastnorm")):
         found = any(name in line and wanted in line for line in text)
         cases.check(f"heads: the line of {name}", found, text)
 
 
-# --- norms ---
+# Bytes of a token in and out, by hand, of bf16.
+STAGES = {
+    "5xqwen3-next": 3 * 32 * 128 * 2,
+    "5xkimi:backward": 5 * 32 * 128 * 2,
+    "6xmamba2": 3 * 8192 * 2,
+    "5xgemma3": 4 * 5376 * 2,
+    "5xgemma2:backward": 6 * 3584 * 2,
+    "6xdit": 4 * 1152 * 2,
+    "5xwan:backward": 6 * 5120 * 2,
+    "5xlumina2": 2 * 2304 * 2,
+    "5xlumina2:backward": 3 * 2304 * 2,
+}
+ADALN_SHAPES = {"6xflux": (2, 3, 3072), "5xflux": (1, 5, 3072), "1xdit": (1, 1, 1152)}
 
+
+def test_stages(cases):
+    for text, size in STAGES.items():
+        case = stages.StagesCase(text)
+        cases.equal(f"bytes of {text}", case.bytes_moved, case.rows * size)
+        reads, written, of_stream = case.stream
+        tensors = reads + (1 if written == ops.JOINED else reads)
+        moved = tensors * of_stream - case.bytes_moved
+        cases.check(f"stream of {text} moves its bytes", 0 <= moved <= 16 * tensors, moved)
+        if case.tensors in ((1, 1), (2, 1), (2, 2)):
+            own = (reads, tensors - reads)
+            cases.equal(f"stream of {text} reads and writes as much", own, case.tensors)
+    for text, shape in ADALN_SHAPES.items():
+        cases.equal(f"images of {text}", stages.StagesCase(text).shape, shape)
+    listed = stages.cases_of(stages.MODELS, stages.WHATS, stages.TOKENS)
+    cases.equal("no case of stages twice", len({c.key for c in listed}), len(listed))
+    cases.equal("all cases of stages", len(listed), 5 * 9 * 2)
+    for text in ("5", "5xbert", "0xgemma3", "5xgemma3:sideways", "xgemma3"):
+        try:
+            stages.StagesCase(text)
+            cases.check(f"refused: {text}", False)
+        except ValueError as why:
+            cases.check(f"refused: {text}", "required: " in str(why) and text in str(why), why)
+    wanted = ["fla", "flashinfer-cute", "liger"]
+    made, unavailable = program.make(stages.PROVIDERS, None, wanted)
+    absent = {n for n, m in (("fla", "fla"), ("flashinfer-cute", "flashinfer"),
+                             ("liger", "liger_kernel")) if not has_module(m)}
+    cases.check(
+        "stages: who is not installed says so",
+        absent <= set(unavailable) and {p.name for p in made} | set(unavailable) == set(wanted),
+        unavailable,
+    )
+    test_lacks(cases)
+    test_misses(cases)
+
+
+def test_lacks(cases):
+    """A contender without a method for a kind of case says why, in words of its own or not."""
+    for provider in (p for p in stages.PROVIDERS if not issubclass(p, stages.Whole)):
+        for text in STAGES:
+            case, made = stages.StagesCase(text), provider.__new__(provider)
+            if hasattr(made, case.kind):
+                continue
+            try:
+                made.body(case, None)
+                cases.check(f"{provider.name}: {text} is refused", False)
+            except timing.Unsupported as why:
+                wanted = provider.lacks.get(case.kind, "has no such operation")
+                cases.equal(f"{provider.name}: {text} is refused", str(why), wanted)
+
+
+def test_misses(cases):
+    def found(rows, us, **others):
+        contenders = {"fastnorm": {"us": us, "spread": 0.01} if us else {"failed": "why"}}
+        contenders |= {name: {"us": time, "spread": 0.02} for name, time in others.items()}
+        result = {"op": "adaln flux forward", "rows": rows, "ceiling": {"us": 100.0},
+                  "contenders": {**contenders, "none": {"unsupported": "why"}}}
+        return list(stages.misses(result))
+
+    for name, texts, wanted in (
+        ("within the bound of many rows", found(4096, 106.0), []),
+        ("past the bound of many rows", found(4096, 106.2), ["1.062 x ceiling"]),
+        ("within the bound of few rows", found(64, 100.5), []),
+        ("past the bound of few rows", found(64, 100.7), ["0.70 us over"]),
+        ("rows that have no bound", found(1024, 200.0), []),
+        ("a contender within the spreads", found(1024, 100.0, torch=97.2), []),
+        ("a contender that is faster", found(1024, 100.0, torch=96.0), ["torch is faster"]),
+        ("no time", found(4096, None), ["no time"]),
+    ):
+        same = len(texts) == len(wanted) and all(w in t for w, t in zip(wanted, texts))
+        cases.check(f"misses: {name}", same, texts)
+    text = list(stages.summary({"results": []}))
+    cases.equal("misses of nothing", text, ["0 cases, 0 misses of bounds or of others' times"])
+
+
+# --- norms ---
 
 
 def test_bytes(cases):
@@ -1259,9 +1357,9 @@ def test_streams(cases, path):
 # --- the program ---
 
 
-def run_program(*given):
+def run_program(*given, program=PROGRAM):
     done = subprocess.run(
-        [sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=170
+        [sys.executable, program, *map(str, given)], capture_output=True, text=True, timeout=170
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -1320,6 +1418,24 @@ def test_program(cases, work, library):
             "a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err
         )
     test_two_builds(cases, work, library)
+    test_stages_program(cases, work, library)
+
+
+def test_stages_program(cases, work, library):
+    """Without PyTorch; examples/torch/test_norm_stages.py runs it."""
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "torch.py").write_text("raise ImportError('no torch here')\n")
+        with patch.dict(os.environ, PYTHONPATH=place):
+            code, out, err = run_program(
+                "--library", library, "--device", "cpu", program=STAGES_PROGRAM
+            )
+    cases.equal(
+        "stages without PyTorch", (code, out, err), (1, "", "compare_stages.py: no torch here\n")
+    )
+    code, _, err = run_program("--cases", "5xbert", program=STAGES_PROGRAM)
+    cases.check("a wrong case of stages", code == 2 and "'5xbert' is no case" in err, err)
+    code, _, err = run_program("--build", work / "nowhere", program=STAGES_PROGRAM)
+    cases.check("stages of no library", code == 2 and "no libfastnorm.so.0 in" in err, err)
 
 
 def test_backward_program(cases, work, library):
@@ -1522,6 +1638,7 @@ def main():
     cases = Cases()
     for test in (
         test_heads,
+        test_stages,
         test_bytes,
         test_order,
         test_presets,

@@ -12,16 +12,15 @@ import dataclasses
 import importlib
 import types
 
-from compare.machine import DoesNotFit, Gpu, Host
+from compare import family
 from compare.ops import ALIKE, JOINED
-from compare.reference import EPS, QMAX, WrongResult
+from compare.reference import EPS, QMAX
 from compare.timing import Unsupported
 
 PAGE, TABLE_ROWS, SCALE = 64, 32768, 1 / 32
 LATENT, ROTARY = 512, 64
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
 WHATS = ("none", "own", "fp8", "backward")
-UNIT = 2.0**-8  # of bf16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +99,12 @@ class HeadsCase:
 
     @property
     def stream(self):
-        """(tensors read, how one is written, bytes of each): as many bytes in all."""
         joined = self.backward and self.model.norm
-        return (
-            2 if joined else 1,
-            JOINED if joined else ALIKE,
-            -(-self.bytes_moved // (3 if joined else 2) // 16) * 16,
-        )
+        return family.stream_of(self.bytes_moved, *((2, JOINED) if joined else (1, ALIKE)))
+
+    @property
+    def kind(self):
+        return "backward" if self.backward else "latents" if self.model.latents else "forward"
 
 
 def cases_of(models, whats, tokens):
@@ -145,20 +143,8 @@ class HeadsBuffers:
             "qkv": (outputs, row, torch.bfloat16, not case.backward),
             "key_cache": (outputs, pages, codes, case.caches),
             "value_cache": (outputs, pages, codes, case.caches and not m.latents),
-            "spare": (outputs, (case.stream[2] // 2,), torch.bfloat16, True),
-            "more": (inputs, (case.stream[2] // 2,), torch.bfloat16, True),
         }
-        room = {inputs: 0, outputs: 0}
-        for arena, shape, dtype, wanted in sizes.values():
-            count = 1
-            for extent in shape:
-                count *= extent
-            room[arena] += calls * (count * dtype.itemsize + 4096) if wanted else 0
-        inputs.reserve(room[inputs], case.dtype)
-        outputs.reserve(room[outputs])  # filled anew
-        for name, (arena, shape, dtype, wanted) in sizes.items():
-            pieces = [arena.cut(shape, dtype) for _ in range(calls)] if wanted else []
-            setattr(self, name, pieces)
+        family.cut(self, calls, inputs, outputs, sizes, case.dtype)
         generator = torch.Generator("cpu").manual_seed(3)
         width = LATENT if m.latents else m.columns
         near = torch.empty(2, width).uniform_(0.5, 1.5, generator=generator) - m.weight_offset
@@ -240,18 +226,17 @@ def forward(b, x, weight):
     return turned(b.torch, v, b.table, b.positions)
 
 
-class HeadsReference:
-    """Checks calls of one case: against the formula in double precision, and against what the first
-    contender gave, which is this library."""
+class HeadsReference(family.FamilyReference):
+    def wanted(self, i):
+        return formula(self.buffers, i, self.torch.float64)
 
-    def __init__(self, torch, case, buffers):
-        self.torch, self.case, self.buffers, self.first = torch, case, buffers, None
+    def may_miss(self, name):
+        return self.case.what == "none" and name == "v"  # stays where it is
 
     def given(self, i, results):
         """What the contender left: in its own tensors where it returned any, else in the
         buffers."""
         b, case = self.buffers, self.case
-        results = results if isinstance(results, dict) else {}
         found = {}
         if case.backward:
             return {name: t for name, t in results.items() if t is not None}
@@ -273,93 +258,25 @@ class HeadsReference:
         rows = rows.reshape(-1, *cache.shape[2:])[self.buffers.slots]
         return rows.view(cache.dtype).float() * SCALE if codes else rows
 
-    def check(self, i, results=None):
-        """The largest error, in units of what is allowed; WrongResult if that is above 1."""
-        found = self.given(i, results)
-        codes = {name for name, t in found.items() if t.element_size() == 1}
-        given = {name: t.double() for name, t in found.items()}
-        worst = self._compare(i, given, formula(self.buffers, i, self.torch.float64), 1.0, codes)
-        if i == 0:
-            if self.first is None:
-                self.first = given
-            else:  # each may be off the formula to its own side
-                self._compare(i, given, self.first, 2.0, codes)
-        return worst
-
-    def _compare(self, i, given, wanted, sides, codes):
-        worst = 0.0
-        for name, exact in wanted.items():
-            if name not in given:
-                if self.case.what == "none" and name == "v":  # stays where it is
-                    continue
-                raise WrongResult(f"{name} of call {i} is missing")
-            value = given[name].reshape(exact.shape)
-            sums = name.endswith("_weight")
-            # A few roundings to bf16. A sum over rows has the magnitude of its terms.
-            near = exact.abs().amax() if sums else exact.abs().clamp(min=1.0)
-            allowed = 4 * UNIT * near
-            cached = self.case.what == "fp8" and name != "q"
-            if cached or name in codes:
-                scale = SCALE if cached else 1.0
-                exact = exact.clamp(-QMAX * scale, QMAX * scale)
-                allowed = allowed + exact.abs() * 2.0**-4 + scale * 2.0**-9
-            error = ((value - exact).abs() / (sides * allowed)).max().item()
-            if not error <= 1.0:  # NaN too
-                whose = "the formula" if sides == 1.0 else "the first contender's"
-                raise WrongResult(
-                    f"{name} of call {i} is off {whose} by {error:.3g} times what rounding allows"
-                )
-            worst = max(worst, error)
-        return worst
+    def limits(self, name, exact, codes):
+        exact, allowed = super().limits(name, exact, codes)
+        cached = self.case.what == "fp8" and name != "q"
+        if cached or name in codes:
+            scale = SCALE if cached else 1.0
+            exact = exact.clamp(-QMAX * scale, QMAX * scale)
+            allowed = allowed + exact.abs() * 2.0**-4 + scale * 2.0**-9
+        return exact, allowed
 
 
-class HeadsMachine:
-    """What a machine does otherwise for heads."""
-
-    def buffers(self, case, chain):
-        needed = 4 * chain.calls * case.footprint
-        if needed > self.memory_bytes():
-            raise DoesNotFit(f"needs {needed >> 20} MiB of {self.memory_bytes() >> 20} MiB")
-        return HeadsBuffers(self.torch, case, chain, self.inputs, self.outputs, self.device)
-
-    def reference(self, case, buffers):
-        return HeadsReference(self.torch, case, buffers)
+class HeadsGpu(family.FamilyGpu):
+    buffers_kind, reference_kind = HeadsBuffers, HeadsReference
 
 
-class HeadsGpu(HeadsMachine, Gpu):
-    def streams(self, case, buffers):
-        reads, written, size = case.stream
-        addresses = [
-            [a.data_ptr(), a.data_ptr() if reads > 1 else 0, c.data_ptr(), 0]
-            for a, c in zip(buffers.more, buffers.spare)
-        ]
-        return {
-            name: lambda i, k=k: self._streams.launch(
-                reads, written, k, addresses[i], size, self.stream_handle
-            )
-            for k, name in enumerate(self._streams.names(reads, written))
-        }
+class HeadsHost(family.FamilyHost):
+    buffers_kind, reference_kind = HeadsBuffers, HeadsReference
 
 
-class HeadsHost(HeadsMachine, Host):
-    def streams(self, case, buffers):
-        return {"copy": lambda i: buffers.spare[i].copy_(buffers.more[i])}
-
-
-class Provider:
-    name = label = ""
-    package = ""  # whose version is noted
-    slow = False  # compiles for seconds a shape
-
-    def __init__(self, torch):
-        self.torch = torch
-
-    def body(self, case, b):
-        kind = "backward" if case.backward else "latents" if case.model.latents else "forward"
-        if not hasattr(self, kind):
-            raise Unsupported("has no such operation")
-        return getattr(self, kind)(case, b)
-
+class Provider(family.Provider):
     def _gradients(self, case, b, run):
         """Calls of autograd through run(x, weight), whose forward ran before."""
         torch, norm, calls = self.torch, case.model.norm, []
@@ -687,10 +604,7 @@ class TorchCompile(TorchNative):
     name, label, slow = "torch-compile", "torch.compile", True
 
     def prepared(self, function):
-        self.torch._dynamo.reset()
-        # The graph of a backward pass is replayed.
-        importlib.import_module("torch._functorch.config").donated_buffer = False
-        return self.torch.compile(function, dynamic=False)
+        return family.compiled(self.torch, function)
 
 
 class Liger(Provider):
@@ -721,3 +635,4 @@ class Liger(Provider):
 
 
 PROVIDERS = (Fastnorm, FastnormChain, FlashInfer, Vllm, Liger, TorchNative, TorchCompile)
+CASE, GPU, HOST = HeadsCase, HeadsGpu, HeadsHost

@@ -552,6 +552,7 @@ PACKAGES = (
     "flashinfer-python",
     "quack-kernels",
     "liger-kernel",
+    "fla-core",
     "nvidia-cutlass-dsl",
     "nvidia-cutlass-dsl-libs-cu13",
     "nvidia-cutlass-dsl-libs-cu12",

@@ -10,9 +10,12 @@ NumPy. The last line is the count.
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
@@ -627,6 +630,42 @@ def test_opcheck(suite):
         )
 
 
+def test_compare(suite):
+    """bench/compare_stages.py: this library and PyTorch are right and timed, whoever else is
+    there."""
+    if not (ROOT / "bench").is_dir():
+        suite.skip("compare", "there is no folder bench beside the examples")
+        return
+    cases = ["3xqwen3-next", "2xkimi:backward", "2xmamba2:backward", "2xgemma2",
+             "2xgemma3:backward", "2xwan", "2xflux:backward", "3xlumina2:backward"]
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "run.csv"
+        program = [
+            sys.executable, str(ROOT / "bench" / "compare_stages.py"), "--device", "cpu",
+            "--library", os.environ["FASTNORM_LIBRARY"], "--replays", "2", "--cold-mib", "1",
+            "--contenders", "fastnorm", "fastnorm-chain", "torch", "flashinfer-cute", "--csv",
+            str(path), "--cases", *cases,
+        ]
+        ran = subprocess.run(program, capture_output=True, text=True)
+        if not suite.check("compare: runs", ran.returncode == 0, ran.stdout + ran.stderr):
+            return
+        sys.path.insert(0, str(ROOT / "bench"))
+        from compare import lines
+
+        document = lines.read(path)
+    suite.check("compare: every case", len(document["results"]) == len(cases), document)
+    suite.check("compare: a last line", f"{len(cases)} cases, " in ran.stdout, ran.stdout)
+    for row in document["results"]:
+        others = {k: v for k, v in row["contenders"].items() if k != "flashinfer-cute"}
+        for name, found in others.items():
+            has_none = name == "fastnorm-chain" and "sandwich" not in row["op"]
+            suite.check(
+                f"compare: {row['op']} of {name}",
+                "unsupported" in found if has_none else found.get("max_error", 2) <= 1,
+                found,
+            )
+
+
 def test_compile(suite):
     """The calls within pointwise work that the compiler fuses."""
     backends = ["aot_eager"]
@@ -695,6 +734,7 @@ if __name__ == "__main__":
             test_adaln_transforms,
             test_errors,
             test_opcheck,
+            test_compare,
             test_compile,
         ]
     )

@@ -65,7 +65,7 @@ RULES = [
     (r"cc examples/peer/ranks.c ", "run", ""),
     (r"pip install ", "other", "packages/test/python_test.py"),
     (r"bench/compare\.py (report|plot) ", "run", ""),
-    (r"bench/compare(_heads|_mla_decode|_peers)?\.py ", "bench", ""),
+    (r"bench/compare(_heads|_stages|_mla_decode|_peers)?\.py ", "bench", ""),
     (r"tools/trace_picture\.py ", "other", "tests/trace/trace_test.py"),
     (r"ncu ", "skip", "needs a GPU and Nsight Compute"),
     (r"\.venv/bin/python -m pip install .*smollm2", "other", "tools/quickstart"),
