@@ -230,12 +230,17 @@ def gradients_of(b, given, other, parameters):
 
 
 class StagesReference(family.FamilyReference):
+    terms = {}
+
     def wanted(self, i):
         b, torch = self.buffers, self.torch
         if not self.case.backward:
             double = {name: t.double() for name, t in b.parameters().items()}
             other = b.other[i].double() if b.other else None
-            return formula(b, b.given[i].double(), other, double)
+            found = formula(b, b.given[i].double(), other, double)
+            if self.case.model.stage == "sandwich":
+                self.terms = self._terms(b.given[i].double(), other, double, found["total"])
+            return found
         inputs = leaves(b, i, torch.float64)
         with torch.enable_grad():
             results = formula(b, *inputs)
@@ -251,7 +256,19 @@ class StagesReference(family.FamilyReference):
         found = {"y": results.get("y", b.y[i])}
         return found | ({"total": results.get("total", b.total[i])} if self.case.adds else {})
 
+    def _terms(self, given, other, parameters, total):
+        """Magnitudes of the terms of a sandwich's results. Most contenders round the branch, and
+        where it cancels against the residual, that error stays."""
+        offset = self.case.model.weight_offset
+        branch = normalised(given) * (parameters["branch_weight"] + offset)
+        of_sum = self.torch.maximum(branch.abs(), other.abs())
+        rstd = (total.square().mean(-1, keepdim=True) + EPS).rsqrt()
+        return {"total": of_sum, "y": of_sum * rstd * (parameters["weight"] + offset).abs()}
+
     def limits(self, name, exact, codes):
+        if name in self.terms:
+            near = self.torch.maximum(exact.abs(), self.terms[name]).clamp(min=1.0)
+            return exact, 4 * family.UNIT * near
         if name in ("y", "total"):
             return super().limits(name, exact, codes)
         if name not in ("dx", "dother"):
