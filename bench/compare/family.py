@@ -1,8 +1,8 @@
 """What comparisons of one family share: the machines, the check of results, and contenders.
 
 A case of a family has rows, n, dtype, op_name, key, op, bytes_moved, footprint, and stream: tensors
-read, how one is written, bytes of each. Its buffers have lists `given` (indexed by call) and
-stream_read and stream_written, which hold the tensors of a stream by call.
+read, how one is written, bytes of each. Its buffers have stream_read and stream_written, which are
+the tensors of a stream for each call.
 """
 
 import importlib
