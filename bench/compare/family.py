@@ -69,8 +69,12 @@ class FamilyReference:
     def limits(self, name, exact, codes):
         """What is wanted, and how far off it a result may be. codes: those that were given so."""
         # A few roundings to bf16. A sum over rows has the magnitude of its terms.
-        near = exact.abs().amax() if name.endswith("_weight") else exact.abs().clamp(min=1.0)
-        return exact, 4 * UNIT * near
+        near = exact.abs().amax() if name.endswith("_weight") else self.magnitude(name, exact)
+        return exact, 4 * UNIT * near.clamp(min=1.0)
+
+    def magnitude(self, name, exact):
+        """The magnitude of what an element is the sum of."""
+        return exact.abs()
 
     def check(self, i, results=None):
         """The largest error, in units of what is allowed; WrongResult if that is above 1."""

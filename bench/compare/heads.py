@@ -258,6 +258,23 @@ class HeadsReference(family.FamilyReference):
         rows = rows.reshape(-1, *cache.shape[2:])[self.buffers.slots]
         return rows.view(cache.dtype).float() * SCALE if codes else rows
 
+    def magnitude(self, name, exact):
+        """Rope adds the products of a pair, whose magnitude it keeps. The gradient of a norm adds
+        a term of the row's magnitude."""
+        near, m = exact.abs(), self.case.model
+        if name == "v":
+            return near
+        latent = exact.shape[-1] - self.buffers.table.shape[-1]
+        rest, turned_part = exact.split((latent, exact.shape[-1] - latent), -1)
+        pairs = turned_part.unflatten(-1, (-1, 2) if m.latents else (2, -1))
+        dim = -1 if m.latents else -2
+        near = self.torch.cat(
+            [rest.abs(), pairs.norm(dim=dim, keepdim=True).expand_as(pairs).flatten(-2)], -1
+        )
+        if self.case.backward and m.norm:
+            near = near.maximum(exact.square().mean(-1, keepdim=True).sqrt())
+        return near
+
     def limits(self, name, exact, codes):
         exact, allowed = super().limits(name, exact, codes)
         cached = self.case.what == "fp8" and name != "q"
