@@ -244,6 +244,12 @@ def torch_python():
     return named or os.path.join(sys.base_prefix, "bin", "python3")
 
 
+def operator_tests(framework):
+    """(name, file) of each: test.py, and test_FAMILY.py."""
+    paths = sorted((ROOT / "examples" / framework).glob("test*.py"))
+    return [(path.stem.replace("test", framework, 1).replace("_", " ", 1), path) for path in paths]
+
+
 def integrations(report, _):
     """JAX, PyTorch and the models on the CPU, and the bindings in a bundle; installs JAX, not
     PyTorch."""
@@ -255,23 +261,9 @@ def integrations(report, _):
         report.add_failed("examples/jax/requirements.txt could not be installed", failure)
     else:
         native.make()  # once more, with JAX's headers
-        programs["jax"] = [
-            JAX_PYTHON,
-            examples / "jax" / "test.py",
-            *library,
-            "--plugin",
-            native.folder / "examples" / "jax" / "libfastnorm_xla.so",
-        ]
-        programs["jax norm_heads"] = [
-            JAX_PYTHON,
-            examples / "jax" / "test_norm_heads.py",
-            *programs["jax"][2:],
-        ]
-        programs["jax norm_stages"] = [
-            JAX_PYTHON,
-            examples / "jax" / "test_norm_stages.py",
-            *programs["jax"][2:],
-        ]
+        plugin = native.folder / "examples" / "jax" / "libfastnorm_xla.so"
+        for name, path in operator_tests("jax"):
+            programs[name] = [JAX_PYTHON, path, *library, "--plugin", plugin]
     programs["bundle"] = [
         sys.executable,
         ROOT / "tests" / "gpu" / "bundle_test.py",
@@ -280,23 +272,8 @@ def integrations(report, _):
         "--work",
         ROOT / "build-test" / "bundle",
     ]
-    programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
-    programs["torch backward"] = [torch_python(), examples / "torch" / "test_backward.py", *library]
-    programs["torch mla_decode"] = [
-        torch_python(),
-        examples / "torch" / "test_mla_decode.py",
-        *library,
-    ]
-    programs["torch norm_heads"] = [
-        torch_python(),
-        examples / "torch" / "test_norm_heads.py",
-        *library,
-    ]
-    programs["torch norm_stages"] = [
-        torch_python(),
-        examples / "torch" / "test_norm_stages.py",
-        *library,
-    ]
+    for name, path in operator_tests("torch"):
+        programs[name] = [torch_python(), path, *library]
     programs["smollm2"] = [
         sys.executable,
         examples / "smollm2" / "test.py",
@@ -432,10 +409,11 @@ def fuzz(report, options):
     it the check program with ASan."""
     folder = asan_build()
     folder.make()
-    families = ("mla_decode", "norm_backward", "norm_heads", "norm_heads_backward", "peer")
+    sources = ROOT / "tests" / "fuzz"
+    families = sorted(path.parent.name for path in sources.glob("*/corpus"))
     corpora = {
-        "norm_fuzz": "corpus",
-        **{f"{family}_fuzz": f"{family}/corpus" for family in families},
+        "norm_fuzz": sources / "corpus",
+        **{f"{family}_fuzz": sources / family / "corpus" for family in families},
     }
     seconds = max(1, options.fuzz_seconds // len(corpora))
 
@@ -446,7 +424,7 @@ def fuzz(report, options):
         command = [
             folder.folder / "tests" / "fuzz" / name,
             found,
-            ROOT / "tests" / "fuzz" / corpora[name],
+            corpora[name],
             f"-max_total_time={seconds}",
             "-max_len=768",
             "-timeout=10",
