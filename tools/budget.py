@@ -47,7 +47,7 @@ FAMILIES = (
     ("norm", r"\bnorm_(pair_)?kernel<"),
 )
 # The object of a part of a family: src/cuda/libnorm_sm90_bf16_plain.a.p/norm_instances.cu.o
-OBJECT = re.compile(r"src/cuda/lib([a-z_]+)_(sm\d+[af]?|ptx)_[a-z0-9_]+\.a\.p/.*\.o$")
+OBJECT = re.compile(r"src/cuda/lib([a-z][a-z0-9_]*)_(sm\d+[af]?|ptx)_[a-z0-9_]+\.a\.p/.*\.o$")
 
 
 def family_of(name):
