@@ -44,7 +44,7 @@ check "wide objects" "$([ "$(wc -w <<<"$seen_wide")" -ge 13 ] || echo "only$seen
 # nm prints a line with the name of each member, then its symbols.
 shared=$(nm --defined-only "$archive" | awk '
   /:$/ { object = $0 }
-  object ~ /(norm|norm_backward|norm_heads|mla_decode)_(scalar|avx)/ && $2 ~ /^[WVu]$/ {
+  object ~ /_(scalar|avx2|avx512)/ && $2 ~ /^[WVu]$/ {
     print object, $3
   }')
 check "functions shared between units" "$(head -n 3 <<<"$shared")"
