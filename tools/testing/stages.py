@@ -183,9 +183,9 @@ def consumers(report, _):
 
 
 def bindings(report, _):
-    """Go, Java and Rust against the build folder; what is generated is generated anew and
-    compared."""
+    """Each language against the build folder; what is generated is generated anew and compared."""
     native, swig = native_build(), ROOT / "bindings" / "swig"
+    languages = sorted(path.parent.name for path in (ROOT / "bindings").glob("*/test.py"))
     programs = {
         language: [
             sys.executable,
@@ -197,7 +197,7 @@ def bindings(report, _):
             "--work",
             ROOT / "build-test" / f"bindings-{language}",
         ]
-        for language in ("go", "java", "rust")
+        for language in languages
     }
     programs["generated files"] = [sys.executable, swig / "generate.py", "--check"]
     programs["parse tree"] = [sys.executable, swig / "tree_test.py"]
