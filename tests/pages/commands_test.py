@@ -177,13 +177,13 @@ class Runner:
 
     def configure(self, name, command):
         if not (self.fresh / "meson.build").exists():
-            names = subprocess.run(
-                ["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True
-            ).stdout.split("\0")
-            for each in filter(None, names):
+            listed = ["git", "-C", ROOT, "ls-files", "-z"]
+            listed += ["--cached", "--others", "--exclude-standard"]  # also what is not added yet
+            names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+            for each in filter(None, names.split("\0")):
                 target = self.fresh / each
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if (ROOT / each).exists():
+                if (ROOT / each).is_file():
                     shutil.copy(ROOT / each, target)
             (self.fresh / ".venv").symlink_to(ROOT / ".venv")
         shutil.rmtree(self.fresh / "build", ignore_errors=True)
