@@ -463,6 +463,8 @@ HEADS = {
     "5x3+1x64": 2 * 4 * 64 * 2,  # query and key, in place
     "5x3+1x64:own": 2 * 5 * 64 * 2,
     "70x3+1x64:fp8": 5 * 64 * 2 + 3 * 64 * 2 + 2 * 64,
+    "5x3+1x64:across": 2 * 4 * 64 * 2,
+    "70x3+1x64:own:across": 2 * 5 * 64 * 2,
     "5xmla:none": 2 * 576 * 2,
     "70xmla:own": 2 * 576 * 2,
     "5xmla:fp8": 576 * 2 + 656,
@@ -509,6 +511,8 @@ def test_norm_heads(program):
         "5x3+1x64:f8",
         "5x3+1x64x",
         "5xmlas",
+        "5xmla:across",
+        "5x3+1x64:across:own",
         "5x0+1x64",
     ):
         program.refuses(f"shape of heads {shape}", "is no shape of heads", f"--norm-heads={shape}")
@@ -585,11 +589,13 @@ def test_pretended_norm_heads_backward(program):
         check_gradient_rows(program, "pretended gradients", document, most_launches=True)
     lists = program.results(
         "lists of gradients", "--device", "cuda:0", "--replays", "1", "--norm-heads-backward",
-        "qwen3,qwen3-64",
+        "qwen3,qwen3-64,olmo2",
     )
     if lists:
         program.cases.equal(
-            "lists of gradients: cases", len({r["shape"] for r in lists["results"]}), 2 * 4 * 7
+            "lists of gradients: cases",
+            len({r["shape"] for r in lists["results"]}),
+            (2 * 4 + 1) * 7,
         )
         program.cases.check(
             "lists of gradients: all run", all("us" in r for r in lists["results"]), lists
@@ -604,12 +610,12 @@ def test_pretended_norm_heads(program):
         "--replays",
         "2",
         "--norm-heads",
-        "qwen3,qwen3-64,mla",
+        "qwen3,qwen3-64,olmo2,olmo2-32b,mla",
         "--csv",
         str(program.work / "heads.csv"),
     )
     rows = program.read("norm_heads", program.work / "heads.csv")["results"]
-    program.cases.equal("lists of heads: cases", len({r["shape"] for r in rows}), 3 * 3 * 7)
+    program.cases.equal("lists of heads: cases", len({r["shape"] for r in rows}), 5 * 3 * 7)
     if any("error" in r for r in rows):
         program.cases.check(
             "heads without kernels: each case says so, and the program fails",

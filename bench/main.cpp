@@ -43,12 +43,14 @@ int main(int argc, char** argv) {
                  "LENGTHS:HEADS[:NEW][c][pPAGE], such as 128x4096:128:2cp64; c: causal")
       ->delimiter(',');
   app.add_option("--norm-heads", heads,
-                 "heads with rope and cache in place of norms: lists (qwen3, qwen3-64, mla), "
-                 "TOKENSxQUERY+KEYxHEAD[:CACHE] or TOKENSxmla[:CACHE], such as 4096x32+8x128:fp8; "
-                 "CACHE: none (in place), own, fp8")
+                 "heads with rope and cache in place of norms: lists (qwen3, qwen3-64, olmo2, "
+                 "olmo2-32b, mla), TOKENSxQUERY+KEYxHEAD[:CACHE][:across] or TOKENSxmla[:CACHE], "
+                 "such as 4096x32+8x128:fp8; CACHE: none (in place), own, fp8; across: of one "
+                 "statistic for all heads of a token")
       ->delimiter(',');
   app.add_option("--norm-heads-backward", gradients,
-                 "gradients of heads in place of norms: lists (qwen3, qwen3-64) or "
+                 "gradients of heads in place of norms: lists (qwen3, qwen3-64, olmo2, "
+                 "olmo2-32b) or "
                  "TOKENSxQUERY+KEYxHEAD[:GRADIENTS], such as 4096x32+8x128:dx; GRADIENTS: all (dx "
                  "and dweight), dx, across (all, of one statistic for all heads), rope (without a "
                  "norm)")

@@ -14,17 +14,21 @@ namespace {
 constexpr int64_t kLatent = 512, kRotary = 64, kBlock = 128;
 constexpr int64_t kScaleBytes = kLatent / kBlock * 4;  // behind the codes of a latent
 
+constexpr std::string_view kAcross = ":across";
+
 NormHeadsCase parse_heads(const std::string& text) {
   NormHeadsCase c;
   c.text = text;
-  const size_t colon = text.find(':');
-  c.cache = colon == std::string::npos ? "none" : text.substr(colon + 1);
-  const std::string shape = text.substr(0, colon);
+  c.across = text.ends_with(kAcross);
+  const std::string own = text.substr(0, text.size() - (c.across ? kAcross.size() : 0));
+  const size_t colon = own.find(':');
+  c.cache = colon == std::string::npos ? "none" : own.substr(colon + 1);
+  const std::string shape = own.substr(0, colon);
   const size_t latent = shape.find("xmla");
   bool right = c.cache == "none" || c.cache == "own" || c.cache == "fp8";
   if (latent != std::string::npos && latent + 4 == shape.size()) {
     // The heads of the shape are of no use: latents have their own.
-    right = right && parse_heads_shape(shape.substr(0, latent) + "x1+1x1", &c);
+    right = right && !c.across && parse_heads_shape(shape.substr(0, latent) + "x1+1x1", &c);
     c.query = 0, c.columns = kLatent + kRotary;
   } else {
     right = right && parse_heads_shape(shape, &c);
@@ -32,25 +36,37 @@ NormHeadsCase parse_heads(const std::string& text) {
   if (right) return c;
   throw std::invalid_argument(
       "'" + text +
-      "' is no shape of heads; required: TOKENSxQUERY+KEYxHEAD[:CACHE] or TOKENSxmla[:CACHE], "
-      "CACHE being none, own or fp8, such as 4096x32+8x128:fp8; or one of qwen3, qwen3-64, mla");
+      "' is no shape of heads; required: TOKENSxQUERY+KEYxHEAD[:CACHE][:across] or "
+      "TOKENSxmla[:CACHE], CACHE being none, own or fp8, such as 4096x32+8x128:fp8; or one of "
+      "qwen3, qwen3-64, olmo2, olmo2-32b, mla");
 }
 
 std::vector<std::string> heads_of(const std::string& name) {
-  const std::string layer = heads_of_list(name);
+  const HeadsOfList list = heads_of_list(name);
   std::vector<std::string> found;
-  if (layer.empty()) return {name};
+  if (list.heads[0] == '\0') return {name};
   for (const char* cache : {"none", "own", "fp8"}) {
-    for (const char* tokens : kHeadsTokens)
-      found.push_back(std::string(tokens) + "x" + layer + ":" + cache);
+    for (const char* tokens : kHeadsTokens) {
+      found.push_back(std::string(tokens) + "x" + list.heads + ":" + cache);
+      if (list.across) found.back() += kAcross;
+    }
   }
   return found;
 }
 
+constexpr HeadsOfList kLists[] = {{"qwen3", "32+8x128", false},
+                                  {"qwen3-64", "64+4x128", false},
+                                  {"olmo2", "32+32x128", true},
+                                  {"olmo2-32b", "40+8x128", true},
+                                  {"mla", "mla", false}};
+
 }  // namespace
 
-std::string heads_of_list(const std::string& name) {
-  return name == "qwen3" ? "32+8x128" : name == "qwen3-64" ? "64+4x128" : name == "mla" ? name : "";
+HeadsOfList heads_of_list(const std::string& name) {
+  for (const HeadsOfList& list : kLists) {
+    if (name == list.name) return list;
+  }
+  return {"", "", false};
 }
 
 bool parse_heads_shape(const std::string& text, NormHeadsCase* c) {
@@ -96,7 +112,8 @@ NormHeadsTables::NormHeadsTables(const NormHeadsCase& c) : scale{1.0f / 32} {
   }
   const uint32_t one = c.dtype == "f32" ? 0x3f800000u : c.dtype == "f16" ? 0x3c00u : 0x3f80u;
   const auto element = static_cast<size_t>(c.element_bytes());
-  weight.resize(static_cast<size_t>(std::max(kLatent, c.columns)) * element);
+  const int64_t rows = c.across ? std::max(c.query, c.key) : 1;
+  weight.resize(static_cast<size_t>(std::max(kLatent, rows * c.columns)) * element);
   for (size_t at = 0; at < weight.size(); at += element) {
     std::copy_n(reinterpret_cast<const char*>(&one), element, &weight[at]);
   }
@@ -144,7 +161,6 @@ NormHeadsCall::NormHeadsCall(const NormHeadsCase& c, int32_t device_type, const 
   const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32),
                        i32 = fastnorm_dtype_of(FASTNORM_DTYPE_I32);
   for (fastnorm_norm_heads_part& part : part_) part.struct_size = sizeof part;
-  describe(&weight_, dtype_, {c.mla() ? kLatent : c.columns});
   describe(&scale_, f32, {1});
   c.mla() ? add_latents(c) : add_heads(c);
   args_.struct_size = sizeof args_;
@@ -170,7 +186,9 @@ void NormHeadsCall::add_heads(const NormHeadsCase& c) {
     if (p != kThird) {
       part.flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE;
       part.eps = 1e-6f;
-      part.weight = &weight_.tensor;
+      if (c.across) part.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+      part.weight = c.across ? describe(&weight_[p], dtype_, {heads[p], d})
+                             : describe(&weight_[p], dtype_, {d});
     }
     if (p == kFirst || c.in_place()) {
       part.y = part.x;
@@ -199,7 +217,7 @@ void NormHeadsCall::add_latents(const NormHeadsCase& c) {
   count_ = 2;
   part_[kFirst].flags = FASTNORM_NORM_HEADS_NORM;
   part_[kFirst].eps = 1e-6f;
-  part_[kFirst].weight = &weight_.tensor;
+  part_[kFirst].weight = describe(&weight_[kFirst], dtype_, {kLatent});
   part_[kSecond].flags = FASTNORM_NORM_HEADS_ROPE | FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
   part_[kFirst].x = describe(&x_[0], dtype_, {c.tokens, 1, kLatent}, {row, row, 1});
   part_[kSecond].x =
@@ -224,7 +242,7 @@ void NormHeadsCall::add_latents(const NormHeadsCase& c) {
 void NormHeadsCall::set(const NormHeadsBuffers& b) {
   for (HeadsTensor& t : x_) t.tensor.data = b.x;
   for (HeadsTensor& t : cache_) t.tensor.data = b.cache;
-  weight_.tensor.data = b.weight;
+  for (HeadsTensor& t : weight_) t.tensor.data = b.weight;
   cos_.tensor.data = b.cos;
   sin_.tensor.data = b.sin;
   scale_.tensor.data = b.scale;

@@ -16,9 +16,10 @@ namespace bench {
 // A layer's heads: norm and rope of query and key in place, or of the query in place with key and
 // value to a cache. Or the latents of MLA: norm of 512 columns and rope of 64 behind them.
 struct NormHeadsCase {
-  std::string text;   // as it was asked for: "4096x32+8x128:fp8", "4096xmla:own"
+  std::string text;   // as it was asked for: "4096x32+8x128:fp8:across", "4096xmla:own"
   std::string cache;  // "none", "own" (x's dtype) or "fp8"
   std::string dtype;
+  bool across = false;  // one statistic for all heads of a token, and a weight for each head
   int64_t tokens = 0, query = 0, key = 0, columns = 0;
 
   static constexpr int64_t kPage = 64, kTableRows = 8192;
@@ -49,14 +50,18 @@ struct NormHeadsCase {
   int64_t stream_bytes() const { return (bytes_moved() / 2 + 15) / 16 * 16; }
 };
 
-// "TOKENSxQUERY+KEYxHEAD[:CACHE]" or "TOKENSxmla[:CACHE]", CACHE being none, own or fp8; or the
-// name of a list: "qwen3" (32+8 heads of 128), "qwen3-64" (64+4), "mla". Throws
-// std::invalid_argument.
+// "TOKENSxQUERY+KEYxHEAD[:CACHE][:across]" or "TOKENSxmla[:CACHE]", CACHE being none, own or fp8;
+// or the name of a list. Throws std::invalid_argument.
 std::vector<NormHeadsCase> make_norm_heads_cases(const std::vector<std::string>& shapes,
                                                  const std::vector<std::string>& dtypes);
 
-// "32+8x128" of "qwen3", "64+4x128" of "qwen3-64", "mla" of itself; else "".
-std::string heads_of_list(const std::string& name);
+// A model's layer: its heads, "mla", or "" if the name is none of a list.
+struct HeadsOfList {
+  const char* name;
+  const char* heads;
+  bool across;
+};
+HeadsOfList heads_of_list(const std::string& name);
 inline constexpr const char* kHeadsTokens[] = {"1", "16", "64", "256", "1024", "4096", "16384"};
 
 // TOKENSxQUERY+KEYxHEAD to its four numbers. False if it is none.
@@ -124,7 +129,7 @@ class NormHeadsCall {
 
   int32_t device_type_;
   fastnorm_dtype dtype_;
-  HeadsTensor x_[kParts], cache_[kParts], weight_, cos_, sin_, scale_, positions_, slots_;
+  HeadsTensor x_[kParts], cache_[kParts], weight_[kParts], cos_, sin_, scale_, positions_, slots_;
   fastnorm_norm_heads_part part_[kParts] = {};
   const fastnorm_norm_heads_part* parts_[kParts] = {&part_[0], &part_[1], &part_[2]};
   int32_t count_ = 0;

@@ -22,14 +22,17 @@ NormHeadsBackwardCase parse_gradients(const std::string& text) {
   throw std::invalid_argument(
       "'" + text +
       "' is no shape of gradients of heads; required: TOKENSxQUERY+KEYxHEAD[:GRADIENTS], GRADIENTS "
-      "being all, dx, across or rope, such as 4096x32+8x128:dx; or one of qwen3, qwen3-64");
+      "being all, dx, across or rope, such as 4096x32+8x128:dx; or one of qwen3, qwen3-64, olmo2, "
+      "olmo2-32b");
 }
 
 std::vector<std::string> gradients_of(const std::string& name) {
-  const std::string layer = heads_of_list(name);
+  const HeadsOfList list = heads_of_list(name);
+  const std::string layer = list.heads;
   if (layer.empty() || layer == "mla") return {name};
   std::vector<std::string> found;
-  for (const char* gradients : kGradients) {
+  for (const std::string gradients : kGradients) {
+    if (list.across && gradients != "across") continue;
     for (const char* tokens : kHeadsTokens)
       found.push_back(std::string(tokens) + "x" + layer + ":" + gradients);
   }

@@ -49,7 +49,7 @@ inline nlohmann::json columns_of_case(const NormHeadsBackwardCase& c) {
 }
 
 // "TOKENSxQUERY+KEYxHEAD[:GRADIENTS]", GRADIENTS being all, dx, across or rope; or the name of a
-// list: "qwen3" (32+8 heads of 128), "qwen3-64" (64+4). Throws std::invalid_argument.
+// list: "qwen3" (32+8 heads of 128), "olmo2" (32+32, across). Throws std::invalid_argument.
 std::vector<NormHeadsBackwardCase> make_norm_heads_backward_cases(
     const std::vector<std::string>& shapes, const std::vector<std::string>& dtypes);
 

@@ -134,35 +134,56 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
   const uint64_t code_bytes = c.quant.scheme == FASTNORM_QUANT_NONE
                                   ? static_cast<uint64_t>(kVectorBytes)
                                   : static_cast<uint64_t>(vector_elements(d));
-  if (p.across_heads || !has_simple_codes(d, p) || (c.quant.divides && c.quant.block != 0))
-    return false;
+  if (!has_simple_codes(d, p) || (c.quant.divides && c.quant.block != 0)) return false;
   if (c && (c.page_size > UINT32_MAX || c.pages > int64_t{UINT32_MAX} / c.page_size)) return false;
   return has_vector_heads(d, p) && is_aligned(c.rows, code_bytes);
 }
 
 bool has_own_tables(const NormHeadsDesc& d) { return (d.cos.head_stride | d.sin.head_stride) != 0; }
 
+bool turns(const NormHeadsDesc& d, const NormHeadsPart& p) { return p.rope && d.rope_dim != 0; }
+
+// Whether the columns that turn begin at a vector, and so do the other ones of their pairs.
+bool turns_vectors(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  const int64_t elements = vector_elements(d), apart = p.interleaved ? d.rope_dim : d.rope_dim / 2;
+  return p.rope_offset % elements == 0 && apart % elements == 0;
+}
+
+// Pairs of a token that turn, rounded up to a multiple of a vector.
+int64_t token_pairs(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  const int64_t elements = vector_elements(d);
+  return turns(d, p) ? (d.rope_dim / 2 + elements - 1) / elements * elements : 0;
+}
+
+// Whether a kernel of kTokens supports a part.
+bool can_hold_tokens(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
+  const HeadsCache& c = p.cache;
+  if (p.normalise && !p.across_heads) return false;
+  if (p.heads > v.threads * v.vectors * vector_elements(d) / p.norm.n) return false;
+  if (p.norm.quant.any() || c.quant.divides || c.quant.block != 0) return false;
+  return !turns(d, p) ||
+         (!has_own_tables(d) && turns_vectors(d, p) && token_pairs(d, p) <= kTokenPairs);
+}
+
 // Whether one such kernel supports it.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
+  if (v.has_tokens()) return can_hold_tokens(d, p, v);
   const int64_t elements = vector_elements(d), tile = v.threads * v.vectors * elements;
-  const bool turns = p.rope && d.rope_dim != 0;
-  if (p.norm.n > tile || (needs_more(p) && v.form != HeadsForm::kMore)) return false;
+  if (p.across_heads || p.norm.n > tile || (needs_more(p) && v.form != HeadsForm::kMore))
+    return false;
   // A block of a cache's columns must be that of neighbouring lanes.
   const int64_t block = p.cache.quant.block;
   if (block != 0 && (!v.is_any() || block > v.threads * elements)) return false;
-  if (v.is_any()) {
-    const int64_t apart = p.interleaved ? d.rope_dim : d.rope_dim / 2;
-    return !turns || (d.rope_dim <= held_rope_columns(v) && p.rope_offset % elements == 0 &&
-                      apart % elements == 0);
-  }
+  if (v.is_any())
+    return !turns(d, p) || (d.rope_dim <= held_rope_columns(v) && turns_vectors(d, p));
   const bool plain = p.norm.kind == FASTNORM_NORM_RMS && !p.norm.bias && !p.rstd && !p.rstd_in &&
                      p.norm.rounding != FASTNORM_ROUND_EVERY_STEP &&
                      (!p.norm.weight || p.norm.weight.dtype == d.dtype);
   if (!plain) return false;
   if (v.form == HeadsForm::kBeside && p.norm.rounding == FASTNORM_ROUND_ONCE_RW) return false;
-  if (!turns) return true;
+  if (!turns(d, p)) return true;
   if (has_own_tables(d) || p.interleaved != (v.form == HeadsForm::kBeside)) return false;
-  if (p.interleaved) return p.rope_offset % elements == 0 && d.rope_dim % elements == 0;
+  if (p.interleaved) return turns_vectors(d, p);
   return p.norm.n == tile && d.rope_dim == tile;
 }
 
@@ -179,6 +200,27 @@ uint32_t groups_of(const NormHeadsDesc& d, const DeviceFacts& facts, const NormH
   return static_cast<uint32_t>((p.heads + heads - 1) / heads);
 }
 
+// kTokens: groups of threads in a block that each have a token. As many of whole warps as hold it
+// and its angles.
+uint32_t token_groups(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
+  constexpr int64_t kWarp = 32;
+  const int64_t vectors = p.heads * p.norm.n / vector_elements(d), pairs = token_pairs(d, p);
+  const auto fits = [&](int64_t groups) {
+    const int64_t threads = v.threads / groups;
+    return threads >= kWarp && threads * v.vectors >= vectors && groups * pairs <= kTokenPairs;
+  };
+  uint32_t groups = 1;
+  while (fits(2 * int64_t{groups})) groups *= 2;
+  return groups;
+}
+
+// Blocks of a held form for a part.
+uint64_t held_blocks(const NormHeadsDesc& d, const NormHeadsVariant& v, uint32_t groups) {
+  const auto tokens = static_cast<uint64_t>(d.tokens);
+  if (v.has_tokens()) return divide_up(tokens, groups);
+  return divide_up(tokens * groups, static_cast<uint64_t>(v.groups()));
+}
+
 void plan_cuda(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEntry& entry,
                int32_t index, NormHeadsPlan* plan) {
   plan->entry = &entry;
@@ -192,9 +234,9 @@ void plan_cuda(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeads
       blocks += general_blocks(d, d.parts[i]);
       continue;
     }
-    plan->groups[i] = groups_of(d, facts, d.parts[i], v);
-    blocks += divide_up(static_cast<uint64_t>(d.tokens) * plan->groups[i],
-                        static_cast<uint64_t>(v.groups()));
+    const NormHeadsPart& p = d.parts[i];
+    plan->groups[i] = v.has_tokens() ? token_groups(d, p, v) : groups_of(d, facts, p, v);
+    blocks += held_blocks(d, v, plan->groups[i]);
   }
   plan->first_block[d.count] = blocks;
   plan->blocks = std::min(blocks, facts.arch->max_blocks);
@@ -210,18 +252,19 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
     if (!can_hold(d, p) || !can_hold(d, p, v)) return false;
     const auto rows = static_cast<uint64_t>(p.norm.rows);
     if (rows > kMostItems) return false;
-    blocks += rows / static_cast<uint64_t>(v.groups()) + 1;
+    blocks += v.has_tokens() ? static_cast<uint64_t>(d.tokens)
+                             : rows / static_cast<uint64_t>(v.groups()) + 1;
   }
   return blocks <= facts.arch->max_blocks;
 }
 
-// The first form of kApart, kBeside, kAny, kMore and kGeneral that can run a call, with its
-// smallest tile.
+// The first form of kApart, kBeside, kAny, kMore, kTokens and kGeneral that can run a call, with
+// its smallest tile.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {
     const int form =
-        v.is_held() ? static_cast<int>(v.form) : static_cast<int>(HeadsForm::kMore) + 1;
+        v.is_held() ? static_cast<int>(v.form) : static_cast<int>(HeadsForm::kTokens) + 1;
     return form * 65536 + v.threads * v.vectors * 32 + v.threads;
   };
   int32_t best = -1;

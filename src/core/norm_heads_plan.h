@@ -17,24 +17,29 @@ enum class HeadsForm : uint8_t {
   kApart,   // RMS and NeoX rope of the whole row: both columns of a pair are in one lane
   kBeside,  // RMS and interleaved rope
   kAny,     // either statistic, either rope, any window: pairs meet in shared memory
-  kMore,    // kAny, and sumsq, codes by division, and codes of y with a static scale
+  kMore,    // kAny, and sumsq, codes by division, and codes of y with a static scale.
+  // A group of threads holds all heads of a token:
+  kTokens,  // one statistic for them or no norm, and sumsq, as kAny
 };
 
 // One CUDA kernel as data.
 struct NormHeadsVariant {
   Dtype dtype = Dtype::kF32;  // T
   HeadsForm form = HeadsForm::kGeneral;
-  int16_t threads = 0;  // kGeneral: of a block; otherwise lanes that share a head
-  int8_t vectors = 0;   // 16-byte vectors of a head that a lane holds
+  int16_t threads = 0;  // kGeneral, kTokens: of a block; otherwise lanes that share a head
+  int8_t vectors = 0;   // 16-byte vectors of a head that a lane holds; kTokens: of a token
   int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
 
   constexpr bool operator==(const NormHeadsVariant&) const = default;
 
-  static constexpr int kHeldThreads = 128;  // of a block of all forms but kGeneral
+  static constexpr int kHeldThreads = 128;  // of a block of all forms but kGeneral and kTokens
   constexpr bool is_held() const { return form != HeadsForm::kGeneral; }
   constexpr bool is_any() const { return form == HeadsForm::kAny || form == HeadsForm::kMore; }
-  constexpr int block_threads() const { return is_held() ? kHeldThreads : threads; }
-  constexpr int groups() const { return kHeldThreads / threads; }  // of lanes in a block
+  constexpr bool has_tokens() const { return form == HeadsForm::kTokens; }
+  constexpr int block_threads() const {
+    return is_held() && !has_tokens() ? kHeldThreads : threads;
+  }
+  constexpr int groups() const { return block_threads() / threads; }  // of lanes in a block
 };
 
 // Its numbers in one word, which orders a table.
@@ -55,6 +60,9 @@ constexpr int held_rope_columns(const NormHeadsVariant& v) {
   const int columns = v.threads * v.vectors * (v.dtype == Dtype::kF32 ? 4 : 8);
   return columns * v.groups() * 2 <= kMostFloats ? columns : columns / 2;
 }
+
+// kTokens: most pairs that turn, of all tokens of a block, which has shared memory for the angles.
+inline constexpr int kTokenPairs = 1024;
 
 struct NormHeadsEntry {
   NormHeadsVariant variant;
@@ -79,7 +87,9 @@ struct NormHeadsPlan {
   // The blocks of each part are consecutive and start at `first_block`. The last value is the end.
   // The general form's blocks may take several parts.
   uint64_t first_block[kMaxHeadsParts + 1] = {};
-  uint32_t groups[kMaxHeadsParts] = {};  // held forms: groups of lanes that share a token's heads
+  // Held forms: groups of lanes that share a token's heads. kTokens: groups of threads in a block,
+  // each of which has a token.
+  uint32_t groups[kMaxHeadsParts] = {};
 };
 
 // Whether heads of x, y, weight and bias are aligned to 16 bytes and multiples of them, and y is of

@@ -92,7 +92,8 @@ class Checks {
     const size_t kernels = target_.devices[0]->norm_heads_table().size();
     std::vector<int> left(kernels, most);
     for (uint64_t seed = kFirst; seed < kFirst + kSeeds; ++seed) {
-      RandomHeadsCall call(seed, target_.order, CallKind::kAligned);
+      RandomHeadsCall call(seed, target_.order,
+                           seed % 4 == 0 ? CallKind::kAcross : CallKind::kAligned);
       if (!options_.wants(call.text())) continue;
       bool all = true;
       for (size_t i = 0; i < kernels; ++i) {
@@ -137,6 +138,7 @@ void check_norm_heads(Target& target, const Options& options, Counts* counts) {
   checks.run_chosen(CallKind::kAny, options.reduced ? 200 : 1500);
   checks.run_chosen(CallKind::kAligned, options.reduced ? 100 : 1500);
   checks.run_chosen(CallKind::kMore, options.reduced ? 100 : 500);
+  checks.run_chosen(CallKind::kAcross, options.reduced ? 60 : 500);
   checks.run_chosen(CallKind::kMany, options.reduced ? 2 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;

@@ -75,12 +75,12 @@ TEST(SimtNormHeads, AlignedCallsEqualTheModel) {
   for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) run_chosen(seed, CallKind::kAligned);
 }
 
-// Sums of squares, codes by division and codes of y, on each kernel that has them.
-TEST(SimtNormHeads, MoreCallsEqualTheModel) {
+// On what planning chooses, which includes each kernel of a form.
+void run_form(HeadsForm form, CallKind kind, uint64_t seeds) {
   const auto table = cuda::norm_heads_table(cuda::kSimt);
   std::vector<int> calls(table.size());
-  for (uint64_t seed = 0; seed < 200 && !HasFailure(); ++seed) {
-    Described described(seed, CallKind::kMore);
+  for (uint64_t seed = 0; seed < seeds && !testing::Test::HasFailure(); ++seed) {
+    Described described(seed, kind);
     NormHeadsPlan plan;
     Error error;
     ASSERT_EQ(plan_norm_heads(described.desc, facts(), table, &plan, error), FASTNORM_OK)
@@ -90,7 +90,14 @@ TEST(SimtNormHeads, MoreCallsEqualTheModel) {
     described.run(plan);
   }
   for (size_t i = 0; i < table.size(); ++i)
-    EXPECT_TRUE(calls[i] > 0 || table[i].variant.form != HeadsForm::kMore) << table[i].name;
+    EXPECT_TRUE(calls[i] > 0 || table[i].variant.form != form) << table[i].name;
+}
+
+// Sums of squares, codes by division and codes of y.
+TEST(SimtNormHeads, MoreCallsEqualTheModel) { run_form(HeadsForm::kMore, CallKind::kMore, 200); }
+
+TEST(SimtNormHeads, CallsAcrossHeadsEqualTheModel) {
+  run_form(HeadsForm::kTokens, CallKind::kAcross, 200);
 }
 
 // Many tokens: groups of lanes take several heads one after the other.
@@ -116,7 +123,7 @@ TEST(SimtNormHeads, EveryKernelEqualsTheModel) {
   std::vector<int> calls(table.size());
   for (uint64_t seed = 1000; seed < 20000 && !HasFailure(); ++seed) {
     if (std::all_of(calls.begin(), calls.end(), [](int count) { return count >= kCalls; })) break;
-    Described described(seed, CallKind::kAligned);
+    Described described(seed, seed % 4 == 0 ? CallKind::kAcross : CallKind::kAligned);
     for (size_t i = 0; i < table.size(); ++i) {
       NormHeadsPlan plan;
       Error error;

@@ -126,8 +126,9 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
       order_(order),
       aligned_(kind != CallKind::kAny),
       many_(kind == CallKind::kMany),
-      more_(kind == CallKind::kMore) {
-  type_ = ref::kTypes[random_.below(3)];
+      more_(kind == CallKind::kMore),
+      across_(kind == CallKind::kAcross) {
+  type_ = ref::kTypes[across_ ? 1 + random_.below(2) : random_.below(3)];
   tokens_ = many_ ? 100 + random_.below(300) : aligned_ ? 1 + random_.below(9) : random_.below(7);
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130}, whole[] = {16, 32, 48, 64, 96, 128, 256};
   rope_dim_ = aligned_ ? random_.of(whole) : random_.of(dims);
@@ -223,6 +224,7 @@ std::string RandomHeadsCall::text() const {
   std::string s = "norm_heads " + std::string(ref::name_of(type_)) + " seed " +
                   std::to_string(seed_) +
                   (many_      ? " many"
+                   : across_  ? " across heads"
                    : aligned_ ? " aligned"
                               : "") +
                   " tokens " + std::to_string(tokens_) + " rope " + std::to_string(rope_dim_);
@@ -279,7 +281,9 @@ void RandomHeadsCall::make_part() {
   p.n = aligned_ ? random_.of(whole) : random_.of(columns);
   if (aligned_ && !parts_.empty() && !random_.one_in(4)) p.n = parts_[0].n;
   if (aligned_ && parts_.empty() && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
-  p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(aligned_ ? 11 : 4);
+  constexpr int64_t kMostHeads = 48, kMostColumns = 8192;  // across_
+  const int64_t most = across_ ? std::min(kMostHeads, kMostColumns / p.n) : aligned_ ? 11 : 4;
+  p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(most);
   p.options.norm.dtype = type_;
   p.x = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type_), gap(3), shift());
   for (int64_t t = 0; t < tokens_; ++t) {
@@ -291,8 +295,9 @@ void RandomHeadsCall::make_part() {
   if (random_.one_in(2)) make_cache(p);
   p.in_place = random_.one_in(3);
   const bool codes_alone = more_ && p.codes != nullptr;
-  if (codes_alone) p.in_place = false;
-  if (!codes_alone && !p.in_place &&
+  const bool sums_alone = across_ && p.sumsq != nullptr && p.cache == nullptr && random_.one_in(4);
+  if (codes_alone || sums_alone) p.in_place = false;
+  if (!codes_alone && !sums_alone && !p.in_place &&
       (random_.one_in(2) || (p.codes == nullptr && p.cache == nullptr)))
     make_y(p);
   if (!aligned_ && random_.one_in(4)) p.amax = make_scalar(0.25f);
@@ -315,7 +320,7 @@ void RandomHeadsCall::make_norm(CallPart& p) {
   ref::NormOptions& o = p.options.norm;
   p.options.normalise = true;
   p.args.flags |= FASTNORM_NORM_HEADS_NORM;
-  if (!aligned_ && random_.one_in(3)) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  if (across_ || (!aligned_ && random_.one_in(3))) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
   const bool layer = random_.one_in(aligned_ ? 6 : 3);
   o.kind = layer ? ref::Kind::kLayer : ref::Kind::kRms;
   o.rounding = static_cast<ref::Rounding>(
@@ -331,7 +336,7 @@ void RandomHeadsCall::make_norm(CallPart& p) {
   if (random_.one_in(aligned_ ? 8 : 3)) p.bias = make_columns(p);
   if (random_.one_in(aligned_ ? 10 : 6)) {
     give_statistics(p);
-  } else if (!aligned_ || more_ || random_.one_in(4)) {
+  } else if (!aligned_ || more_ || across_ || random_.one_in(4)) {
     make_statistics(p);
   }
 }
@@ -342,7 +347,7 @@ void RandomHeadsCall::make_statistics(CallPart& p) {
   if (!p.across()) rows.push_back(p.heads);
   if (random_.one_in(2)) p.rstd = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
   if (layer && random_.one_in(2)) p.mean = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
-  if ((aligned_ && !more_) || p.options.norm.rounding == ref::Rounding::kEveryStep ||
+  if ((aligned_ && !more_ && !across_) || p.options.norm.rounding == ref::Rounding::kEveryStep ||
       !random_.one_in(2))
     return;
   if (layer) rows.push_back(2);
@@ -368,7 +373,8 @@ void RandomHeadsCall::give_statistics(CallPart& p) {
 
 // Shared, or a row for each head.
 OwnedTensor RandomHeadsCall::make_columns(const CallPart& p) {
-  const bool each = random_.one_in(aligned_ ? 4 : 2), f32 = random_.one_in(aligned_ ? 5 : 2);
+  const bool each = random_.one_in(aligned_ && !across_ ? 4 : 2),
+             f32 = random_.one_in(aligned_ ? 5 : 2);
   const fastnorm_dtype_id id = f32 ? FASTNORM_DTYPE_F32 : id_of(type_);
   OwnedTensor t = each ? make_tensor(std::vector<int64_t>{p.heads, p.n}, id, gap(2), shift())
                        : make_tensor(std::vector<int64_t>{p.n}, id, int64_t{0}, shift());
@@ -451,7 +457,7 @@ void RandomHeadsCall::make_cache(CallPart& p) {
   const fastnorm_dtype_id formats[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
                                        FASTNORM_DTYPE_I8};
   const std::vector<int64_t> shape = {pages_, page_size_, p.heads, p.n};
-  const int64_t scheme = random_.below(3);
+  const int64_t scheme = random_.below(across_ ? 2 : 3);
   if (scheme == 0) {
     p.cache = make_tensor(shape, id_of(type_), gap(3), shift());
     return;

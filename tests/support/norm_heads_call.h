@@ -147,6 +147,7 @@ enum class CallKind {
   kAligned,  // what kernels that hold rows in registers can serve
   kMany,     // such, of several hundred tokens
   kMore,     // aligned, with sums of squares, and with codes of y by a static scale
+  kAcross,   // aligned, of 16 bits, with statistics across the heads of up to 8192 columns
 };
 
 class RandomHeadsCall {
@@ -198,7 +199,7 @@ class RandomHeadsCall {
   ref::Random random_;
   const uint64_t seed_;
   const ref::Order order_;
-  const bool aligned_, many_, more_;
+  const bool aligned_, many_, more_, across_;
   ref::Type type_ = ref::Type::kF32;
   int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0, page_size_ = 1, pages_ = 1;
   bool wide_ = false;

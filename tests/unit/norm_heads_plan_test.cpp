@@ -177,13 +177,129 @@ TEST(NormHeadsPlan, HeldForms) {
               r.parts[0].y->dtype = FASTNORM_DTYPE_F32;
             }),
             "norm_heads bf16 general");
-  // Rows whose length or address is no multiple of a vector, and statistics of all heads.
+  // Rows whose length or address is no multiple of a vector, and a statistic of all heads beside
+  // statistics of each head.
   EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 132); }), "norm_heads bf16 general");
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].cache->byte_offset = 8; }),
             "norm_heads bf16 general");
   EXPECT_EQ(
       kernel([](HeadsRequest& r) { r.parts[0].args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS; }),
       "norm_heads bf16 general");
+}
+
+// Heads that share a statistic.
+HeadsRequest across_request() {
+  HeadsRequest r = test::heads_request();
+  for (int i = 0; i < 2; ++i) r.parts[i].args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  return r;
+}
+
+TEST(NormHeadsPlan, TokensForm) {
+  const auto kernel = [](auto change) {
+    HeadsRequest r = across_request();
+    change(r);
+    return std::string(plan_of(r, cuda::kSm90).kernel);
+  };
+  constexpr const char *kLeast = "norm_heads bf16 tokens 256x2",
+                       *kGeneral = "norm_heads bf16 general";
+  EXPECT_EQ(kernel([](HeadsRequest&) {}), kLeast);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.kind = FASTNORM_NORM_LAYER; }), kLeast);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].weight->dtype = FASTNORM_DTYPE_F32; }), kLeast);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.weight_offset = 1; }), kLeast);
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              r.parts[0].args.rounding = FASTNORM_ROUND_EVERY_STEP;
+              r.parts[1].args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+            }),
+            kLeast);
+  const auto sums = [](HeadsRequest& r) {
+    auto& p = r.parts[0];
+    p.sumsq = p.weight;
+    p.sumsq->address += uintptr_t{1} << 45;
+    p.sumsq->shape = {7};
+    p.sumsq->dtype = FASTNORM_DTYPE_F32;
+  };
+  EXPECT_EQ(kernel(sums), kLeast);
+  const auto codes = [](HeadsRequest& r) {
+    auto& p = r.parts[1];
+    p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
+    p.args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+    p.cache_scale = p.weight;
+    p.cache_scale->address += uintptr_t{1} << 45;
+    p.cache_scale->shape = {1};
+    p.cache_scale->dtype = FASTNORM_DTYPE_F32;
+  };
+  EXPECT_EQ(kernel(codes), kLeast);
+  // Heads of a token: the least tile that holds the longest part.
+  for (const auto& [heads, name] : {std::pair<int64_t, const char*>{32, "256x2"},
+                                    {33, "256x3"},
+                                    {49, "512x2"},
+                                    {64, "512x2"}}) {
+    EXPECT_EQ(kernel([&](HeadsRequest& r) {
+                r.parts[0].x->shape[1] = heads;
+                r.parts[0].x->strides = {heads * 128, 128, 1};
+                r.parts[0].x->address += uintptr_t{1} << 45;
+                r.parts[0].y = r.parts[0].x;
+              }),
+              std::string("norm_heads bf16 tokens ") + name);
+  }
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              r.parts[0].x->shape[1] = 65;
+              r.parts[0].x->strides = {65 * 128, 128, 1};
+              r.parts[0].x->address += uintptr_t{1} << 45;
+              r.parts[0].y = r.parts[0].x;
+            }),
+            kGeneral);
+  // What the form does not have.
+  EXPECT_EQ(kernel([&](HeadsRequest& r) {
+              codes(r);
+              r.parts[1].args.quant_division = FASTNORM_QUANT_DIVIDE;
+            }),
+            kGeneral);
+  EXPECT_EQ(kernel([&](HeadsRequest& r) {
+              codes(r);
+              r.parts[1].args.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
+              r.parts[1].args.cache_block_size = 64;
+              r.parts[1].cache_scale->shape = {5, 16, 2, 2};
+            }),
+            kGeneral);
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              r.args.rope_dim = 120;
+              r.cos->shape[1] = r.sin->shape[1] = 60;
+            }),
+            kGeneral);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].cache->byte_offset = 8; }), kGeneral);
+}
+
+// A part of few columns has several tokens in a block, as far as the angles have room.
+TEST(NormHeadsPlan, TokensOfABlock) {
+  HeadsRequest r = across_request();
+  const NormHeadsPlan plan = plan_of(r, cuda::kSm90);
+  EXPECT_EQ(plan.groups[0], 4u) << "128 vectors: 64 threads";
+  EXPECT_EQ(plan.groups[1], 8u) << "32 vectors: a warp";
+  EXPECT_EQ(plan.groups[2], 8u);
+  EXPECT_EQ(plan.first_block[1], 2u);
+  EXPECT_EQ(plan.first_block[2], 3u);
+  EXPECT_EQ(plan.blocks, 4u);
+  // One head of 4096 columns, and one of 512, of which many may turn.
+  r.parts.resize(2);
+  r.slots.reset();
+  for (size_t i = 0; i < 2; ++i) {
+    auto& p = r.parts[i];
+    const int64_t n = i == 0 ? 4096 : 512;
+    p.x->shape = {7, 1, n}, p.x->strides = {4608, n, 1};
+    p.x->byte_offset = i * 8192;
+    p.weight->shape = {n};
+    p.y = p.x;
+    p.cache.reset();
+  }
+  for (const int64_t pairs : {64, 256}) {
+    r.args.rope_dim = static_cast<int32_t>(2 * pairs);
+    r.cos->shape[1] = r.sin->shape[1] = pairs;
+    const NormHeadsPlan wide = plan_of(r, cuda::kSm90);
+    EXPECT_STREQ(wide.kernel, "norm_heads bf16 tokens 256x2");
+    EXPECT_EQ(wide.groups[0], 1u);
+    EXPECT_EQ(wide.groups[1], pairs == 64 ? 8u : 4u);
+  }
 }
 
 // A group of lanes has one head until there is work for several rounds.
@@ -213,7 +329,8 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
   for (size_t i = 0; i < table.size(); ++i) {
     const NormHeadsVariant& v = table[i].variant;
     if (!v.is_held()) continue;
-    const int64_t bytes = dtype_bytes(v.dtype), n = v.threads * v.vectors * 16 / bytes,
+    const int64_t heads = 8, tile = v.threads * v.vectors * 16 / dtype_bytes(v.dtype),
+                  n = v.has_tokens() ? tile / heads : tile,
                   turned = v.form == HeadsForm::kApart ? n : 16;
     HeadsRequest r = test::heads_request();
     r.parts.resize(1);
@@ -227,7 +344,8 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     p.x->strides = {12 * n, n, 1};
     p.y = p.x;
     if (v.form == HeadsForm::kBeside) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
-    if (v.is_any()) p.args.rope_offset = 8;
+    if (v.is_any() || v.has_tokens()) p.args.rope_offset = 8;
+    if (v.has_tokens()) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
     if (v.form == HeadsForm::kMore) {
       p.sumsq = p.weight;
       p.sumsq->address += uintptr_t{1} << 45;

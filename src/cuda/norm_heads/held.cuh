@@ -54,7 +54,7 @@ struct HeldPlace {
         group(static_cast<int>(threadIdx.x / S::kLanes)) {
     const uint32_t item =
         (blockIdx.x - part.first_block) * S::kGroups + static_cast<uint32_t>(group);
-    token = part.groups == 1 ? item : quotient(item, part.by_groups);
+    token = part.groups == 1 ? item : quotient(item, part.divisor);
     first = item - token * part.groups;
     exists = token < shared.tokens;
     if (!exists) token = 0;
@@ -211,9 +211,9 @@ struct HeldCache {
   char *row, *scales;
 };
 
-template <class S>
+template <class S, class P>
 __device__ __forceinline__ HeldCache cache_of(const HeldPartParams& part, const HeadsShared& shared,
-                                              const HeldPlace<S>& place) {
+                                              const P& place) {
   if (part.cache.data == nullptr) return {nullptr, nullptr};
   const int64_t slot = slot_of(shared, place.token);
   if (slot < 0 || !place.exists) return {nullptr, nullptr};
@@ -519,6 +519,39 @@ __device__ __forceinline__ float squares_about_mean(const Moments& m, float inv_
   return squared < 0.0f ? 0.0f : squared;
 }
 
+// Whether the call gives the statistics of a token and head. Then it sets them.
+__device__ __forceinline__ bool take_statistics(HeldStatistics* result, const HeldPartParams& part,
+                                                uint32_t token, uint32_t head) {
+  if (part.rstd_in.data == nullptr) return false;
+  const auto load = [&](const HeadsTensor& tensor) {
+    return ptx::ld_global_f32(tensor.data + int64_t{token} * tensor.token_stride +
+                              int64_t{head} * tensor.head_stride);
+  };
+  result->rstd = load(part.rstd_in);
+  if (part.mean_in.data != nullptr) result->mean = load(part.mean_in);
+  return true;
+}
+
+// Stores what the call asks for. kSquares: sumsq, too, of which `squared` is the sum of squares.
+template <bool kSquares>
+__device__ __forceinline__ void put_statistics(const HeldPartParams& part, uint32_t token,
+                                               uint32_t head, const HeldStatistics& statistics,
+                                               float squared) {
+  const auto put = [&](const HeadsTensor& tensor, int number, float value) {
+    if (tensor.data == nullptr) return;
+    ptx::st_global_u32(tensor.data + int64_t{token} * tensor.token_stride +
+                           int64_t{head} * tensor.head_stride + number * 4,
+                       __float_as_uint(value));
+  };
+  if constexpr (kSquares) {
+    const bool layer = (part.bits & kHeadsLayer) != 0;
+    if (layer) put(part.sumsq, 0, statistics.mean);
+    put(part.sumsq, layer ? 1 : 0, squared);
+  }
+  put(part.mean, 0, statistics.mean);
+  put(part.rstd, 0, statistics.rstd);
+}
+
 template <class S>
 __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::kVectors],
                                                          const HeldPartParams& part,
@@ -526,17 +559,9 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
   using T = typename S::T;
   const bool live = place.exists && head < part.heads;
   const HeldRounding<T> rounding(part.bits);
-  const auto at = [&](const HeadsTensor& tensor) {
-    return tensor.data + int64_t{place.token} * tensor.token_stride +
-           int64_t{live ? head : 0} * tensor.head_stride;
-  };
   HeldStatistics result = {0.0f, 0.0f};
   float squared = 0.0f;  // of kMore
-  if (part.rstd_in.data != nullptr) {
-    result.rstd = ptx::ld_global_f32(at(part.rstd_in));
-    if (part.mean_in.data != nullptr) result.mean = ptx::ld_global_f32(at(part.mean_in));
-    return result;
-  }
+  if (take_statistics(&result, part, place.token, live ? head : 0)) return result;
   if ((part.bits & kHeadsLayer) != 0) {
     float f[S::kPerVector];
     T::unpack(raw[0], f);
@@ -569,40 +594,30 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
     result.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, rounding);
     squared = sum;
   }
-  if (S::kMore && live && place.lane == 0 && part.sumsq.data != nullptr) {
-    char* const to = at(part.sumsq);
-    const bool layer = (part.bits & kHeadsLayer) != 0;
-    if (layer) ptx::st_global_u32(to, __float_as_uint(result.mean));
-    ptx::st_global_u32(to + (layer ? 4 : 0), __float_as_uint(squared));
-  }
-  if (live && place.lane == 0) {
-    if (part.mean.data != nullptr) ptx::st_global_u32(at(part.mean), __float_as_uint(result.mean));
-    if (part.rstd.data != nullptr) ptx::st_global_u32(at(part.rstd), __float_as_uint(result.rstd));
-  }
+  if (live && place.lane == 0) put_statistics<S::kMore>(part, place.token, head, result, squared);
   return result;
 }
 
-// The values of register v before rope.
+// The values of a head's vector before rope. `wanted`: the head has this vector.
 template <class S>
 __device__ __forceinline__ void any_values(float (&z)[S::kPerVector], const uint4& raw,
                                            const uint4& weight, const HeldStatistics& statistics,
-                                           const HeldPartParams& part, const HeldPlace<S>& place,
-                                           uint32_t head, int v) {
+                                           const HeldPartParams& part, uint32_t head, int vector,
+                                           bool wanted) {
   using T = typename S::T;
   const HeldRounding<T> rounding(part.bits);
   T::unpack(raw, z);
   if ((part.bits & kHeadsNorm) != 0) {
     const OperandType type = held_weight_type(part.bits);
-    const bool wanted = place.vector(v) < part.vectors;
     float w[S::kPerVector], b[S::kPerVector];
     if (type == OperandType::kElement || type == OperandType::kAbsent) {
       T::unpack(weight, w);
     } else {
       load_weight_vector<T>(w, held_weight(part.weight, part.weight_stride, head, part.heads), type,
-                            place.vector(v), wanted, 1.0f);
+                            vector, wanted, 1.0f);
     }
     load_weight_vector<T>(b, held_weight(part.bias, part.bias_stride, head, part.heads),
-                          held_bias_type(part.bits), place.vector(v), wanted, -0.0f);
+                          held_bias_type(part.bits), vector, wanted, -0.0f);
     if ((part.bits & kHeadsLayer) != 0) {
 #pragma unroll
       for (float& value : z) value = rounding.step(__fsub_rn(value, statistics.mean));
@@ -642,7 +657,8 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
   float z[S::kVectors][kPer];
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
-    any_values<S>(z[v], raw[v], weight[v], statistics, part, place, head, v);
+    any_values<S>(z[v], raw[v], weight[v], statistics, part, head, place.vector(v),
+                  place.vector(v) < part.vectors);
     if (!interleaved && number(v) < count) put_shared_values(values + number(v) * kPer, z[v]);
   }
   if (rope) __syncwarp();

@@ -3,6 +3,7 @@
 
 #include "cuda/norm_heads/general.cuh"
 #include "cuda/norm_heads/held.cuh"
+#include "cuda/norm_heads/tokens.cuh"
 
 namespace fastnorm::cuda {
 
@@ -24,7 +25,13 @@ template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_variant_of(kWord).block_threads(),
                                   heads_variant_of(kWord).per_sm)
     held_heads_kernel(const __grid_constant__ HeldHeadsParams p) {
-  if constexpr (kHasHeadsBodies) run_held_heads<HeldSlots<kWord>>(p);
+  if constexpr (!kHasHeadsBodies) {
+    return;
+  } else if constexpr (heads_variant_of(kWord).has_tokens()) {
+    run_held_tokens<TokenSlots<kWord>>(p);
+  } else {
+    run_held_heads<HeldSlots<kWord>>(p);
+  }
 }
 
 }  // namespace fastnorm::cuda

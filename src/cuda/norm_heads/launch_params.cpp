@@ -1,5 +1,7 @@
 #include "cuda/norm_heads/launch_params.h"
 
+#include <bit>
+
 #include "core/reciprocal.h"
 #include "cuda/norm/launch_params.h"
 
@@ -140,18 +142,19 @@ uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
 // Of a value of 1 kernels know the quotient.
 Divisor divisor_of(uint32_t value) { return value == 1 ? Divisor{1, 0, 0} : make_divisor(value); }
 
-void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, uint32_t groups,
-                   HeldPartParams* result) {
+void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, const NormHeadsVariant& v,
+                   uint32_t groups, HeldPartParams* result) {
   HeldPartParams& p = *result;
   const NormDesc& norm = part.norm;
   p.bits = held_bits_of(d, part);
   p.heads = static_cast<uint32_t>(part.heads);
   p.groups = groups;
   p.steps = (p.heads + groups - 1) / groups;
-  p.by_groups = divisor_of(groups);
   p.vectors = static_cast<int32_t>(norm.n * dtype_bytes(d.dtype) / 16);
   p.rope_offset = static_cast<int32_t>(part.rope_offset);
-  p.inv_n = norm.inv_n;
+  p.divisor = divisor_of(v.has_tokens() ? static_cast<uint32_t>(p.vectors) : groups);
+  if (v.has_tokens()) p.thread_shift = std::countr_zero(static_cast<uint32_t>(v.threads) / groups);
+  p.inv_n = part.across_heads ? reciprocal_of(part.heads * norm.n) : norm.inv_n;
   p.eps = norm.eps;
   p.weight_offset = norm.weight_offset;
   p.x = {pointer(norm.x.data), part.token_stride, part.head_stride};
@@ -216,7 +219,7 @@ HeldHeadsParams make_held_heads_params(const NormHeadsDesc& d, const NormHeadsPl
   HeldHeadsParams p = {};
   p.count = d.count;
   for (int32_t i = 0; i < d.count; ++i) {
-    set_held_part(d, d.parts[i], plan.groups[i], &p.part[i]);
+    set_held_part(d, d.parts[i], plan.entry->variant, plan.groups[i], &p.part[i]);
     p.part[i].first_block = static_cast<uint32_t>(plan.first_block[i]);
   }
   p.shared = shared_of(d);

@@ -28,6 +28,7 @@ constexpr const char* name_of(HeadsForm form) {
          : form == HeadsForm::kApart  ? "apart"
          : form == HeadsForm::kBeside ? "beside"
          : form == HeadsForm::kMore   ? "more"
+         : form == HeadsForm::kTokens ? "tokens"
                                       : "any";
 }
 

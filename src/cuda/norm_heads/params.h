@@ -100,10 +100,11 @@ struct HeldPartParams {
   uint32_t bits;  // HeadsBits
   uint32_t heads;
   uint32_t first_block;
-  uint32_t groups;    // of lanes, that share a token's heads
-  uint32_t steps;     // heads that each has, one after another
-  Divisor by_groups;  // of no use with one group
-  int32_t vectors;    // of a head
+  uint32_t groups;       // of lanes, that share a token's heads; kTokens: of threads, in a block
+  uint32_t steps;        // heads that each has, one after another
+  Divisor divisor;       // groups; kTokens: vectors. Of no use where that is 1
+  int32_t vectors;       // of a head
+  int32_t thread_shift;  // kTokens: a group has 2^thread_shift threads
   int32_t rope_offset;
   float inv_n, eps, weight_offset;
   HeadsTensor x;

@@ -110,10 +110,12 @@ class CudaNormHeads : public testing::Test {
   fastnorm_context* context = nullptr;
 };
 
-// A statistic of all heads takes the general form.
+// A statistic of all heads, and a rope that ends inside a vector.
 TEST_F(CudaNormHeads, GeneralForm) {
   HeadsCall call(1000);
   for (fastnorm_norm_heads_part& p : call.part) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  call.args.rope_dim = 120;
+  call.table[1] = 60;
   const fastnorm_info info = query(call);
   EXPECT_STREQ(info.kernel, "norm_heads bf16 general");
   EXPECT_EQ(info.workspace_bytes, 0u);
@@ -134,7 +136,7 @@ TEST_F(CudaNormHeads, GeneralForm) {
   EXPECT_EQ(r.general.part[1].page_size, 24);
   EXPECT_EQ(r.general.part[1].cache.page_stride, 24 * 4 * 256);
   EXPECT_EQ(r.general.part[0].norm.inv_n, 1.0f / 4096);
-  EXPECT_EQ(r.general.shared.half, 64);
+  EXPECT_EQ(r.general.shared.half, 60);
   EXPECT_EQ(notes.context, nullptr) << "current is what was";
 }
 
@@ -158,6 +160,30 @@ TEST_F(CudaNormHeads, HeldForm) {
   EXPECT_EQ(r.of_held.part[0].vectors, 16);
   EXPECT_EQ(r.of_held.part[0].inv_n, 1.0f / 128);
   EXPECT_TRUE(r.of_held.shared.table_aligned && r.of_held.shared.table_f32);
+}
+
+// A statistic of all heads: a block has a token of the query, or eight of the key.
+TEST_F(CudaNormHeads, TokensForm) {
+  HeadsCall call(1000);
+  for (fastnorm_norm_heads_part& p : call.part) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  EXPECT_STREQ(query(call).kernel, "norm_heads bf16 tokens 256x2");
+  EXPECT_EQ(query(call).threads_per_row, 256);
+  EXPECT_EQ(query(call).launches, 1);
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const Recorded& r = recorded[0];
+  ASSERT_TRUE(r.held);
+  EXPECT_EQ(r.launch.block.x, 256u);
+  EXPECT_EQ(r.launch.grid.x, 1000u + 125);
+  const cuda::HeldPartParams &q = r.of_held.part[0], &k = r.of_held.part[1];
+  EXPECT_EQ(k.first_block, 1000u);
+  EXPECT_EQ(q.groups, 1u);
+  EXPECT_EQ(q.thread_shift, 8);
+  EXPECT_EQ(q.divisor.value, 16u) << "vectors of a head";
+  EXPECT_EQ(q.inv_n, 1.0f / 4096);
+  EXPECT_EQ(k.groups, 8u);
+  EXPECT_EQ(k.thread_shift, 5);
+  EXPECT_EQ(k.inv_n, 1.0f / 512);
 }
 
 TEST_F(CudaNormHeads, PrepareLoadsTheKernel) {

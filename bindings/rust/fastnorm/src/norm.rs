@@ -8,7 +8,7 @@ use std::ptr;
 
 mod stages;
 
-use crate::slots::with_linked;
+use crate::slots::{flags, with_linked};
 use crate::status::check;
 use crate::tensor::View;
 use crate::{
@@ -373,33 +373,20 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// Programmatic dependent launch: start when the stream's previous kernel allows it, and read
-    /// and write nothing before that one has ended. On the CPU and on GPUs before compute
-    /// capability 9.0 this and the two methods below have no effect; results never depend on them.
-    /// Default: off.
-    pub fn pdl_wait(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
-    }
+    flags! {
+        /// Programmatic dependent launch: start when the stream's previous kernel allows it, and
+        /// read and write nothing before that one has ended. On the CPU and on GPUs before compute
+        /// capability 9.0 this and the two methods below have no effect; results never depend on
+        /// them. Default: off.
+        pdl_wait: sys::FASTNORM_NORM_PDL_WAIT,
 
-    /// Programmatic dependent launch: let the stream's next kernel start once this one's rows are
-    /// on their way. It must wait itself before it uses any result. Default: off.
-    pub fn pdl_trigger(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
-    }
+        /// Programmatic dependent launch: let the stream's next kernel start once this one's rows
+        /// are on their way. It must wait itself before it uses any result. Default: off.
+        pdl_trigger: sys::FASTNORM_NORM_PDL_TRIGGER,
 
-    /// With [`pdl_wait`](Self::pdl_wait), which it needs: weight and bias are not written by any
-    /// kernel that may still run, and may be read before the wait. Default: off.
-    pub fn pdl_constant_weights(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, on)
-    }
-
-    fn flag(mut self, flag: u32, on: bool) -> Self {
-        self.args.flags = if on {
-            self.args.flags | flag
-        } else {
-            self.args.flags & !flag
-        };
-        self
+        /// With [`pdl_wait`](Self::pdl_wait), which it needs: weight and bias are not written by
+        /// any kernel that may still run, and may be read before the wait. Default: off.
+        pdl_constant_weights: sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS,
     }
 
     /// Says what a run would do. No tensor's memory is touched.

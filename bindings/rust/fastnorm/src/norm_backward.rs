@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::norm::launch;
-use crate::slots::{slots, with_linked};
+use crate::slots::{flags, slots, with_linked};
 use crate::status::check;
 use crate::tensor::View;
 use crate::{
@@ -390,23 +390,12 @@ impl<'a> NormBackward<'a> {
         self
     }
 
-    /// As [`Norm::pdl_wait`](crate::Norm::pdl_wait). Default: off.
-    pub fn pdl_wait(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_BACKWARD_PDL_WAIT, on)
-    }
+    flags! {
+        /// As [`Norm::pdl_wait`](crate::Norm::pdl_wait). Default: off.
+        pdl_wait: sys::FASTNORM_NORM_BACKWARD_PDL_WAIT,
 
-    /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger). Default: off.
-    pub fn pdl_trigger(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_BACKWARD_PDL_TRIGGER, on)
-    }
-
-    fn flag(mut self, flag: u32, on: bool) -> Self {
-        self.args.flags = if on {
-            self.args.flags | flag
-        } else {
-            self.args.flags & !flag
-        };
-        self
+        /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger). Default: off.
+        pdl_trigger: sys::FASTNORM_NORM_BACKWARD_PDL_TRIGGER,
     }
 
     /// Says what a run would do. No tensor's memory is touched.

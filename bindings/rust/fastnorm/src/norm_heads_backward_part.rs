@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::slots::slots;
+use crate::slots::{flags, slots};
 use crate::tensor::View;
 use crate::{sys, Rounding, Tensor, TensorMut};
 
@@ -57,15 +57,6 @@ impl<'a> NormHeadsBackwardPart<'a> {
         part.put(Slot::Dy, dy)
     }
 
-    fn flag(mut self, flag: u32, on: bool) -> Self {
-        self.args.flags = if on {
-            self.args.flags | flag
-        } else {
-            self.args.flags & !flag
-        };
-        self
-    }
-
     fn norm(mut self, kind: sys::fastnorm_norm_kind, eps: f32, x: Tensor<'a>) -> Self {
         self.args.kind = kind;
         self.args.eps = eps;
@@ -89,19 +80,15 @@ impl<'a> NormHeadsBackwardPart<'a> {
         self.flag(sys::FASTNORM_NORM_HEADS_ROPE, true)
     }
 
-    /// With rope: the forward's. Default: no.
-    pub fn rope_interleaved(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_HEADS_ROPE_INTERLEAVED, on)
-    }
+    flags! {
+        /// With rope: the forward's. Default: no.
+        rope_interleaved: sys::FASTNORM_NORM_HEADS_ROPE_INTERLEAVED,
 
-    /// With rope: the forward's, which turned back. Default: no.
-    pub fn rope_inverse(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_HEADS_ROPE_INVERSE, on)
-    }
+        /// With rope: the forward's, which turned back. Default: no.
+        rope_inverse: sys::FASTNORM_NORM_HEADS_ROPE_INVERSE,
 
-    /// With a norm: the forward's. Default: one statistic for each row.
-    pub fn across_heads(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_HEADS_ACROSS_HEADS, on)
+        /// With a norm: the forward's. Default: one statistic for each row.
+        across_heads: sys::FASTNORM_NORM_HEADS_ACROSS_HEADS,
     }
 
     /// The forward's. Default: 0.

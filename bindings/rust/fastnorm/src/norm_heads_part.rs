@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::slots::slots;
+use crate::slots::{flags, slots};
 use crate::tensor::View;
 use crate::{sys, Quant, QuantDivision, QuantSource, Rounding};
 use crate::{Tensor, TensorMut};
@@ -75,15 +75,6 @@ impl<'a> NormHeadsPart<'a> {
         part.put(Slot::X, x)
     }
 
-    fn flag(mut self, flag: u32, on: bool) -> Self {
-        self.args.flags = if on {
-            self.args.flags | flag
-        } else {
-            self.args.flags & !flag
-        };
-        self
-    }
-
     fn norm(mut self, kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
         self.args.kind = kind;
         self.args.eps = eps;
@@ -106,20 +97,19 @@ impl<'a> NormHeadsPart<'a> {
         self.flag(sys::FASTNORM_NORM_HEADS_ROPE, true)
     }
 
-    /// With rope: pairs are neighbours, as in GPT-J. Default: half a window apart, as in NeoX and
-    /// Llama.
-    pub fn rope_interleaved(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_HEADS_ROPE_INTERLEAVED, on)
-    }
+    flags! {
+        /// With rope: pairs are neighbours, as in GPT-J. Default: half a window apart, as in NeoX
+        /// and Llama.
+        rope_interleaved: sys::FASTNORM_NORM_HEADS_ROPE_INTERLEAVED,
 
-    /// With rope: turn back. Default: no.
-    pub fn rope_inverse(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_HEADS_ROPE_INVERSE, on)
-    }
+        /// With rope: turn back. Default: no.
+        rope_inverse: sys::FASTNORM_NORM_HEADS_ROPE_INVERSE,
 
-    /// With rope: of the norm rounded to T, as by two separate operations. Default: no.
-    pub fn rope_from_rounded(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED, on)
+        /// With rope: of the norm rounded to T, as by two separate operations. Default: no.
+        rope_from_rounded: sys::FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED,
+
+        /// With a norm: one statistic for all heads of a token. Default: one for each row.
+        across_heads: sys::FASTNORM_NORM_HEADS_ACROSS_HEADS,
     }
 
     /// Where rope rounds on its way. Default: once, when the result is stored.
@@ -129,11 +119,6 @@ impl<'a> NormHeadsPart<'a> {
             RopeRounding::EveryStep => sys::FASTNORM_ROPE_EVERY_STEP,
         };
         self
-    }
-
-    /// With a norm: one statistic for all heads of a token. Default: one for each row.
-    pub fn across_heads(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_HEADS_ACROSS_HEADS, on)
     }
 
     /// Added to the weight in f32: 1 for Gemma. 0 without a weight. Default: 0.

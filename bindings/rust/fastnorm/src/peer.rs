@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 use crate::norm::launch;
-use crate::slots::slots;
+use crate::slots::{flags, slots};
 use crate::status::check;
 use crate::tensor::View;
 use crate::{
@@ -387,28 +387,15 @@ macro_rules! calls {
                 self.put(Slot::Y, y.view)
             }
 
-            /// Programmatic dependent launch, as [`Norm::pdl_wait`](crate::Norm::pdl_wait).
-            pub fn pdl_wait(self, on: bool) -> Self {
-                self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
-            }
+            flags! {
+                /// Programmatic dependent launch, as [`Norm::pdl_wait`](crate::Norm::pdl_wait).
+                pdl_wait: sys::FASTNORM_NORM_PDL_WAIT,
 
-            /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger).
-            pub fn pdl_trigger(self, on: bool) -> Self {
-                self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
-            }
+                /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger).
+                pdl_trigger: sys::FASTNORM_NORM_PDL_TRIGGER,
 
-            /// As [`Norm::pdl_constant_weights`](crate::Norm::pdl_constant_weights).
-            pub fn pdl_constant_weights(self, on: bool) -> Self {
-                self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, on)
-            }
-
-            fn flag(mut self, flag: u32, on: bool) -> Self {
-                self.args.flags = if on {
-                    self.args.flags | flag
-                } else {
-                    self.args.flags & !flag
-                };
-                self
+                /// As [`Norm::pdl_constant_weights`](crate::Norm::pdl_constant_weights).
+                pdl_constant_weights: sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS,
             }
 
             /// Says what a run would do. No tensor's memory is touched, no rank is waited for.
@@ -504,8 +491,9 @@ fn show_kind(kind: sys::fastnorm_norm_kind) -> &'static str {
 
 mod allreduce {
     use super::{
-        check, launch, show_kind, slots, sys, Context, Info, Peer, PeerSumRounding, PhantomData,
-        Quant, ResidualRounding, Result, Rounding, Stream, Tensor, TensorMut, View, Workspace,
+        check, flags, launch, show_kind, slots, sys, Context, Info, Peer, PeerSumRounding,
+        PhantomData, Quant, ResidualRounding, Result, Rounding, Stream, Tensor, TensorMut, View,
+        Workspace,
     };
 
     slots! {
@@ -607,8 +595,8 @@ mod allreduce {
 
 mod sharded {
     use super::{
-        check, launch, show_kind, slots, sys, Context, Info, Peer, PhantomData, Result, Rounding,
-        Stream, Tensor, TensorMut, View, Workspace,
+        check, flags, launch, show_kind, slots, sys, Context, Info, Peer, PhantomData, Result,
+        Rounding, Stream, Tensor, TensorMut, View, Workspace,
     };
 
     slots! {

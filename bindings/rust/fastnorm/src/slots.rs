@@ -1,4 +1,5 @@
-//! What descriptions share: tensors of a struct of arguments, each with a slot, and lists of parts.
+//! What descriptions share: tensors of a struct of arguments, each with a slot, setters of flags,
+//! and lists of parts.
 
 use std::ptr;
 
@@ -56,6 +57,30 @@ macro_rules! slots {
 }
 
 pub(crate) use slots;
+
+/// Declares setters of single flags, which take whether it is on, and `flag`, which sets any. For
+/// the `impl` of a description, whose arguments have `flags`.
+///
+/// `flags! { #[doc = ".."] setter: flag, .. }`.
+macro_rules! flags {
+    ($($(#[$doc:meta])* $name:ident: $flag:expr),* $(,)?) => {
+        $($(#[$doc])*
+        pub fn $name(self, on: bool) -> Self {
+            self.flag($flag, on)
+        })*
+
+        fn flag(mut self, flag: u32, on: bool) -> Self {
+            self.args.flags = if on {
+                self.args.flags | flag
+            } else {
+                self.args.flags & !flag
+            };
+            self
+        }
+    };
+}
+
+pub(crate) use flags;
 
 /// Links all parts and hands the addresses of their arguments, and their count, to `call`.
 #[inline]
