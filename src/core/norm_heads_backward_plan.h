@@ -24,7 +24,7 @@ enum class HeadsBackwardForm : uint8_t {
 struct NormHeadsBackwardVariant {
   Dtype dtype = Dtype::kF32;  // T
   HeadsBackwardForm form = HeadsBackwardForm::kFold;
-  bool any = false;     // kHeld: LAYER and dbias, too; else RMS without dbias
+  bool any = false;     // kHeld: LAYER, dbias and any tables, too
   int16_t threads = 0;  // kHeld: of a row; else of a block
   int8_t vectors = 0;   // kHeld: of 16 bytes that a thread holds of a row; kTokens: of all heads
   int8_t rows = 1;      // kHeld: that a block has at once
@@ -52,6 +52,14 @@ constexpr NormHeadsBackwardVariant heads_backward_variant_of(uint32_t word) {
           static_cast<int8_t>(word >> 11 & 15),
           static_cast<int8_t>(word >> 4 & 127),
           static_cast<int8_t>(word & 15)};
+}
+
+// kHeld: of a ring in shared memory, and how far ahead rows are copied to it, plus one.
+inline constexpr int32_t kHeadsRingStages = 4;
+
+// What it takes: x and dy in 16-byte vectors.
+constexpr int32_t heads_ring_bytes(const NormHeadsBackwardVariant& v) {
+  return kHeadsRingStages * 2 * v.vectors * v.block_threads() * 16;
 }
 
 struct NormHeadsBackwardEntry {

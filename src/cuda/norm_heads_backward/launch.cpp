@@ -1,4 +1,6 @@
 // norm_heads_backward on a CUDA device: the plan's launches, one after another.
+#include <algorithm>
+
 #include "core/check.h"
 #include "cuda/device.h"
 #include "cuda/norm_heads_backward/launch_params.h"
@@ -26,9 +28,9 @@ fastnorm_status CudaDevice::allow_heads_backward(const HeadsBackwardStep& step, 
   if (step.shared_bytes <= kPortableSharedBytes) return FASTNORM_OK;
   std::atomic<bool>& allowed = allowed_heads_backward_[static_cast<size_t>(step.index)];
   if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
-  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(kernels_.heads_backward.at(step.index).address(),
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         kMostHeadsGradientBytes));
+  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(
+      kernels_.heads_backward.at(step.index).address(), cudaFuncAttributeMaxDynamicSharedMemorySize,
+      std::max(step.shared_bytes, kMostHeadsGradientBytes)));
   allowed.store(true, std::memory_order_relaxed);
   return FASTNORM_OK;
 }

@@ -12,7 +12,7 @@ namespace fastnorm::cuda {
 namespace heads_backward_words {
 
 using namespace family_words;
-inline constexpr uint8_t RMS = 1, ANY = 2, BOTH = RMS | ANY, ONE = RMS;
+inline constexpr uint8_t RMS = 1, ANY = 2, ONE = RMS;
 
 struct Line : FamilyLine<NormHeadsBackwardVariant> {
   uint8_t kinds;
