@@ -322,11 +322,20 @@ __device__ __forceinline__ void turn_held_vector(float (&d)[S::kPerVector], int 
     turn_all([&](int i) { return make_float2(loaded.cosine[i], loaded.sine[i]); });
   } else {
     const uint32_t token = at.is_live(part) ? at.token : 0;
+    uint32_t rows[kMaxRopeAxes];
+#pragma unroll
+    for (int a = 0; a < kMaxRopeAxes; ++a)
+      rows[a] = a == 0 && turns.has_one_row ? row
+                : a < shared.axes           ? held_table_row(shared, a, token)
+                                            : 0;
+    const auto first = static_cast<int>(place.angles(v)) / (shared.table_f32 ? 4 : T::kBytes);
     turn_all([&](int i) {
-      const auto first = static_cast<int>(place.angles(v)) / (shared.table_f32 ? 4 : T::kBytes);
-      const int j = first + i, entry = entry_of(shared, part.bits, j);
-      const uint32_t number =
-          turns.has_one_row ? row : held_table_row(shared, axis_of(shared, j), token);
+      const int axis = turns.has_one_row ? 0 : axis_of(shared, first + i);
+      const uint32_t number = axis == 0   ? rows[0]
+                              : axis == 1 ? rows[1]
+                              : axis == 2 ? rows[2]
+                                          : rows[3];
+      const int entry = entry_of(shared, part.bits, first + i);
       return make_float2(
           load_entry<T>(shared, held_table_address(shared.cos, number, at.head), entry),
           load_entry<T>(shared, held_table_address(shared.sin, number, at.head), entry));
