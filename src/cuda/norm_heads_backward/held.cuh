@@ -107,36 +107,17 @@ struct HeadsLaneRow {
 };
 
 __device__ __forceinline__ HeadsLaneRow lane_row(const HeldGradientParams& part, uint32_t group,
-                                            uint32_t row) {
+                                                 uint32_t row) {
   if (part.order.groups > 1) return {row, group};
   if (part.heads == 1) return {row, 0};
   const uint32_t token = quotient(row, part.by_heads);
   return {token, row - token * part.heads};
 }
 
-// This thread's place, and how its vectors turn: alike for all rows of a part.
+// This thread's vectors of a row, and how they turn: alike for all rows of a part.
 template <class S>
-struct HeldGradientPlace {
-  __device__ __forceinline__ HeldGradientPlace(const HeldGradientParams& part,
-                                               const HeadsShared& shared)
-      : offset(threadIdx.x % S::kLanes * kVectorBytes),
-        row(threadIdx.x / S::kLanes) {
-    const bool inverse = (part.bits & kHeadsInverse) != 0;
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector(v));
-      turns[v] = turn.kind != TurnKind::kNone;
-      there[v] = vector(v) < part.vectors;
-      const int thread = static_cast<int>(row) * S::kLanes + turn.partner % S::kLanes;
-      const int slot = turn.partner / S::kLanes * S::kBlockThreads + thread;
-      const bool flips = (turn.kind == TurnKind::kFirst) != inverse;
-      words[v] = static_cast<uint32_t>(turn.pair * (shared.table_f32 ? 4 : S::T::kBytes)) << 16 |
-                 static_cast<uint32_t>(slot * kVectorBytes) | (flips ? 1u : 0u);
-    }
-  }
-  __device__ __forceinline__ int vector(int v) const {
-    return static_cast<int>(offset / kVectorBytes) + v * S::kLanes;
-  }
+struct HeldVectors {
+  static_assert(S::kVectors * S::kBlockThreads * kVectorBytes <= 1 << 16);
 
   // In a row of a table: the first pair's angle, in bytes.
   __device__ __forceinline__ uint32_t angles(int v) const { return words[v] >> 16; }
@@ -145,13 +126,41 @@ struct HeldGradientPlace {
   // Whether that one's signs change.
   __device__ __forceinline__ bool flips(int v) const { return (words[v] & 1) != 0; }
 
-  const uint32_t offset;  // of the first vector in its row, in bytes
-  const uint32_t row;
-  bool there[S::kVectors], turns[S::kVectors];
+  // `slot`: the other vector's place.
+  __device__ __forceinline__ void set(int v, const VectorTurn& turn, int slot,
+                                      const HeldGradientParams& part, const HeadsShared& shared) {
+    const bool inverse = (part.bits & kHeadsInverse) != 0;
+    const bool flips = (turn.kind == TurnKind::kFirst) != inverse;
+    turns[v] = turn.kind != TurnKind::kNone;
+    words[v] = static_cast<uint32_t>(turn.pair * (shared.table_f32 ? 4 : S::T::kBytes)) << 16 |
+               static_cast<uint32_t>(slot * kVectorBytes) | (flips ? 1u : 0u);
+  }
 
- private:
-  static_assert(S::kVectors * S::kBlockThreads * kVectorBytes <= 1 << 16);
+  uint32_t offset;  // of the first vector in its row, in bytes
+  bool there[S::kVectors], turns[S::kVectors];
   uint32_t words[S::kVectors];  // the three above in one register
+};
+
+// This thread's place.
+template <class S>
+struct HeldGradientPlace : HeldVectors<S> {
+  __device__ __forceinline__ HeldGradientPlace(const HeldGradientParams& part,
+                                               const HeadsShared& shared)
+      : row(threadIdx.x / S::kLanes) {
+    this->offset = threadIdx.x % S::kLanes * kVectorBytes;
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector(v));
+      const int thread = static_cast<int>(row) * S::kLanes + turn.partner % S::kLanes;
+      this->there[v] = vector(v) < part.vectors;
+      this->set(v, turn, turn.partner / S::kLanes * S::kBlockThreads + thread, part, shared);
+    }
+  }
+  __device__ __forceinline__ int vector(int v) const {
+    return static_cast<int>(this->offset / kVectorBytes) + v * S::kLanes;
+  }
+
+  const uint32_t row;
 };
 
 // A ring of rows in shared memory: [stage][x, dy][vector][thread].
@@ -168,16 +177,15 @@ struct HeldRing {
   static __device__ __forceinline__ int before(int stage) {
     return (stage == 0 ? kBytes : stage) - kStageStep;
   }
-  __device__ __forceinline__ void copy(int stage, const HeldGradientParams& part, const HeadsLaneRow& at,
-                                       const HeldGradientPlace<S>& place) const {
+  __device__ __forceinline__ void copy(int stage, const HeldGradientParams& part,
+                                       const HeadsLaneRow& at, const HeldVectors<S>& place) const {
     const bool live = at.is_live(part);
     char* const to = ptx::launch_shared() + stage + threadIdx.x * kVectorBytes;
     const auto put = [&](char* slot, const HeldTensor& t) {
       const char* const row = held_address(t, at.token, at.head) + place.offset;
 #pragma unroll
       for (int v = 0; v < S::kVectors; ++v) {
-        ptx::copy_async_past_l1_if(slot + v * kVectorStep,
-                                   row + v * (S::kLanes * kVectorBytes),
+        ptx::copy_async_past_l1_if(slot + v * kVectorStep, row + v * (S::kLanes * kVectorBytes),
                                    live & place.there[v]);
       }
     };
@@ -193,10 +201,8 @@ struct HeldRing {
     return ptx::ld_shared_v4(ptx::launch_shared() + stage + kTensorStep + v * kVectorStep +
                              threadIdx.x * kVectorBytes);
   }
-  __device__ __forceinline__ uint4 partner(int stage, int v,
-                                           const HeldGradientPlace<S>& place) const {
-    uint4 words = ptx::ld_shared_v4(ptx::launch_shared() + stage + kTensorStep +
-                                    place.partner(v));
+  __device__ __forceinline__ uint4 partner(int stage, int v, const HeldVectors<S>& place) const {
+    uint4 words = ptx::ld_shared_v4(ptx::launch_shared() + stage + kTensorStep + place.partner(v));
     const uint32_t signs = place.flips(v) ? 0x80008000u : 0u;
     words.x ^= signs, words.y ^= signs, words.z ^= signs, words.w ^= signs;
     return words;
@@ -207,7 +213,8 @@ struct HeldRing {
 template <class S>
 struct HeldTurns {
   __device__ __forceinline__ HeldTurns(const HeldGradientParams& part, const HeadsShared& shared)
-      : any((part.bits & kHeadsRope) != 0), beside((part.bits & kHeadsInterleaved) != 0),
+      : any((part.bits & kHeadsRope) != 0),
+        beside((part.bits & kHeadsInterleaved) != 0),
         has_one_row(any && (!S::kAny || shared.axes == 1)),
         loads_words(has_one_row &&
                     (!S::kAny || (shared.table_aligned && !(beside && shared.table_repeats)))) {}
@@ -224,9 +231,9 @@ __device__ __forceinline__ uint32_t held_table_row(const HeadsShared& s, int axi
 
 __device__ __forceinline__ const char* held_table_address(const HeadsTable& table, uint32_t row,
                                                           uint32_t head) {
-  return ptx::advance(ptx::advance(const_cast<char*>(table.data), row,
-                                   static_cast<int32_t>(table.row_stride)),
-                      head, static_cast<int32_t>(table.head_stride));
+  return ptx::advance(
+      ptx::advance(const_cast<char*>(table.data), row, static_cast<int32_t>(table.row_stride)),
+      head, static_cast<int32_t>(table.head_stride));
 }
 
 // What a row has besides its elements.
@@ -258,7 +265,7 @@ struct HeldAngles {
   __device__ __forceinline__ void load(const HeadsShared& shared, uint32_t row, uint32_t head,
                                        uint32_t offset, bool beside) {
     const char *const c = held_table_address(shared.cos, row, head) + offset,
-                     *const s = held_table_address(shared.sin, row, head) + offset;
+                      *const s = held_table_address(shared.sin, row, head) + offset;
     if (shared.table_f32) {
 #pragma unroll
       for (int i = 0; i < T::kPerVector; i += 4) {
@@ -287,13 +294,11 @@ struct HeldAngles {
 // Vector v turned back; `loaded`: its angles where they are loaded at once. Else each is loaded when
 // its pair turns, so that registers need not hold them.
 template <class S>
-__device__ __forceinline__ void turn_held_vector(float (&d)[S::kPerVector], int v, int stage,
-                                                 const HeldRing<S>& ring,
-                                                 const HeldAngles<typename S::T>& loaded, uint32_t row,
-                                                 const HeadsLaneRow& at, const HeldTurns<S>& turns,
-                                                 const HeldGradientParams& part,
-                                                 const HeadsShared& shared,
-                                                 const HeldGradientPlace<S>& place) {
+__device__ __forceinline__ void turn_held_vector(
+    float (&d)[S::kPerVector], int v, int stage, const HeldRing<S>& ring,
+    const HeldAngles<typename S::T>& loaded, uint32_t row, const HeadsLaneRow& at,
+    const HeldTurns<S>& turns, const HeldGradientParams& part, const HeadsShared& shared,
+    const HeldVectors<S>& place) {
   using T = typename S::T;
   constexpr int kPerVector = S::kPerVector;
   const auto turn_all = [&](auto angles) {
@@ -384,10 +389,9 @@ struct HeldGains {
                                        const HeldGradientPlace<S>& place) const {
 #pragma unroll
     for (int i = 0; i < S::kPerVector; i += 4) {
-      const uint4 four = ptx::ld_shared_v4(
-          reinterpret_cast<const char*>(shared().values) +
-          place.offset * (S::kPerVector * 4 / kVectorBytes) +
-          (v * S::kLanes * S::kPerVector + i) * 4);
+      const uint4 four = ptx::ld_shared_v4(reinterpret_cast<const char*>(shared().values) +
+                                           place.offset * (S::kPerVector * 4 / kVectorBytes) +
+                                           (v * S::kLanes * S::kPerVector + i) * 4);
       f[i] = __uint_as_float(four.x), f[i + 1] = __uint_as_float(four.y);
       f[i + 2] = __uint_as_float(four.z), f[i + 3] = __uint_as_float(four.w);
     }
@@ -519,8 +523,7 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
     }
     const auto put = [&](int v, const float(&f)[kPerVector]) {
       char* const dx = held_address(part.dx, now.token, now.head) + place.offset;
-      if (live & place.there[v])
-        ptx::st_global_v4(dx + v * (S::kLanes * kVectorBytes), T::pack(f));
+      if (live & place.there[v]) ptx::st_global_v4(dx + v * (S::kLanes * kVectorBytes), T::pack(f));
     };
     if (!normalises) {
 #pragma unroll

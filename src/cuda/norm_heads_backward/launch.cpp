@@ -28,9 +28,9 @@ fastnorm_status CudaDevice::allow_heads_backward(const HeadsBackwardStep& step, 
   if (step.shared_bytes <= kPortableSharedBytes) return FASTNORM_OK;
   std::atomic<bool>& allowed = allowed_heads_backward_[static_cast<size_t>(step.index)];
   if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
-  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(
-      kernels_.heads_backward.at(step.index).address(), cudaFuncAttributeMaxDynamicSharedMemorySize,
-      std::max(step.shared_bytes, kMostHeadsGradientBytes)));
+  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(kernels_.heads_backward.at(step.index).address(),
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         std::max(step.shared_bytes, kMostHeadsGradientBytes)));
   allowed.store(true, std::memory_order_relaxed);
   return FASTNORM_OK;
 }
@@ -61,7 +61,7 @@ fastnorm_status CudaDevice::run_norm_heads_backward(const HeadsGradients& call,
       const HeadsBackwardStep& step = plan.steps[i];
       const NormHeadsBackwardVariant& variant = table[static_cast<size_t>(step.index)].variant;
       StepParams params;
-      if (variant.is_held() || variant.has_tokens()) {
+      if (variant.has_held_params()) {
         params.held = make_held_heads_backward_params(call, plan, step, workspace);
       } else if (variant.form == HeadsBackwardForm::kFold) {
         params.fold = make_heads_fold_params(call, plan, step, workspace);

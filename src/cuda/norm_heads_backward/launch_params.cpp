@@ -1,5 +1,8 @@
 #include "cuda/norm_heads_backward/launch_params.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "core/norm_heads_plan.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm_heads/launch_params.h"
@@ -143,6 +146,7 @@ void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   p.by_heads = divisor_of(p.heads);
   p.vectors = static_cast<int32_t>(d.n * dtype_bytes(d.dtype) / 16);
   p.by_vectors = divisor_of(static_cast<uint32_t>(p.vectors));
+  p.token_threads = std::max(32u, std::bit_ceil(p.heads * static_cast<uint32_t>(p.vectors)));
   p.rope_offset = static_cast<int32_t>(d.of_heads.rope_offset);
   p.inv_n = d.inv_n, p.eps = d.eps, p.weight_offset = d.weight_offset;
   p.round_normalized = rounds_normalized(d.rounding);
@@ -155,6 +159,7 @@ void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   };
   p.x = narrow(d.x), p.dy = narrow(d.dy), p.dx = narrow(d.dx);
   p.mean = narrow(d.mean), p.rstd = narrow(d.rstd);
+  if (!d.of_heads.normalise) p.x = {};  // which is dy
   const HeadsTensor weight = tensor_of(d, d.weight);
   p.weight = weight.data, p.weight_stride = weight.head_stride;
   if (d.of_heads.across_heads)

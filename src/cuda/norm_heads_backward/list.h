@@ -32,6 +32,7 @@ constexpr const char* name_of(HeadsBackwardForm form) {
   return form == HeadsBackwardForm::kFold      ? "fold"
          : form == HeadsBackwardForm::kGeneral ? "general"
          : form == HeadsBackwardForm::kTokens  ? "tokens"
+         : form == HeadsBackwardForm::kWhole   ? "whole"
                                                : "held";
 }
 
@@ -43,7 +44,7 @@ constexpr NormHeadsBackwardEntry make_heads_backward_entry(const NormHeadsBackwa
   name << name_of(v.form);
   if (v.is_held())
     name << (v.any ? " any " : " rms ") << +v.threads << 'x' << +v.vectors << 'x' << +v.rows;
-  if (v.has_tokens()) name << ' ' << +v.threads << 'x' << +v.vectors;
+  if (v.has_tokens() || v.is_whole()) name << ' ' << +v.threads << 'x' << +v.vectors;
   return entry;
 }
 

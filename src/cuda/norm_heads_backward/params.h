@@ -62,9 +62,10 @@ struct HeldGradientParams {
   HeldStep step;        // from a row of a lane to its next
   HeldStep step_ahead;  // to the one that is copied meanwhile
   HeadsRowOrder order;
-  Divisor by_heads;    // of no use with one head
-  Divisor by_vectors;  // of no use with one vector
-  int32_t vectors;     // of a row
+  Divisor by_heads;        // of no use with one head
+  Divisor by_vectors;      // of no use with one vector
+  int32_t vectors;         // of a row
+  uint32_t token_threads;  // kWhole: a power of two, and a whole number of warps
   int32_t rope_offset;
   float inv_n, eps, weight_offset;
   bool round_normalized, round_gain;
