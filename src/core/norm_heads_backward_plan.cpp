@@ -154,7 +154,7 @@ class Planner {
   int32_t choose() const {
     const bool whole = prefers_whole();
     const auto cost = [&](const NormHeadsBackwardVariant& v) {
-      if (v.is_whole()) return whole ? 0 : 1 << 21;
+      if (v.is_whole()) return whole ? v.threads : 1 << 21;
       return v.is_held() ? (v.threads * v.vectors * 2 + (v.any ? 1 : 0)) << 8 | v.rows : 1 << 20;
     };
     int32_t best = -1;

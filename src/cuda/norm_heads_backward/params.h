@@ -65,7 +65,7 @@ struct HeldGradientParams {
   Divisor by_heads;        // of no use with one head
   Divisor by_vectors;      // of no use with one vector
   int32_t vectors;         // of a row
-  uint32_t token_threads;  // kWhole: a power of two, and a whole number of warps
+  uint32_t token_threads;  // kWhole: a power of two, at least a warp; or all of a block
   int32_t rope_offset;
   float inv_n, eps, weight_offset;
   bool round_normalized, round_gain;

@@ -7,6 +7,8 @@
 // Bytes: dy and x once, dx once; the sums of each block once, which fold.cuh reads.
 #pragma once
 
+#include <bit>
+
 #include "cuda/norm_heads_backward/held.cuh"
 
 namespace fastnorm::cuda {
@@ -25,12 +27,15 @@ struct WholeSlots {
 // This thread's place: a block has several tokens if they are short.
 template <class S>
 struct WholePlace : HeldVectors<S> {
+  static constexpr uint32_t kThreads = S::kBlockThreads;
+
   __device__ __forceinline__ WholePlace(const HeldGradientParams& part, const HeadsShared& shared)
-      : tokens(S::kBlockThreads / part.token_threads),
-        token(threadIdx.x / part.token_threads),
-        number(threadIdx.x - token * part.token_threads) {
+      : threads(part.token_threads < kThreads ? part.token_threads : kThreads),
+        tokens(part.token_threads < kThreads ? std::bit_floor(kThreads) / part.token_threads : 1),
+        token(threadIdx.x / threads) {
     const auto vectors = static_cast<uint32_t>(part.vectors);
-    this->there[0] = number < part.heads * vectors;
+    const uint32_t number = threadIdx.x - token * threads;
+    this->there[0] = token < tokens && number < part.heads * vectors;
     head = !this->there[0] ? 0 : vectors == 1 ? number : quotient(number, part.by_vectors);
     vector = this->there[0] ? static_cast<int>(number - head * vectors) : 0;
     this->offset = static_cast<uint32_t>(vector) * kVectorBytes;
@@ -39,7 +44,8 @@ struct WholePlace : HeldVectors<S> {
     this->set(0, turn, static_cast<int>(threadIdx.x) + apart, part, shared);
   }
 
-  const uint32_t tokens, token, number;  // of the block, this one, vector of all its heads
+  const uint32_t threads;        // of a token
+  const uint32_t tokens, token;  // of the block, a power of two; this thread's
   uint32_t head;
   int vector;
 };
@@ -63,17 +69,18 @@ template <class S>
 struct WholeFold {
   static constexpr int kWarps = S::kBlockThreads / 32;
 
-  __device__ __forceinline__ float operator()(float q, const HeldGradientParams& part) {
+  __device__ __forceinline__ float operator()(float q, const WholePlace<S>& place) {
     auto& values = ptx::block_shared<Buffer>().values[set];
     set ^= 1;
     values[threadIdx.x] = q;
     __syncthreads();
-    const uint32_t first = threadIdx.x / part.token_threads * part.token_threads + threadIdx.x % 32;
+    const float* const first = values + place.token * place.threads + threadIdx.x % 32;
+    const uint32_t there = place.token < place.tokens ? place.threads : 0;
     float w[kWarps];
 #pragma unroll
     for (uint32_t i = 0; i < kWarps; ++i) {
       w[i] = 0.0f;
-      if (i * 32 < part.token_threads) w[i] = values[first + i * 32];
+      if (i * 32 < there) w[i] = first[i * 32];
     }
     return fold_lanes<32>(fold_registers(w));
   }
@@ -130,7 +137,7 @@ __device__ __forceinline__ void store_whole_sums(const HeldGradientParams& part,
     for (int i = 0; i < S::kPerVector; ++i) own[i] = sums[i];
     __syncthreads();
     fold_lanes_in_shared<S::kBlockThreads>(values, place.tokens,
-                                           static_cast<int>(part.token_threads) * S::kPerVector);
+                                           static_cast<int>(place.threads) * S::kPerVector);
 #pragma unroll
     for (int i = 0; i < S::kPerVector; ++i) sums[i] = own[i];
   }
@@ -216,7 +223,7 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
       float x[kPerVector], e[kPerVector];
       T::unpack(ring.x(stage, 0), x);
       if (!given) {
-        const float sum = fold(place.there[0] ? vector_sum_of_squares(x) : 0.0f, part);
+        const float sum = fold(place.there[0] ? vector_sum_of_squares(x) : 0.0f, place);
         rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
       }
 #pragma unroll
@@ -232,7 +239,7 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
         accumulate<S::kStat>(dweight, dweight, d, t);
       }
       if (part.dx.data != nullptr) {
-        const float sum = fold(place.there[0] ? vector_dot(e, x) : 0.0f, part);
+        const float sum = fold(place.there[0] ? vector_dot(e, x) : 0.0f, place);
         const float c[1] = {__fmul_rn(positive_zero(sum), part.inv_n)};
 #pragma unroll
         for (int i = 0; i < kPerVector; ++i)
