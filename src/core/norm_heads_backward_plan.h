@@ -141,8 +141,8 @@ fastnorm_status plan_norm_heads_gradients(const HeadsGradients& call, const Devi
                                           std::span<const NormHeadsBackwardEntry> table,
                                           NormHeadsBackwardPlan* plan, Error& error);
 
-// The same with the rows on kernel `index`, of kGeneral, kHeld or kWhole, or the first launch on one
-// of kTokens. For tests.
+// The same with the rows on kernel `index`, of kGeneral, kHeld or kWhole, or the first launch on
+// one of kTokens. For tests.
 // FASTNORM_ERROR_UNSUPPORTED if it cannot serve the call.
 fastnorm_status plan_norm_heads_gradients_for(const HeadsGradients& call, const DeviceFacts& facts,
                                               std::span<const NormHeadsBackwardEntry> table,

@@ -291,8 +291,8 @@ struct HeldAngles {
   }
 };
 
-// Vector v turned back; `loaded`: its angles where they are loaded at once. Else each is loaded when
-// its pair turns, so that registers need not hold them.
+// Vector v turned back; `loaded`: its angles where they are loaded at once. Else each is loaded
+// when its pair turns, so that registers need not hold them.
 template <class S>
 __device__ __forceinline__ void turn_held_vector(
     float (&d)[S::kPerVector], int v, int stage, const HeldRing<S>& ring,

@@ -1,8 +1,8 @@
 // Aligned 16-bit heads that share a statistic, in one launch: a few tokens at a time are in the
 // registers of a block, all their heads side by side. A block is one block of the row order of each
 // head. It takes the lanes one after another, each with all its tokens, so that registers have the
-// sums of one. Lanes come in the order of their reversed bits. So two neighbours fold, then two such
-// pairs, as phi() asks, and few sums wait in shared memory.
+// sums of one. Lanes come in the order of their reversed bits. So two neighbours fold, then two
+// such pairs, as phi() asks, and few sums wait in shared memory.
 //
 // Bytes: dy and x once, dx once; the sums of each block once, which fold.cuh reads.
 #pragma once
@@ -21,7 +21,7 @@ struct WholeSlots {
   static constexpr Stat kStat = Stat::kRms;
   static constexpr int kSums = 1, kVectors = 1, kPerVector = T::kPerVector;
   static constexpr int kBlockThreads = kV.block_threads(), kLanes = kBlockThreads;
-  static_assert(kV.vectors == 1 && T::kBytes == 2);
+  static_assert(kV.vectors == kVectors && T::kBytes == 2);
 };
 
 // This thread's place: a block has several tokens if they are short.
@@ -36,7 +36,9 @@ struct WholePlace : HeldVectors<S> {
     const auto vectors = static_cast<uint32_t>(part.vectors);
     const uint32_t number = threadIdx.x - token * threads;
     this->there[0] = token < tokens && number < part.heads * vectors;
-    head = !this->there[0] ? 0 : vectors == 1 ? number : quotient(number, part.by_vectors);
+    head = !this->there[0]              ? 0
+           : part.by_vectors.value == 1 ? number
+                                        : quotient(number, part.by_vectors);
     vector = this->there[0] ? static_cast<int>(number - head * vectors) : 0;
     this->offset = static_cast<uint32_t>(vector) * kVectorBytes;
     const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector);
