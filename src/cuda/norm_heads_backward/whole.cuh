@@ -185,12 +185,15 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
   };
   WholeCursor now = {0, 0}, ahead = now;
   load_values(row_of(now));
-#pragma unroll 1
-  for (int stage = 0; stage + ring.kStageStep < ring.kBytes; stage += ring.kStageStep) {
-    // Past the last step the cursor begins again, and nothing reads what is copied.
-    ring.copy(stage, part, row_of(ahead), place);
+  const auto copy_ahead = [&](int stage, uint32_t step) {
+    HeadsLaneRow row = row_of(ahead);
+    if (step >= steps) row.token = part.tokens;  // there is none
+    ring.copy(stage, part, row, place);
     ahead.advance(rounds, count);
-  }
+  };
+#pragma unroll 1
+  for (uint32_t step = 0; step + 1 < kHeadsRingStages; ++step)
+    copy_ahead(static_cast<int>(step) * ring.kStageStep, step);
   float gain[kPerVector], dweight[kPerVector];
   take_gains<T>(gain, part, place.head, place.vector, place.there[0]);
 #pragma unroll
@@ -212,8 +215,7 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
     load_values(row_of(now));
     ptx::copy_async_wait_group<kHeadsRingStages - 2>();
     __syncwarp();
-    ring.copy(ring.before(stage), part, row_of(ahead), place);
-    ahead.advance(rounds, count);
+    copy_ahead(ring.before(stage), step + kHeadsRingStages - 1);
 
     float d[kPerVector];
     if (turns.any && place.turns[0]) {
