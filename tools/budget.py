@@ -39,7 +39,7 @@ LIBRARY = "library"
 # A kernel's family by its name, the longer names first.
 FAMILIES = (
     ("norm_backward", r"\bnorm_backward_"),
-    ("norm_heads_backward", r"\b(held_|fold_|tokens_)?norm_heads_backward_"),
+    ("norm_heads_backward", r"\b(held_|fold_|tokens_|whole_)?norm_heads_backward_"),
     ("norm_heads", r"\bnorm_heads_|\bheld_heads_"),
     ("peer", r"\bpeer_"),
     ("norm_stages", r"\bnorm_stages_"),

@@ -27,6 +27,18 @@ bool is_aligned(const RowTensor& t) {
   return bits % kVectorBytes == 0;
 }
 
+// Whether kernels that hold rows reach them: by products of 32-bit factors.
+bool has_narrow_strides(const NormBackwardDesc& d) {
+  const auto is_narrow = [](const auto& t) {
+    for (const int64_t stride : t.stride_bytes) {
+      if (stride != static_cast<int32_t>(stride)) return false;
+    }
+    return true;
+  };
+  return is_narrow(d.dy) && is_narrow(d.x) && is_narrow(d.dx) && is_narrow(d.mean) &&
+         is_narrow(d.rstd);
+}
+
 // Whether vectors of 16 bytes turn as wholes.
 bool turns_vectors(const NormBackwardDesc& d) {
   const NormBackwardHeads& h = d.of_heads;
@@ -36,13 +48,30 @@ bool turns_vectors(const NormBackwardDesc& d) {
   return h.rope_offset % elements == 0 && apart % elements == 0;
 }
 
+// Whether kHeld reaches the angles of a description. All but those of `any` take those of a vector
+// at once.
+bool has_angles(const NormBackwardDesc& d, bool any) {
+  const NormBackwardHeads& h = d.of_heads;
+  const RopeTables& t = h.tables;
+  if (!h.rope || t.rope_dim == 0) return true;
+  bool narrow = t.table_rows <= kMostRows, aligned = true;
+  for (const RopeTable* table : {&t.cos, &t.sin}) {
+    for (const int64_t stride : {table->row_stride, table->head_stride}) {
+      narrow = narrow && stride == static_cast<int32_t>(stride);
+      aligned = aligned && stride % kVectorBytes == 0;
+    }
+    aligned = aligned && reinterpret_cast<uintptr_t>(table->data) % kVectorBytes == 0;
+  }
+  return narrow && (any || (aligned && t.axes == 1 && !(h.interleaved && t.table_repeats)));
+}
+
 // Whether a kernel's registers can have so many columns, in vectors of T.
 bool has_vectors(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v, int64_t columns) {
   const int64_t elements = kVectorBytes / dtype_bytes(d.dtype);
   if (v.dtype != d.dtype || d.n % elements != 0 || columns > v.threads * v.vectors * elements)
     return false;
   return d.dy.dtype == d.dtype && d.dy_element_bytes != 0 && turns_vectors(d) && is_aligned(d.dy) &&
-         is_aligned(d.x);
+         is_aligned(d.x) && has_narrow_strides(d);
 }
 
 // Whether these kernels compute a row's statistics where they are not given.
@@ -55,8 +84,20 @@ bool has_statistics(const NormBackwardDesc& d) {
 bool can_hold(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) {
   if (!has_vectors(d, v, d.n) || !is_aligned(d.dx)) return false;
   if (!v.any && (is_layer(d) || d.dbias)) return false;
+  if (!has_angles(d, v.any)) return false;
   if (!d.of_heads.across_heads && !has_statistics(d)) return false;
   return !d.has_sums() || norm_backward_rows(d.shared_rows, d.n).lanes == v.rows;
+}
+
+// Whether kernel `v` of kWhole can have a description's tokens: each head has its own sums, and its
+// pairs are in one warp.
+bool can_have_whole(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) {
+  const int64_t vectors = d.n * dtype_bytes(d.dtype) / kVectorBytes, heads = d.of_heads.heads;
+  if (!has_vectors(d, v, d.n * heads) || !is_aligned(d.dx)) return false;
+  if (vectors > 32 || (vectors & (vectors - 1)) != 0) return false;
+  if (is_layer(d) || d.dbias || (d.has_sums() && d.groups != heads) || !has_angles(d, false))
+    return false;
+  return !d.of_heads.normalise || (d.of_heads.across_heads && has_statistics(d));
 }
 
 class Planner {
@@ -79,13 +120,28 @@ class Planner {
   // Whether kernel `index` can have the rows of all descriptions that do not come first.
   bool can_run(int32_t index) const {
     const NormHeadsBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
-    const bool has_rows = v.is_held() || v.form == HeadsBackwardForm::kGeneral;
-    if (!has_rows || v.dtype != dtype()) return false;
-    for (int32_t i = 0; v.is_held() && i < call_.count; ++i) {
+    if (v.has_tokens() || v.form == HeadsBackwardForm::kFold || v.dtype != dtype()) return false;
+    for (int32_t i = 0; i < call_.count; ++i) {
       const NormBackwardDesc& d = *call_.at[i];
-      if (!call_.first[i] && d.shared_rows != 0 && !can_hold(d, v)) return false;
+      if (v.is_whole() && (call_.first[i] || d.shared_rows == 0 || !can_have_whole(d, v)))
+        return false;
+      if (v.is_held() && !call_.first[i] && d.shared_rows != 0 && !can_hold(d, v)) return false;
     }
     return true;
+  }
+
+  // Whether what a token's heads share is worth one launch in place of two: blocks of the row order
+  // fill the multiprocessors, as each takes its tokens one after another.
+  bool prefers_whole() const {
+    bool shares = false;
+    for (int32_t i = 0; i < call_.count; ++i) {
+      const NormBackwardDesc& d = *call_.at[i];
+      shares = shares || tokens_of(i) != 0;
+      if (tokens_of(i) != 0 && norm_backward_rows(d.rows / d.of_heads.heads, d.n).blocks <
+                                   std::min<int64_t>(kBackwardMaxBlocks, facts_.multiprocessors))
+        return false;
+    }
+    return shares;
   }
 
   // Whether kernel `index` of kTokens can have the first launch.
@@ -94,10 +150,12 @@ class Planner {
     return v.has_tokens() && holds_tokens(v);
   }
 
-  // The least held kernel, else the general one.
+  // A kernel for whole tokens, the least held one, else the general one.
   int32_t choose() const {
-    const auto cost = [](const NormHeadsBackwardVariant& v) {
-      return v.is_held() ? v.threads * v.vectors * 2 + (v.any ? 1 : 0) : 1 << 20;
+    const bool whole = prefers_whole();
+    const auto cost = [&](const NormHeadsBackwardVariant& v) {
+      if (v.is_whole()) return whole ? v.threads : 1 << 21;
+      return v.is_held() ? (v.threads * v.vectors * 2 + (v.any ? 1 : 0)) << 8 | v.rows : 1 << 20;
     };
     int32_t best = -1;
     for (size_t i = 0; i < table_.size(); ++i) {
@@ -132,7 +190,7 @@ class Planner {
     for (int32_t i = 0; i < call_.count; ++i) spread(i, call_.first[i] ? general : rows_index);
     begin(first_index >= 0 ? first_index : choose_first(general));
     for (int32_t i = 0; i < call_.count; ++i) {
-      if (tokens_of(i) != 0)
+      if (tokens_of(i) != 0 && !variant_of(rows_index).is_whole())
         add(i, HeadsBackwardRole::kTokens, static_cast<uint64_t>(tokens_of(i)));
     }
     for (int32_t i = 0; i < call_.count; ++i) {
@@ -157,6 +215,9 @@ class Planner {
   }
 
  private:
+  const NormHeadsBackwardVariant& variant_of(int32_t index) const {
+    return table_[static_cast<size_t>(index)].variant;
+  }
   Dtype dtype() const { return call_.count == 0 ? Dtype::kF32 : call_.at[0]->dtype; }
   int64_t tokens_of(int32_t i) const { return norm_backward_tokens(*call_.at[i]); }
 
@@ -198,22 +259,44 @@ class Planner {
       const NormHeadsBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
       const int64_t lanes = v.is_held() ? v.rows : d.n <= kWarpHeadColumns ? kGeneralHeadsWarps : 1;
       p.lanes = static_cast<uint32_t>(lanes);
-      p.blocks =
-          static_cast<uint32_t>(std::min((d.shared_rows + lanes - 1) / lanes, most_row_blocks(v)));
+      p.blocks = static_cast<uint32_t>(
+          std::min((d.shared_rows + lanes - 1) / lanes, most_row_blocks(d, v)));
+    }
+    if (variant_of(index).is_whole() && !d.has_sums()) {
+      constexpr uint32_t kLanes = 32;
+      const auto tokens = static_cast<uint32_t>(d.rows / d.of_heads.heads);
+      p.lanes = kLanes;
+      p.blocks = std::min(std::max(1u, static_cast<uint32_t>(facts_.multiprocessors)),
+                          (tokens + kLanes - 1) / kLanes);
     }
     const auto bytes = static_cast<uint64_t>(d.groups) * p.blocks *
                        static_cast<uint64_t>(p.partial_stride) * sizeof(float);
     if (d.dweight) p.partial_offset[0] = region(bytes);
     if (d.dbias) p.partial_offset[1] = region(bytes);
-    const int64_t tokens = tokens_of(i);
+    const int64_t tokens = variant_of(index).is_whole() ? 0 : tokens_of(i);
     if (tokens != 0)
       p.token_offset = region(static_cast<uint64_t>(tokens * kTokenFloats) * sizeof(float));
   }
 
-  // A block of a held kernel goes over several rows, so that it has the next ones on their way.
-  int64_t most_row_blocks(const NormHeadsBackwardVariant& v) const {
-    constexpr int64_t kRounds = 2;
-    return v.is_held() ? std::max<int64_t>(1, facts_.multiprocessors * kRounds) : kMostRowBlocks;
+  // Blocks of a held kernel go over several rows, so that they have the next ones on their way. All
+  // that multiprocessors hold at once share what moves. Sums have their own number of blocks. What
+  // is beside them fills the multiprocessors when these end.
+  int64_t most_row_blocks(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) const {
+    if (!v.is_held()) return kMostRowBlocks;
+    const auto moved = [](const NormBackwardDesc& of) {
+      return of.rows * of.n * (of.of_heads.normalise ? 3 : 2);
+    };
+    int64_t all = 0;
+    bool sums = false;
+    for (int32_t i = 0; i < call_.count; ++i) {
+      if (call_.first[i]) continue;
+      all += moved(*call_.at[i]);
+      sums = sums || call_.at[i]->has_sums();
+    }
+    const int64_t blocks = int64_t{facts_.multiprocessors} * v.per_sm;
+    const auto share = static_cast<double>(moved(d)) / static_cast<double>(all);
+    const auto own = sums ? blocks : static_cast<int64_t>(static_cast<double>(blocks) * share);
+    return std::max<int64_t>(1, own / d.groups);
   }
 
   void begin(int32_t index) {
@@ -231,8 +314,11 @@ class Planner {
     const NormBackwardDesc& d = *call_.at[i];
     const HeadsGradientPlan& p = plan_.parts[i];
     if (d.shared_rows == 0) return;
-    add(i, HeadsBackwardRole::kRows, static_cast<uint64_t>(d.groups) * p.blocks);
-    if (table_[static_cast<size_t>(step_->index)].variant.is_held() || p.lanes == 1) return;
+    const NormHeadsBackwardVariant& v = variant_of(step_->index);
+    const int64_t groups = v.is_whole() ? 1 : d.groups;  // of blocks
+    add(i, HeadsBackwardRole::kRows, static_cast<uint64_t>(groups) * p.blocks);
+    if (v.has_held_params()) step_->shared_bytes = heads_shared_bytes(v);
+    if (v.has_held_params() || p.lanes == 1) return;
     const int64_t sums = (d.dweight ? 1 : 0) + (d.dbias ? 1 : 0);
     step_->shared_bytes =
         std::max(step_->shared_bytes,

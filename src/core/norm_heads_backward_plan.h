@@ -18,13 +18,14 @@ enum class HeadsBackwardForm : uint8_t {
   kGeneral,  // rows of any part, and what a token's heads share
   kHeld,     // aligned rows that registers hold, of parts that are alike
   kTokens,   // what a token's heads share, of aligned heads that a block's registers hold together
+  kWhole,    // rows of aligned heads, and what they share, of tokens that a block's registers hold
 };
 
 // One kernel as data. The dtype of kFold means nothing.
 struct NormHeadsBackwardVariant {
   Dtype dtype = Dtype::kF32;  // T
   HeadsBackwardForm form = HeadsBackwardForm::kFold;
-  bool any = false;     // kHeld: LAYER and dbias, too; else RMS without dbias
+  bool any = false;     // kHeld: LAYER, dbias and any tables, too
   int16_t threads = 0;  // kHeld: of a row; else of a block
   int8_t vectors = 0;   // kHeld: of 16 bytes that a thread holds of a row; kTokens: of all heads
   int8_t rows = 1;      // kHeld: that a block has at once
@@ -34,24 +35,40 @@ struct NormHeadsBackwardVariant {
 
   constexpr bool is_held() const { return form == HeadsBackwardForm::kHeld; }
   constexpr bool has_tokens() const { return form == HeadsBackwardForm::kTokens; }
+  constexpr bool is_whole() const { return form == HeadsBackwardForm::kWhole; }
+  constexpr bool has_held_params() const { return is_held() || has_tokens() || is_whole(); }
   constexpr int block_threads() const { return threads * rows; }
 };
 
 // Its numbers in one word, which orders a table.
 constexpr uint32_t packed(const NormHeadsBackwardVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 28 | static_cast<uint32_t>(v.form) << 26 |
+  return static_cast<uint32_t>(v.dtype) << 29 | static_cast<uint32_t>(v.form) << 26 |
          (v.any ? 1u : 0u) << 25 | static_cast<uint32_t>(v.threads) << 15 |
          static_cast<uint32_t>(v.vectors) << 11 | static_cast<uint32_t>(v.rows) << 4 |
          static_cast<uint32_t>(v.per_sm);
 }
 constexpr NormHeadsBackwardVariant heads_backward_variant_of(uint32_t word) {
-  return {static_cast<Dtype>(word >> 28),
-          static_cast<HeadsBackwardForm>(word >> 26 & 3),
+  return {static_cast<Dtype>(word >> 29),
+          static_cast<HeadsBackwardForm>(word >> 26 & 7),
           (word >> 25 & 1) != 0,
           static_cast<int16_t>(word >> 15 & 0x3ff),
           static_cast<int8_t>(word >> 11 & 15),
           static_cast<int8_t>(word >> 4 & 127),
           static_cast<int8_t>(word & 15)};
+}
+
+// kHeld, kWhole: of a ring in shared memory, and how far ahead rows are copied to it, plus one.
+inline constexpr int32_t kHeadsRingStages = 4;
+
+// What it takes: x and dy in 16-byte vectors.
+constexpr int32_t heads_ring_bytes(const NormHeadsBackwardVariant& v) {
+  return kHeadsRingStages * 2 * v.vectors * v.block_threads() * 16;
+}
+
+// kWhole: that and the sums of lanes that wait, for each power of two below the most lanes.
+inline constexpr int32_t kWholeLevels = 6;
+constexpr int32_t heads_shared_bytes(const NormHeadsBackwardVariant& v) {
+  return heads_ring_bytes(v) + (v.is_whole() ? kWholeLevels * 2 * v.block_threads() * 16 : 0);
 }
 
 struct NormHeadsBackwardEntry {
@@ -124,8 +141,8 @@ fastnorm_status plan_norm_heads_gradients(const HeadsGradients& call, const Devi
                                           std::span<const NormHeadsBackwardEntry> table,
                                           NormHeadsBackwardPlan* plan, Error& error);
 
-// The same with the rows on kernel `index`, of kGeneral or kHeld, or the first launch on one of
-// kTokens. For tests.
+// The same with the rows on kernel `index`, of kGeneral, kHeld or kWhole, or the first launch on
+// one of kTokens. For tests.
 // FASTNORM_ERROR_UNSUPPORTED if it cannot serve the call.
 fastnorm_status plan_norm_heads_gradients_for(const HeadsGradients& call, const DeviceFacts& facts,
                                               std::span<const NormHeadsBackwardEntry> table,

@@ -232,7 +232,7 @@ std::string run_norm_heads_backward(const HeadsGradients& call, const NormHeadsB
                              step.early,
                              {}};
     std::string complaint;
-    if (entry.variant.is_held() || entry.variant.has_tokens()) {
+    if (entry.variant.has_held_params()) {
       const HeldHeadsBackwardParams params =
           make_held_heads_backward_params(call, plan, step, workspace);
       complaint = launch(grid, [&] { kernel.held(params); });

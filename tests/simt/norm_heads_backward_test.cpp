@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/norm_backward_check.h"
@@ -133,6 +134,35 @@ TEST(SimtNormHeadsBackward, WideTokensEqualTheModel) {
   }
   for (size_t i = 0; i < table().size(); ++i)
     EXPECT_TRUE(calls[i] > 0 || !table()[i].variant.has_tokens()) << table()[i].name;
+}
+
+// Sums of heads that share a statistic, on each kernel that has a token's heads in one launch: one
+// row in each lane, and several.
+TEST(SimtNormHeadsBackward, WholeTokensWithSumsEqualTheModel) {
+  for (size_t i = 0; i < table().size(); ++i) {
+    if (!table()[i].variant.is_whole()) continue;
+    for (const auto& [kind, wanted] :
+         {std::pair(GradientCallKind::kAlignedWide, 4), {GradientCallKind::kAlignedWideMany, 2}}) {
+      int calls = 0;
+      for (uint64_t seed = 0; seed < 40000 && calls < wanted && !HasFailure(); ++seed) {
+        Described described(seed, kind);
+        NormHeadsBackwardPlan plan;
+        Error error;
+        const bool sums =
+            std::any_of(described.parts.begin(), described.parts.end(), [](const auto& part) {
+              return part.of_heads.across_heads && part.has_sums() && part.dx;
+            });
+        if (!sums ||
+            plan_norm_heads_gradients_for(described.gradients, facts(), table(),
+                                          static_cast<int32_t>(i), &plan, error) != FASTNORM_OK)
+          continue;
+        EXPECT_EQ(plan.launches, 2);
+        described.run(plan);
+        ++calls;
+      }
+      EXPECT_EQ(calls, wanted) << table()[i].name;
+    }
+  }
 }
 
 // Each kernel that has rows, with several calls that it can serve.

@@ -53,10 +53,12 @@ RandomHeadsBackwardCall::RandomHeadsBackwardCall(uint64_t seed, ref::Order order
                                                        : 1100;
     rope_dim_ = random_.of(whole);
     width_ = random_.of(widths);
+    if (kind == GradientCallKind::kAlignedWideMany) tokens_ = 2100, width_ = 256;
   }
-  const int64_t count = kind == GradientCallKind::kAlignedMany ? 2
-                        : random_.one_in(16)                   ? 8
-                                                               : 1 + random_.below(4);
+  const int64_t count = kind == GradientCallKind::kAlignedMany       ? 2
+                        : kind == GradientCallKind::kAlignedWideMany ? 1
+                        : random_.one_in(16)                         ? 8
+                                                                     : 1 + random_.below(4);
   for (int64_t i = 0; i < count; ++i) make_part();
   args_.struct_size = sizeof args_;
   const bool rope =
@@ -97,7 +99,10 @@ void RandomHeadsBackwardCall::make_part() {
   p.n = columns_of_part();
   p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(4);
   if (kind_ == GradientCallKind::kAlignedMany && table_heads_ == 0) p.heads = 4;
-  if (wide() && table_heads_ == 0) p.heads = 1 + random_.below(8192 / width_);
+  if (kind_ == GradientCallKind::kAlignedWideMany) {
+    if (table_heads_ == 0) p.heads = 2;
+  } else if (wide() && table_heads_ == 0)
+    p.heads = 1 + random_.below(8192 / width_);
   p.norm.dtype = p.norm.x_dtype = type_;
   make_dy(p);
   if (plain() || wide() || !random_.one_in(4)) make_norm(p);

@@ -38,12 +38,13 @@ struct BackwardCallPart {
 };
 
 enum class GradientCallKind {
-  kAny,          // every option, any address
-  kPlain,        // parts that norm_backward's kernels can do
-  kMany,         // every option, several hundred tokens
-  kAligned,      // what kernels that hold rows in registers can serve
-  kAlignedMany,  // such, with more rows than the lanes of the row order
-  kAlignedWide,  // such, of tokens with up to 8192 columns, whose heads share a statistic
+  kAny,              // every option, any address
+  kPlain,            // parts that norm_backward's kernels can do
+  kMany,             // every option, several hundred tokens
+  kAligned,          // what kernels that hold rows in registers can serve
+  kAlignedMany,      // such, with more rows than the lanes of the row order
+  kAlignedWide,      // such, of tokens with up to 8192 columns, whose heads share a statistic
+  kAlignedWideMany,  // such, of two heads, with more tokens than the lanes of the row order
 };
 
 class RandomHeadsBackwardCall {
@@ -67,7 +68,7 @@ class RandomHeadsBackwardCall {
  private:
   bool plain() const { return kind_ == GradientCallKind::kPlain; }
   bool many() const { return kind_ == GradientCallKind::kMany; }
-  bool wide() const { return kind_ == GradientCallKind::kAlignedWide; }
+  bool wide() const { return kind_ >= GradientCallKind::kAlignedWide; }
   bool aligned() const { return kind_ >= GradientCallKind::kAligned; }
   int64_t gap(int64_t most) { return random_.below(most); }
   int64_t shift() { return random_.one_in(4) ? random_.below(8) : 0; }

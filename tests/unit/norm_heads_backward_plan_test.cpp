@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/norm_backward_check.h"
+#include "core/norm_backward_rows.h"
 #include "cuda/arch.h"
 #include "cuda/norm_heads/table.h"
 #include "cuda/norm_heads_backward/table.h"
@@ -164,6 +165,7 @@ TEST(NormHeadsBackwardPlan, EveryHeldKernelIsChosen) {
     r.args.rope_dim = 64;
     r.cos->shape[1] = r.sin->shape[1] = 32;
     if (v.any) p.dbias = backward_heads_tensor({n}, FASTNORM_DTYPE_F32, 40);
+    if (norm_backward_rows(7 * 8, n).lanes != v.rows) p.dweight.reset();
     EXPECT_STREQ(Split(r).plan(cuda::kSm90).kernel, entry.name);
   }
 }
@@ -220,6 +222,38 @@ TEST(NormHeadsBackwardPlan, FirstLaunchOfHeldTokens) {
                      r.cos->shape[1] = r.sin->shape[1] = 12;
                    }),
             general);
+}
+
+// Many tokens whose heads share a statistic need no launch of their own for it.
+TEST(NormHeadsBackwardPlan, WholeTokens) {
+  const auto plan = [](int64_t tokens, int64_t heads, auto change) {
+    BackwardHeadsRequest r = plain_request();
+    r.parts.resize(1);
+    BackwardHeadsPart& p = r.parts[0];
+    for (auto* t : {&p.dy, &p.x, &p.dx}) (*t)->shape = {tokens, heads, 128}, (*t)->strides.clear();
+    p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+    p.weight->shape = p.dweight->shape = {heads, 128};
+    r.positions->shape = {tokens};
+    change(r, p);
+    const NormHeadsBackwardPlan result = Split(r).plan(cuda::kSm90);
+    return std::to_string(result.launches) + " " + result.kernel;
+  };
+  const auto as_it_is = [](BackwardHeadsRequest&, BackwardHeadsPart&) {};
+  const std::string name = "norm_heads_backward bf16 ", held = "3 " + name + "held ";
+  EXPECT_EQ(plan(4096, 32, as_it_is), "2 " + name + "whole 512x1");
+  EXPECT_EQ(plan(4096, 12, as_it_is), "2 " + name + "whole 512x1");
+  EXPECT_EQ(plan(4096, 40, as_it_is), "2 " + name + "whole 640x1");
+  EXPECT_EQ(plan(4096, 41, as_it_is), held + "rms 16x1x32");
+  EXPECT_EQ(plan(1024, 32, as_it_is), held + "rms 16x1x32") << "32 blocks";
+  EXPECT_EQ(plan(4096, 32,
+                 [](auto&, auto& p) {
+                   p.dbias = backward_heads_tensor({32, 128}, FASTNORM_DTYPE_F32, 40);
+                 }),
+            held + "any 16x1x32");
+  EXPECT_EQ(plan(4096, 32, [](auto&, auto& p) { p.weight->shape = p.dweight->shape = {128}; }),
+            held + "rms 16x1x32")
+      << "sums of all heads";
+  EXPECT_EQ(plan(4096, 32, [](auto&, auto& p) { p.dweight.reset(); }), "1 " + name + "whole 512x1");
 }
 
 TEST(NormHeadsBackwardPlan, RowNumbersHave31Bits) {

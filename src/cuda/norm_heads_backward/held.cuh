@@ -1,11 +1,14 @@
 // Aligned rows of 16-bit elements: a block is one block of the row order and goes over its rows. A
-// few lanes have a row in registers, with the sums of its columns. When a row is turned, the next
-// one, its statistics and its angles are asked for, and are on their way meanwhile.
+// few lanes have a row in registers, with the sums of its columns. The next rows are on their way
+// to a ring in shared memory. A thread copies its own vectors, and reads those of its warp alone,
+// so no barrier of the block is needed. A row's angles are asked for when its turn comes, as all
+// heads of a token share them.
 //
 // Bytes: dy and x once, dx once; the sums of each block once, which fold.cuh reads.
 #pragma once
 
 #include "cuda/common/ptx/grid.cuh"
+#include "cuda/common/ptx/shared.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_heads/held.cuh"
 #include "cuda/norm_heads_backward/params.h"
@@ -83,114 +86,265 @@ __device__ __forceinline__ void turn_vector(float (&d)[T::kPerVector], const uin
   }
 }
 
-// This thread's place, and how its vectors turn: alike for all rows of a part.
-template <class S>
-struct HeldGradientPlace {
-  __device__ __forceinline__ HeldGradientPlace(const HeldGradientParams& part,
-                                               const HeadsShared& shared)
-      : lane(static_cast<int>(threadIdx.x) % S::kLanes), row(threadIdx.x / S::kLanes) {
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector(v));
-      kind[v] = turn.kind, pair[v] = turn.pair, partner[v] = turn.partner;
-    }
+// What a row of a token and a head has in a tensor.
+__device__ __forceinline__ char* held_address(const HeldTensor& t, uint32_t token, uint32_t head) {
+  return ptx::advance(ptx::advance(t.data, token, t.token_stride), head, t.head_stride);
+}
+
+// A row of a lane of the row order.
+struct HeadsLaneRow {
+  // A later row of the lane.
+  __device__ __forceinline__ HeadsLaneRow after(const HeldGradientParams& part,
+                                                const HeldStep& step) const {
+    HeadsLaneRow row = {token + step.tokens, head + step.heads};
+    if (row.head >= part.heads) row.head -= part.heads, ++row.token;
+    return row;
   }
-  __device__ __forceinline__ int vector(int v) const { return lane + v * S::kLanes; }
-
-  const int lane;
-  const uint32_t row;
-  TurnKind kind[S::kVectors];
-  int pair[S::kVectors];     // the first that turns
-  int partner[S::kVectors];  // kFirst, kSecond: the number of the other vector
-};
-
-// A row as it is loaded.
-template <class S>
-struct HeldGradientRow {
-  uint4 x[S::kVectors], dy[S::kVectors];
-  Statistics statistics;
-  float cosine[S::kVectors][S::kPerVector], sine[S::kVectors][S::kPerVector];
-};
-
-struct HeldRowNumber {
+  __device__ __forceinline__ bool is_live(const HeldGradientParams& part) const {
+    return token < part.tokens;
+  }
   uint32_t token, head;
 };
 
-__device__ __forceinline__ HeldRowNumber held_row(const HeldGradientParams& part, uint32_t group,
-                                                  uint32_t row) {
+__device__ __forceinline__ HeadsLaneRow lane_row(const HeldGradientParams& part, uint32_t group,
+                                                 uint32_t row) {
   if (part.order.groups > 1) return {row, group};
   if (part.heads == 1) return {row, 0};
   const uint32_t token = quotient(row, part.by_heads);
   return {token, row - token * part.heads};
 }
 
+// This thread's vectors of a row, and how they turn: alike for all rows of a part.
 template <class S>
-__device__ __forceinline__ void load_held_row(HeldGradientRow<S>& to,
-                                              const HeldGradientParams& part,
-                                              const HeadsShared& shared, HeldRowNumber at,
-                                              bool live, int64_t of_table,
-                                              const HeldGradientPlace<S>& place) {
-  using T = typename S::T;
-  const auto address = [&](const HeadsTensor& t) {
-    return t.data + int64_t{at.token} * t.token_stride + int64_t{at.head} * t.head_stride;
-  };
-  const char *const x = address(part.x) + place.lane * kVectorBytes, *const dy =
-                                                                         address(part.dy) +
-                                                                         place.lane * kVectorBytes;
-#pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    const bool wanted = live && place.vector(v) < part.vectors;
-    to.x[v] = to.dy[v] = make_uint4(0, 0, 0, 0);
-    ptx::ld_global_v4_if(to.x[v], x + v * (S::kLanes * kVectorBytes),
-                         wanted && part.x.data != nullptr);
-    ptx::ld_global_v4_if(to.dy[v], dy + v * (S::kLanes * kVectorBytes), wanted);
-  }
-  to.statistics = {0.0f, 0.0f};
-  if ((part.bits & kHeadsAcross) != 0) {
-    const uint4 values = ptx::ld_global_v4(part.token_values + int64_t{at.token} * kTokenFloats);
-    to.statistics = {__uint_as_float(values.x), __uint_as_float(values.y)};
-  } else if (part.rstd.data != nullptr) {
-    to.statistics.rstd = ptx::ld_global_f32(address(part.rstd));
-    if (S::kAny && part.mean.data != nullptr)
-      to.statistics.mean = ptx::ld_global_f32(address(part.mean));
-  }
-  if ((part.bits & kHeadsRope) == 0) return;
-  const HeldRows rows(shared, at.token, of_table);
-#pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    load_turn<T>(to.cosine[v], to.sine[v], shared, rows, at.head, part.bits, place.kind[v],
-                 place.pair[v]);
-  }
-}
+struct HeldVectors {
+  static_assert(S::kVectors * S::kBlockThreads * kVectorBytes <= 1 << 16);
 
-// Vector `number` of this row, from the lane that has it. By all lanes of a warp.
+  // In a row of a table: the first pair's angle, in bytes.
+  __device__ __forceinline__ uint32_t angles(int v) const { return words[v] >> 16; }
+  // In a tensor of a stage: the other vector of its pairs, in bytes.
+  __device__ __forceinline__ uint32_t partner(int v) const { return words[v] & 0xfff0; }
+  // Whether that one's signs change.
+  __device__ __forceinline__ bool flips(int v) const { return (words[v] & 1) != 0; }
+
+  // `slot`: the other vector's place.
+  __device__ __forceinline__ void set(int v, const VectorTurn& turn, int slot,
+                                      const HeldGradientParams& part, const HeadsShared& shared) {
+    const bool inverse = (part.bits & kHeadsInverse) != 0;
+    const bool flips = (turn.kind == TurnKind::kFirst) != inverse;
+    turns[v] = turn.kind != TurnKind::kNone;
+    words[v] = static_cast<uint32_t>(turn.pair * (shared.table_f32 ? 4 : S::T::kBytes)) << 16 |
+               static_cast<uint32_t>(slot * kVectorBytes) | (flips ? 1u : 0u);
+  }
+
+  uint32_t offset;  // of the first vector in its row, in bytes
+  bool there[S::kVectors], turns[S::kVectors];
+  uint32_t words[S::kVectors];  // the three above in one register
+};
+
+// This thread's place.
 template <class S>
-__device__ __forceinline__ uint4 held_partner(const uint4 (&dy)[S::kVectors], int number) {
-  uint4 result = make_uint4(0, 0, 0, 0);
+struct HeldGradientPlace : HeldVectors<S> {
+  __device__ __forceinline__ HeldGradientPlace(const HeldGradientParams& part,
+                                               const HeadsShared& shared)
+      : row(threadIdx.x / S::kLanes) {
+    this->offset = threadIdx.x % S::kLanes * kVectorBytes;
 #pragma unroll
-  for (int u = 0; u < S::kVectors; ++u) {
-    const int lane = number % S::kLanes;
-    const auto show = [&](uint32_t word) {
-      return __float_as_uint(__shfl_sync(~0u, __uint_as_float(word), lane, S::kLanes));
+    for (int v = 0; v < S::kVectors; ++v) {
+      const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector(v));
+      const int thread = static_cast<int>(row) * S::kLanes + turn.partner % S::kLanes;
+      this->there[v] = vector(v) < part.vectors;
+      this->set(v, turn, turn.partner / S::kLanes * S::kBlockThreads + thread, part, shared);
+    }
+  }
+  __device__ __forceinline__ int vector(int v) const {
+    return static_cast<int>(this->offset / kVectorBytes) + v * S::kLanes;
+  }
+
+  const uint32_t row;
+};
+
+// A ring of rows in shared memory: [stage][x, dy][vector][thread].
+template <class S>
+struct HeldRing {
+  static constexpr int kVectorStep = S::kBlockThreads * kVectorBytes,
+                       kTensorStep = S::kVectors * kVectorStep, kStageStep = 2 * kTensorStep,
+                       kBytes = kHeadsRingStages * kStageStep;
+  static_assert(kBytes == heads_ring_bytes(S::kV));
+
+  static __device__ __forceinline__ int after(int stage) {
+    return stage + kStageStep == kBytes ? 0 : stage + kStageStep;
+  }
+  static __device__ __forceinline__ int before(int stage) {
+    return (stage == 0 ? kBytes : stage) - kStageStep;
+  }
+  __device__ __forceinline__ void copy(int stage, const HeldGradientParams& part,
+                                       const HeadsLaneRow& at, const HeldVectors<S>& place) const {
+    const bool live = at.is_live(part);
+    char* const to = ptx::launch_shared() + stage + threadIdx.x * kVectorBytes;
+    const auto put = [&](char* slot, const HeldTensor& t) {
+      const char* const row = held_address(t, at.token, at.head) + place.offset;
+#pragma unroll
+      for (int v = 0; v < S::kVectors; ++v) {
+        ptx::copy_async_past_l1_if(slot + v * kVectorStep, row + v * (S::kLanes * kVectorBytes),
+                                   live & place.there[v]);
+      }
     };
-    const uint4 shown = make_uint4(show(dy[u].x), show(dy[u].y), show(dy[u].z), show(dy[u].w));
-    if (number / S::kLanes == u) result = shown;
+    if (part.x.data != nullptr) put(to, part.x);
+    put(to + kTensorStep, part.dy);
+    ptx::copy_async_commit();
   }
-  return result;
+  __device__ __forceinline__ uint4 x(int stage, int v) const {
+    return ptx::ld_shared_v4(ptx::launch_shared() + stage + v * kVectorStep +
+                             threadIdx.x * kVectorBytes);
+  }
+  __device__ __forceinline__ uint4 dy(int stage, int v) const {
+    return ptx::ld_shared_v4(ptx::launch_shared() + stage + kTensorStep + v * kVectorStep +
+                             threadIdx.x * kVectorBytes);
+  }
+  __device__ __forceinline__ uint4 partner(int stage, int v, const HeldVectors<S>& place) const {
+    uint4 words = ptx::ld_shared_v4(ptx::launch_shared() + stage + kTensorStep + place.partner(v));
+    const uint32_t signs = place.flips(v) ? 0x80008000u : 0u;
+    words.x ^= signs, words.y ^= signs, words.z ^= signs, words.w ^= signs;
+    return words;
+  }
+};
+
+// How the rows of a part turn. Tables have fewer than 2^31 rows, and narrow strides.
+template <class S>
+struct HeldTurns {
+  __device__ __forceinline__ HeldTurns(const HeldGradientParams& part, const HeadsShared& shared)
+      : any((part.bits & kHeadsRope) != 0),
+        beside((part.bits & kHeadsInterleaved) != 0),
+        has_one_row(any && (!S::kAny || shared.axes == 1)),
+        loads_words(has_one_row &&
+                    (!S::kAny || (shared.table_aligned && !(beside && shared.table_repeats)))) {}
+
+  const bool any, beside, has_one_row;
+  const bool loads_words;  // all angles of a vector at once: each kind but kAny has no others
+};
+
+__device__ __forceinline__ uint32_t held_table_row(const HeadsShared& s, int axis, uint32_t token) {
+  if (s.positions.data == nullptr) return token;
+  return ptx::ld_global_u32(s.positions.data + axis * s.positions.axis_stride +
+                            int64_t{token} * s.positions.stride);
 }
 
-// dv of the row's vectors: dy turned back.
+__device__ __forceinline__ const char* held_table_address(const HeadsTable& table, uint32_t row,
+                                                          uint32_t head) {
+  return ptx::advance(
+      ptx::advance(const_cast<char*>(table.data), row, static_cast<int32_t>(table.row_stride)),
+      head, static_cast<int32_t>(table.head_stride));
+}
+
+// What a row has besides its elements.
 template <class S>
-__device__ __forceinline__ void turn_held_row(float (&d)[S::kVectors][S::kPerVector],
-                                              const HeldGradientRow<S>& row, bool turns,
-                                              const HeldGradientPlace<S>& place) {
-  using T = typename S::T;
+struct HeldRowValues {
+  __device__ __forceinline__ void load(const HeldGradientParams& part, const HeadsShared& shared,
+                                       const HeadsLaneRow& at, const HeldTurns<S>& turns) {
+    // Of rows that there are not, those of a token that there is.
+    const uint32_t token = at.is_live(part) ? at.token : 0;
+    if ((part.bits & kHeadsAcross) != 0) {
+      const uint4 values = ptx::ld_global_v4(part.token_values + int64_t{token} * kTokenFloats);
+      statistics = {__uint_as_float(values.x), __uint_as_float(values.y)};
+    } else if (part.rstd.data != nullptr) {
+      statistics.rstd = ptx::ld_global_f32(held_address(part.rstd, token, at.head));
+      if (S::kAny && part.mean.data != nullptr)
+        statistics.mean = ptx::ld_global_f32(held_address(part.mean, token, at.head));
+    }
+    if (turns.has_one_row) table_row = held_table_row(shared, 0, token);
+  }
+
+  Statistics statistics = {0.0f, 0.0f};
+  uint32_t table_row = 0;  // where there is one axis
+};
+
+// The cosines and sines of a vector's pairs. With pairs side by side there are half as many.
+template <class T>
+struct HeldAngles {
+  // All at once. Those of f32 may still be on their way.
+  __device__ __forceinline__ void load(const HeadsShared& shared, uint32_t row, uint32_t head,
+                                       uint32_t offset, bool beside) {
+    const char *const c = held_table_address(shared.cos, row, head) + offset,
+                      *const s = held_table_address(shared.sin, row, head) + offset;
+    if (shared.table_f32) {
 #pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    T::unpack(row.dy[v], d[v]);
-    if (!turns) continue;
-    const uint4 words = held_partner<S>(row.dy, place.partner[v]);
-    turn_vector<T>(d[v], words, place.kind[v], row.cosine[v], row.sine[v]);
+      for (int i = 0; i < T::kPerVector; i += 4) {
+        if (i > 0 && beside) break;
+        put(cosine + i, ptx::ld_global_v4(c + i * 4)), put(sine + i, ptx::ld_global_v4(s + i * 4));
+      }
+    } else if (beside) {
+      const uint2 of_c = ptx::ld_global_v2(c), of_s = ptx::ld_global_v2(s);
+      T::unpack_word(of_c.x, cosine), T::unpack_word(of_c.y, cosine + 2);
+      T::unpack_word(of_s.x, sine), T::unpack_word(of_s.y, sine + 2);
+    } else {
+      const uint4 of_c = ptx::ld_global_v4(c), of_s = ptx::ld_global_v4(s);
+      T::unpack(of_c, cosine), T::unpack(of_s, sine);
+    }
+  }
+
+  float cosine[T::kPerVector], sine[T::kPerVector];
+
+ private:
+  static __device__ __forceinline__ void put(float* to, const uint4& words) {
+    to[0] = __uint_as_float(words.x), to[1] = __uint_as_float(words.y);
+    to[2] = __uint_as_float(words.z), to[3] = __uint_as_float(words.w);
+  }
+};
+
+// Vector v turned back; `loaded`: its angles where they are loaded at once. Else each is loaded
+// when its pair turns, so that registers need not hold them.
+template <class S>
+__device__ __forceinline__ void turn_held_vector(
+    float (&d)[S::kPerVector], int v, int stage, const HeldRing<S>& ring,
+    const HeldAngles<typename S::T>& loaded, uint32_t row, const HeadsLaneRow& at,
+    const HeldTurns<S>& turns, const HeldGradientParams& part, const HeadsShared& shared,
+    const HeldVectors<S>& place) {
+  using T = typename S::T;
+  constexpr int kPerVector = S::kPerVector;
+  const auto turn_all = [&](auto angles) {
+    if (turns.beside) {
+      T::unpack(ring.dy(stage, v), d);
+      const bool inverse = (part.bits & kHeadsInverse) != 0;
+#pragma unroll
+      for (int i = 0; i < kPerVector; i += 2) {
+        const float2 f = angles(i / 2);
+        turn<T>(d[i], d[i + 1], f.x, inverse ? -f.y : f.y, false);
+      }
+    } else {
+      float g[kPerVector], cosine[kPerVector];
+      T::unpack(ring.partner(stage, v, place), g);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) {
+        const float2 f = angles(i);
+        g[i] = __fmul_rn(g[i], f.y), cosine[i] = f.x;
+      }
+      T::unpack(ring.dy(stage, v), d);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) d[i] = __fmaf_rn(d[i], cosine[i], g[i]);
+    }
+  };
+  if (!S::kAny || turns.loads_words) {
+    turn_all([&](int i) { return make_float2(loaded.cosine[i], loaded.sine[i]); });
+  } else {
+    const uint32_t token = at.is_live(part) ? at.token : 0;
+    uint32_t rows[kMaxRopeAxes];
+#pragma unroll
+    for (int a = 0; a < kMaxRopeAxes; ++a)
+      rows[a] = a == 0 && turns.has_one_row ? row
+                : a < shared.axes           ? held_table_row(shared, a, token)
+                                            : 0;
+    const auto first = static_cast<int>(place.angles(v)) / (shared.table_f32 ? 4 : T::kBytes);
+    turn_all([&](int i) {
+      const int axis = turns.has_one_row ? 0 : axis_of(shared, first + i);
+      const uint32_t number = axis == 0   ? rows[0]
+                              : axis == 1 ? rows[1]
+                              : axis == 2 ? rows[2]
+                                          : rows[3];
+      const int entry = entry_of(shared, part.bits, first + i);
+      return make_float2(
+          load_entry<T>(shared, held_table_address(shared.cos, number, at.head), entry),
+          load_entry<T>(shared, held_table_address(shared.sin, number, at.head), entry));
+    });
   }
 }
 
@@ -213,42 +367,33 @@ __device__ __forceinline__ void take_gains(float (&f)[T::kPerVector],
   }
 }
 
-// The forward's factors of a row's columns. With sums of dbias they do not fit in registers and are
-// in shared memory.
+// The forward's factors of a row's columns, in shared memory: registers have their sums.
 template <class S>
 struct HeldGains {
   __device__ __forceinline__ HeldGains(const HeldGradientParams& part, uint32_t head,
                                        const HeldGradientPlace<S>& place) {
-    using T = typename S::T;
+    if (place.row == 0) {
 #pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      float f[S::kPerVector];
-      take_gains<T>(f, part, head, place.vector(v), place.vector(v) < part.vectors);
-      if constexpr (S::kAny) {
-        if (place.row != 0) continue;
+      for (int v = 0; v < S::kVectors; ++v) {
+        float f[S::kPerVector];
+        take_gains<typename S::T>(f, part, head, place.vector(v), place.there[v]);
 #pragma unroll
         for (int i = 0; i < S::kPerVector; ++i)
           shared().values[place.vector(v) * S::kPerVector + i] = f[i];
-      } else {
-#pragma unroll
-        for (int i = 0; i < S::kPerVector; ++i) held[v][i] = f[i];
       }
     }
-    if constexpr (S::kAny) __syncthreads();
+    __syncthreads();
   }
 
   __device__ __forceinline__ void take(float (&f)[S::kPerVector], int v,
                                        const HeldGradientPlace<S>& place) const {
-    if constexpr (S::kAny) {
 #pragma unroll
-      for (int i = 0; i < S::kPerVector; i += 4) {
-        const uint4 four = ptx::ld_shared_v4(shared().values + place.vector(v) * S::kPerVector + i);
-        f[i] = __uint_as_float(four.x), f[i + 1] = __uint_as_float(four.y);
-        f[i + 2] = __uint_as_float(four.z), f[i + 3] = __uint_as_float(four.w);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < S::kPerVector; ++i) f[i] = held[v][i];
+    for (int i = 0; i < S::kPerVector; i += 4) {
+      const uint4 four = ptx::ld_shared_v4(reinterpret_cast<const char*>(shared().values) +
+                                           place.offset * (S::kPerVector * 4 / kVectorBytes) +
+                                           (v * S::kLanes * S::kPerVector + i) * 4);
+      f[i] = __uint_as_float(four.x), f[i + 1] = __uint_as_float(four.y);
+      f[i + 2] = __uint_as_float(four.z), f[i + 3] = __uint_as_float(four.w);
     }
   }
 
@@ -257,40 +402,51 @@ struct HeldGains {
     alignas(16) float values[S::kWidth];
   };
   static __device__ __forceinline__ Buffer& shared() { return ptx::block_shared<Buffer>(); }
-
-  float held[S::kAny ? 1 : S::kVectors][S::kPerVector];
 };
 
-// The lanes of a block folded, and stored.
+// The lanes of a block folded, and stored: the highest digits of their numbers in registers, the
+// lowest in shared memory.
 template <class S>
 __device__ __forceinline__ void store_held_sums(float* to,
                                                 const float (&sums)[S::kVectors][S::kPerVector],
                                                 const HeldGradientParams& part,
                                                 const HeldGradientPlace<S>& place) {
-  struct Buffer {
-    alignas(16) float values[S::kRows * S::kWidth];
-  };
-  float* const values = ptx::block_shared<Buffer>().values;
-  __syncthreads();  // the sums before have been stored
+  constexpr int kWidth = S::kWidth, kThreads = S::kBlockThreads;
+  constexpr int kLow = kThreads > kWidth ? kThreads / kWidth : 1;  // threads of a column
+  constexpr int kHigh = S::kRows / kLow;
+  static_assert(kHigh * kLow == S::kRows && S::kRows * kWidth * 4 <= HeldRing<S>::kBytes);
+  auto* const values = reinterpret_cast<float*>(ptx::launch_shared());
+  const auto number = static_cast<int>(threadIdx.x);
+  const int n = part.vectors * S::kPerVector;
+  __syncthreads();  // the ring, or the sums before, have been read
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
-#pragma unroll
-    for (int i = 0; i < S::kPerVector; ++i)
-      values[place.row * S::kWidth + place.vector(v) * S::kPerVector + i] = sums[v][i];
-  }
-  __syncthreads();
-  fold_lanes_in_shared<S::kBlockThreads>(values, S::kRows, S::kWidth);
-  if (place.row != 0) return;
-#pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    if (place.vector(v) >= part.vectors) continue;
-    const int column = place.vector(v) * S::kPerVector;
+    float* const own = values + place.row * kWidth + place.vector(v) * S::kPerVector;
 #pragma unroll
     for (int i = 0; i < S::kPerVector; i += 4) {
-      const float* const f = values + column + i;
-      ptx::st_global_v4(to + column + i, make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]),
-                                                    __float_as_uint(f[2]), __float_as_uint(f[3])));
+      *reinterpret_cast<uint4*>(own + i) =
+          make_uint4(__float_as_uint(sums[v][i]), __float_as_uint(sums[v][i + 1]),
+                     __float_as_uint(sums[v][i + 2]), __float_as_uint(sums[v][i + 3]));
     }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int first = 0; first < kWidth; first += kThreads) {
+    const int column = first + number % kWidth, low = number / kWidth;
+    float q[kHigh];
+#pragma unroll
+    for (int i = 0; i < kHigh; ++i) q[i] = values[(i * kLow + low) * kWidth + column];
+    float total = fold_registers(q);
+    if constexpr (kLow > 1) {
+      // Nobody else has read what is overwritten.
+      values[low * kWidth + column] = total;
+      __syncthreads();
+      float w[kLow];
+#pragma unroll
+      for (int i = 0; i < kLow; ++i) w[i] = values[i * kWidth + column];
+      total = fold_registers(w);
+    }
+    if (low == 0 && column < n) ptx::st_global_u32(to + column, __float_as_uint(total));
   }
 }
 
@@ -304,13 +460,29 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   const HeldGradientParams& part = p.part[number_of_part];
   const HeadsShared& shared = p.shared;
   const HeadsRowOrder& o = part.order;
-  const uint32_t number = blockIdx.x - o.first_block, group = number / o.blocks,
-                 block = number - group * o.blocks;
+  // Blocks of all groups stand side by side, as the rows of a token do.
+  const uint32_t number = blockIdx.x - o.first_block;
+  const uint32_t block = o.groups > 1 ? number / o.groups : number,
+                 group = number - block * o.groups;
   const HeldGradientPlace<S> place(part, shared);
-  const bool normalises = (part.bits & kHeadsNorm) != 0, across = (part.bits & kHeadsAcross) != 0,
-             turns = (part.bits & kHeadsRope) != 0;
+  const HeldTurns<S> turns(part, shared);
+  const bool normalises = (part.bits & kHeadsNorm) != 0, across = (part.bits & kHeadsAcross) != 0;
   const bool computes = normalises && !across && part.rstd.data == nullptr;
   ptx::grid_wait();
+
+  const HeldRing<S> ring;
+  HeadsLaneRow now = lane_row(part, o.groups > 1 ? group : 0, block * o.lanes + place.row);
+  HeldRowValues<S> next;
+  next.load(part, shared, now, turns);
+  {
+    HeadsLaneRow row = now;
+#pragma unroll 1
+    for (int stage = 0; stage + ring.kStageStep < ring.kBytes; stage += ring.kStageStep) {
+      ring.copy(stage, part, row, place);
+      row = row.after(part, part.step);
+    }
+  }
+  int stage = 0;
 
   float dweight[kVectors][kPerVector], dbias[S::kAny ? kVectors : 1][kPerVector];
 #pragma unroll
@@ -320,103 +492,110 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   }
   const HeldGains<S> gains(part, o.groups > 1 ? group : 0, place);
 
-  const auto is_live = [&](uint32_t row) { return row < o.shared_rows; };
-  // Of rows that there are not, that of the group's first one.
-  const auto number_of = [&](uint32_t row) {
-    return held_row(part, group, is_live(row) ? row : 0);
-  };
-  const auto table_row_of = [&](uint32_t row) {
-    return turns && shared.axes == 1 ? table_row(shared, 0, number_of(row).token) : int64_t{0};
-  };
-  uint32_t row = block * o.lanes + place.row;
-  HeldGradientRow<S> next;
-  load_held_row<S>(next, part, shared, number_of(row), is_live(row), table_row_of(row), place);
-  int64_t next_table_row = table_row_of(row + o.step);
 #pragma unroll 1
-  for (uint32_t first = block * o.lanes; is_live(first); first += o.step, row += o.step) {
-    const bool live = is_live(row);
-    float d[kVectors][kPerVector];
-    turn_held_row<S>(d, next, turns, place);
-    uint4 x_words[kVectors];
+  for (uint32_t first = block * o.lanes; first < o.shared_rows; first += o.step) {
+    const bool live = now.is_live(part);
+    HeldAngles<T> angles[kVectors];
+    const uint32_t table_row = next.table_row;
+    if (turns.loads_words) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) x_words[v] = next.x[v];
+      for (int v = 0; v < kVectors; ++v) {
+        if (place.turns[v])
+          angles[v].load(shared, table_row, now.head, place.angles(v), turns.beside);
+      }
+    }
     Statistics s = next.statistics;
-    const uint32_t after = row + o.step;
-    load_held_row<S>(next, part, shared, number_of(after), is_live(after), next_table_row, place);
-    next_table_row = table_row_of(after + o.step);
+    next.load(part, shared, now.after(part, part.step), turns);
+    // After this the warp's vectors are there, and those of the step before have been read.
+    ptx::copy_async_wait_group<kHeadsRingStages - 2>();
+    __syncwarp();
+    ring.copy(ring.before(stage), part, now.after(part, part.step_ahead), place);
 
-    const HeldRowNumber at = number_of(row);
-    char* const dx = part.dx.data + int64_t{at.token} * part.dx.token_stride +
-                     int64_t{at.head} * part.dx.head_stride + place.lane * kVectorBytes;
+    float d[kVectors][kPerVector];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (turns.any && place.turns[v]) {
+        turn_held_vector<S>(d[v], v, stage, ring, angles[v], table_row, now, turns, part, shared,
+                            place);
+      } else {
+        T::unpack(ring.dy(stage, v), d[v]);
+      }
+    }
     const auto put = [&](int v, const float(&f)[kPerVector]) {
-      if (live && place.vector(v) < part.vectors)
-        ptx::st_global_v4(dx + v * (S::kLanes * kVectorBytes), T::pack(f));
+      char* const dx = held_address(part.dx, now.token, now.head) + place.offset;
+      if (live & place.there[v]) ptx::st_global_v4(dx + v * (S::kLanes * kVectorBytes), T::pack(f));
     };
     if (!normalises) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) put(v, d[v]);
-      continue;
-    }
-
-    if (computes) {
-      float q[kVectors];
+    } else {
+      if (computes) {
+        float q[kVectors];
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        float f[kPerVector];
-        T::unpack(x_words[v], f);
-        q[v] = vector_sum_of_squares(f);
-      }
-      const float sum = fold_lanes<S::kLanes>(fold_registers(q));
-      s.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
-    }
-    float x[kVectors][kPerVector], e[kVectors][kPerVector], q[S::kSums][kVectors];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const bool there = place.vector(v) < part.vectors;
-      float gain[kPerVector];
-      gains.take(gain, v, place);
-      T::unpack(x_words[v], x[v]);
-#pragma unroll
-      for (int i = 0; i < kPerVector; ++i) {
-        x[v][i] = normalized<S::kStat>(x[v][i], s);
-        e[v][i] = __fmul_rn(d[v][i], gain[i]);
-      }
-      if (live) {
-        float t[kPerVector];
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i) t[i] = x[v][i];
-        if (part.round_normalized) round_to<T>(t);
-        accumulate<S::kStat>(dweight[v], dbias[S::kAny ? v : 0], d[v], t);
-      }
-      // A missing vector's share is +0, whatever the statistics are.
-      q[0][v] = there ? vector_dot(e[v], x[v]) : 0.0f;
-      if constexpr (S::kAny) q[S::kSums - 1][v] = there ? vector_sum(e[v]) : 0.0f;
-    }
-    if (part.dx.data != nullptr) {
-      float c[S::kSums];
-      if (across) {
-        const uint4 of_token =
-            ptx::ld_global_v4(part.token_values + int64_t{at.token} * kTokenFloats);
-        c[0] = __uint_as_float(of_token.z);
-        if constexpr (S::kAny) c[S::kSums - 1] = __uint_as_float(of_token.w);
-      } else {
-#pragma unroll
-        for (int k = 0; k < S::kSums; ++k) {
-          const float sum = fold_lanes<S::kLanes>(fold_registers(q[k]));
-          c[k] = __fmul_rn(positive_zero(sum), part.inv_n);
+        for (int v = 0; v < kVectors; ++v) {
+          float f[kPerVector];
+          T::unpack(ring.x(stage, v), f);
+          q[v] = place.there[v] ? vector_sum_of_squares(f) : 0.0f;
         }
-        if (S::kAny && (part.bits & kHeadsLayer) == 0) c[S::kSums - 1] = 0.0f;
+        const float sum = fold_lanes<S::kLanes>(fold_registers(q));
+        s.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
       }
+      float x[kVectors][kPerVector], e[kVectors][kPerVector], q[S::kSums][kVectors];
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        float f[kPerVector];
+        float gain[kPerVector];
+        gains.take(gain, v, place);
+        T::unpack(ring.x(stage, v), x[v]);
 #pragma unroll
-        for (int i = 0; i < kPerVector; ++i)
-          f[i] = __fmul_rn(centred<S::kStat>(x[v][i], e[v][i], c), s.rstd);
-        put(v, f);
+        for (int i = 0; i < kPerVector; ++i) {
+          x[v][i] = normalized<S::kStat>(x[v][i], s);
+          e[v][i] = __fmul_rn(d[v][i], gain[i]);
+        }
+        if (live) {
+          if (__builtin_expect(part.round_normalized, 0)) {
+            float t[kPerVector];
+#pragma unroll
+            for (int i = 0; i < kPerVector; ++i) t[i] = x[v][i];
+            round_to<T>(t);
+            accumulate<S::kStat>(dweight[v], dbias[S::kAny ? v : 0], d[v], t);
+          } else {
+            accumulate<S::kStat>(dweight[v], dbias[S::kAny ? v : 0], d[v], x[v]);
+          }
+        }
+        // A missing vector's share is +0, whatever the statistics are.
+        q[0][v] = place.there[v] ? vector_dot(e[v], x[v]) : 0.0f;
+        if constexpr (S::kAny) q[S::kSums - 1][v] = place.there[v] ? vector_sum(e[v]) : 0.0f;
+      }
+      if (part.dx.data != nullptr) {
+        float c[S::kSums];
+        if (across) {
+          const uint32_t token = live ? now.token : 0;
+          const uint4 of_token =
+              ptx::ld_global_v4(part.token_values + int64_t{token} * kTokenFloats);
+          c[0] = __uint_as_float(of_token.z);
+          if constexpr (S::kAny) c[S::kSums - 1] = __uint_as_float(of_token.w);
+        } else {
+#pragma unroll
+          for (int k = 0; k < S::kSums; ++k) {
+            const float sum = fold_lanes<S::kLanes>(fold_registers(q[k]));
+            c[k] = __fmul_rn(positive_zero(sum), part.inv_n);
+          }
+          if (S::kAny && (part.bits & kHeadsLayer) == 0) c[S::kSums - 1] = 0.0f;
+        }
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          float f[kPerVector];
+#pragma unroll
+          for (int i = 0; i < kPerVector; ++i)
+            f[i] = __fmul_rn(centred<S::kStat>(x[v][i], e[v][i], c), s.rstd);
+          put(v, f);
+        }
       }
     }
+    now = now.after(part, part.step);
+    stage = ring.after(stage);
   }
+  ptx::copy_async_wait();
   if (p.triggers) ptx::grid_trigger();
 
   const int64_t partial = (int64_t{group} * o.blocks + block) * o.partial_stride;

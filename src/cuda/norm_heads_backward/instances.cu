@@ -20,6 +20,8 @@ struct Maker {
       return {nullptr, &held_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>, nullptr};
     } else if constexpr (kForm == HeadsBackwardForm::kTokens) {
       return {nullptr, &tokens_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>, nullptr};
+    } else if constexpr (kForm == HeadsBackwardForm::kWhole) {
+      return {nullptr, &whole_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>, nullptr};
     } else if constexpr (kForm == HeadsBackwardForm::kFold) {
       return {nullptr, nullptr, &fold_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>};
     } else {

@@ -5,6 +5,7 @@
 #include "cuda/norm_heads_backward/general.cuh"
 #include "cuda/norm_heads_backward/held.cuh"
 #include "cuda/norm_heads_backward/tokens.cuh"
+#include "cuda/norm_heads_backward/whole.cuh"
 
 namespace fastnorm::cuda {
 
@@ -35,6 +36,13 @@ __global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads
                                   heads_backward_variant_of(kWord).per_sm)
     tokens_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
   if constexpr (kHasHeadsBackwardBodies) values_of_held_token<HeldTokenSlots<kWord>>(p);
+}
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
+                                  heads_backward_variant_of(kWord).per_sm)
+    whole_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
+  if constexpr (kHasHeadsBackwardBodies) gradient_of_whole_tokens<WholeSlots<kWord>>(p);
 }
 
 template <int kArch, uint32_t kWord>

@@ -1,4 +1,6 @@
 // norm_heads_backward on a CUDA device: the plan's launches, one after another.
+#include <algorithm>
+
 #include "core/check.h"
 #include "cuda/device.h"
 #include "cuda/norm_heads_backward/launch_params.h"
@@ -28,7 +30,7 @@ fastnorm_status CudaDevice::allow_heads_backward(const HeadsBackwardStep& step, 
   if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
   FASTNORM_CUDA_TRY(cudaFuncSetAttribute(kernels_.heads_backward.at(step.index).address(),
                                          cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         kMostHeadsGradientBytes));
+                                         std::max(step.shared_bytes, kMostHeadsGradientBytes)));
   allowed.store(true, std::memory_order_relaxed);
   return FASTNORM_OK;
 }
@@ -59,7 +61,7 @@ fastnorm_status CudaDevice::run_norm_heads_backward(const HeadsGradients& call,
       const HeadsBackwardStep& step = plan.steps[i];
       const NormHeadsBackwardVariant& variant = table[static_cast<size_t>(step.index)].variant;
       StepParams params;
-      if (variant.is_held() || variant.has_tokens()) {
+      if (variant.has_held_params()) {
         params.held = make_held_heads_backward_params(call, plan, step, workspace);
       } else if (variant.form == HeadsBackwardForm::kFold) {
         params.fold = make_heads_fold_params(call, plan, step, workspace);

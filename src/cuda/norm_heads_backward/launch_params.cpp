@@ -1,5 +1,8 @@
 #include "cuda/norm_heads_backward/launch_params.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "core/norm_heads_plan.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm_heads/launch_params.h"
@@ -133,16 +136,30 @@ void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   p.bits = bits_of(d);
   p.heads = static_cast<uint32_t>(d.of_heads.heads);
   p.order = order_of(d, plan, item.first_block, workspace);
+  // With several groups the rows of one are of a head.
+  const uint32_t heads_of_group = d.groups > 1 ? 1 : p.heads;
+  p.tokens = p.order.shared_rows / heads_of_group;
+  const auto step_of = [&](uint32_t rows) {
+    return HeldStep{rows / heads_of_group, rows % heads_of_group};
+  };
+  p.step = step_of(p.order.step), p.step_ahead = step_of(p.order.step * (kHeadsRingStages - 1));
   p.by_heads = divisor_of(p.heads);
   p.vectors = static_cast<int32_t>(d.n * dtype_bytes(d.dtype) / 16);
   p.by_vectors = divisor_of(static_cast<uint32_t>(p.vectors));
+  p.token_threads = std::max(32u, std::bit_ceil(p.heads * static_cast<uint32_t>(p.vectors)));
   p.rope_offset = static_cast<int32_t>(d.of_heads.rope_offset);
   p.inv_n = d.inv_n, p.eps = d.eps, p.weight_offset = d.weight_offset;
   p.round_normalized = rounds_normalized(d.rounding);
   p.round_gain = d.rounding == FASTNORM_ROUND_EVERY_STEP;
   p.weight_dtype = d.weight.dtype;
-  p.x = tensor_of(d, d.x), p.dy = tensor_of(d, d.dy), p.dx = tensor_of(d, d.dx);
-  p.mean = tensor_of(d, d.mean), p.rstd = tensor_of(d, d.rstd);
+  const auto narrow = [&](const auto& tensor) {
+    const HeadsTensor t = tensor_of(d, tensor);
+    return HeldTensor{t.data, static_cast<int32_t>(t.token_stride),
+                      static_cast<int32_t>(t.head_stride)};
+  };
+  p.x = narrow(d.x), p.dy = narrow(d.dy), p.dx = narrow(d.dx);
+  p.mean = narrow(d.mean), p.rstd = narrow(d.rstd);
+  if (!d.of_heads.normalise) p.x = {};  // which is dy
   const HeadsTensor weight = tensor_of(d, d.weight);
   p.weight = weight.data, p.weight_stride = weight.head_stride;
   if (d.of_heads.across_heads)

@@ -12,7 +12,7 @@ namespace fastnorm::cuda {
 namespace heads_backward_words {
 
 using namespace family_words;
-inline constexpr uint8_t RMS = 1, ANY = 2, BOTH = RMS | ANY, ONE = RMS;
+inline constexpr uint8_t RMS = 1, ANY = 2, ONE = RMS;
 
 struct Line : FamilyLine<NormHeadsBackwardVariant> {
   uint8_t kinds;
@@ -32,6 +32,7 @@ constexpr const char* name_of(HeadsBackwardForm form) {
   return form == HeadsBackwardForm::kFold      ? "fold"
          : form == HeadsBackwardForm::kGeneral ? "general"
          : form == HeadsBackwardForm::kTokens  ? "tokens"
+         : form == HeadsBackwardForm::kWhole   ? "whole"
                                                : "held";
 }
 
@@ -43,7 +44,7 @@ constexpr NormHeadsBackwardEntry make_heads_backward_entry(const NormHeadsBackwa
   name << name_of(v.form);
   if (v.is_held())
     name << (v.any ? " any " : " rms ") << +v.threads << 'x' << +v.vectors << 'x' << +v.rows;
-  if (v.has_tokens()) name << ' ' << +v.threads << 'x' << +v.vectors;
+  if (v.has_tokens() || v.is_whole()) name << ' ' << +v.threads << 'x' << +v.vectors;
   return entry;
 }
 

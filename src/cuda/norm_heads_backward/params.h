@@ -43,19 +43,34 @@ struct NormHeadsBackwardParams {
 };
 static_assert(sizeof(NormHeadsBackwardParams) < 32000);
 
+// A row or a value of each token and head. Strides are in bytes, and narrow, so that an address
+// takes a product of 32-bit factors for each.
+struct HeldTensor {
+  char* data;  // nullptr = absent
+  int32_t token_stride, head_stride;
+};
+
+// From a row to another: so many tokens and heads, or one token more and fewer heads.
+struct HeldStep {
+  uint32_t tokens, heads;
+};
+
 // A part of the forms that hold rows, or the heads of a token.
 struct HeldGradientParams {
   uint32_t bits;  // HeadsBits
-  uint32_t heads;
+  uint32_t heads, tokens;
+  HeldStep step;        // from a row of a lane to its next
+  HeldStep step_ahead;  // to the one that is copied meanwhile
   HeadsRowOrder order;
-  Divisor by_heads;    // of no use with one head
-  Divisor by_vectors;  // of no use with one vector
-  int32_t vectors;     // of a row
+  Divisor by_heads;        // of no use with one head
+  Divisor by_vectors;      // of no use with one vector
+  int32_t vectors;         // of a row
+  uint32_t token_threads;  // kWhole: a power of two, at least a warp; or all of a block
   int32_t rope_offset;
   float inv_n, eps, weight_offset;
   bool round_normalized, round_gain;
   Dtype weight_dtype;
-  HeadsTensor x, dy, dx, mean, rstd;
+  HeldTensor x, dy, dx, mean, rstd;
   const char* weight;  // nullptr = 1
   int64_t weight_stride;
   float* token_values;  // ACROSS_HEADS: [tokens][kTokenFloats]

@@ -25,9 +25,8 @@ struct HeldToken {
 
   __device__ __forceinline__ HeldToken(const HeldGradientParams& part, const HeadsShared& shared,
                                        uint32_t token, const Place<typename S::Tile>& place) {
-    const auto address = [&](const HeadsTensor& t, int v, int vector) {
-      return t.data + int64_t{token} * t.token_stride + int64_t{head[v]} * t.head_stride +
-             vector * kVectorBytes;
+    const auto address = [&](const HeldTensor& t, int v, int vector) {
+      return held_address(t, token, head[v]) + vector * kVectorBytes;
     };
     const auto all = part.heads * static_cast<uint32_t>(part.vectors);
 #pragma unroll
@@ -62,9 +61,8 @@ __device__ __forceinline__ Statistics statistics_of_token(const HeldGradientPara
   using T = typename S::T;
   Statistics s = {0.0f, 0.0f};
   if (part.rstd.data != nullptr) {
-    s.rstd = ptx::ld_global_f32(part.rstd.data + int64_t{token} * part.rstd.token_stride);
-    if (part.mean.data != nullptr)
-      s.mean = ptx::ld_global_f32(part.mean.data + int64_t{token} * part.mean.token_stride);
+    s.rstd = ptx::ld_global_f32(held_address(part.rstd, token, 0));
+    if (part.mean.data != nullptr) s.mean = ptx::ld_global_f32(held_address(part.mean, token, 0));
     return s;
   }
   float q[S::kVectors];
