@@ -1,6 +1,7 @@
 // The held forms: aligned rows of 16 bits in registers, read once.
 //
-// kGated      y = norm(x) * act(gate), RMS; a group of a row has the threads of a row
+// kGated      y = norm(x) * act(gate) or norm(x * act(gate)), RMS; a group of a row has the threads
+//             of a row
 // kSandwich   y = norm(norm(x) + residual), RMS; the sum stays in f32 between the two
 // kModulated  y = norm(x * residual_gate + residual) * (1 + scale) + shift, RMS or LAYER, no weight
 //
@@ -55,11 +56,11 @@ class HeldStagesRow {
     uint4 x[kVectors], beside[kVectors];
     load(x, input(p.norm.x, p.norm.x_upper, first));
     if constexpr (kForm == StagesForm::kModulated) {
-      load(beside,
-           p.norm.residual.data == nullptr ? nullptr
-                                           : input(p.norm.residual, p.norm.residual_upper, 0),
-           T::kMinusZeroWord);
-      modulated(x, beside);
+      const char* const residual = p.norm.residual.data == nullptr
+                                       ? nullptr
+                                       : input(p.norm.residual, p.norm.residual_upper, 0);
+      load(beside, residual, T::kMinusZeroWord);
+      modulated(x, beside, residual);
     } else if constexpr (kForm == StagesForm::kSandwich) {
       load(beside, input(p.norm.residual, p.norm.residual_upper, first));
       trigger();
@@ -67,7 +68,11 @@ class HeldStagesRow {
     } else {
       load(beside, input(p.gate.row, p.gate.upper, first));
       trigger();
-      gated(x, beside, first);
+      if (kCommon && asks(kStagesGateBefore)) {
+        gated<kCommon>(x, beside, first);
+      } else {
+        gated<false>(x, beside, first);
+      }
     }
   }
 
@@ -129,16 +134,23 @@ class HeldStagesRow {
     apply(s, s, w, b, offset, rstd, KnownRounding<T, false>());
   }
 
+  // kBefore: the gate multiplies x, else the result.
+  template <bool kBefore>
   __device__ __forceinline__ void gated(const uint4 (&x)[kVectors], const uint4 (&gate)[kVectors],
                                         uint32_t first) const {
     uint4 weight[kVectors];
     load(weight, p.norm.weight == nullptr ? nullptr : p.norm.weight + group * p.weight_step,
          T::kOneWord);
-    float q[kVectors];
+    float q[kVectors], before[kBefore ? kVectors : 1][kPerVector];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      float s[kPerVector];
+      float alone[kPerVector], (&s)[kPerVector] = kBefore ? before[kBefore ? v : 0] : alone;
       T::unpack(x[v], s);
+      if (kBefore && has(v)) {
+        float g[kPerVector];
+        T::unpack(gate[v], g);
+        multiply_by_gate<false>(s, g, p.gate_act, KnownRounding<T, false>());
+      }
       q[v] = vector_sum_of_squares(s);
     }
     const float rstd = rstd_from(q, 0, p.norm.eps);
@@ -148,11 +160,18 @@ class HeldStagesRow {
     for (int v = 0; v < kVectors; ++v) {
       if (!has(v)) continue;
       float z[kPerVector], g[kPerVector];
-      T::unpack(x[v], z);
-      T::unpack(gate[v], g);
+      if constexpr (kBefore) {
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i) z[i] = before[v][i];
+      } else {
+        T::unpack(x[v], z);
+      }
       normalize(z, rstd, weight[v], p.norm.weight_offset, kStagesRoundNormalized);
-      if (asks(kStagesGateRounded)) round_to<T>(z);
-      multiply_by_gate<false>(z, g, p.gate_act, KnownRounding<T, false>());
+      if constexpr (!kBefore) {
+        T::unpack(gate[v], g);
+        if (asks(kStagesGateRounded)) round_to<T>(z);
+        multiply_by_gate<false>(z, g, p.gate_act, KnownRounding<T, false>());
+      }
       store(y, v, z);
     }
   }
@@ -220,34 +239,43 @@ class HeldStagesRow {
           s, r, [&](int i) { return varies ? k[i] : p.alpha; }, 1.0f);
     }
   }
+  // The first elements of a row's tensors, as words.
+  struct FirstElements {
+    uint32_t x, residual, factor;
+  };
+  __device__ __forceinline__ FirstElements load_first(const char* residual,
+                                                      const char* factor) const {
+    const auto word = [](const char* from, uint32_t filler) {
+      return from == nullptr ? filler : ptx::ld_global_u16(from);
+    };
+    return {word(input(p.norm.x, p.norm.x_upper, 0), 0), word(residual, T::kMinusZeroWord),
+            word(factor, T::kOneWord)};
+  }
   // The row's first value, which LAYER's sums are about, before it is rounded. Other warps than the
-  // first read it from memory.
+  // first compute it from its elements.
   __device__ __forceinline__ float first_value(const float (&s)[kPerVector],
-                                               const char* factor) const {
+                                               const FirstElements& from) const {
     if constexpr (Tile::kOneWarp) {
       return __shfl_sync(~0u, s[0], 0, Tile::kLanes);
     } else {
-      const auto word = [](const char* from, uint32_t filler) {
-        return from == nullptr ? filler : ptx::ld_global_u16(from);
-      };
       float first[kPerVector];
-      T::unpack(make_uint4(word(input(p.norm.x, p.norm.x_upper, 0), 0), 0, 0, 0), first);
-      const char* const residual = p.norm.residual.data == nullptr
-                                       ? nullptr
-                                       : input(p.norm.residual, p.norm.residual_upper, 0);
-      add(first, make_uint4(word(residual, T::kMinusZeroWord), 0, 0, 0),
-          make_uint4(word(factor, T::kOneWord), 0, 0, 0));
+      T::unpack(make_uint4(from.x, 0, 0, 0), first);
+      add(first, make_uint4(from.residual, 0, 0, 0), make_uint4(from.factor, 0, 0, 0));
       return first[0];
     }
   }
 
   __device__ __forceinline__ void modulated(const uint4 (&x)[kVectors],
-                                            const uint4 (&residual)[kVectors]) const {
+                                            const uint4 (&residual)[kVectors],
+                                            const char* residual_row) const {
     uint4 factor[kVectors], scale[kVectors], shift[kVectors];
     const char* const factor_row = row_of(p.modulators.factor, kStagesFactor);
     load(factor, factor_row, T::kOneWord);
     load(scale, row_of(p.modulators.scale, kStagesScale));
     load(shift, row_of(p.modulators.shift, kStagesShift), T::kMinusZeroWord);
+    const bool layer = asks(kStagesLayer);
+    FirstElements elements = {};
+    if (!Tile::kOneWarp && layer) elements = load_first(residual_row, factor_row);
     trigger();
     float s[kVectors][kPerVector];
 #pragma unroll
@@ -256,8 +284,7 @@ class HeldStagesRow {
       add(s[v], residual[v], factor[v]);
     }
     // RMS sums about nothing, as x - -0 is x.
-    const bool layer = asks(kStagesLayer);
-    float first[2] = {layer ? first_value(s[0], factor_row) : -0.0f, 0.0f};
+    float first[2] = {layer ? first_value(s[0], elements) : -0.0f, 0.0f};
     if (asks(kStagesRoundSum)) {
       round_to<T>(first);
 #pragma unroll
