@@ -89,7 +89,8 @@ StagesForm form_of(const NormDesc& d) {
   }
   if (d.kind != FASTNORM_NORM_RMS) return StagesForm::kGeneral;
   const bool sums = d.residual || s.scaled || s.sum_scale != nullptr || s.sum_every_step;
-  const bool gates = s.gate && !s.gate_before && s.gate_act != FASTNORM_ACTIVATION_TANH;
+  const bool gates = s.gate && s.gate_act != FASTNORM_ACTIVATION_TANH &&
+                     (!s.gate_before || d.rounding == FASTNORM_ROUND_ONCE);
   if (gates && !s.branch && !sums) return StagesForm::kGated;
   const bool branch = s.branch && s.branch_kind == FASTNORM_NORM_RMS && !s.branch_bias &&
                       rounds_rows_alone(s.branch_rounding);

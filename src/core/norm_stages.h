@@ -45,7 +45,7 @@ inline constexpr std::array<NormEntry, kStagesKernels> kStagesTable = make_stage
 enum class StagesForm : uint8_t {
   kGeneral,  // every call
   // Aligned rows of 16 bits that registers hold:
-  kGated,      // RMS, weight of T or none, a gate after it; a group of a row is a row of its own
+  kGated,      // RMS, weight of T or none, a gate; a group of a row is a row of its own
   kSandwich,   // RMS, residual, RMS, weights of T or none
   kModulated,  // x * residual_gate + residual, RMS or LAYER without weight, scale and shift of T
 };

@@ -115,7 +115,8 @@ NormDesc modulated(int64_t tokens, int64_t n) {
 TEST(StagesPlan, HeldKernels) {
   EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 8x1");
   EXPECT_STREQ(kernel_of(gated(1, 32, 128), cuda::kSm90), "bf16 gated 16x1");
-  EXPECT_STREQ(kernel_of(gated(4096, 8, 1024), cuda::kSm90), "bf16 gated 128x1");
+  EXPECT_STREQ(kernel_of(gated(4096, 8, 1024), cuda::kSm90), "bf16 gated 32x4");
+  EXPECT_STREQ(kernel_of(gated(1, 8, 1024), cuda::kSm90), "bf16 gated 128x1");
   EXPECT_STREQ(kernel_of(gated(4096, 1, 8192), cuda::kSm90), "bf16 gated 256x4");
   EXPECT_STREQ(kernel_of(gated(4096, 1, 8200), cuda::kSm90), "bf16 stages 256xstream");
   EXPECT_STREQ(kernel_of(sandwich(4096, 2304), cuda::kSm90), "f16 sandwich 256x2");
@@ -171,6 +172,8 @@ TEST(StagesPlan, OtherCallsAreGeneral) {
   }
   NormDesc g = gated(8, 4, 128);
   g.stages.gate_before = true;
+  EXPECT_FALSE(is_general(g));
+  g.rounding = FASTNORM_ROUND_NORMALIZED;
   EXPECT_TRUE(is_general(g));
   g = gated(8, 4, 128);
   g.residual = g.x;

@@ -51,6 +51,9 @@ void run_selftest(const SelftestOptions& options) {
            [&](Tally* tally) { test_against_double(machine, tally); });
   run_part(options.full ? "reciprocal root, every float" : "reciprocal root, sampled (--full: all)",
            &sum, [&](Tally* tally) { test_root(machine, options.full, tally); });
+  run_part(
+      options.full ? "sigmoid and silu, every float" : "sigmoid and silu, sampled (--full: all)",
+      &sum, [&](Tally* tally) { test_functions(machine, options.full, tally); });
   std::printf("%lld passed, %lld failed, %lld skipped\n", static_cast<long long>(sum.passed),
               static_cast<long long>(sum.failed), static_cast<long long>(sum.skipped));
   if (sum.failed != 0) throw FailedError("selftest: this machine does not compute as it should");
@@ -69,7 +72,7 @@ void add_selftest(CLI::App& program) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--full", options->full,
-                    "the reciprocal root of every positive float (minutes on a CPU)");
+                    "root, sigmoid and silu of every float (minutes on a CPU)");
   command->add_flag("--print-golden", options->print_golden,
                     "only print this machine's hashes, for the table in the source");
   command->callback([options] { run_selftest(*options); });

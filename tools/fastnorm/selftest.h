@@ -141,4 +141,7 @@ void test_against_double(const Machine& machine, Tally* tally);
 // `full`, else for every v of two binades and samples of all others.
 void test_root(const Machine& machine, bool full, Tally* tally);
 
+// sigmoid and silu have the bits of the CPU: for every float if `full`, else for samples.
+void test_functions(const Machine& machine, bool full, Tally* tally);
+
 }  // namespace fastnorm::tool

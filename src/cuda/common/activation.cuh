@@ -8,11 +8,11 @@
 namespace fastnorm::cuda {
 
 // silu(z) is z * sigmoid(z) of one sequence, where z is not below its clamp; sigmoid's result there
-// does not change.
-template <int kCount>
+// does not change. kTanh: the function may be tanh.
+template <bool kTanh = true, int kCount>
 __device__ __forceinline__ void activate(float (&v)[kCount], StageFunction function) {
   if (function == StageFunction::kIdentity) return;
-  if (function == StageFunction::kTanh) {
+  if (kTanh && function == StageFunction::kTanh) {
 #pragma unroll
     for (float& z : v) z = hyperbolic_tangent(z);
     return;

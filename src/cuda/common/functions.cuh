@@ -2,7 +2,10 @@
 // CPU. The CPU's form (src/cpu/functions-inl.h) explains each step.
 #pragma once
 
+#include <cfloat>
 #include <cstdint>
+
+#include "cuda/common/ptx/math.cuh"
 
 namespace fastnorm::cuda {
 
@@ -11,15 +14,16 @@ struct Power {
   float significand, first, second;
 };
 
-// Sign and exponent from the lowest 9 bits.
-__device__ __forceinline__ float exponent_from_bits(float v) {
-  return __uint_as_float(__float_as_uint(v) << 23);
+// 2^n from the lowest 9 bits of n.
+__device__ __forceinline__ float power_of_two(uint32_t n) {
+  return __uint_as_float((n << 23) + 0x3f800000);
 }
 
 // x in [-110, 90], or NaN.
 __device__ __forceinline__ Power power_of_e(float x) {
-  constexpr float kUnits = 0x1.8p23f, kBiased = 0x1.8p23f + 127.0f;
-  const float n = __fsub_rn(__fmaf_rn(x, 0x1.715476p+0f, kUnits), kUnits);
+  constexpr float kUnits = 0x1.8p23f;
+  const float units = __fmaf_rn(x, 0x1.715476p+0f, kUnits);
+  const float n = __fsub_rn(units, kUnits);
   const float r = __fmaf_rn(n, 0x1.05c610p-29f, __fmaf_rn(n, -0x1.62e430p-1f, x));
   float p = __fmaf_rn(0x1.6a23cep-10f, r, 0x1.123a20p-7f);
   p = __fmaf_rn(p, r, 0x1.5558f2p-5f);
@@ -27,9 +31,9 @@ __device__ __forceinline__ Power power_of_e(float x) {
   p = __fmaf_rn(p, r, 0x1.fffffcp-2f);
   p = __fmaf_rn(p, r, 1.0f);
   p = __fmaf_rn(p, r, 1.0f);
-  const float half = __fmaf_rn(n, 0.5f, kBiased);
-  const float rest = __fadd_rn(__fsub_rn(n, __fsub_rn(half, kBiased)), kBiased);
-  return {p, exponent_from_bits(half), exponent_from_bits(rest)};
+  // The bits of kUnits end in more zeros than count here.
+  const uint32_t whole = __float_as_uint(units), half = whole >> 1;
+  return {p, power_of_two(half), power_of_two(whole - half)};
 }
 
 // NaN stays NaN.
@@ -41,13 +45,24 @@ __device__ __forceinline__ float exponential(float x) {
   return __fmul_rn(__fmul_rn(p.significand, p.first), p.second);
 }
 
+// a / d for d in [1, 2], or NaN, as __fdiv_rn but without its branch. a is a factor of more than
+// 2^-102, or d is 2.
+__device__ __forceinline__ float quotient_in_range(float a, float d) {
+  float r = ptx::rcp_approx(d);
+  r = __fmaf_rn(__fmaf_rn(-d, r, 1.0f), r, r);
+  // Inf is greater, so that what is missing is Inf, too. What is too much of 0 is 0, whose negative
+  // keeps the sign of q.
+  const float q = fminf(__fmul_rn(a, r), FLT_MAX);
+  return __fmaf_rn(-__fmaf_rn(d, q, -a), r, q);
+}
+
 // scale / (1 + exp(-z)) for scale 1 or z.
 __device__ __forceinline__ float over_one_and_power(float z, float scale) {
-  const Power p = power_of_e(at_least(-fabsf(z), -110.0f));
+  const Power p = power_of_e(ptx::max_nan(-fabsf(z), -110.0f));
   const float most = __fmul_rn(p.significand, p.first);
   const float e = __fmul_rn(most, p.second);
   const float numerator = __fmul_rn(scale, z < 0.0f ? most : 1.0f);
-  return __fmul_rn(__fdiv_rn(numerator, __fadd_rn(1.0f, e)), z < 0.0f ? p.second : 1.0f);
+  return __fmul_rn(quotient_in_range(numerator, __fadd_rn(1.0f, e)), z < 0.0f ? p.second : 1.0f);
 }
 
 __device__ __forceinline__ float sigmoid(float z) { return over_one_and_power(z, 1.0f); }

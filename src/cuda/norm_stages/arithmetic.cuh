@@ -9,14 +9,14 @@
 
 namespace fastnorm::cuda {
 
-// u * act(gate).
-template <int kCount, class R>
+// u * act(gate). kTanh: act may be tanh.
+template <bool kTanh = true, int kCount, class R>
 __device__ __forceinline__ void multiply_by_gate(float (&u)[kCount], const float (&gate)[kCount],
                                                  StageFunction function, const R& rounding) {
   float factor[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) factor[i] = gate[i];
-  activate(factor, function);
+  activate<kTanh>(factor, function);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) u[i] = rounding.step(__fmul_rn(u[i], rounding.step(factor[i])));
 }

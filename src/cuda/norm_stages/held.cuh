@@ -1,11 +1,14 @@
 // The held forms: aligned rows of 16 bits in registers, read once.
 //
-// kGated      y = norm(x) * act(gate), RMS; a group of a row has the threads of a row
+// kGated      y = norm(x) * act(gate) or norm(x * act(gate)), RMS; a group of a row has the threads
+//             of a row
 // kSandwich   y = norm(norm(x) + residual), RMS; the sum stays in f32 between the two
 // kModulated  y = norm(x * residual_gate + residual) * (1 + scale) + shift, RMS or LAYER, no weight
 //
 // Bytes: each input once, each output once.
 // Shared memory: a float a thread for each sum, where a row has several warps.
+// What a call asks for is known in advance where it rounds nothing between its steps: one branch of
+// a kernel has that code, the other has the rest. A warp without columns of a vector skips it.
 // A thread's weights are loaded while the sum before them is made, modulators with the row.
 #pragma once
 
@@ -14,7 +17,17 @@
 
 namespace fastnorm::cuda {
 
-template <class Slots>
+// Roundings and forms of a factor that few calls ask for.
+inline constexpr uint32_t kStagesRare =
+    kStagesGateRounded | kStagesBranchRounded | kStagesSumEveryStep | kStagesRoundNormalized |
+    kStagesBranchRoundNormalized | kStagesRoundSum | kStagesPlainScale | kStagesModulateInSteps;
+
+__device__ __forceinline__ bool is_common(const HeldStagesParams& p) {
+  return (p.bits & kStagesRare) == 0 && p.sum_scale == nullptr;
+}
+
+// kCommon: of a call that is_common().
+template <class Slots, bool kCommon>
 class HeldStagesRow {
  public:
   using T = typename Slots::T;
@@ -43,10 +56,11 @@ class HeldStagesRow {
     uint4 x[kVectors], beside[kVectors];
     load(x, input(p.norm.x, p.norm.x_upper, first));
     if constexpr (kForm == StagesForm::kModulated) {
-      load(beside, p.norm.residual.data == nullptr
-                       ? nullptr
-                       : input(p.norm.residual, p.norm.residual_upper, 0));
-      modulated(x, beside);
+      const char* const residual = p.norm.residual.data == nullptr
+                                       ? nullptr
+                                       : input(p.norm.residual, p.norm.residual_upper, 0);
+      load(beside, residual, T::kMinusZeroWord);
+      modulated(x, beside, residual);
     } else if constexpr (kForm == StagesForm::kSandwich) {
       load(beside, input(p.norm.residual, p.norm.residual_upper, first));
       trigger();
@@ -54,7 +68,11 @@ class HeldStagesRow {
     } else {
       load(beside, input(p.gate.row, p.gate.upper, first));
       trigger();
-      gated(x, beside, first);
+      if (kCommon && asks(kStagesGateBefore)) {
+        gated<kCommon>(x, beside, first);
+      } else {
+        gated<false>(x, beside, first);
+      }
     }
   }
 
@@ -90,7 +108,20 @@ class HeldStagesRow {
     const float total = sum_row(q, scratch[sum], place);
     return reciprocal_root(__fadd_rn(__fmul_rn(total, p.norm.inv_n), eps));
   }
-  __device__ __forceinline__ bool asks(uint32_t bit) const { return (p.bits & bit) != 0; }
+  __device__ __forceinline__ bool asks(uint32_t bit) const {
+    return !(kCommon && (bit & kStagesRare) != 0) && (p.bits & bit) != 0;
+  }
+  // u * factor + residual, in place. A factor of 1 and a residual of -0 change no bit.
+  template <class Factor>
+  __device__ __forceinline__ void join(float (&u)[kPerVector], const float (&residual)[kPerVector],
+                                       const Factor& factor, float sum_scale) const {
+    if constexpr (kCommon) {
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) u[i] = __fmaf_rn(u[i], factor(i), residual[i]);
+    } else {
+      add_residual<T>(u, residual, p.bits, factor, p.sum_scale != nullptr, sum_scale);
+    }
+  }
 
   // s * rstd * weight, in place.
   __device__ __forceinline__ void normalize(float (&s)[kPerVector], float rstd, const uint4& weight,
@@ -103,16 +134,23 @@ class HeldStagesRow {
     apply(s, s, w, b, offset, rstd, KnownRounding<T, false>());
   }
 
+  // kBefore: the gate multiplies x, else the result.
+  template <bool kBefore>
   __device__ __forceinline__ void gated(const uint4 (&x)[kVectors], const uint4 (&gate)[kVectors],
                                         uint32_t first) const {
     uint4 weight[kVectors];
     load(weight, p.norm.weight == nullptr ? nullptr : p.norm.weight + group * p.weight_step,
          T::kOneWord);
-    float q[kVectors];
+    float q[kVectors], before[kBefore ? kVectors : 1][kPerVector];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      float s[kPerVector];
+      float alone[kPerVector], (&s)[kPerVector] = kBefore ? before[kBefore ? v : 0] : alone;
       T::unpack(x[v], s);
+      if (kBefore && has(v)) {
+        float g[kPerVector];
+        T::unpack(gate[v], g);
+        multiply_by_gate<false>(s, g, p.gate_act, KnownRounding<T, false>());
+      }
       q[v] = vector_sum_of_squares(s);
     }
     const float rstd = rstd_from(q, 0, p.norm.eps);
@@ -120,12 +158,20 @@ class HeldStagesRow {
     char* const y = input(p.norm.y, p.norm.y_upper, first);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
+      if (!has(v)) continue;
       float z[kPerVector], g[kPerVector];
-      T::unpack(x[v], z);
-      T::unpack(gate[v], g);
+      if constexpr (kBefore) {
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i) z[i] = before[v][i];
+      } else {
+        T::unpack(x[v], z);
+      }
       normalize(z, rstd, weight[v], p.norm.weight_offset, kStagesRoundNormalized);
-      if (asks(kStagesGateRounded)) round_to<T>(z);
-      multiply_by_gate(z, g, p.gate_act, KnownRounding<T, false>());
+      if constexpr (!kBefore) {
+        T::unpack(gate[v], g);
+        if (asks(kStagesGateRounded)) round_to<T>(z);
+        multiply_by_gate<false>(z, g, p.gate_act, KnownRounding<T, false>());
+      }
       store(y, v, z);
     }
   }
@@ -140,22 +186,24 @@ class HeldStagesRow {
       T::unpack(x[v], s[v]);
       q[v] = vector_sum_of_squares(s[v]);
     }
-    const float scale = p.sum_scale != nullptr ? ptx::ld_global_f32(p.sum_scale) : 1.0f;
+    const float scale = kCommon || p.sum_scale == nullptr ? 1.0f : ptx::ld_global_f32(p.sum_scale);
     const float branch_rstd = rstd_from(q, 0, p.branch_eps);
     put(p.branch_rstd.row, p.branch_rstd.upper, branch_rstd);
     char* const sum = input(p.norm.residual_out, p.norm.residual_out_upper, 0);
     const bool stores_sum = p.norm.residual_out.data != nullptr;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
+      q[v] = 0.0f;
+      if (!has(v)) continue;
       float r[kPerVector];
       T::unpack(residual[v], r);
       normalize(s[v], branch_rstd, weight[v], p.branch_weight_offset, kStagesBranchRoundNormalized);
       if (asks(kStagesBranchRounded)) round_to<T>(s[v]);
-      add_residual<T>(
-          s[v], r, p.bits, [&](int) { return p.alpha; }, p.sum_scale != nullptr, scale);
+      join(
+          s[v], r, [&](int) { return p.alpha; }, scale);
       if (stores_sum) store(sum, v, s[v]);
       if (asks(kStagesRoundSum)) round_to<T>(s[v]);
-      q[v] = has(v) ? vector_sum_of_squares(s[v]) : 0.0f;
+      q[v] = vector_sum_of_squares(s[v]);
     }
     load(weight, p.norm.weight, T::kOneWord);
     const float rstd = rstd_from(q, 1, p.norm.eps);
@@ -163,6 +211,7 @@ class HeldStagesRow {
     char* const y = input(p.norm.y, p.norm.y_upper, 0);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
+      if (!has(v)) continue;
       normalize(s[v], rstd, weight[v], p.norm.weight_offset, kStagesRoundNormalized);
       store(y, v, s[v]);
     }
@@ -178,38 +227,55 @@ class HeldStagesRow {
     float r[kPerVector], k[kPerVector];
     T::unpack(residual, r);
     T::unpack(factor, k);
-    const bool varies = asks(kStagesFactor);
-    if (varies) make_factor<T>(k, p.bits, StageFunction::kIdentity, p.alpha);
-    add_residual<T>(
-        s, r, p.bits, [&](int i) { return varies ? k[i] : p.alpha; }, false, 1.0f);
+    if constexpr (kCommon) {
+#pragma unroll
+      for (float& factor_of : k) factor_of = __fmul_rn(factor_of, p.alpha);
+      join(
+          s, r, [&](int i) { return k[i]; }, 1.0f);
+    } else {
+      const bool varies = asks(kStagesFactor);
+      if (varies) make_factor<T>(k, p.bits, StageFunction::kIdentity, p.alpha);
+      join(
+          s, r, [&](int i) { return varies ? k[i] : p.alpha; }, 1.0f);
+    }
+  }
+  // The first elements of a row's tensors, as words.
+  struct FirstElements {
+    uint32_t x, residual, factor;
+  };
+  __device__ __forceinline__ FirstElements load_first(const char* residual,
+                                                      const char* factor) const {
+    const auto word = [](const char* from, uint32_t filler) {
+      return from == nullptr ? filler : ptx::ld_global_u16(from);
+    };
+    return {word(input(p.norm.x, p.norm.x_upper, 0), 0), word(residual, T::kMinusZeroWord),
+            word(factor, T::kOneWord)};
   }
   // The row's first value, which LAYER's sums are about, before it is rounded. Other warps than the
-  // first read it from memory.
+  // first compute it from its elements.
   __device__ __forceinline__ float first_value(const float (&s)[kPerVector],
-                                               const char* factor) const {
+                                               const FirstElements& from) const {
     if constexpr (Tile::kOneWarp) {
       return __shfl_sync(~0u, s[0], 0, Tile::kLanes);
     } else {
-      const auto word = [](const char* from) {
-        return from == nullptr ? 0u : ptx::ld_global_u16(from);
-      };
       float first[kPerVector];
-      T::unpack(make_uint4(word(input(p.norm.x, p.norm.x_upper, 0)), 0, 0, 0), first);
-      const char* const residual = p.norm.residual.data == nullptr
-                                       ? nullptr
-                                       : input(p.norm.residual, p.norm.residual_upper, 0);
-      add(first, make_uint4(word(residual), 0, 0, 0), make_uint4(word(factor), 0, 0, 0));
+      T::unpack(make_uint4(from.x, 0, 0, 0), first);
+      add(first, make_uint4(from.residual, 0, 0, 0), make_uint4(from.factor, 0, 0, 0));
       return first[0];
     }
   }
 
   __device__ __forceinline__ void modulated(const uint4 (&x)[kVectors],
-                                            const uint4 (&residual)[kVectors]) const {
+                                            const uint4 (&residual)[kVectors],
+                                            const char* residual_row) const {
     uint4 factor[kVectors], scale[kVectors], shift[kVectors];
     const char* const factor_row = row_of(p.modulators.factor, kStagesFactor);
-    load(factor, factor_row);
+    load(factor, factor_row, T::kOneWord);
     load(scale, row_of(p.modulators.scale, kStagesScale));
-    load(shift, row_of(p.modulators.shift, kStagesShift));
+    load(shift, row_of(p.modulators.shift, kStagesShift), T::kMinusZeroWord);
+    const bool layer = asks(kStagesLayer);
+    FirstElements elements = {};
+    if (!Tile::kOneWarp && layer) elements = load_first(residual_row, factor_row);
     trigger();
     float s[kVectors][kPerVector];
 #pragma unroll
@@ -218,8 +284,7 @@ class HeldStagesRow {
       add(s[v], residual[v], factor[v]);
     }
     // RMS sums about nothing, as x - -0 is x.
-    const bool layer = asks(kStagesLayer);
-    float first[2] = {layer ? first_value(s[0], factor_row) : -0.0f, 0.0f};
+    float first[2] = {layer ? first_value(s[0], elements) : -0.0f, 0.0f};
     if (asks(kStagesRoundSum)) {
       round_to<T>(first);
 #pragma unroll
@@ -251,13 +316,20 @@ class HeldStagesRow {
     char* const y = input(p.norm.y, p.norm.y_upper, 0);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
+      if (!has(v)) continue;
       float k[kPerVector], b[kPerVector];
 #pragma unroll
       for (float& value : s[v]) value = normalized(value, statistics.mean(), rstd, layer, rounding);
       if (asks(kStagesRoundNormalized)) round_to<T>(s[v]);
       T::unpack(scale[v], k);
       T::unpack(shift[v], b);
-      modulate<T>(s[v], k, b, p.bits);
+      if constexpr (kCommon) {
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i)
+          s[v][i] = __fmaf_rn(s[v][i], __fadd_rn(1.0f, k[i]), b[i]);
+      } else {
+        modulate<T>(s[v], k, b, p.bits);
+      }
       store(y, v, s[v]);
     }
   }
@@ -273,15 +345,17 @@ class HeldStagesRow {
 
 template <class Slots>
 __device__ __forceinline__ void run_held_stages(const HeldStagesParams& p) {
-  using Row = HeldStagesRow<Slots>;
   struct Shared {
-    typename Row::Scratch fold;
+    typename HeldStagesRow<Slots, true>::Scratch fold;
   };
   auto& shared = ptx::block_shared<Shared>();
   const Place<typename Slots::Tile> place(blockIdx.x);
   if ((p.norm.bits & (kWaitFirst | kWaitAfterWeights)) != 0) ptx::grid_wait();
-  Row row(p, place, shared.fold);
-  row.run();
+  if (is_common(p)) {
+    HeldStagesRow<Slots, true>(p, place, shared.fold).run();
+  } else {
+    HeldStagesRow<Slots, false>(p, place, shared.fold).run();
+  }
 }
 
 }  // namespace fastnorm::cuda

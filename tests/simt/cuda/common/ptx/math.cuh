@@ -12,15 +12,19 @@ namespace fastnorm::ptx {
 inline float flushed(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? v * 0.0f : v; }
 
 // Added to the significand of what is nearest.
-inline int rsqrt_units = 0;
+inline int rsqrt_units = 0, rcp_units = 0;
+
+inline float with_units(float v, int units) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(v) + static_cast<uint32_t>(units));
+}
 
 inline float rsqrt_approx(float v) {
   const float r = flushed(static_cast<float>(1.0 / std::sqrt(static_cast<double>(flushed(v)))));
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(r) + static_cast<uint32_t>(rsqrt_units));
+  return with_units(r, rsqrt_units);
 }
 
 inline float rcp_approx(float v) {
-  return flushed(static_cast<float>(1.0 / static_cast<double>(flushed(v))));
+  return with_units(flushed(static_cast<float>(1.0 / static_cast<double>(flushed(v)))), rcp_units);
 }
 
 inline float max_nan(float a, float b) {
