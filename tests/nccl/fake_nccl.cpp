@@ -1,10 +1,11 @@
 // Every call is a meeting of all ranks: they tell where their memory is, compute, and part.
 #include "nccl/fake_nccl.h"
 
-#include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -13,9 +14,13 @@
 #include <thread>
 #include <vector>
 
+#include "ref/dtype.h"
+
 namespace {
 
-constexpr int kUint8 = 1, kFloat32 = 7, kBfloat16 = 9;
+namespace ref = fastnorm::ref;
+
+constexpr int kUint8 = 1, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;
 constexpr int kInvalidArgument = 4;
 
 struct Group {
@@ -49,29 +54,34 @@ struct Comm {
 };
 
 size_t bytes_of(int dtype) {
-  return dtype == kUint8 ? 1 : dtype == kFloat32 ? 4 : dtype == kBfloat16 ? 2 : 0;
+  switch (dtype) {
+    case kUint8:
+      return 1;
+    case kFloat16:
+    case kBfloat16:
+      return 2;
+    case kFloat32:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+ref::Type type_of(int dtype) {
+  return dtype == kFloat32   ? ref::Type::kF32
+         : dtype == kFloat16 ? ref::Type::kF16
+                             : ref::Type::kBF16;
 }
 
 float load(int dtype, const std::byte* at) {
   uint32_t bits = 0;
-  if (dtype == kFloat32) {
-    std::memcpy(&bits, at, 4);
-  } else {
-    uint16_t half = 0;
-    std::memcpy(&half, at, 2);
-    bits = static_cast<uint32_t>(half) << 16;
-  }
-  return std::bit_cast<float>(bits);
+  std::memcpy(&bits, at, bytes_of(dtype));  // the low end comes first
+  return ref::decode(type_of(dtype), bits);
 }
 
 void store(int dtype, float value, std::byte* at) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (dtype == kFloat32) {
-    std::memcpy(at, &bits, 4);
-    return;
-  }
-  const auto half = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  std::memcpy(at, &half, 2);
+  const uint32_t bits = ref::encode(type_of(dtype), value);
+  std::memcpy(at, &bits, bytes_of(dtype));
 }
 
 // Whether the call goes on.
@@ -80,6 +90,12 @@ bool begin(Comm& comm, int operation) {
   const bool fails = comm.fails[operation];
   comm.fails[operation] = false;
   return !fails;
+}
+
+// What FAKE_NCCL_FAULT names goes wrong.
+bool is_faulty(const char* fault) {
+  const char* const named = std::getenv("FAKE_NCCL_FAULT");
+  return named != nullptr && std::strcmp(named, fault) == 0;
 }
 
 // Operations between this thread's ncclGroupStart and ncclGroupEnd, by communicator.
@@ -106,15 +122,18 @@ void reduce(Comm& comm, const void* from, void* to, size_t first, size_t count, 
   group.from[static_cast<size_t>(comm.rank)] = static_cast<const std::byte*>(from);
   group.meet();
   const size_t bytes = bytes_of(dtype);
+  const int ranks = is_faulty("sum") ? group.ranks - 1 : group.ranks;
   std::vector<std::byte> sums(count * bytes);
   for (size_t i = 0; i < count; ++i) {
     float sum = load(dtype, group.from[0] + (first + i) * bytes);
-    for (int r = 1; r < group.ranks; ++r)
+    for (int r = 1; r < ranks; ++r)
       sum += load(dtype, group.from[static_cast<size_t>(r)] + (first + i) * bytes);
     store(dtype, sum, sums.data() + i * bytes);
   }
   group.meet();
-  if (count != 0) std::memcpy(to, sums.data(), sums.size());
+  if (count == 0) return;
+  std::memcpy(to, sums.data(), sums.size());
+  if (is_faulty("beyond")) static_cast<std::byte*>(to)[sums.size()] = std::byte{1};
 }
 
 void gather(Comm& comm, const void* from, void* to, size_t bytes) {
@@ -147,6 +166,15 @@ void fake_nccl_fail(void* comm, int operation) {
   static_cast<Comm*>(comm)->fails[operation] = true;
 }
 
+int ncclCommInitAll(void** comms, int ranks, const int*) {
+  while (is_faulty("hang")) std::this_thread::sleep_for(std::chrono::seconds(1));
+  fake_nccl_create(ranks, 0, comms);
+  return 0;
+}
+int ncclCommDestroy(void* comm) {
+  fake_nccl_destroy(&comm, 1);
+  return 0;
+}
 int ncclGetVersion(int* version) {
   *version = 22809;
   return 0;

@@ -1,5 +1,6 @@
 /* A library that has NCCL's name and the few functions that libfastnorm_nccl uses. Ranks are
-   threads of one process, and memory is the host's. */
+   threads of one process, and memory is the host's. FAKE_NCCL_FAULT makes it faulty: "sum" leaves
+   out the last rank, "beyond" writes a byte behind a sum, "hang" makes no communicators. */
 #ifndef TESTS_NCCL_FAKE_NCCL_H_
 #define TESTS_NCCL_FAKE_NCCL_H_
 

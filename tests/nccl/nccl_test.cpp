@@ -13,6 +13,7 @@
 
 #include "fastnorm/fastnorm.h"
 #include "nccl/fake_nccl.h"
+#include "support/nccl_functions.h"
 
 namespace {
 
@@ -27,25 +28,7 @@ Function* fake(const char* name) {
   return reinterpret_cast<Function*>(dlsym(fake_library(), name));
 }
 
-fastnorm_nccl_functions functions() {
-  fastnorm_nccl_functions f = {};
-  f.struct_size = sizeof f;
-  const auto find = [](const char* name, auto* function) {
-    void* const address = dlsym(fake_library(), name);
-    std::memcpy(function, &address, sizeof address);
-  };
-  find("ncclGetVersion", &f.get_version);
-  find("ncclCommCount", &f.comm_count);
-  find("ncclCommUserRank", &f.comm_user_rank);
-  find("ncclCommCuDevice", &f.comm_cu_device);
-  find("ncclAllReduce", &f.all_reduce);
-  find("ncclReduceScatter", &f.reduce_scatter);
-  find("ncclAllGather", &f.all_gather);
-  find("ncclGroupStart", &f.group_start);
-  find("ncclGroupEnd", &f.group_end);
-  find("ncclGetErrorString", &f.get_error_string);
-  return f;
-}
+fastnorm_nccl_functions functions() { return fastnorm::support::nccl_functions_of(fake_library()); }
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
