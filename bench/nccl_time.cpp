@@ -1,7 +1,8 @@
 // Times of calls of libfastnorm_nccl beside NCCL's functions and the norm by hand.
 //
 // A graph of each rank holds many calls. A shorter graph of the same calls goes before: as its last
-// sums need all ranks, they begin the timed one together. A time is that of the slowest rank.
+// sums need all ranks, they begin the timed one together. Before both a GPU is busy until all is
+// queued. A time is that of the slowest rank.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -22,12 +23,37 @@ int calls_of(const Case& c) {
   return static_cast<int>(std::clamp<int64_t>(kBytes / c.tensor_bytes(), 8, 64));
 }
 
+// Keeps the GPUs busy while one thread queues the work of all.
+class Hold {
+ public:
+  explicit Hold(const NcclRanks& ranks) : ranks_(ranks) {
+    for (size_t r = 0; ranks.cuda() && r < ranks.count(); ++r)
+      memory_.push_back(ranks.machine(r).allocate(kBytes));
+  }
+  void enqueue() const {
+    for (size_t r = 0; r < memory_.size(); ++r) {
+      for (int i = 0; i < kFills; ++i) {
+        devmem_check(devmem_fill(ranks_.machine(r).device(), memory_[r].get(), 0, kBytes,
+                                 ranks_.streams()[r]));
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{1} << 30;
+  static constexpr int kFills = 5;
+
+  const NcclRanks& ranks_;
+  std::vector<tool::Block> memory_;
+};
+
 // The calls of all ranks, many times over.
 class Repeated {
  public:
   // `call` enqueues one call of each rank.
-  Repeated(const NcclRanks& ranks, int calls, bool graphs, std::function<void()> call)
-      : ranks_(ranks), calls_(calls), call_(std::move(call)) {
+  Repeated(const NcclRanks& ranks, const Hold& hold, int calls, bool graphs,
+           std::function<void()> call)
+      : ranks_(ranks), hold_(hold), calls_(calls), call_(std::move(call)) {
     if (!ranks.cuda()) return;
     for (size_t r = 0; r < ranks.count(); ++r) {
       devmem* const device = ranks.machine(r).device();
@@ -59,6 +85,7 @@ class Repeated {
       const auto end = std::chrono::steady_clock::now();
       return std::chrono::duration<double, std::micro>(end - begin).count() / calls_;
     }
+    hold_.enqueue();
     enqueue(lead_, lead_calls());
     record(begin_);
     enqueue(timed_, calls_);
@@ -111,6 +138,7 @@ class Repeated {
   }
 
   const NcclRanks& ranks_;
+  const Hold& hold_;
   const int calls_;
   const std::function<void()> call_;
   std::vector<void*> begin_, end_, lead_, timed_;
@@ -123,7 +151,8 @@ class Timer {
         options_(options),
         watch_(watch),
         default_(ranks, nccl_options(FASTNORM_DTYPE_BF16), true),
-        no_peers_(ranks, nccl_options(FASTNORM_DTYPE_BF16, FASTNORM_NCCL_NO_PEERS), true) {
+        no_peers_(ranks, nccl_options(FASTNORM_DTYPE_BF16, FASTNORM_NCCL_NO_PEERS), true),
+        hold_(ranks) {
     default_.require();
     no_peers_.require();
   }
@@ -158,7 +187,8 @@ class Timer {
     const auto make = [&] {
       repeated.clear();
       for (const Way& way : ways)
-        repeated.push_back(std::make_unique<Repeated>(ranks_, calls_of(c), graphs, way.call));
+        repeated.push_back(
+            std::make_unique<Repeated>(ranks_, hold_, calls_of(c), graphs, way.call));
     };
     try {
       make();
@@ -262,6 +292,7 @@ class Timer {
   const NcclTimeOptions& options_;
   Watch& watch_;
   const NcclHandles default_, no_peers_;
+  const Hold hold_;
 };
 
 }  // namespace
