@@ -28,14 +28,21 @@ bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t 
   return bits % kVectorBytes == 0;
 }
 
+// True if the held forms have the call's gate.
+bool has_held_gate(const NormBackwardDesc& d) {
+  const bool has_function =
+      d.gate.act == FASTNORM_ACTIVATION_SILU || d.gate.act == FASTNORM_ACTIVATION_SIGMOID;
+  return has_function && !d.gate.before && !d.gate.bias && !d.dresidual_in;
+}
+
 // True if registers can hold the rows: aligned, of one dtype. kPersistent and kFew need that.
 bool is_held(const NormBackwardDesc& d) {
-  if (!d.dx || d.gate.present || d.branch.present || d.dresidual || d.dy_element_bytes == 0 ||
-      d.shared_rows == 0)
+  if (!d.dx || d.branch.present || d.dresidual || d.dy_element_bytes == 0 || d.shared_rows == 0)
     return false;
+  if (d.gate.present && !has_held_gate(d)) return false;
   if (d.dbias && d.kind != FASTNORM_NORM_LAYER) return false;
   if (d.n * dtype_bytes(d.dtype) % kVectorBytes != 0 || d.groups > kMostGroupBlocks) return false;
-  for (const RowTensor* t : {&d.x, &d.dy, &d.dx, &d.dresidual_in}) {
+  for (const RowTensor* t : {&d.x, &d.dy, &d.dx, &d.dresidual_in, &d.gate.gate, &d.gate.dgate}) {
     if (!*t) continue;
     if (t->dtype != d.dtype || !is_multiple(t->data, t->stride_bytes, d.outer_rank)) return false;
   }
@@ -62,7 +69,7 @@ int32_t find_form(std::span<const NormBackwardEntry> table, BackwardForm form, D
 int32_t shared_bytes_of(const NormBackwardVariant& v) {
   if (v.form != BackwardForm::kPersistent) return 0;
   const int64_t vectors = int64_t{v.block_threads()} * v.vectors * kVectorBytes;
-  const int64_t ring = v.has_ring() ? v.stages * v.unroll * (v.residual ? 3 : 2) * vectors : 0;
+  const int64_t ring = v.has_ring() ? v.stages * v.unroll * (v.residual || v.gate ? 3 : 2) * vectors : 0;
   const int64_t sums = v.lanes > 1 ? vectors / dtype_bytes(v.dtype) * int64_t{sizeof(float)} : 0;
   return static_cast<int32_t>(std::max(ring, sums));
 }
@@ -134,7 +141,7 @@ class Planner {
     if (v.stat != stat_of(d_)) return false;
     if (v.writes_rows()) return v.form == rows_form() && !d_.branch.present;
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
-    if (v.residual != static_cast<bool>(d_.dresidual_in) ||
+    if (v.residual != static_cast<bool>(d_.dresidual_in) || v.gate != has_gate() ||
         !holds_rows(v, d_.n, d_.shared_rows, d_.has_sums())) {
       return false;
     }
@@ -254,16 +261,17 @@ class Planner {
     return has_gate() ? BackwardForm::kGatedRows : BackwardForm::kRows;
   }
   NormBackwardKind kind_of(BackwardJob job) const {
-    return {job, d_.x.dtype, stat_of(d_), static_cast<bool>(d_.dresidual_in)};
+    return {job, d_.x.dtype, stat_of(d_), static_cast<bool>(d_.dresidual_in),
+            has_gate() && job != BackwardJob::kAny};
   }
   int64_t counted_rows() const { return std::max<int64_t>(d_.shared_rows, 1); }
   NormBackwardDecision find(BackwardJob job) const {
     return find_norm_backward_choice(*facts_.arch->backward_choices, kind_of(job), d_.n,
                                      counted_rows());
   }
-  // `fastnorm tune` times no call with a gate.
+  // A tuning file's lines for general kernels are not for those with a gate.
   NormBackwardDecision find_tuned(BackwardJob job) const {
-    if (tuning_ == nullptr || has_gate()) return {};
+    if (tuning_ == nullptr || (has_gate() && job == BackwardJob::kAny)) return {};
     const NormBackwardKind kind = kind_of(job);
     return {text_of(kind), tuning_->find(kind, d_.n, counted_rows())};
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/norm_backward_rows.h"
+
 namespace fastnorm::check {
 namespace {
 
@@ -201,6 +203,40 @@ void add_many_rows(bool reduced, std::vector<NormBackwardCase>* cases) {
   }
 }
 
+// Gates of aligned rows, which held kernels serve. There are more rows than a step of theirs takes.
+void add_held_gates(bool reduced, std::vector<NormBackwardCase>* cases) {
+  const auto add = [&](int64_t rows, int64_t n, ref::Activation act, bool grouped) {
+    NormBackwardCase c;
+    c.n = n;
+    c.heads = grouped ? 3 : 1;
+    c.batch = rows;
+    c.grouped = grouped;
+    c.share = grouped && n % 128 == 0 ? Share::kByHead : Share::kAll;
+    c.dtype = c.x = c.dy = c.weight = c.dx = c.gate = c.dgate = Type::kBF16;
+    c.has_gate = c.has_dgate = true;
+    c.gate_act = act;
+    c.seed = cases->size();
+    const bool other = cases->size() % 2 != 0;
+    c.rounding = other ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
+    c.gate_from_rounded = other;
+    c.has_statistics = !grouped;
+    c.gate_in_place = other ? GateInPlace::kGate : GateInPlace::kNothing;
+    c.in_place = grouped ? InPlace::kDy : InPlace::kNothing;
+    cases->push_back(c);
+  };
+  for (const auto act : {ref::Activation::kSilu, ref::Activation::kSigmoid}) {
+    for (const int64_t n : {8, 64, 96, 128, 256, 512, 776, 1024, 2048, 4096, 5120, 8192}) {
+      // All lanes of all blocks of the row order, and some twice.
+      const NormBackwardRows order = norm_backward_rows(1 << 20, n);
+      const int64_t rows = order.step() * 9 / 8 / (reduced ? 8 : 1) + 1;
+      add(rows, n, act, false), add(rows / 3 + 1, n, act, true);
+    }
+    // Every value of the gate, and the tile for more rows.
+    add(reduced ? 1024 : 16500, 128, act, false);
+    cases->back().gate_pattern = ref::Pattern::kRandomBits;
+  }
+}
+
 void add_empty(std::vector<NormBackwardCase>* cases) {
   for (const bool accumulate : {false, true}) {
     for (const Share share : {Share::kAll, Share::kByHead}) {
@@ -300,6 +336,7 @@ std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options&
   std::vector<NormBackwardCase> cases;
   add_empty(&cases);
   add_many_rows(options.reduced, &cases);
+  add_held_gates(options.reduced, &cases);
   ref::Random random(20261127);
   const int count = options.reduced ? 300 : 1500;
   const int64_t most_elements = options.reduced ? 1 << 13 : 1 << 15;

@@ -399,8 +399,10 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
           n == longest || type == Type::kF32 ? ref::Rounding::kOnce : ref::Rounding::kNormalized;
       s.accumulate = n != longest;
       s.flags = FASTNORM_NORM_BACKWARD_PDL_WAIT;
-      s.gate = s.dgate = v.form == BackwardForm::kGatedRows;
-      s.act = ref::Activation::kSilu, s.bias = n == longest;
+      s.gate = s.dgate = v.gate || v.form == BackwardForm::kGatedRows;
+      s.act = n == longest ? ref::Activation::kSilu : ref::Activation::kSigmoid;
+      s.bias = general && n == longest, s.from_rounded = s.gate && n != longest;
+      s.gate_pattern = v.gate && n == longest ? Pattern::kOutlier : Pattern::kNormal;
       s.gate_type = s.dgate_type = s.bias_type = type;
       Call call(s);
       const std::string ran = call.run(static_cast<int32_t>(i), simt::Order::kShuffled);
@@ -431,6 +433,33 @@ TEST(SimtNormBackward, FormsAgreeOnManyRows) {
       }
       EXPECT_GE(forms, 3) << call.text();
       EXPECT_NE(call.run(-1, simt::Order::kForward), "");
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// The same with a gate, which its gradient replaces, as dx replaces dy or x.
+TEST(SimtNormBackward, GatedFormsAgreeOnManyRows) {
+  const auto table = cuda::norm_backward_table(cuda::kSm90);
+  for (const auto& [rows, n] : {std::pair<int64_t, int64_t>{9000, 16},
+                                {9000, 64},
+                                {4500, 128},
+                                {1100, 512},
+                                {300, 2048},
+                                {150, 4096}}) {
+    for (const auto act : {ref::Activation::kSilu, ref::Activation::kSigmoid}) {
+      Shape s = plain(Type::kBF16, rows, n);
+      s.gate = s.dgate = s.dgate_over_gate = true, s.act = act;
+      s.in_place = act == ref::Activation::kSilu ? 1 : 2;
+      s.offset = 1;
+      s.gate_pattern = act == ref::Activation::kSilu ? Pattern::kOutlier : Pattern::kRandomBits;
+      Call call(s);
+      int forms = 0;
+      for (size_t i = 0; i < table.size(); ++i) {
+        if (call.run(static_cast<int32_t>(i), simt::Order::kBackward) != "") ++forms;
+      }
+      EXPECT_GE(forms, 3) << call.text();
+      EXPECT_NE(call.run(-1, simt::Order::kForward).find("gated persistent"), std::string::npos);
       if (testing::Test::HasFailure()) return;
     }
   }
@@ -534,11 +563,53 @@ TEST(SimtNormBackward, Gates) {
     if (random.one_in(4)) s.gate_pattern = static_cast<Pattern>(random.below(ref::kPatterns));
     Call call(s);
     const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
-    EXPECT_NE(ran.find(s.dx || s.dgate ? "gated rows" : "gated columns"), std::string::npos) << ran;
+    if (ran.find("gated persistent") != std::string::npos) {
+      EXPECT_TRUE(s.dx && !s.before && s.type == Type::kBF16 && !s.layer) << ran;
+    } else {
+      EXPECT_NE(ran.find(s.dx || s.dgate ? "gated rows" : "gated columns"), std::string::npos)
+          << ran;
+    }
     before += s.before ? 1 : 0;
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(before, 100);
+}
+
+// Gates that held forms serve, at random: roundings, groups, strides, gradients that replace inputs.
+TEST(SimtNormBackward, HeldGates) {
+  ref::Random random(20261129);
+  int held = 0;
+  constexpr int kCalls = 400;
+  for (int i = 0; i < kCalls; ++i) {
+    constexpr int64_t kLengths[] = {8, 24, 64, 72, 128, 136, 256, 320, 512, 640, 1024, 1536};
+    Shape s = plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 300 : 20),
+                    random.of(kLengths));
+    if (random.one_in(4)) s.shared[1] = 2 + random.below(3);
+    if (random.one_in(3)) s.groups = 2 + random.below(3);
+    s.gate = true, s.dgate = !random.one_in(5);
+    s.act = random.one_in(2) ? ref::Activation::kSilu : ref::Activation::kSigmoid;
+    s.from_rounded = random.one_in(3);
+    s.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
+    if (random.one_in(3)) s.offset = 1;
+    s.weight = !random.one_in(5), s.dweight = s.weight && !random.one_in(4);
+    if (random.one_in(3)) s.weight_type = Type::kF32;
+    s.dweight_type = random.one_in(2) ? s.weight_type : Type::kF32;
+    s.recompute = s.dweight && random.one_in(3), s.accumulate = random.one_in(3);
+    if (random.one_in(4)) s.pad = 8 * (1 + random.below(3));
+    if (random.one_in(8)) s.misalign = 1 + random.below(7);
+    if (random.one_in(3)) s.in_place = 1 + static_cast<int>(random.below(2));
+    s.dgate_over_gate = s.dgate && random.one_in(3);
+    if (random.one_in(4)) s.pattern = static_cast<Pattern>(random.below(ref::kPatterns));
+    if (random.one_in(2)) s.gate_pattern = static_cast<Pattern>(random.below(ref::kPatterns));
+    s.flags = static_cast<uint32_t>(random.below(4));
+    Call call(s);
+    const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
+    const bool is_held = ran.find("gated persistent") != std::string::npos;
+    EXPECT_EQ(is_held, s.misalign == 0) << ran;
+    held += is_held ? 1 : 0;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(held, kCalls / 2);
 }
 
 // The longest rows that a cluster holds, with a second row for some of its blocks.

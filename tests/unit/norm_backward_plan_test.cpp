@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 #include <string>
 
@@ -40,6 +41,8 @@ NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) 
   };
   rows_at(d.x, v.dtype, n), rows_at(d.dy, v.dtype, n), rows_at(d.dx, v.dtype, n);
   if (v.residual) rows_at(d.dresidual_in, v.dtype, n);
+  d.gate.present = v.gate, d.gate.act = FASTNORM_ACTIVATION_SILU;
+  if (v.gate) rows_at(d.gate.gate, v.dtype, n), rows_at(d.gate.dgate, v.dtype, n);
   rows_at(d.rstd, Dtype::kF32, 1);
   if (v.stat == Stat::kLayer) rows_at(d.mean, Dtype::kF32, 1);
   d.weight.data = d.dweight.data = reinterpret_cast<std::byte*>(address);
@@ -49,9 +52,18 @@ NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) 
 
 TEST(NormBackwardPlan, KernelsAreFewEnough) {
   for (const ArchSpec* arch : cuda::kArchs) {
-    const size_t count = cuda::norm_backward_table(*arch).size();
-    EXPECT_LE(count, arch == &cuda::kSm90 ? 260u : 60u) << arch->name;
-    EXPECT_GT(count, 0u) << arch->name;
+    unsigned plain = 0, of_stages = 0;
+    for (const NormBackwardEntry& entry : cuda::norm_backward_table(*arch)) {
+      const NormBackwardVariant& v = entry.variant;
+      const bool has_gate = v.gate || v.form == BackwardForm::kGatedColumns ||
+                            v.form == BackwardForm::kGatedRows;
+      const bool has_branch =
+          v.form == BackwardForm::kBranchColumns || v.form == BackwardForm::kBranchRows;
+      ++(has_gate || has_branch ? of_stages : plain);
+    }
+    EXPECT_LE(plain, arch == &cuda::kSm90 ? 240u : 36u) << arch->name;
+    EXPECT_LE(of_stages, arch == &cuda::kSm90 ? 60u : 24u) << arch->name;
+    EXPECT_GT(plain, 0u) << arch->name;
   }
 }
 
@@ -95,12 +107,13 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
         list.job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew;
     for (const NormBackwardChoice& line : list.lines) {
       ++lines;
-      for (int number = 0; number < 12; ++number) {
+      for (int number = 0; number < 18; ++number) {
         NormBackwardVariant v;
         v.dtype = static_cast<Dtype>(number % 3);
-        v.stat = static_cast<Stat>(number / 3 % 2), v.residual = number / 6 != 0;
+        v.stat = static_cast<Stat>(number / 3 % 2), v.residual = number / 6 == 1;
+        v.gate = number / 6 == 2;
         if (!list.dtypes.has(v.dtype) || !(v.stat == Stat::kRms ? list.rms : list.layer) ||
-            !(v.residual ? list.add : list.plain)) {
+            !(v.gate ? list.gated : v.residual ? list.add : list.plain)) {
           continue;
         }
         for (const int64_t rows :
@@ -132,7 +145,8 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
   }
 }
 
-// Calls with a gate run on their own general kernels, aligned or not, on every architecture.
+// Calls with a gate that the held forms do not have run on their own general kernels, aligned or
+// not, on every architecture.
 TEST(NormBackwardPlan, GatesHaveTheirForms) {
   for (const ArchSpec* arch : cuda::kArchs) {
     for (int number = 0; number < 6; ++number) {
@@ -175,6 +189,78 @@ TEST(NormBackwardPlan, GatesHaveTheirForms) {
       }
     }
   }
+}
+
+// What a gate needs for a held form. Other calls, and other architectures, take the general form.
+TEST(NormBackwardPlan, HeldGates) {
+  using D = NormBackwardDesc;
+  const auto bytes = [](uintptr_t address) { return reinterpret_cast<std::byte*>(address); };
+  const struct {
+    const char* what;
+    std::function<void(D&)> change;
+    bool held;
+  } cases[] = {
+      {"silu", [](D&) {}, true},
+      {"sigmoid", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_SIGMOID; }, true},
+      {"rounding", [](D& d) { d.rounding = FASTNORM_ROUND_EVERY_STEP; }, true},
+      {"no dgate", [](D& d) { d.gate.dgate = {}; }, true},
+      {"dgate over gate", [](D& d) { d.gate.dgate = d.gate.gate; }, true},
+      {"dx over dy", [](D& d) { d.dx = d.dy, d.in_place = true; }, true},
+      {"no weight", [](D& d) { d.weight = d.dweight = {}; }, true},
+      {"f32 weight", [](D& d) { d.weight.dtype = Dtype::kF32; }, true},
+      {"identity", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_IDENTITY; }, false},
+      {"tanh", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_TANH; }, false},
+      {"before the norm", [](D& d) { d.gate.before = true; }, false},
+      {"bias", [](D& d) { d.gate.bias = d.weight; }, false},
+      {"dresidual_in", [](D& d) { d.dresidual_in = d.dy; }, false},
+      {"dresidual", [](D& d) { d.dresidual = d.dy; }, false},
+      {"no dx", [](D& d) { d.dx = {}; }, false},
+      {"f32 gate", [](D& d) { d.gate.gate.dtype = Dtype::kF32; }, false},
+      {"f32 dgate", [](D& d) { d.gate.dgate.dtype = Dtype::kF32; }, false},
+      {"misaligned gate", [&](D& d) { d.gate.gate.data = bytes((uintptr_t{1} << 40) + 2); }, false},
+      {"misaligned dgate", [](D& d) { d.gate.dgate.stride_bytes[0] += 2; }, false},
+      {"layer", [](D& d) { d.kind = FASTNORM_NORM_LAYER, d.mean = d.rstd; }, false},
+      {"one element of dy", [](D& d) { d.dy_element_bytes = 0; }, false},
+  };
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const auto table = cuda::norm_backward_table(*arch);
+    for (const auto& c : cases) {
+      for (const int64_t n : {int64_t{128}, int64_t{4096}}) {
+        NormBackwardVariant v;
+        v.dtype = Dtype::kBF16, v.gate = true;
+        D d = call_of(v, 4096, n);
+        c.change(d);
+        NormBackwardPlan plan;
+        Error error;
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK)
+            << c.what << " " << error.text;
+        const bool held = plan.entry->variant.form == BackwardForm::kPersistent;
+        EXPECT_EQ(held, c.held && arch == &cuda::kSm90) << c.what << " on " << arch->name;
+        EXPECT_EQ(plan.entry->variant.gate, held) << c.what;
+        if (held) {
+          EXPECT_STREQ(plan.kind, "KIND(many, bf16, rms, gated)");
+          EXPECT_EQ(plan.launches, d.dweight ? 2 : 1) << c.what;
+        }
+      }
+    }
+  }
+}
+
+// Without the statistics a general kernel with a gate computes them first.
+TEST(NormBackwardPlan, HeldGatesWithoutStatistics) {
+  const auto table = cuda::norm_backward_table(cuda::kSm90);
+  NormBackwardVariant v;
+  v.dtype = Dtype::kBF16, v.gate = true;
+  NormBackwardDesc d = call_of(v, 4096, 128);
+  d.rstd = {};
+  NormBackwardPlan plan;
+  Error error;
+  ASSERT_EQ(plan_norm_backward(d, facts_of(cuda::kSm90), table, &plan, error), FASTNORM_OK);
+  ASSERT_EQ(plan.launches, 3);
+  EXPECT_EQ(table[static_cast<size_t>(plan.steps[0].index)].variant.form, BackwardForm::kGatedRows);
+  EXPECT_NE(plan.steps[0].bits & kBackwardStatisticsOnly, 0u);
+  EXPECT_EQ(table[static_cast<size_t>(plan.steps[1].index)].variant.form,
+            BackwardForm::kPersistent);
 }
 
 // A call with a branch keeps statistics and c1, c2 where sums need them, on every architecture.

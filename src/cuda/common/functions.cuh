@@ -16,20 +16,33 @@ __device__ __forceinline__ float exponent_from_bits(float v) {
   return __uint_as_float(__float_as_uint(v) << 23);
 }
 
-// x in [-110, 90], or NaN.
-__device__ __forceinline__ Power power_of_e(float x) {
-  constexpr float kUnits = 0x1.8p23f, kBiased = 0x1.8p23f + 127.0f;
-  const float n = __fsub_rn(__fmaf_rn(x, 0x1.715476p+0f, kUnits), kUnits);
+// exp(x) / 2^n for n = x / ln(2), rounded.
+__device__ __forceinline__ float significand_of_power(float x, float n) {
   const float r = __fmaf_rn(n, 0x1.05c610p-29f, __fmaf_rn(n, -0x1.62e430p-1f, x));
   float p = __fmaf_rn(0x1.6a23cep-10f, r, 0x1.123a20p-7f);
   p = __fmaf_rn(p, r, 0x1.5558f2p-5f);
   p = __fmaf_rn(p, r, 0x1.555492p-3f);
   p = __fmaf_rn(p, r, 0x1.fffffcp-2f);
   p = __fmaf_rn(p, r, 1.0f);
-  p = __fmaf_rn(p, r, 1.0f);
+  return __fmaf_rn(p, r, 1.0f);
+}
+
+// x in [-110, 90], or NaN.
+__device__ __forceinline__ Power power_of_e(float x) {
+  constexpr float kUnits = 0x1.8p23f, kBiased = 0x1.8p23f + 127.0f;
+  const float n = __fsub_rn(__fmaf_rn(x, 0x1.715476p+0f, kUnits), kUnits);
+  const float p = significand_of_power(x, n);
   const float half = __fmaf_rn(n, 0.5f, kBiased);
   const float rest = __fadd_rn(__fsub_rn(n, __fsub_rn(half, kBiased)), kBiased);
   return {p, exponent_from_bits(half), exponent_from_bits(rest)};
+}
+
+// exp(x) for x in [-80, 80], where one product with 2^n is exact: n is added to the exponent.
+__device__ __forceinline__ float small_power_of_e(float x) {
+  constexpr float kUnits = 0x1.8p23f;
+  const float from_units = __fmaf_rn(x, 0x1.715476p+0f, kUnits);
+  const float p = significand_of_power(x, __fsub_rn(from_units, kUnits));
+  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(from_units) << 23));
 }
 
 // NaN stays NaN.

@@ -29,7 +29,8 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     float d[kPerVector];
-    make_factors<S>(x[v], e[v], d, raw.x[v], raw.dy[v], gain[v], statistics);
+    make_factors<S>(x[v], e[v], d, raw.x[v], raw.dy[v], raw.third[S::kThird ? v : 0], gain[v],
+                    statistics, p, [](const uint4&) {});
     vector_sums<S>(sums, v, x[v], e[v], place.has(v));
   }
 #pragma unroll
@@ -40,7 +41,7 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const uint4 result =
-        gradient_vector<S>(x[v], e[v], raw.add[S::kResidual ? v : 0], q, statistics.rstd);
+        gradient_vector<S>(x[v], e[v], raw.third[S::kThird ? v : 0], q, statistics.rstd);
     if (live && place.has(v)) ptx::st_global_v4(from.dx + from.step(v), result);
   }
 }
@@ -145,6 +146,7 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
 
 template <class S>
 __device__ __forceinline__ void gradient_at_once(const NormBackwardParams& p) {
+  static_assert(!S::kGate);
   constexpr uint32_t kColumns = S::kV.column_vectors;
   const bool has_sums = p.dweight.data != nullptr || p.dbias.data != nullptr;
   const uint32_t column_blocks =

@@ -2,6 +2,7 @@
 // of a step.
 #pragma once
 
+#include "cuda/common/activation.cuh"
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/common/ptx/shared.cuh"
 #include "cuda/norm_backward/arithmetic.cuh"
@@ -22,8 +23,10 @@ struct BackwardSlots {
   static constexpr bool kOneWarp = kV.is_one_warp(), kCluster = kV.is_cluster();
   static constexpr int kWarps = kOneWarp ? 1 : kThreads / 32;  // of a row in its block
   static constexpr int kStride = kThreads * kBlocks;  // vectors of a thread lie so far apart
-  static constexpr bool kResidual = kV.residual;
+  static constexpr bool kResidual = kV.residual, kGate = kV.gate;
+  static constexpr bool kThird = kResidual || kGate;  // a row of a third tensor is read
   static_assert(kLanes == 1 || !kCluster);
+  static_assert(!kResidual || !kGate);
 };
 
 // Where a thread is among those of its row.
@@ -146,10 +149,10 @@ __device__ __forceinline__ void fold_step_of_rows(float (&q)[kValues],
   }
 }
 
-// This thread's vectors of a row as they were loaded.
+// This thread's vectors of a row as they were loaded. `third` is dresidual_in or the gate.
 template <class S>
 struct RawRow {
-  uint4 x[S::kVectors], dy[S::kVectors], add[S::kResidual ? S::kVectors : 1];
+  uint4 x[S::kVectors], dy[S::kVectors], third[S::kThird ? S::kVectors : 1];
 };
 
 // Addresses of the vector at `offset` bytes of a row, and of the row's statistics. Rows of narrow
@@ -160,7 +163,8 @@ struct RowAddresses {
                                           int64_t offset) {
     const auto set_all = [&](auto address) {
       x = address(p.x) + offset, dy = address(p.dy) + offset, dx = address(p.dx) + offset;
-      if constexpr (S::kResidual) add = address(p.dresidual_in) + offset;
+      if constexpr (S::kResidual) third = address(p.dresidual_in) + offset;
+      if constexpr (S::kGate) third = address(p.gate) + offset, dgate = address(p.dgate) + offset;
       rstd = address(p.rstd);
       if constexpr (S::kStat == Stat::kLayer) mean = address(p.mean);
     };
@@ -175,8 +179,8 @@ struct RowAddresses {
   }
   static constexpr int step(int v) { return v * S::kStride * kVectorBytes; }
 
-  const char *x, *dy, *add, *rstd, *mean;
-  char* dx;
+  const char *x, *dy, *third, *rstd, *mean;
+  char *dx, *dgate;
 };
 
 template <class S>
@@ -192,7 +196,7 @@ __device__ __forceinline__ void clear_raw(RawRow<S>& raw) {
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
     raw.x[v] = raw.dy[v] = zero;
-    if constexpr (S::kResidual) raw.add[v] = zero;
+    if constexpr (S::kThird) raw.third[v] = zero;
   }
 }
 
@@ -206,24 +210,59 @@ __device__ __forceinline__ void load_raw(RawRow<S>& raw, const RowAddresses<S>& 
     const bool wanted = live && place.has(v);
     ptx::ld_global_v4_if(raw.x[v], from.x + from.step(v), wanted);
     ptx::ld_global_v4_if(raw.dy[v], from.dy + from.step(v), wanted);
-    if constexpr (S::kResidual) ptx::ld_global_v4_if(raw.add[v], from.add + from.step(v), wanted);
+    if constexpr (S::kThird)
+      ptx::ld_global_v4_if(raw.third[v], from.third + from.step(v), wanted);
   }
 }
 
-// Normalised values and dy * gain of one vector. d is dy.
+// Multiplies d, which is dy, by the gate's function. dgate of the vector, as it is stored. The gate
+// comes after the norm.
 template <class S>
+__device__ __forceinline__ uint4 apply_gate(float (&d)[S::kPerVector],
+                                            const float (&x)[S::kPerVector], const uint4& gate_raw,
+                                            const float (&gain)[S::kPerVector],
+                                            const NormBackwardParams& p) {
+  using T = typename S::T;
+  float factor[S::kPerVector], slope[S::kPerVector], z[S::kPerVector];
+  T::unpack(gate_raw, factor);
+  if (p.gate_act == StageFunction::kSilu) {
+    activate_with_slope<true>(factor, slope);
+  } else {
+    activate_with_slope<false>(factor, slope);
+  }
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) z[i] = x[i];
+  constexpr uint32_t kRounds = kBackwardRoundNormalized | kBackwardRoundGain | kBackwardRoundResult;
+  if (__builtin_expect((p.bits & kRounds) == 0, 1)) {
+    multiply(z, gain);
+  } else {
+    if ((p.bits & kBackwardRoundGain) != 0) round_to<T>(factor);
+    if ((p.bits & kBackwardRoundNormalized) != 0) round_to<T>(z);
+    multiply(z, gain);
+    if ((p.bits & kBackwardRoundResult) != 0) round_to<T>(z);
+  }
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) z[i] = __fmul_rn(__fmul_rn(d[i], z[i]), slope[i]);
+  multiply(d, factor);
+  return T::pack(z);
+}
+
+// Normalised values x, and e = d * gain, of one vector. d is dy, times the gate's function where
+// there is a gate, whose gradient then goes to put(dgate).
+template <class S, typename Put>
 __device__ __forceinline__ void make_factors(float (&x)[S::kPerVector], float (&e)[S::kPerVector],
                                              float (&d)[S::kPerVector], const uint4& x_raw,
-                                             const uint4& dy_raw,
+                                             const uint4& dy_raw, const uint4& third_raw,
                                              const float (&gain)[S::kPerVector],
-                                             const Statistics& statistics) {
+                                             const Statistics& statistics,
+                                             const NormBackwardParams& p, Put put) {
   S::T::unpack(x_raw, x);
   S::T::unpack(dy_raw, d);
 #pragma unroll
-  for (int i = 0; i < S::kPerVector; ++i) {
-    x[i] = normalized<S::kStat>(x[i], statistics);
-    e[i] = __fmul_rn(d[i], gain[i]);
-  }
+  for (float& value : x) value = normalized<S::kStat>(value, statistics);
+  if constexpr (S::kGate) put(apply_gate<S>(d, x, third_raw, gain, p));
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) e[i] = __fmul_rn(d[i], gain[i]);
 }
 
 // A vector's share of a row's sums. A missing vector's is +0, whatever the statistics are.

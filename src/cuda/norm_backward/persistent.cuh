@@ -1,9 +1,9 @@
 // Many aligned rows: a block (or cluster) is one block of the row order, and goes over its rows.
 //
 // Registers: the sums of this thread's columns, its gains (weight + offset), and the current rows'
-// xhat and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
+// xhat and dy * gain. dgate is stored before a row's sums are folded: it needs none. Meanwhile the next rows are loaded into registers, or into a ring in shared
 // memory. A thread reads from the ring only what it copied itself, so no barrier is needed.
-// Bytes: x, dy and dresidual_in once, dx once. The sums of each block once; fold.cuh reads them.
+// Bytes: x, dy, and dresidual_in or the gate once, dx and dgate once. The sums of each block once; fold.cuh reads them.
 #pragma once
 
 #include "cuda/norm_backward/general.cuh"
@@ -14,7 +14,7 @@ namespace fastnorm::cuda {
 // A ring of rows in shared memory: [stage][row of a lane][tensor][vector][thread].
 template <class S>
 struct RowRing {
-  static constexpr int kStages = S::kV.stages, kTensors = S::kResidual ? 3 : 2;
+  static constexpr int kStages = S::kV.stages, kTensors = S::kThird ? 3 : 2;
   static constexpr int kVectorStep = S::kBlockThreads * kVectorBytes;
 
   __device__ __forceinline__ RowRing() : data(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
@@ -30,8 +30,8 @@ struct RowRing {
       const bool wanted = live && place.has(v);
       ptx::copy_async_past_l1_if(slot(stage, row, 0, v), from.x + from.step(v), wanted);
       ptx::copy_async_past_l1_if(slot(stage, row, 1, v), from.dy + from.step(v), wanted);
-      if constexpr (S::kResidual)
-        ptx::copy_async_past_l1_if(slot(stage, row, 2, v), from.add + from.step(v), wanted);
+      if constexpr (S::kThird)
+        ptx::copy_async_past_l1_if(slot(stage, row, 2, v), from.third + from.step(v), wanted);
     }
   }
   __device__ __forceinline__ uint4 take(int stage, int row, int tensor, int v, bool there) const {
@@ -88,7 +88,9 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   constexpr int kVectors = S::kVectors, kPerVector = S::kPerVector, kUnroll = S::kUnroll;
   constexpr int kStages = S::kV.stages, kValues = S::kSums * kUnroll;
   constexpr bool kRing = S::kV.has_ring(), kAhead = kStages == 1, kRereads = S::kV.rereads;
+  constexpr int kVectorStep = S::kStride * kVectorBytes;  // from a vector of a thread to its next
   static_assert(kRing || !kRereads);
+  static_assert(!S::kGate || !kRereads);
   auto& scratch = ptx::block_shared<StepScratch<S, kValues, 2>>();
   begin_steps(scratch);
   const LanePlace<S> place(p);
@@ -187,7 +189,13 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       take_gain(g, v);
       const uint4 x_raw = kRing ? ring.take(stage, u, 0, v, there) : raw[u].x[v],
                   dy_raw = kRing ? ring.take(stage, u, 1, v, there) : raw[u].dy[v];
-      make_factors<S>(x_of, e_of, d, x_raw, dy_raw, g, now[u]);
+      uint4 gate_raw = make_uint4(0, 0, 0, 0);
+      if constexpr (S::kGate) gate_raw = kRing ? ring.take(stage, u, 2, v, there) : raw[u].third[v];
+      make_factors<S>(x_of, e_of, d, x_raw, dy_raw, gate_raw, g, now[u], p,
+                      [&](const uint4& dgate) {
+                        if (there && p.dgate.data != nullptr)
+                          ptx::st_global_v4(addresses(row_of(step, u)).dgate + v * kVectorStep, dgate);
+                      });
     };
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -200,7 +208,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
         float(&e_of)[kPerVector] = e[kRereads ? 0 : u][kRereads ? 0 : v];
         factors(x_of, e_of, d, u, v, live && place.has(v));
         if constexpr (kRing && S::kResidual && !kRereads)
-          raw[u].add[v] = ring.take(stage, u, 2, v, live && place.has(v));
+          raw[u].third[v] = ring.take(stage, u, 2, v, live && place.has(v));
         if (!kRereads && live) add_row<S>(dweight[v], dbias[S::kSums > 1 ? v : 0], d, x_of, p);
         vector_sums<S>(sums, v, x_of, e_of, place.has(v));
       }
@@ -227,12 +235,12 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
           if (live) add_row<S>(dweight[v], dbias[S::kSums > 1 ? v : 0], d, x[0][0], p);
           if constexpr (S::kResidual) add = ring.take(stage, u, 2, v, there);
         } else if constexpr (S::kResidual) {
-          add = raw[u].add[v];
+          add = raw[u].third[v];
         }
         const uint4 result =
             gradient_vector<S>(x[kRereads ? 0 : u][kRereads ? 0 : v],
                                e[kRereads ? 0 : u][kRereads ? 0 : v], add, c, now[u].rstd);
-        if (there) ptx::st_global_v4(to + v * S::kStride * kVectorBytes, result);
+        if (there) ptx::st_global_v4(to + v * kVectorStep, result);
       }
     }
     if constexpr (kAhead) {
