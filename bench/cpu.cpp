@@ -266,12 +266,11 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
   r.us = median(ours);
   r.spread = spread(ours);
   r.ceiling_us = median(ceiling);
-  r.ceiling = c.heads() ? "rows in place"
-              : c.backward() || c.gated()
-                  ? joined(c) + (cold ? " non-temporal" : " in cache")
-              : c.shrink() != 1 ? (cold ? "non-temporal, narrow" : "narrow, in cache")
-              : cold            ? "non-temporal copy"
-                                : "memcpy in cache";
+  r.ceiling = c.heads()                   ? "rows in place"
+              : c.backward() || c.gated() ? joined(c) + (cold ? " non-temporal" : " in cache")
+              : c.shrink() != 1           ? (cold ? "non-temporal, narrow" : "narrow, in cache")
+              : cold                      ? "non-temporal copy"
+                                          : "memcpy in cache";
   r.kernel = info.kernel;
   r.more["threads"] = options.threads;
   r.more["cold"] = cold;

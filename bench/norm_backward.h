@@ -18,7 +18,8 @@ struct BackwardBuffers {
 };
 
 // Where the tensors of a case's calls lie in one piece of memory. All calls share parameters, their
-// gradients and the workspace. Then come the statistics of every call, then the tensors of every call.
+// gradients and the workspace. Then come the statistics of every call, then the tensors of every
+// call.
 class BackwardLayout {
  public:
   BackwardLayout(const Case& c, int64_t alignment, int64_t workspace_bytes)

@@ -79,8 +79,7 @@ struct Case {
   }
   // Each input read once, each output written once; weights and their gradients are not counted.
   int64_t bytes_moved() const {
-    if (backward())
-      return tensor_bytes() * (gradient_inputs() + gradients()) + statistics_bytes();
+    if (backward()) return tensor_bytes() * (gradient_inputs() + gradients()) + statistics_bytes();
     return tensor_bytes() * (inputs() + (adds() ? 1 : 0)) + tensor_bytes() / shrink() +
            scale_bytes();
   }

@@ -19,14 +19,17 @@ struct Two {
   bool first, second;
 };
 struct Inputs {
-  bool plain, add, gated;
+  bool of[NormBackwardKind::kInputs];
 };
 [[maybe_unused]] constexpr DtypeSet f32 = {true, false, false}, f16 = {false, true, false},
                                     bf16 = {false, false, true}, b16 = {false, true, true},
                                     all = {true, true, true};
 [[maybe_unused]] constexpr Two rms = {true, false}, layer = {false, true}, either = {true, true};
-[[maybe_unused]] constexpr Inputs plain = {true, false, false}, add = {false, true, false},
-                                  both = {true, true, false}, gated = {false, false, true};
+[[maybe_unused]] constexpr Inputs plain = {{true, false, false, false}},
+                                  add = {{false, true, false, false}},
+                                  both = {{true, true, false, false}},
+                                  gated = {{false, false, true, false}},
+                                  branch = {{false, false, false, true}};
 
 // A file becomes one array of lines, and lists that name where theirs begin and end.
 struct Head {
@@ -38,7 +41,7 @@ struct Head {
   NormBackwardChoice line;
 };
 
-#define KIND(job, elements, stats, inputs)                                                 \
+#define KIND(job, elements, stats, inputs) \
   {job, elements, stats, inputs, "KIND(" #job ", " #elements ", " #stats ", " #inputs ")", {}},
 #define ROWS(least, most, from, to, threads, vectors, blocks, lanes, unroll, stages)       \
   {any,                                                                                    \
@@ -117,9 +120,7 @@ constexpr std::array<NormBackwardList, kHeads> lists_of(
                      head.elements,
                      head.stats.first,
                      head.stats.second,
-                     head.inputs.plain,
-                     head.inputs.add,
-                     head.inputs.gated,
+                     {head.inputs.of[0], head.inputs.of[1], head.inputs.of[2], head.inputs.of[3]},
                      head.text,
                      std::span<const NormBackwardChoice>(lines.data() + i + 1, end - i - 1)};
   }
@@ -140,8 +141,7 @@ NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choice
                                                int64_t shared_rows) {
   for (const NormBackwardList& list : choices.lists) {
     if (list.job != kind.job || !list.dtypes.has(kind.dtype) ||
-        !(kind.stat == Stat::kRms ? list.rms : list.layer) ||
-        !(kind.gate ? list.gated : kind.residual ? list.add : list.plain)) {
+        !(kind.stat == Stat::kRms ? list.rms : list.layer) || !list.inputs[kind.input()]) {
       continue;
     }
     const NormBackwardChoice* const line = find_choice(list.lines, line_length(n), shared_rows,
@@ -166,7 +166,8 @@ constexpr ChoiceWord kElements[] = {{"f32", kF32Bit},
                                     {"b16", kF16Bit | kBF16Bit},
                                     {"all", kF32Bit | kF16Bit | kBF16Bit}};
 constexpr ChoiceWord kStats[] = {{"rms", 1}, {"layer", 2}, {"either", 3}};
-constexpr ChoiceWord kInputs[] = {{"plain", 1}, {"add", 2}, {"both", 3}, {"gated", 4}};
+constexpr ChoiceWord kInputs[] = {
+    {"plain", 1}, {"add", 2}, {"both", 3}, {"gated", 4}, {"branch", 8}};
 
 struct KindText {
   char c[40] = {};
@@ -203,9 +204,9 @@ bool parse_kinds(std::string_view rest, NormBackwardKinds* kinds) {
       !take_words(&rest, kStats, &kinds->stats) || !take_words(&rest, kInputs, &kinds->inputs)) {
     return false;
   }
-  // General kernels with a gate have no lines of their own.
-  constexpr uint8_t kGated = 4, kAny = 1 << static_cast<int>(BackwardJob::kAny);
-  return rest.empty() && ((kinds->inputs & kGated) == 0 || (kinds->jobs & kAny) == 0);
+  // General kernels with a gate or a branch have no lines of their own.
+  constexpr uint8_t kOwnForms = 4 | 8, kAny = 1 << static_cast<int>(BackwardJob::kAny);
+  return rest.empty() && ((kinds->inputs & kOwnForms) == 0 || (kinds->jobs & kAny) == 0);
 }
 
 bool parse_line(std::string_view rest, NormBackwardChoice* line) {
@@ -259,6 +260,7 @@ int32_t find_norm_backward_entry(std::span<const NormBackwardEntry> table,
                                  .stat = kind.stat,
                                  .residual = kind.residual && !asks,
                                  .gate = kind.gate && !asks,
+                                 .branch = kind.branch && !asks,
                                  .form = form,
                                  .threads = pick.threads,
                                  .vectors = pick.vectors,

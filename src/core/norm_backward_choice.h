@@ -7,7 +7,8 @@
 // `many`: the same for more rows. `alone`: only dx is wanted. `any`: the blocks of rows in the
 // general form. Then the elements of x: f16, bf16, b16 (both), f32, all. Then the statistic: rms,
 // layer, either. Then what a row has besides x and dy: plain (nothing), add (dresidual_in), both
-// (either of the two), gated (a gate after the norm). Its lines follow:
+// (either of the two), gated (a gate after the norm),
+// branch (the branch of a sum, and dresidual_in or nothing). Its lines follow:
 //
 //   ROWS(65, 128, 1, 16384, 16, 1, 1, 32, 1, 1)
 //
@@ -59,28 +60,32 @@ struct NormBackwardKind {
   Dtype dtype;
   Stat stat;
   bool residual;
-  bool gate = false;  // never with a residual; kAny: false, its kernels ask at run time
+  // At most one of the three. kAny: false, its kernels ask at run time.
+  bool gate = false, branch = false;
 
   constexpr int32_t number() const {
     return static_cast<int32_t>(job) | static_cast<int32_t>(dtype) << 2 |
            static_cast<int32_t>(stat) << 4 | input() << 5;
   }
-  static constexpr int32_t kInputs = 3;
+  static constexpr int32_t kInputs = 4;
   static constexpr int32_t kCount = kInputs << 5;
 
-  // Which word of a KIND line: plain, add or gated.
-  constexpr int32_t input() const { return gate ? 2 : residual ? 1 : 0; }
+  // Which word of a KIND line: plain, add, gated or branch.
+  constexpr int32_t input() const { return branch ? 3 : gate ? 2 : residual ? 1 : 0; }
 
   // The inverse of number().
   static constexpr NormBackwardKind of(int32_t number) {
-    return {static_cast<BackwardJob>(number & 3), static_cast<Dtype>(number >> 2 & 3),
-            static_cast<Stat>(number >> 4 & 1), number >> 5 == 1, number >> 5 == 2};
+    return {static_cast<BackwardJob>(number & 3),
+            static_cast<Dtype>(number >> 2 & 3),
+            static_cast<Stat>(number >> 4 & 1),
+            number >> 5 == 1,
+            number >> 5 == 2,
+            number >> 5 == 3};
   }
   constexpr bool is_in(const NormBackwardKinds& kinds) const {
     return (kinds.jobs >> static_cast<int>(job) & 1) != 0 &&
            (kinds.dtypes >> static_cast<int>(dtype) & 1) != 0 &&
-           (kinds.stats >> static_cast<int>(stat) & 1) != 0 &&
-           (kinds.inputs >> input() & 1) != 0;
+           (kinds.stats >> static_cast<int>(stat) & 1) != 0 && (kinds.inputs >> input() & 1) != 0;
   }
 };
 
@@ -96,7 +101,7 @@ bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed);
 struct NormBackwardList {
   BackwardJob job;
   DtypeSet dtypes;
-  bool rms, layer, plain, add, gated;
+  bool rms, layer, inputs[NormBackwardKind::kInputs];
   const char* text;  // "KIND(many, b16, either, both)"
   std::span<const NormBackwardChoice> lines;
 };

@@ -237,6 +237,38 @@ void add_held_gates(bool reduced, std::vector<NormBackwardCase>* cases) {
   }
 }
 
+// Branches of aligned rows, which held kernels serve.
+void add_held_branches(bool reduced, std::vector<NormBackwardCase>* cases) {
+  struct Shape {
+    int64_t rows, n;
+  };
+  // More rows than the blocks of the row order have lanes; of 4096, the tile for more rows, too.
+  constexpr Shape kShapes[] = {{600, 776},  {600, 1024}, {300, 2048}, {150, 4096},
+                               {520, 4096}, {140, 5120}, {140, 8192}};
+  for (const Shape& shape : kShapes) {
+    for (const bool other : {false, true}) {
+      NormBackwardCase c;
+      c.batch = reduced && shape.rows != 520 ? shape.rows / 8 + 1 : shape.rows;
+      if (reduced && shape.rows == 520 && other) continue;
+      c.n = shape.n;
+      c.dtype = c.x = c.dy = c.weight = c.dx = c.dresidual_in = Type::kBF16;
+      c.has_dresidual_in = !other;
+      c.in_place = other ? InPlace::kX : InPlace::kDresidualIn;
+      c.rounding = other ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
+      c.seed = cases->size();
+      BranchCase& b = c.branch;
+      b.present = b.normalise = b.has_branch = b.has_weight = b.rounded = true;
+      b.has_dbranch = b.has_dweight = true;
+      b.weight = Type::kBF16, b.dweight = other ? Type::kBF16 : Type::kF32;
+      b.has_statistics = !other, b.in_place = other;
+      b.rounding = c.rounding;
+      b.accumulate_dweight = other;
+      b.alpha = other ? -0.375f : 0.0f, b.has_sum_scale = other;
+      cases->push_back(c);
+    }
+  }
+}
+
 void add_empty(std::vector<NormBackwardCase>* cases) {
   for (const bool accumulate : {false, true}) {
     for (const Share share : {Share::kAll, Share::kByHead}) {
@@ -337,6 +369,7 @@ std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options&
   add_empty(&cases);
   add_many_rows(options.reduced, &cases);
   add_held_gates(options.reduced, &cases);
+  add_held_branches(options.reduced, &cases);
   ref::Random random(20261127);
   const int count = options.reduced ? 300 : 1500;
   const int64_t most_elements = options.reduced ? 1 << 13 : 1 << 15;

@@ -55,8 +55,8 @@ TEST(Functions, ValueAndSlopeWithOnePower) {
             return 1.0f / d + (d == 0x1.fffffep0f ? 0.0f : static_cast<float>(error) * 0x1p-24f);
           });
           ASSERT_TRUE(same_bits(at.value, value[0]) && same_bits(at.slope, slope[0]))
-              << std::hexfloat << z[0] << (silu ? " silu" : " sigmoid") << " error " << error << ": "
-              << at.value << ", " << at.slope << ", not " << value[0] << ", " << slope[0];
+              << std::hexfloat << z[0] << (silu ? " silu" : " sigmoid") << " error " << error
+              << ": " << at.value << ", " << at.slope << ", not " << value[0] << ", " << slope[0];
         }
       }
     }

@@ -43,10 +43,16 @@ NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) 
   if (v.residual) rows_at(d.dresidual_in, v.dtype, n);
   d.gate.present = v.gate, d.gate.act = FASTNORM_ACTIVATION_SILU;
   if (v.gate) rows_at(d.gate.gate, v.dtype, n), rows_at(d.gate.dgate, v.dtype, n);
+  d.branch.present = d.branch.normalise = v.branch;
+  if (v.branch) {
+    rows_at(d.branch.branch, v.dtype, n), rows_at(d.branch.dbranch, v.dtype, n);
+    rows_at(d.dresidual_in, v.dtype, n), rows_at(d.branch.rstd, Dtype::kF32, 1);
+  }
   rows_at(d.rstd, Dtype::kF32, 1);
   if (v.stat == Stat::kLayer) rows_at(d.mean, Dtype::kF32, 1);
   d.weight.data = d.dweight.data = reinterpret_cast<std::byte*>(address);
   d.weight.dtype = v.dtype, d.dweight.dtype = Dtype::kF32;
+  if (v.branch) d.branch.weight = d.weight, d.branch.dweight = d.dweight;
   return d;
 }
 
@@ -55,10 +61,10 @@ TEST(NormBackwardPlan, KernelsAreFewEnough) {
     unsigned plain = 0, of_stages = 0;
     for (const NormBackwardEntry& entry : cuda::norm_backward_table(*arch)) {
       const NormBackwardVariant& v = entry.variant;
-      const bool has_gate = v.gate || v.form == BackwardForm::kGatedColumns ||
-                            v.form == BackwardForm::kGatedRows;
+      const bool has_gate =
+          v.gate || v.form == BackwardForm::kGatedColumns || v.form == BackwardForm::kGatedRows;
       const bool has_branch =
-          v.form == BackwardForm::kBranchColumns || v.form == BackwardForm::kBranchRows;
+          v.branch || v.form == BackwardForm::kBranchColumns || v.form == BackwardForm::kBranchRows;
       ++(has_gate || has_branch ? of_stages : plain);
     }
     EXPECT_LE(plain, arch == &cuda::kSm90 ? 240u : 36u) << arch->name;
@@ -107,13 +113,13 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
         list.job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew;
     for (const NormBackwardChoice& line : list.lines) {
       ++lines;
-      for (int number = 0; number < 18; ++number) {
+      for (int number = 0; number < 24; ++number) {
         NormBackwardVariant v;
         v.dtype = static_cast<Dtype>(number % 3);
         v.stat = static_cast<Stat>(number / 3 % 2), v.residual = number / 6 == 1;
-        v.gate = number / 6 == 2;
+        v.gate = number / 6 == 2, v.branch = number / 6 == 3;
         if (!list.dtypes.has(v.dtype) || !(v.stat == Stat::kRms ? list.rms : list.layer) ||
-            !(v.gate ? list.gated : v.residual ? list.add : list.plain)) {
+            !list.inputs[number / 6]) {
           continue;
         }
         for (const int64_t rows :
@@ -241,6 +247,60 @@ TEST(NormBackwardPlan, HeldGates) {
           EXPECT_STREQ(plan.kind, "KIND(many, bf16, rms, gated)");
           EXPECT_EQ(plan.launches, d.dweight ? 2 : 1) << c.what;
         }
+      }
+    }
+  }
+}
+
+// What a branch needs for a held form.
+TEST(NormBackwardPlan, HeldBranches) {
+  using D = NormBackwardDesc;
+  const struct {
+    const char* what;
+    std::function<void(D&)> change;
+    bool held;
+    int launches = 2;
+  } cases[] = {
+      {"both weights", [](D&) {}, true},
+      {"no dresidual_in", [](D& d) { d.dresidual_in = {}; }, true},
+      {"one weight", [](D& d) { d.dweight = {}; }, true},
+      {"no sums", [](D& d) { d.dweight = d.branch.dweight = {}; }, true, 1},
+      {"no statistics", [](D& d) { d.rstd = d.branch.rstd = {}; }, true, 4},
+      {"scale", [](D& d) { d.branch.alpha = 2, d.branch.sum_scale = d.x.data; }, true},
+      {"no branch norm", [](D& d) { d.branch.normalise = false, d.branch.dweight = {}; }, false},
+      {"layer branch", [](D& d) { d.branch.kind = FASTNORM_NORM_LAYER; }, false},
+      {"layer", [](D& d) { d.kind = FASTNORM_NORM_LAYER; }, false},
+      {"residual gate", [](D& d) { d.branch.residual_gate = d.weight; }, false},
+      {"bias", [](D& d) { d.branch.dbias = d.dweight; }, false},
+      {"no dbranch", [](D& d) { d.branch.dbranch = {}; }, false},
+      {"no dx", [](D& d) { d.dx = {}; }, false},
+      {"f32 x", [](D& d) { d.x.dtype = Dtype::kF32; }, false},
+      {"f32 dx", [](D& d) { d.dx.dtype = Dtype::kF32; }, false},
+      {"dresidual", [](D& d) { d.dresidual = d.dy; }, false},
+      {"misaligned branch", [](D& d) { d.branch.branch.data += 2; }, false},
+      {"misaligned dbranch", [](D& d) { d.branch.dbranch.stride_bytes[0] += 2; }, false},
+      {"a weight for each row",
+       [](D& d) { d.branch.weight.stride_bytes[0] = 16, d.branch.dweight = {}; }, false},
+  };
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const auto table = cuda::norm_backward_table(*arch);
+    for (const auto& c : cases) {
+      for (const int64_t n : {int64_t{1024}, int64_t{8192}}) {
+        NormBackwardVariant v;
+        v.dtype = Dtype::kBF16, v.branch = true;
+        D d = call_of(v, 4096, n);
+        c.change(d);
+        NormBackwardPlan plan;
+        Error error;
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK)
+            << c.what << " " << error.text;
+        const bool held = plan.entry->variant.form == BackwardForm::kPersistent;
+        EXPECT_EQ(held, c.held && arch == &cuda::kSm90) << c.what << " on " << arch->name;
+        EXPECT_EQ(plan.entry->variant.branch, held) << c.what;
+        if (!held) continue;
+        EXPECT_STREQ(plan.kind, "KIND(many, bf16, rms, branch)");
+        EXPECT_EQ(plan.launches, c.launches) << c.what;
+        EXPECT_FALSE(plan.keeps_means) << c.what;
       }
     }
   }

@@ -214,7 +214,8 @@ TEST(NormBackwardTuning, Gates) {
   const Tuning tuning = tuning_of(kGated + "ROWS(128, 128, 1, kAll, 16, 1, 1, 32, 2, 1)\n");
   EXPECT_EQ(kernel(gated, tuning), "norm_backward bf16 rms gated persistent 16x1 32x2x1");
   EXPECT_EQ(kernel(call(64, 128), tuning), untuned(call(64, 128)));
-  EXPECT_EQ(untuned(gated), kernel(gated, tuning_of(kMany + "ROWS(128, 128, 1, kAll, 16, 1, 1, 32, 2, 1)\n")));
+  EXPECT_EQ(untuned(gated),
+            kernel(gated, tuning_of(kMany + "ROWS(128, 128, 1, kAll, 16, 1, 1, 32, 2, 1)\n")));
   expect_refused(kGated + "ROWS(128, 128, 1, kAll, 16, 1, 1, 32, 2, 0)\n",
                  "a kernel that sm_90 has for KIND(many, bf16, rms, gated)");
   expect_refused("KIND(any, bf16, rms, gated)\n", "line 4 is \"KIND(any, bf16, rms, gated)\"");
@@ -231,7 +232,8 @@ TEST(NormBackwardTuning, TheOrderOfTheSumsStays) {
       int served = 0;
       for (const NormBackwardEntry& entry : table()) {
         const NormBackwardVariant& v = entry.variant;
-        if (v.dtype != Dtype::kBF16 || v.stat != Stat::kRms || v.residual || v.gate) continue;
+        if (v.dtype != Dtype::kBF16 || v.stat != Stat::kRms || v.residual || v.gate || v.branch)
+          continue;
         for (const BackwardJob job : {BackwardJob::kFew, BackwardJob::kMany, BackwardJob::kAny}) {
           if (form_of(job) != v.form || !holds_rows(v, n, rows, true)) continue;
           const auto number = [](int value) { return std::to_string(value); };

@@ -84,7 +84,7 @@ __device__ __forceinline__ void activate_with_slope(float (&v)[kCount], float (&
   if (__builtin_expect(small, 1)) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const ValueAndSlope at = 
+      const ValueAndSlope at =
           value_and_slope(v[i], kSilu, [](float d) { return ptx::rcp_approx(d); });
       v[i] = at.value, slope[i] = at.slope;
     }

@@ -13,19 +13,20 @@ namespace backward_words {
 
 using namespace family_words;
 inline constexpr uint8_t RMS = 1, LAYER = 2, EITHER = RMS | LAYER;
-inline constexpr uint8_t PLAIN = 1, ADD = 2, BOTH = PLAIN | ADD, GATED = 4, ONE = PLAIN;
+inline constexpr uint8_t PLAIN = 1, ADD = 2, BOTH = PLAIN | ADD, GATED = 4, BRANCH = 8, ONE = PLAIN;
 
 struct Line : FamilyLine<NormBackwardVariant> {
   uint8_t stats, inputs;
 };
 
-#define V(form, dtypes, stats, inputs, threads, vectors, blocks, lanes, unroll, stages,        \
-          column_vectors, chains, rereads, one_warp_folds, blocks_per_sm, archs)                  \
-  {{{Dtype::kF32, Stat::kRms, false, false, BackwardForm::form, threads, vectors, blocks, lanes, unroll, \
-     stages, column_vectors, chains, (rereads) != 0, (one_warp_folds) != 0, blocks_per_sm},       \
-    dtypes,                                                                                       \
-    archs},                                                                                       \
-   stats,                                                                                         \
+#define V(form, dtypes, stats, inputs, threads, vectors, blocks, lanes, unroll, stages,          \
+          column_vectors, chains, rereads, one_warp_folds, blocks_per_sm, archs)                 \
+  {{{Dtype::kF32, Stat::kRms, false, false, false, BackwardForm::form, threads, vectors, blocks, \
+     lanes, unroll, stages, column_vectors, chains, (rereads) != 0, (one_warp_folds) != 0,       \
+     blocks_per_sm},                                                                             \
+    dtypes,                                                                                      \
+    archs},                                                                                      \
+   stats,                                                                                        \
    inputs},
 inline constexpr Line kLines[] = {
 #include "cuda/norm_backward/variants.inc"
@@ -63,6 +64,7 @@ constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
   if (!takes_either_statistic(v.form)) name << (v.stat == Stat::kRms ? "rms " : "layer ");
   if (v.residual) name << "add ";
   if (v.gate) name << "gated ";
+  if (v.branch) name << "branch ";
   name << name_of(v.form) << ' ' << +v.threads;
   if (!v.is_streamed()) {
     name << 'x' << +v.vectors;
@@ -82,11 +84,12 @@ struct BackwardFamily {
   template <typename Use>
   static constexpr void expand(const backward_words::Line& line, Variant variant, Use use) {
     for (int stat = 0; stat < 2; ++stat) {
-      for (int input = 0; input < 3; ++input) {
+      for (int input = 0; input < 4; ++input) {
         if ((line.stats >> stat & 1) == 0 || (line.inputs >> input & 1) == 0) continue;
         variant.stat = static_cast<Stat>(stat);
         variant.residual = input == 1;
         variant.gate = input == 2;
+        variant.branch = input == 3;
         use(variant);
       }
     }
