@@ -43,7 +43,8 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
     float f[kPerVector];
     gradient_vector<S>(f, x[v], e[v], raw.of[S::kResidual ? kRowAdd : kRowX][v], q,
                        statistics.rstd);
-    if (live && place.has(v)) ptx::st_global_v4(from.dx + from.step(v), S::T::pack(f));
+    const uint4 result = S::T::pack(f);
+    if (live && place.has(v)) ptx::st_global_v4(from.dx + from.step(v), result);
   }
 }
 

@@ -269,17 +269,22 @@ __device__ __forceinline__ uint4 apply_gate(float (&d)[S::kPerVector],
 template <class S, typename Put>
 __device__ __forceinline__ void make_factors(float (&x)[S::kPerVector], float (&e)[S::kPerVector],
                                              float (&d)[S::kPerVector], const uint4& x_raw,
-                                             const uint4& dy_raw, const uint4& third_raw,
+                                             const uint4& dy_raw, const uint4& gate_raw,
                                              const float (&gain)[S::kPerVector],
                                              const Statistics& statistics,
                                              const NormBackwardParams& p, Put put) {
   S::T::unpack(x_raw, x);
   S::T::unpack(dy_raw, d);
+  if constexpr (S::kGate) {
 #pragma unroll
-  for (float& value : x) value = normalized<S::kStat>(value, statistics);
-  if constexpr (S::kGate) put(apply_gate<S>(d, x, third_raw, gain, p));
+    for (float& value : x) value = normalized<S::kStat>(value, statistics);
+    put(apply_gate<S>(d, x, gate_raw, gain, p));
+  }
 #pragma unroll
-  for (int i = 0; i < S::kPerVector; ++i) e[i] = __fmul_rn(d[i], gain[i]);
+  for (int i = 0; i < S::kPerVector; ++i) {
+    if constexpr (!S::kGate) x[i] = normalized<S::kStat>(x[i], statistics);
+    e[i] = __fmul_rn(d[i], gain[i]);
+  }
 }
 
 // The same of a branch, from r, the gradient of what was added. add(d) gets the gradient of the

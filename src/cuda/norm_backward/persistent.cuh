@@ -275,9 +275,13 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
         float f[kPerVector];
         gradient_vector<S>(f, x_of, e_of, add, c, now[u].rstd, is_there<S>(p, kRowAdd));
         if constexpr (kBranch) {
-          // From here on x and e are the branch's.
 #pragma unroll
           for (float& value : f) value = __fmul_rn(value, sum_scale);
+        }
+        const uint4 result = S::T::pack(f);
+        if (there) ptx::st_global_v4(to + v * kVectorStep, result);
+        if constexpr (kBranch) {
+          // From here on x and e are the branch's.
           make_branch_factors<S>(x_of, e_of, f, take(u, kRowBranch, v, there), branch_gain[v],
                                  branch_rstd[u], p, [&](const float(&d)[kPerVector]) {
                                    if (live) {
@@ -287,7 +291,6 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
                                  });
           vector_sums<S>(branch_sums, v, x_of, e_of, place.has(v));
         }
-        if (there) ptx::st_global_v4(to + v * kVectorStep, S::T::pack(f));
       }
       if constexpr (kBranch) q[u] = fold_registers(branch_sums[0]);
     }
