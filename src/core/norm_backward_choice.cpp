@@ -19,17 +19,16 @@ struct Two {
   bool first, second;
 };
 struct Inputs {
-  bool of[NormBackwardKind::kInputs];
+  bool of[kBackwardInputs];
 };
 [[maybe_unused]] constexpr DtypeSet f32 = {true, false, false}, f16 = {false, true, false},
                                     bf16 = {false, false, true}, b16 = {false, true, true},
                                     all = {true, true, true};
 [[maybe_unused]] constexpr Two rms = {true, false}, layer = {false, true}, either = {true, true};
-[[maybe_unused]] constexpr Inputs plain = {{true, false, false, false}},
-                                  add = {{false, true, false, false}},
-                                  both = {{true, true, false, false}},
-                                  gated = {{false, false, true, false}},
-                                  branch = {{false, false, false, true}};
+[[maybe_unused]] constexpr Inputs plain = {{true}}, add = {{false, true}}, both = {{true, true}},
+                                  gated = {{false, false, true}},
+                                  branch = {{false, false, false, true}},
+                                  modulated = {{false, false, false, false, true}};
 
 // A file becomes one array of lines, and lists that name where theirs begin and end.
 struct Head {
@@ -120,7 +119,8 @@ constexpr std::array<NormBackwardList, kHeads> lists_of(
                      head.elements,
                      head.stats.first,
                      head.stats.second,
-                     {head.inputs.of[0], head.inputs.of[1], head.inputs.of[2], head.inputs.of[3]},
+                     {head.inputs.of[0], head.inputs.of[1], head.inputs.of[2], head.inputs.of[3],
+                      head.inputs.of[4]},
                      head.text,
                      std::span<const NormBackwardChoice>(lines.data() + i + 1, end - i - 1)};
   }
@@ -141,7 +141,8 @@ NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choice
                                                int64_t shared_rows) {
   for (const NormBackwardList& list : choices.lists) {
     if (list.job != kind.job || !list.dtypes.has(kind.dtype) ||
-        !(kind.stat == Stat::kRms ? list.rms : list.layer) || !list.inputs[kind.input()]) {
+        !(kind.stat == Stat::kRms ? list.rms : list.layer) ||
+        !list.inputs[static_cast<int>(kind.input)]) {
       continue;
     }
     const NormBackwardChoice* const line = find_choice(list.lines, line_length(n), shared_rows,
@@ -166,8 +167,8 @@ constexpr ChoiceWord kElements[] = {{"f32", kF32Bit},
                                     {"b16", kF16Bit | kBF16Bit},
                                     {"all", kF32Bit | kF16Bit | kBF16Bit}};
 constexpr ChoiceWord kStats[] = {{"rms", 1}, {"layer", 2}, {"either", 3}};
-constexpr ChoiceWord kInputs[] = {
-    {"plain", 1}, {"add", 2}, {"both", 3}, {"gated", 4}, {"branch", 8}};
+constexpr ChoiceWord kInputs[] = {{"plain", 1}, {"add", 2},    {"both", 3},
+                                  {"gated", 4}, {"branch", 8}, {"modulated", 16}};
 
 struct KindText {
   char c[40] = {};
@@ -188,7 +189,7 @@ constexpr KindText make_kind_text(const NormBackwardKind& kind) {
   put("KIND("), put(word_of(kJobs, static_cast<int>(kind.job)));
   put(", "), put(word_of(kElements, static_cast<int>(kind.dtype)));
   put(", "), put(word_of(kStats, static_cast<int>(kind.stat)));
-  put(", "), put(word_of(kInputs, kind.input())), put(")");
+  put(", "), put(word_of(kInputs, static_cast<int>(kind.input))), put(")");
   return text;
 }
 
@@ -205,7 +206,7 @@ bool parse_kinds(std::string_view rest, NormBackwardKinds* kinds) {
     return false;
   }
   // General kernels with a gate or a branch have no lines of their own.
-  constexpr uint8_t kOwnForms = 4 | 8, kAny = 1 << static_cast<int>(BackwardJob::kAny);
+  constexpr uint8_t kOwnForms = 4 | 8 | 16, kAny = 1 << static_cast<int>(BackwardJob::kAny);
   return rest.empty() && ((kinds->inputs & kOwnForms) == 0 || (kinds->jobs & kAny) == 0);
 }
 
@@ -258,9 +259,7 @@ int32_t find_norm_backward_entry(std::span<const NormBackwardEntry> table,
                     form == BackwardForm::kBranchRows;
   const uint64_t least = packed({.dtype = kind.dtype,
                                  .stat = kind.stat,
-                                 .residual = kind.residual && !asks,
-                                 .gate = kind.gate && !asks,
-                                 .branch = kind.branch && !asks,
+                                 .input = asks ? BackwardInput::kPlain : kind.input,
                                  .form = form,
                                  .threads = pick.threads,
                                  .vectors = pick.vectors,

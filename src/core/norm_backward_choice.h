@@ -8,7 +8,7 @@
 // general form. Then the elements of x: f16, bf16, b16 (both), f32, all. Then the statistic: rms,
 // layer, either. Then what a row has besides x and dy: plain (nothing), add (dresidual_in), both
 // (either of the two), gated (a gate after the norm),
-// branch (the branch of a sum, and dresidual_in or nothing). Its lines follow:
+// branch (a branch with a norm), modulated (a branch times a residual gate). Its lines follow:
 //
 //   ROWS(65, 128, 1, 16384, 16, 1, 1, 32, 1, 1)
 //
@@ -59,33 +59,24 @@ struct NormBackwardKind {
   BackwardJob job;
   Dtype dtype;
   Stat stat;
-  bool residual;
-  // At most one of the three. kAny: false, its kernels ask at run time.
-  bool gate = false, branch = false;
+  BackwardInput input;  // kAny: kPlain or kAdd, since its kernels ask at run time
 
   constexpr int32_t number() const {
     return static_cast<int32_t>(job) | static_cast<int32_t>(dtype) << 2 |
-           static_cast<int32_t>(stat) << 4 | input() << 5;
+           static_cast<int32_t>(stat) << 4 | static_cast<int32_t>(input) << 5;
   }
-  static constexpr int32_t kInputs = 4;
-  static constexpr int32_t kCount = kInputs << 5;
-
-  // Which word of a KIND line: plain, add, gated or branch.
-  constexpr int32_t input() const { return branch ? 3 : gate ? 2 : residual ? 1 : 0; }
+  static constexpr int32_t kCount = kBackwardInputs << 5;
 
   // The inverse of number().
   static constexpr NormBackwardKind of(int32_t number) {
-    return {static_cast<BackwardJob>(number & 3),
-            static_cast<Dtype>(number >> 2 & 3),
-            static_cast<Stat>(number >> 4 & 1),
-            number >> 5 == 1,
-            number >> 5 == 2,
-            number >> 5 == 3};
+    return {static_cast<BackwardJob>(number & 3), static_cast<Dtype>(number >> 2 & 3),
+            static_cast<Stat>(number >> 4 & 1), static_cast<BackwardInput>(number >> 5)};
   }
   constexpr bool is_in(const NormBackwardKinds& kinds) const {
     return (kinds.jobs >> static_cast<int>(job) & 1) != 0 &&
            (kinds.dtypes >> static_cast<int>(dtype) & 1) != 0 &&
-           (kinds.stats >> static_cast<int>(stat) & 1) != 0 && (kinds.inputs >> input() & 1) != 0;
+           (kinds.stats >> static_cast<int>(stat) & 1) != 0 &&
+           (kinds.inputs >> static_cast<int>(input) & 1) != 0;
   }
 };
 
@@ -101,7 +92,7 @@ bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed);
 struct NormBackwardList {
   BackwardJob job;
   DtypeSet dtypes;
-  bool rms, layer, inputs[NormBackwardKind::kInputs];
+  bool rms, layer, inputs[kBackwardInputs];
   const char* text;  // "KIND(many, b16, either, both)"
   std::span<const NormBackwardChoice> lines;
 };

@@ -43,11 +43,14 @@ bool is_shared(const NormBackwardDesc& d, const ParameterTensor& t) {
   return true;
 }
 
-// True if the held forms have the call's branch: with an RMSNorm, whose result is added as it is.
+// True if the held forms have the call's branch: one with an RMSNorm, whose result is added as it
+// is, or one times a residual gate, where LayerNorm follows.
 bool has_held_branch(const NormBackwardDesc& d) {
   const NormBackwardBranch& b = d.branch;
-  return b.dbranch && b.needs_norm() && b.kind == FASTNORM_NORM_RMS && !b.residual_gate &&
-         !b.dbias && !d.dbias && is_shared(d, d.weight) && is_shared(d, b.weight);
+  if (!b.dbranch || !is_shared(d, d.weight)) return false;
+  if (b.needs_norm())
+    return b.kind == FASTNORM_NORM_RMS && !b.residual_gate && !b.dbias && is_shared(d, b.weight);
+  return b.branch && b.residual_gate && is_shared(d, b.residual_gate);
 }
 
 // True if registers can hold the rows: aligned, of one dtype. kPersistent and kFew need that.
@@ -154,11 +157,11 @@ class Planner {
     const NormBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
     if (v.dtype != d_.x.dtype) return false;
     if (v.form == BackwardForm::kBranchRows) return d_.branch.present;
-    if (v.branch != d_.branch.present) return false;
+    if (v.has_branch() != d_.branch.present) return false;
     if (v.stat != stat_of(d_)) return false;
     if (v.writes_rows()) return v.form == rows_form();
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
-    if (v.residual != kind_of(BackwardJob::kMany).residual || v.gate != has_gate() ||
+    if (v.input != kind_of(BackwardJob::kMany).input ||
         !holds_rows(v, d_.n, d_.shared_rows, d_.has_sums())) {
       return false;
     }
@@ -263,7 +266,7 @@ class Planner {
                                Error& error) {
     if (*index >= 0) return FASTNORM_OK;
     NormBackwardKind kind = {BackwardJob::kAny, d.x.dtype, stat_of(d),
-                             static_cast<bool>(d.dresidual_in)};
+                             d.dresidual_in ? BackwardInput::kAdd : BackwardInput::kPlain};
     const NormBackwardDecision found =
         find_norm_backward_choice(*facts_.arch->backward_choices, kind, d.n, counted_rows());
     if (form == BackwardForm::kBranchRows) kind.stat = Stat::kRms;  // of either statistic
@@ -280,9 +283,17 @@ class Planner {
   BackwardForm rows_form() const {
     return has_gate() ? BackwardForm::kGatedRows : BackwardForm::kRows;
   }
+  BackwardInput added() const {
+    return d_.dresidual_in ? BackwardInput::kAdd : BackwardInput::kPlain;
+  }
+  // Of a call that a held form could serve.
+  BackwardInput held_input() const {
+    if (d_.branch.present)
+      return d_.branch.needs_norm() ? BackwardInput::kBranch : BackwardInput::kModulated;
+    return has_gate() ? BackwardInput::kGated : added();
+  }
   NormBackwardKind kind_of(BackwardJob job) const {
-    const bool held = job != BackwardJob::kAny, branch = held && d_.branch.present;
-    return {job, d_.x.dtype, stat_of(d_), d_.dresidual_in && !branch, held && has_gate(), branch};
+    return {job, d_.x.dtype, stat_of(d_), job == BackwardJob::kAny ? added() : held_input()};
   }
   int64_t counted_rows() const { return std::max<int64_t>(d_.shared_rows, 1); }
   NormBackwardDecision find(BackwardJob job) const {

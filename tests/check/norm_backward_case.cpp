@@ -237,7 +237,7 @@ void add_held_gates(bool reduced, std::vector<NormBackwardCase>* cases) {
   }
 }
 
-// Branches of aligned rows, which held kernels serve.
+// Branches of aligned rows, which held kernels serve, with a norm or with a residual gate.
 void add_held_branches(bool reduced, std::vector<NormBackwardCase>* cases) {
   struct Shape {
     int64_t rows, n;
@@ -264,6 +264,21 @@ void add_held_branches(bool reduced, std::vector<NormBackwardCase>* cases) {
       b.rounding = c.rounding;
       b.accumulate_dweight = other;
       b.alpha = other ? -0.375f : 0.0f, b.has_sum_scale = other;
+      cases->push_back(c);
+      // The same of adaLN: a residual gate in place of the branch's norm.
+      if (shape.rows == 520) continue;
+      c.kind = ref::Kind::kLayer;
+      c.weight_offset = 1, c.has_dbias = true;
+      b.normalise = b.has_weight = b.has_dweight = b.has_statistics = false;
+      b.rounded = b.accumulate_dweight = false;
+      b.rounding = ref::Rounding::kOnce;
+      b.has_gate = b.has_dgate = true;
+      b.gate = b.dgate = other ? Type::kF32 : Type::kBF16;
+      b.accumulate_dgate = other;
+      b.act = other ? ref::Activation::kTanh : ref::Activation::kIdentity;
+      c.heads = 2, c.batch = (c.batch + 1) / 2;
+      c.share = c.bias_share = b.gate_share = Share::kByHead;
+      c.seed = cases->size();
       cases->push_back(c);
     }
   }

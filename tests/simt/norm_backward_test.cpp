@@ -53,8 +53,10 @@ struct Shape {
   Type gate_type = Type::kBF16, dgate_type = Type::kBF16, bias_type = Type::kBF16;
   bool dgate_over_gate = false;
   Pattern gate_pattern = Pattern::kNormal;
-  // A branch with an RMSNorm. Its weight has weight_type.
-  bool branch = false, branch_dweight = true, branch_recompute = false, sum_scale = false;
+  // A branch with an RMSNorm, or, modulated, times a residual gate. Its weight, or the gate, has
+  // weight_type.
+  bool branch = false, modulated = false, branch_dweight = true, branch_recompute = false,
+       sum_scale = false;
   bool dbranch_over_branch = false;
   ref::Rounding branch_rounding = ref::Rounding::kOnce;
   float alpha = 1;
@@ -147,7 +149,9 @@ class Call {
     fill_parameter(&bias, s.bias_type, 8);
     options.gate_act = s.act, options.gate_before = s.before;
     options.gate_from_rounded = s.from_rounded;
-    options.branch.normalise = s.branch, options.branch.rounding = s.branch_rounding;
+    options.branch.normalise = s.branch && !s.modulated;
+    options.branch.act = s.act;
+    options.branch.rounding = s.branch_rounding;
     options.branch.eps = 1e-4f, options.branch.weight_offset = s.offset;
     options.branch.alpha = s.alpha;
     if (s.sum_scale) options.branch.sum_scale = kSumScale;
@@ -210,16 +214,20 @@ class Call {
     if (s.dbias) d.dbias = weight_or_bias(got_dbias, s.dbias_type);
     if (s.branch) {
       NormBackwardBranch& b = d.branch;
-      b.present = b.normalise = true;
+      b.present = true, b.normalise = !s.modulated;
+      b.act = static_cast<fastnorm_activation>(s.act);
       b.rounding = static_cast<fastnorm_rounding>(s.branch_rounding);
       b.eps = options.branch.eps, b.weight_offset = s.offset, b.alpha = s.alpha;
       if (s.sum_scale) b.sum_scale = reinterpret_cast<const std::byte*>(&kSumScale);
       b.branch = branch_now.tensor(s, shared_rank),
       b.dbranch = dbranch_rows().tensor(s, shared_rank);
-      if (!s.branch_recompute) b.rstd = branch_rstd.tensor(s, shared_rank);
-      b.weight = weight_or_bias(branch_weight, s.weight_type);
-      if (s.branch_dweight) b.dweight = weight_or_bias(got_dbranch_weight, s.dweight_type);
-      b.accumulate_dweight = s.accumulate && s.branch_dweight;
+      ParameterTensor& parameter = s.modulated ? b.residual_gate : b.weight;
+      parameter = weight_or_bias(branch_weight, s.weight_type);
+      ParameterTensor& sum = s.modulated ? b.dresidual_gate : b.dweight;
+      if (s.branch_dweight) sum = weight_or_bias(got_dbranch_weight, s.dweight_type);
+      (s.modulated ? b.accumulate_dresidual_gate : b.accumulate_dweight) =
+          s.accumulate && s.branch_dweight;
+      if (!s.modulated && !s.branch_recompute) b.rstd = branch_rstd.tensor(s, shared_rank);
     }
     if (!s.gate) return d;
     d.gate.present = true, d.gate.before = s.before;
@@ -288,8 +296,10 @@ class Call {
            (s.residual_in ? " add" : "") +
            (s.gate ? s.before ? " gate before" : " gate after" : "") +
            (s.gate ? " act " + std::to_string(static_cast<int>(s.act)) : "") +
-           (s.branch ? " branch" : "") + " misaligned " + std::to_string(s.misalign) + " " +
-           ref::name_of(s.pattern);
+           (s.modulated ? " modulated"
+            : s.branch  ? " branch"
+                        : "") +
+           " misaligned " + std::to_string(s.misalign) + " " + ref::name_of(s.pattern);
   }
 
   const Shape s;
@@ -372,7 +382,7 @@ class Call {
         if (s.residual_in) row.dresidual_in = adds[static_cast<size_t>(i)].data();
         if (!s.branch) return row;
         row.branch = branches[static_cast<size_t>(i)].data();
-        row.branch_weight = branch_w.data();
+        (s.modulated ? row.residual_gate : row.branch_weight) = branch_w.data();
         std::memcpy(&row.branch_rstd, branch_rstd.row(s, g * m + i), sizeof row.branch_rstd);
         return row;
       };
@@ -403,8 +413,9 @@ class Call {
       if (s.dweight) put(want_dweight, s.dweight_type, dw);
       if (s.dbias) put(want_dbias, s.dbias_type, db);
       if (!s.branch || !s.branch_dweight) continue;
-      ref::norm_backward_branch_sums_model(options, m, s.n, row_of, ref::Order::kGpu, dw.data(),
-                                           nullptr, nullptr);
+      ref::norm_backward_branch_sums_model(options, m, s.n, row_of, ref::Order::kGpu,
+                                           s.modulated ? nullptr : dw.data(), nullptr,
+                                           s.modulated ? dw.data() : nullptr);
       put(want_dbranch_weight, s.dweight_type, dw);
     }
   }
@@ -460,18 +471,20 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
                                                                             : 3 * order.lanes + 2;
       Shape s = plain(type, rows, n);
       s.layer = v.stat == Stat::kLayer, s.dbias = s.layer || general;
-      s.branch = v.branch,
+      s.branch = v.has_branch(), s.modulated = v.input == BackwardInput::kModulated;
       s.branch_rounding = n == longest ? ref::Rounding::kOnce : ref::Rounding::kNormalized;
       s.alpha = 0.75f, s.sum_scale = n == longest, s.dbranch_over_branch = s.branch && n != longest;
-      s.residual_in = v.residual || ((general || v.branch) && n == longest);
+      s.residual_in =
+          v.input == BackwardInput::kAdd || ((general || v.has_branch()) && n == longest);
       s.rounding =
           n == longest || type == Type::kF32 ? ref::Rounding::kOnce : ref::Rounding::kNormalized;
       s.accumulate = n != longest;
       s.flags = FASTNORM_NORM_BACKWARD_PDL_WAIT;
-      s.gate = s.dgate = v.gate || v.form == BackwardForm::kGatedRows;
+      s.gate = s.dgate = v.input == BackwardInput::kGated || v.form == BackwardForm::kGatedRows;
       s.act = n == longest ? ref::Activation::kSilu : ref::Activation::kSigmoid;
       s.bias = general && n == longest, s.from_rounded = s.gate && n != longest;
-      s.gate_pattern = v.gate && n == longest ? Pattern::kOutlier : Pattern::kNormal;
+      s.gate_pattern =
+          v.input == BackwardInput::kGated && n == longest ? Pattern::kOutlier : Pattern::kNormal;
       s.gate_type = s.dgate_type = s.bias_type = type;
       Call call(s);
       const std::string ran = call.run(static_cast<int32_t>(i), simt::Order::kShuffled);
@@ -685,13 +698,16 @@ TEST(SimtNormBackward, HeldGates) {
 TEST(SimtNormBackward, HeldBranches) {
   ref::Random random(20261130);
   int held = 0;
-  constexpr int kCalls = 150;
+  constexpr int kCalls = 200;
   for (int i = 0; i < kCalls; ++i) {
     constexpr int64_t kLengths[] = {520, 768, 1024, 1032, 2048, 2560, 4096, 4224, 5120, 5632};
     Shape s = plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 60 : 9), random.of(kLengths));
     if (random.one_in(4)) s.shared[1] = 2;
     if (random.one_in(4)) s.groups = 2;
     s.branch = true, s.branch_dweight = !random.one_in(4);
+    s.modulated = s.layer = random.one_in(2);
+    if (s.modulated) s.act = static_cast<ref::Activation>(random.below(ref::kActivations));
+    s.dbias = s.modulated && random.one_in(2);
     s.residual_in = !random.one_in(3);
     s.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
     s.branch_rounding = static_cast<ref::Rounding>(random.below(3));
@@ -701,7 +717,7 @@ TEST(SimtNormBackward, HeldBranches) {
     s.dweight = !random.one_in(4);
     if (random.one_in(3)) s.weight_type = Type::kF32;
     s.dweight_type = random.one_in(2) ? s.weight_type : Type::kF32;
-    const bool sums = s.dweight || s.branch_dweight;
+    const bool sums = s.dweight || s.dbias || s.branch_dweight;
     s.recompute = sums && random.one_in(3), s.branch_recompute = sums && random.one_in(3);
     s.accumulate = random.one_in(3);
     if (random.one_in(4)) s.pad = 8 * (1 + random.below(3));
@@ -712,7 +728,8 @@ TEST(SimtNormBackward, HeldBranches) {
     s.flags = static_cast<uint32_t>(random.below(4));
     Call call(s);
     const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
-    const bool is_held = ran.find("branch persistent") != std::string::npos;
+    const bool is_held =
+        ran.find(s.modulated ? "modulated persistent" : "branch persistent") != std::string::npos;
     EXPECT_EQ(is_held, s.misalign == 0) << ran;
     held += is_held ? 1 : 0;
     if (testing::Test::HasFailure()) return;

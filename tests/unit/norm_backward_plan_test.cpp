@@ -40,11 +40,15 @@ NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) 
     t.stride_bytes[0] = count * dtype_bytes(dtype);
   };
   rows_at(d.x, v.dtype, n), rows_at(d.dy, v.dtype, n), rows_at(d.dx, v.dtype, n);
-  if (v.residual) rows_at(d.dresidual_in, v.dtype, n);
-  d.gate.present = v.gate, d.gate.act = FASTNORM_ACTIVATION_SILU;
-  if (v.gate) rows_at(d.gate.gate, v.dtype, n), rows_at(d.gate.dgate, v.dtype, n);
-  d.branch.present = d.branch.normalise = v.branch;
-  if (v.branch) {
+  if (v.input == BackwardInput::kAdd) rows_at(d.dresidual_in, v.dtype, n);
+  d.gate.present = v.input == BackwardInput::kGated;
+  if (d.gate.present) {
+    d.gate.act = FASTNORM_ACTIVATION_SILU;
+    rows_at(d.gate.gate, v.dtype, n), rows_at(d.gate.dgate, v.dtype, n);
+  }
+  d.branch.present = v.has_branch();
+  d.branch.normalise = v.input == BackwardInput::kBranch;
+  if (v.has_branch()) {
     rows_at(d.branch.branch, v.dtype, n), rows_at(d.branch.dbranch, v.dtype, n);
     rows_at(d.dresidual_in, v.dtype, n), rows_at(d.branch.rstd, Dtype::kF32, 1);
   }
@@ -52,7 +56,9 @@ NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) 
   if (v.stat == Stat::kLayer) rows_at(d.mean, Dtype::kF32, 1);
   d.weight.data = d.dweight.data = reinterpret_cast<std::byte*>(address);
   d.weight.dtype = v.dtype, d.dweight.dtype = Dtype::kF32;
-  if (v.branch) d.branch.weight = d.weight, d.branch.dweight = d.dweight;
+  if (d.branch.normalise) d.branch.weight = d.weight, d.branch.dweight = d.dweight;
+  if (v.input == BackwardInput::kModulated)
+    d.branch.residual_gate = d.weight, d.dbias = d.branch.dresidual_gate = d.dweight;
   return d;
 }
 
@@ -61,10 +67,11 @@ TEST(NormBackwardPlan, KernelsAreFewEnough) {
     unsigned plain = 0, of_stages = 0;
     for (const NormBackwardEntry& entry : cuda::norm_backward_table(*arch)) {
       const NormBackwardVariant& v = entry.variant;
-      const bool has_gate =
-          v.gate || v.form == BackwardForm::kGatedColumns || v.form == BackwardForm::kGatedRows;
-      const bool has_branch =
-          v.branch || v.form == BackwardForm::kBranchColumns || v.form == BackwardForm::kBranchRows;
+      const bool has_gate = v.input == BackwardInput::kGated ||
+                            v.form == BackwardForm::kGatedColumns ||
+                            v.form == BackwardForm::kGatedRows;
+      const bool has_branch = v.has_branch() || v.form == BackwardForm::kBranchColumns ||
+                              v.form == BackwardForm::kBranchRows;
       ++(has_gate || has_branch ? of_stages : plain);
     }
     EXPECT_LE(plain, arch == &cuda::kSm90 ? 240u : 36u) << arch->name;
@@ -113,11 +120,11 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
         list.job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew;
     for (const NormBackwardChoice& line : list.lines) {
       ++lines;
-      for (int number = 0; number < 24; ++number) {
+      for (int number = 0; number < 6 * kBackwardInputs; ++number) {
         NormBackwardVariant v;
         v.dtype = static_cast<Dtype>(number % 3);
-        v.stat = static_cast<Stat>(number / 3 % 2), v.residual = number / 6 == 1;
-        v.gate = number / 6 == 2, v.branch = number / 6 == 3;
+        v.stat = static_cast<Stat>(number / 3 % 2),
+        v.input = static_cast<BackwardInput>(number / 6);
         if (!list.dtypes.has(v.dtype) || !(v.stat == Stat::kRms ? list.rms : list.layer) ||
             !list.inputs[number / 6]) {
           continue;
@@ -233,7 +240,7 @@ TEST(NormBackwardPlan, HeldGates) {
     for (const auto& c : cases) {
       for (const int64_t n : {int64_t{128}, int64_t{4096}}) {
         NormBackwardVariant v;
-        v.dtype = Dtype::kBF16, v.gate = true;
+        v.dtype = Dtype::kBF16, v.input = BackwardInput::kGated;
         D d = call_of(v, 4096, n);
         c.change(d);
         NormBackwardPlan plan;
@@ -242,7 +249,7 @@ TEST(NormBackwardPlan, HeldGates) {
             << c.what << " " << error.text;
         const bool held = plan.entry->variant.form == BackwardForm::kPersistent;
         EXPECT_EQ(held, c.held && arch == &cuda::kSm90) << c.what << " on " << arch->name;
-        EXPECT_EQ(plan.entry->variant.gate, held) << c.what;
+        EXPECT_EQ(plan.entry->variant.input == BackwardInput::kGated, held) << c.what;
         if (held) {
           EXPECT_STREQ(plan.kind, "KIND(many, bf16, rms, gated)");
           EXPECT_EQ(plan.launches, d.dweight ? 2 : 1) << c.what;
@@ -287,7 +294,7 @@ TEST(NormBackwardPlan, HeldBranches) {
     for (const auto& c : cases) {
       for (const int64_t n : {int64_t{1024}, int64_t{8192}}) {
         NormBackwardVariant v;
-        v.dtype = Dtype::kBF16, v.branch = true;
+        v.dtype = Dtype::kBF16, v.input = BackwardInput::kBranch;
         D d = call_of(v, 4096, n);
         c.change(d);
         NormBackwardPlan plan;
@@ -296,7 +303,7 @@ TEST(NormBackwardPlan, HeldBranches) {
             << c.what << " " << error.text;
         const bool held = plan.entry->variant.form == BackwardForm::kPersistent;
         EXPECT_EQ(held, c.held && arch == &cuda::kSm90) << c.what << " on " << arch->name;
-        EXPECT_EQ(plan.entry->variant.branch, held) << c.what;
+        EXPECT_EQ(plan.entry->variant.input == BackwardInput::kBranch, held) << c.what;
         if (!held) continue;
         EXPECT_STREQ(plan.kind, "KIND(many, bf16, rms, branch)");
         EXPECT_EQ(plan.launches, c.launches) << c.what;
@@ -306,11 +313,57 @@ TEST(NormBackwardPlan, HeldBranches) {
   }
 }
 
+// The same of a branch times a residual gate.
+TEST(NormBackwardPlan, HeldModulation) {
+  using D = NormBackwardDesc;
+  const struct {
+    const char* what;
+    std::function<void(D&)> change;
+    bool held;
+    int launches = 2;
+  } cases[] = {
+      {"all sums", [](D&) {}, true},
+      {"no dresidual_in", [](D& d) { d.dresidual_in = {}; }, true},
+      {"one sum", [](D& d) { d.dweight = d.dbias = {}; }, true},
+      {"no sums", [](D& d) { d.dweight = d.dbias = d.branch.dresidual_gate = {}; }, true, 1},
+      {"no statistics", [](D& d) { d.rstd = d.mean = {}; }, true, 3},
+      {"act", [](D& d) { d.branch.act = FASTNORM_ACTIVATION_TANH; }, true},
+      {"no residual gate", [](D& d) { d.branch.residual_gate = d.branch.dresidual_gate = {}; },
+       false},
+      {"rms", [](D& d) { d.kind = FASTNORM_NORM_RMS, d.dbias = {}; }, false},
+      {"no branch", [](D& d) { d.branch.branch = {}, d.branch.dresidual_gate = {}; }, false},
+      {"no dbranch", [](D& d) { d.branch.dbranch = {}; }, false},
+      {"f32 x", [](D& d) { d.x.dtype = Dtype::kF32; }, false},
+      {"misaligned branch", [](D& d) { d.branch.branch.data += 2; }, false},
+      {"a gate for each row",
+       [](D& d) { d.branch.residual_gate.stride_bytes[0] = 16, d.branch.dresidual_gate = {}; },
+       false},
+  };
+  const auto table = cuda::norm_backward_table(cuda::kSm90);
+  for (const auto& c : cases) {
+    for (const int64_t n : {int64_t{1152}, int64_t{3072}}) {
+      NormBackwardVariant v;
+      v.dtype = Dtype::kBF16, v.stat = Stat::kLayer, v.input = BackwardInput::kModulated;
+      D d = call_of(v, 4096, n);
+      c.change(d);
+      NormBackwardPlan plan;
+      Error error;
+      ASSERT_EQ(plan_norm_backward(d, facts_of(cuda::kSm90), table, &plan, error), FASTNORM_OK)
+          << c.what << " " << error.text;
+      EXPECT_EQ(plan.entry->variant.input == BackwardInput::kModulated, c.held) << c.what;
+      if (c.held) {
+        EXPECT_STREQ(plan.kind, "KIND(many, bf16, layer, modulated)");
+        EXPECT_EQ(plan.launches, c.launches) << c.what;
+      }
+    }
+  }
+}
+
 // Without the statistics a general kernel with a gate computes them first.
 TEST(NormBackwardPlan, HeldGatesWithoutStatistics) {
   const auto table = cuda::norm_backward_table(cuda::kSm90);
   NormBackwardVariant v;
-  v.dtype = Dtype::kBF16, v.gate = true;
+  v.dtype = Dtype::kBF16, v.input = BackwardInput::kGated;
   NormBackwardDesc d = call_of(v, 4096, 128);
   d.rstd = {};
   NormBackwardPlan plan;

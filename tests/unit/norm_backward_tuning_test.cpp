@@ -232,16 +232,16 @@ TEST(NormBackwardTuning, TheOrderOfTheSumsStays) {
       int served = 0;
       for (const NormBackwardEntry& entry : table()) {
         const NormBackwardVariant& v = entry.variant;
-        if (v.dtype != Dtype::kBF16 || v.stat != Stat::kRms || v.residual || v.gate || v.branch)
+        if (v.dtype != Dtype::kBF16 || v.stat != Stat::kRms || v.input != BackwardInput::kPlain)
           continue;
         for (const BackwardJob job : {BackwardJob::kFew, BackwardJob::kMany, BackwardJob::kAny}) {
           if (form_of(job) != v.form || !holds_rows(v, n, rows, true)) continue;
           const auto number = [](int value) { return std::to_string(value); };
           const Tuning tuning = tuning_of(
-              std::string(text_of({job, v.dtype, v.stat, false})) + "\nROWS(" + std::to_string(n) +
-              ", " + std::to_string(n) + ", " + std::to_string(rows) + ", kAll, " +
-              number(v.threads) + ", " + number(v.vectors) + ", " + number(v.blocks) + ", " +
-              number(v.lanes) + ", " + number(v.unroll) + ", " + number(v.stages) + ")\n");
+              std::string(text_of({job, v.dtype, v.stat, v.input})) + "\nROWS(" +
+              std::to_string(n) + ", " + std::to_string(n) + ", " + std::to_string(rows) +
+              ", kAll, " + number(v.threads) + ", " + number(v.vectors) + ", " + number(v.blocks) +
+              ", " + number(v.lanes) + ", " + number(v.unroll) + ", " + number(v.stages) + ")\n");
           const NormBackwardPlan tuned = plan(call(rows, n), &tuning.norm_backward);
           EXPECT_STREQ(tuned.kernel, entry.name);
           EXPECT_EQ(tuned.lanes, order.lanes) << entry.name;

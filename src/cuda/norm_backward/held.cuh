@@ -23,12 +23,13 @@ struct BackwardSlots {
   static constexpr bool kOneWarp = kV.is_one_warp(), kCluster = kV.is_cluster();
   static constexpr int kWarps = kOneWarp ? 1 : kThreads / 32;  // of a row in its block
   static constexpr int kStride = kThreads * kBlocks;  // vectors of a thread lie so far apart
-  static constexpr bool kGate = kV.gate, kBranch = kV.branch;
-  static constexpr bool kResidual = kV.residual || kBranch;  // of a branch: it may be absent
+  static constexpr bool kGate = kV.input == BackwardInput::kGated, kBranch = kV.has_branch();
+  static constexpr bool kBranchNorm = kV.input == BackwardInput::kBranch;
+  // Of a branch it may be absent.
+  static constexpr bool kResidual = kV.input == BackwardInput::kAdd || kBranch;
   // Tensors of rows that are read: x, dy, then dresidual_in or the gate, then the branch.
   static constexpr int kTensors = kV.row_inputs();
   static_assert(kLanes == 1 || !kCluster);
-  static_assert(kV.residual + kGate + kBranch <= 1);
 };
 
 // Where a thread is among those of its row.
@@ -175,8 +176,8 @@ struct RowAddresses {
       if constexpr (S::kBranch) {
         of[kRowBranch] = address(p.branch.branch) + offset;
         other = address(p.branch.dbranch) + offset;
-        branch_rstd = address(p.branch.rstd);
       }
+      if constexpr (S::kBranchNorm) branch_rstd = address(p.branch.rstd);
       rstd = address(p.rstd);
       if constexpr (S::kStat == Stat::kLayer) mean = address(p.mean);
     };

@@ -4,8 +4,9 @@
 // xhat and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
 // memory. A thread reads from the ring only what it copied itself, so no barrier is needed.
 //
-// A gate's gradient is stored before the row's sums are folded: it needs none. A branch has gains,
-// sums of columns and a row's sum of its own. Its xhat and gradient take the places of x's.
+// A gate's gradient is stored before the row's sums are folded: it needs none. A branch has factors
+// and sums of columns of its own. If it has a norm, it has a row's sum, too. Its xhat and gradient
+// then take the places of x's.
 //
 // Bytes: each row of an input once, each of an output once. The sums of each block once; fold.cuh
 // reads them.
@@ -98,9 +99,9 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   constexpr bool kRing = S::kV.has_ring(), kAhead = kStages == 1, kRereads = S::kV.rereads;
   constexpr int kVectorStep = S::kStride * kVectorBytes;  // from a vector of a thread to its next
   static_assert(kRing || !kRereads);
-  constexpr bool kBranch = S::kBranch;
+  constexpr bool kBranch = S::kBranch, kBranchNorm = S::kBranchNorm;
   static_assert((!S::kGate && !kBranch) || !kRereads);
-  static_assert(!kBranch || S::kStat == Stat::kRms);
+  static_assert(!kBranchNorm || S::kStat == Stat::kRms);
   auto& scratch = ptx::block_shared<StepScratch<S, kValues, 2>>();
   begin_steps(scratch);
   const LanePlace<S> place(p);
@@ -130,7 +131,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   };
   RawRow<S> raw[kUnroll], raw_next[kAhead ? kUnroll : 1];
   Statistics now[kUnroll], next[kUnroll];
-  float branch_rstd[kBranch ? kUnroll : 1], next_branch_rstd[kBranch ? kUnroll : 1];
+  float branch_rstd[kBranchNorm ? kUnroll : 1], next_branch_rstd[kBranchNorm ? kUnroll : 1];
   // Statistics of a step's rows into `next`, and if `to` is wanted the rows.
   const auto load = [&](RawRow<S>* to, uint32_t step) {
 #pragma unroll
@@ -139,7 +140,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       const RowAddresses<S> from = addresses(row);
       next[u] = {0.0f, 0.0f};
       if (is_live(row)) next[u] = load_statistics(from);
-      if constexpr (kBranch)
+      if constexpr (kBranchNorm)
         next_branch_rstd[u] = is_live(row) ? ptx::ld_global_f32(from.branch_rstd) : 0.0f;
       if (to != nullptr) load_raw(to[u], p, from, is_live(row), place);
     }
@@ -176,17 +177,25 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       for (int i = 0; i < kPerVector; ++i) g[i] = gain[v][i];
     }
   };
-  float branch_gain[kBranch ? kVectors : 1][kPerVector], sum_scale = 1.0f;
+  // The gain of the branch's norm, or what the residual gate multiplies by.
+  float branch_factor[kBranch ? kVectors : 1][kPerVector], sum_scale = 1.0f;
   if constexpr (kBranch) {
     if (p.branch.sum_scale != nullptr) sum_scale = ptx::ld_global_f32(p.branch.sum_scale);
     const BranchRow of(p, backward_index(p, group_row));
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      of.take_gain(branch_gain[v], int64_t{place.vector(v)} * kPerVector,
-                   place.has(v) ? kPerVector : 0);
+      const int64_t element = int64_t{place.vector(v)} * kPerVector;
+      const int count = place.has(v) ? kPerVector : 0;
+      if constexpr (kBranchNorm) {
+        of.take_gain(branch_factor[v], element, count);
+      } else {
+#pragma unroll
+        for (float& factor : branch_factor[v]) factor = 1.0f;
+        of.multiply_by_gate(branch_factor[v], element, count);
+      }
     }
   }
-  float branch_dweight[kBranch ? kVectors : 1][kPerVector] = {};
+  float of_branch[kBranch ? kVectors : 1][kPerVector] = {};  // dbranch_weight or dresidual_gate
   float dweight[kVectors][kPerVector], dbias[S::kSums > 1 ? kVectors : 1][kPerVector];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -200,7 +209,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       now[u] = next[u];
-      if constexpr (kBranch) branch_rstd[u] = next_branch_rstd[u];
+      if constexpr (kBranchNorm) branch_rstd[u] = next_branch_rstd[u];
     }
     if constexpr (kAhead || kRing) load(kAhead ? raw_next : nullptr, step + 1);
     if constexpr (kRing) {
@@ -244,9 +253,9 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
 #pragma unroll
       for (int k = 0; k < S::kSums; ++k) q[u * S::kSums + k] = fold_registers(sums[k]);
     }
-    // Of a branch each step has two folds, so each takes the same set again.
-    fold_step_of_rows<S>(q, scratch, kBranch ? 0 : static_cast<int>(step & 1),
-                         static_cast<int>(kBranch ? step : step >> 1), place);
+    // With a branch's norm a step has two folds, so each takes the same set again.
+    fold_step_of_rows<S>(q, scratch, kBranchNorm ? 0 : static_cast<int>(step & 1),
+                         static_cast<int>(kBranchNorm ? step : step >> 1), place);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t row = row_of(step, u);
@@ -254,7 +263,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       float c[S::kSums];
 #pragma unroll
       for (int k = 0; k < S::kSums; ++k) c[k] = mean_of_sum(q[u * S::kSums + k], p);
-      char* const to = addresses(row).dx;
+      const RowAddresses<S> to = addresses(row);
       float branch_sums[S::kSums][kVectors];
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
@@ -279,22 +288,32 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
           for (float& value : f) value = __fmul_rn(value, sum_scale);
         }
         const uint4 result = S::T::pack(f);
-        if (there) ptx::st_global_v4(to + v * kVectorStep, result);
-        if constexpr (kBranch) {
+        if (there) ptx::st_global_v4(to.dx + v * kVectorStep, result);
+        if constexpr (kBranchNorm) {
           // From here on x and e are the branch's.
-          make_branch_factors<S>(x_of, e_of, f, take(u, kRowBranch, v, there), branch_gain[v],
+          make_branch_factors<S>(x_of, e_of, f, take(u, kRowBranch, v, there), branch_factor[v],
                                  branch_rstd[u], p, [&](const float(&d)[kPerVector]) {
                                    if (live) {
-                                     add_row<S>(branch_dweight[v], dbias[0], d, x_of, p,
+                                     add_row<S>(of_branch[v], dbias[0], d, x_of, p,
                                                 kBackwardBranchRoundNormalized);
                                    }
                                  });
           vector_sums<S>(branch_sums, v, x_of, e_of, place.has(v));
+        } else if constexpr (kBranch) {
+          float u_of[kPerVector];
+          S::T::unpack(take(u, kRowBranch, v, there), u_of);
+#pragma unroll
+          for (int i = 0; i < kPerVector; ++i) {
+            if (live) of_branch[v][i] = __fmaf_rn(f[i], u_of[i], of_branch[v][i]);
+            f[i] = __fmul_rn(f[i], branch_factor[v][i]);
+          }
+          const uint4 dbranch = S::T::pack(f);
+          if (there) ptx::st_global_v4(to.other + v * kVectorStep, dbranch);
         }
       }
-      if constexpr (kBranch) q[u] = fold_registers(branch_sums[0]);
+      if constexpr (kBranchNorm) q[u] = fold_registers(branch_sums[0]);
     }
-    if constexpr (kBranch) {
+    if constexpr (kBranchNorm) {
       fold_step_of_rows<S>(q, scratch, 1, static_cast<int>(step), place);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -327,8 +346,9 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
     if (p.dbias.data != nullptr) store_partial<S>(p.partial[1] + partial_row, dbias, place);
   }
   if constexpr (kBranch) {
-    if (p.branch.dweight.data != nullptr)
-      store_partial<S>(p.partial[2] + partial_row, branch_dweight, place);
+    const BackwardTensor& out = kBranchNorm ? p.branch.dweight : p.branch.dresidual_gate;
+    if (out.data != nullptr)
+      store_partial<S>(p.partial[kBranchNorm ? 2 : 4] + partial_row, of_branch, place);
   }
   // A block must not exit while other blocks still write to its shared memory.
   if constexpr (S::kCluster) {
