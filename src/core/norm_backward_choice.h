@@ -7,8 +7,8 @@
 // `many`: the same for more rows. `alone`: only dx is wanted. `any`: the blocks of rows in the
 // general form. Then the elements of x: f16, bf16, b16 (both), f32, all. Then the statistic: rms,
 // layer, either. Then what a row has besides x and dy: plain (nothing), add (dresidual_in), both
-// (either of the two), gated (a gate after the norm),
-// branch (a branch with a norm), modulated (a branch times a residual gate). Its lines follow:
+// (either of the two), gated, branch, modulated. BackwardInput explains the last three. Its lines
+// follow:
 //
 //   ROWS(65, 128, 1, 16384, 16, 1, 1, 32, 1, 1)
 //
