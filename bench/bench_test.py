@@ -20,10 +20,12 @@ from compare import lines  # noqa: E402
 NORMS = ("rms", "layer", "add", "add_layer")
 CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded")
 BACKWARD = [norm + "_backward" for norm in NORMS]
+# Gradients of stages: tensors that a call reads, values of statistics for each row.
+STAGES_BACKWARD = {"gated_backward": (3, 1), "sandwich_backward": (4, 2), "adaln_backward": (4, 2)}
 FOUR_DIGITS = 2e-3  # how far a product of three numbers of four digits may be off
 STAGES = {"gated": 3, "sandwich": 4, "adaln": 4}  # tensors that a call reads and writes
 OPS = [norm + codes for norm in NORMS for codes in CODES] + BACKWARD + ["qk", "qk_rounded"]
-OPS += STAGES
+OPS += [*STAGES, *STAGES_BACKWARD]
 
 
 def expected_bytes(op, size, rows, n):
@@ -32,6 +34,9 @@ def expected_bytes(op, size, rows, n):
         return 2 * size * rows * 72 * n, 0
     if op in STAGES:
         return STAGES[op] * size * rows * n, 0
+    if op in STAGES_BACKWARD:
+        tensors = STAGES_BACKWARD[op][0] + 2
+        return tensors * size * rows * n + statistics_bytes(op, rows), 0
     if op.endswith("_backward"):
         return (4 if op.startswith("add") else 3) * size * rows * n + statistics_bytes(op, rows), 0
     scales = 0
@@ -52,7 +57,9 @@ def expected_bytes(op, size, rows, n):
 
 
 def statistics_bytes(op, rows):
-    """rstd, and mean of LayerNorm, that a backward pass reads."""
+    """rstd, and mean of LayerNorm or the branch's rstd, that a backward pass reads."""
+    if op in STAGES_BACKWARD:
+        return 4 * rows * STAGES_BACKWARD[op][1]
     return 0 if not op.endswith("_backward") else 4 * rows * (2 if "layer" in op else 1)
 
 
@@ -122,6 +129,10 @@ def check_rows(cases, document, ops, shapes, dtypes):
         if r["op"] in STAGES:
             named = {"stages", {"adaln": "modulated"}.get(r["op"], r["op"])}
             cases.check(f"{key}: kernel's form", named & set(words), r["kernel"])
+        elif r["op"] in STAGES_BACKWARD:
+            # A kernel of a GPU has its form in its name.
+            forms = {"gated"} if r["op"] == "gated_backward" else {"branch", "modulated"}
+            cases.check(f"{key}: kernel's form", forms & set(words) or len(words) == 2, r["kernel"])
         else:
             cases.equal(f"{key}: kernel's norm", "layer" in words, "layer" in r["op"])
 
@@ -209,7 +220,7 @@ def test_backward(program):
         "--replays",
         "1",
         "--ops",
-        ",".join(BACKWARD),
+        ",".join([*BACKWARD, *STAGES_BACKWARD]),
         "--shapes",
         "64x1024,64x1024+4,64x1024+8@2",
         "--f32-parameters",
@@ -219,14 +230,15 @@ def test_backward(program):
         program.cases.equal(
             "backward, strided: gaps and shifts",
             [(r["op"], r.get("gap", 0), r.get("shift", 0)) for r in rows],
-            [(op, *at) for at in ((0, 0), (4, 0), (8, 2)) for op in BACKWARD],
+            [(op, *at) for at in ((0, 0), (4, 0), (8, 2)) for op in [*BACKWARD, *STAGES_BACKWARD]],
         )
         program.cases.check("backward, strided: timed", all(r.get("us", 0) > 0 for r in rows), rows)
         ceilings = {r["op"]: r["ceiling"].split()[0] for r in rows}
         program.cases.equal(
             "backward: ceilings on a CPU",
             ceilings,
-            {op: "R3W1" if "add" in op else "R2W1" for op in BACKWARD},
+            {op: "R3W1" if "add" in op else "R2W1" for op in BACKWARD}
+            | {op: f"R{reads}W2" for op, (reads, _) in STAGES_BACKWARD.items()},
         )
 
 
@@ -664,7 +676,7 @@ def test_pretended_gpu(program):
         program.cases.check(f"{key}: with dependent launch", r["pdl_us"] > 0, r)
         # Short heads share a grid; long ones need not.
         backward = r["op"].endswith("_backward")
-        most = 3 if backward else 2 if key[0].startswith("qk") and r["n"] > 256 else 1
+        most = 4 if backward else 2 if key[0].startswith("qk") and r["n"] > 256 else 1
         program.cases.check(f"{key}: launches", 1 <= r["launches"] <= most, r["launches"])
         program.cases.equal(
             f"{key}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20
@@ -674,6 +686,8 @@ def test_pretended_gpu(program):
         adds = r["op"].startswith("add") or STAGES.get(r["op"]) == 4
         joins = backward or r["op"] == "gated"
         kind = f"R{2 + adds}W1 " if joins else f"R{1 + adds}W{adds + written:g} "
+        if r["op"] in STAGES_BACKWARD:
+            kind = f"R{STAGES_BACKWARD[r['op']][0]}W2 "
         program.cases.check(
             f"{key}: ceiling",
             r["ceiling"].startswith(kind)
@@ -714,6 +728,25 @@ def test_pretended_training(program):
             if word in ("persistent", "few", "rows")
         }
         program.cases.equal("training: forms", forms, {"persistent", "few"})
+    document = program.results(
+        "training of stages",
+        "--device",
+        "cuda:0",
+        "--replays",
+        "1",
+        "--ops",
+        ",".join(STAGES_BACKWARD),
+        "--shapes",
+        "stages_training",
+    )
+    if document:
+        shapes = {(r["rows"], r["n"]) for r in document["results"]}
+        program.cases.equal("training of stages: cases", len(document["results"]), 3 * len(shapes))
+        program.cases.check("training of stages: heads and rows",
+                            {(131072, 128), (4096, 8192)} <= shapes)
+        gated = [r["kernel"] for r in document["results"] if r["op"] == "gated_backward"]
+        program.cases.check("training of stages: gates are held",
+                            all("gated persistent" in kernel for kernel in gated), gated)
 
 
 def main():

@@ -213,6 +213,9 @@ class BackwardCalls {
     const char* const from[] = {b.dy + begin, b.x + begin,
                                 c_.adds() ? b.dresidual_in + begin : nullptr};
     join(b.dx + begin, from, c_.adds() ? 3 : 2, end - begin, cold);
+    if (!c_.has_other()) return;
+    const char* const other[] = {b.other + begin};
+    join(b.dother + begin, other, 1, end - begin, cold);
   }
 
  private:
@@ -225,6 +228,12 @@ class BackwardCalls {
   Memory memory_;
   BackwardCall call_;
 };
+
+// Tensors that a stream of joins reads and writes: "R2W1".
+std::string joined(const Case& c) {
+  if (!c.backward()) return "R2W1";
+  return "R" + std::to_string(c.gradient_inputs()) + "W" + std::to_string(c.gradients());
+}
 
 template <typename Calls>
 Result time_case(fastnorm_context* context, const Case& c, const Options& options) {
@@ -257,12 +266,11 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
   r.us = median(ours);
   r.spread = spread(ours);
   r.ceiling_us = median(ceiling);
-  r.ceiling = c.heads() ? "rows in place"
-              : c.backward() || c.gated()
-                  ? std::string(c.adds() ? "R3W1" : "R2W1") + (cold ? " non-temporal" : " in cache")
-              : c.shrink() != 1 ? (cold ? "non-temporal, narrow" : "narrow, in cache")
-              : cold            ? "non-temporal copy"
-                                : "memcpy in cache";
+  r.ceiling = c.heads()                   ? "rows in place"
+              : c.backward() || c.gated() ? joined(c) + (cold ? " non-temporal" : " in cache")
+              : c.shrink() != 1           ? (cold ? "non-temporal, narrow" : "narrow, in cache")
+              : cold                      ? "non-temporal copy"
+                                          : "memcpy in cache";
   r.kernel = info.kernel;
   r.more["threads"] = options.threads;
   r.more["cold"] = cold;

@@ -82,11 +82,14 @@ class BackwardCalls {
     fill_random(layout_.statistics(arena_), layout_.statistics_bytes(calls), "f32", 2, gpu.queue());
   }
 
-  std::vector<Stream> kinds() const { return join_streams(c_.adds() ? 3 : 2); }
+  std::vector<Stream> kinds() const {
+    return join_streams(static_cast<int>(c_.gradient_inputs()), static_cast<int>(c_.gradients()));
+  }
   Traffic traffic(int i) const {
     const BackwardBuffers b = layout_.at(arena_, i, calls_);
-    Traffic t = {b.dy, b.x, b.dx, nullptr, whole_vectors(c_.tensor_bytes())};
-    t.e = b.dresidual_in;
+    Traffic t = {b.dy, b.x, b.dx, b.dother, whole_vectors(c_.tensor_bytes())};
+    t.e = c_.adds() ? b.dresidual_in : b.other;
+    t.f = b.other;
     t.extra = b.rstd;
     t.extra_bytes = std::min(whole_vectors(c_.statistics_bytes()), t.bytes);
     return t;

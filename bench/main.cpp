@@ -19,7 +19,8 @@ int main(int argc, char** argv) {
   app.add_option(
          "--shapes", lists,
          "lists (large, decode, middle, small, long, odd, strided, quantised, heads, training, "
-         "training_few, training_short, stages, cpu) or ROWSxN[+GAP][@SHIFT], separated by commas: "
+         "training_few, training_short, stages, stages_training, cpu) or ROWSxN[+GAP][@SHIFT], "
+         "separated by commas: "
          "GAP "
          "elements between rows, the first row "
          "SHIFT "
@@ -34,7 +35,8 @@ int main(int argc, char** argv) {
          "heads of a fused tensor, in place; a shape is TOKENSxHEAD), qk_rounded; rms_backward, "
          "layer_backward (dx, dweight and dbias), add_backward, add_layer_backward (with the "
          "gradient of the stored sum); gated (norm times silu of a gate), sandwich (norm, "
-         "residual, norm), adaln (gated residual, norm, scale and shift)")
+         "residual, norm), adaln (gated residual, norm, scale and shift), each alone or with "
+         "_backward")
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();

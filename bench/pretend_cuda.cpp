@@ -126,7 +126,9 @@ std::vector<Stream> streams(int reads, int shrink) {
 
 std::vector<Stream> strided_streams() { return named("R%dW%g %dx1 strided", 1, 1.0); }
 
-std::vector<Stream> join_streams(int reads) { return named("R%dW%g %dx1", reads, 1.0, true); }
+std::vector<Stream> join_streams(int reads, int written) {
+  return named("R%dW%g %dx1", reads, written, true);
+}
 
 void launch(const Stream& s, const Traffic& t, cudaStream_t) {
   double written = 0;
@@ -137,8 +139,10 @@ void launch(const Stream& s, const Traffic& t, cudaStream_t) {
   move(t.a, t.bytes, t.stride_bytes, t.row_bytes);
   if (s.joins) {
     move(t.b, t.bytes);
-    if (s.reads == 3) move(t.e, t.bytes);
+    if (s.reads > 2) move(t.e, t.bytes);
+    if (s.reads > 3) move(t.f, t.bytes);
     move(t.c, t.bytes);
+    if (written == 2) move(t.d, t.bytes);
     move(t.extra, t.extra_bytes);
     return;
   }

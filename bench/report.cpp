@@ -70,13 +70,20 @@ std::vector<Shape> shapes_of(const std::string& list) {
     for (int64_t n : {1152, 2304, 3072, 4096, 5376, 8192}) {
       for (int64_t m : {1, 16, 64, 4096, 16384}) shapes.push_back({m, n});
     }
+  } else if (list == "stages_training") {
+    for (int64_t n : {64, 128, 256, 512}) {
+      for (int64_t m : {4096, 32768, 131072, 524288}) shapes.push_back({m, n});
+    }
+    for (int64_t n : {1024, 2048, 4096, 5120, 8192}) {
+      for (int64_t m : {512, 4096, 16384}) shapes.push_back({m, n});
+    }
   } else if (list == "cpu") {
     shapes = {{4096, 4096}, {512, 8192}, {32, 4096}, {1, 4096}};
   } else {
     throw std::invalid_argument("no list of shapes is called " + list +
                                 "; required: large, decode, middle, small, long, odd, strided, "
                                 "quantised, heads, training, training_few, training_short, "
-                                "stages, cpu or ROWSxN");
+                                "stages, stages_training, cpu or ROWSxN");
   }
   return shapes;
 }
@@ -273,7 +280,11 @@ bool write_results(const std::string& path, const nlohmann::json& document) {
 }
 
 std::vector<std::string> operations() {
-  std::vector<std::string> all = {"qk", "qk_rounded", "gated", "sandwich", "adaln"};
+  std::vector<std::string> all = {"qk", "qk_rounded"};
+  for (const std::string stages : {"gated", "sandwich", "adaln"}) {
+    all.push_back(stages);
+    all.push_back(stages + "_backward");
+  }
   for (const std::string norm : {"rms", "layer", "add", "add_layer"}) {
     all.push_back(norm + "_backward");
     for (const char* codes : {"", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded"})

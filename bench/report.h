@@ -30,13 +30,21 @@ struct Case {
   bool heads() const { return op.starts_with("qk"); }
   // Calls with stages: norm(x) * silu(gate), norm(norm(x) + residual), and
   // norm(x * residual_gate + residual) * (1 + scale) + shift of LayerNorm without weight.
-  bool gated() const { return op == "gated"; }
-  bool sandwich() const { return op == "sandwich"; }
-  bool adaln() const { return op == "adaln"; }
+  bool gated() const { return op.starts_with("gated"); }
+  bool sandwich() const { return op.starts_with("sandwich"); }
+  bool adaln() const { return op.starts_with("adaln"); }
   // Tensors of x's size that a forward call reads.
   int64_t inputs() const { return adds() || gated() ? 2 : 1; }
   // dx, dweight and, of "layer", dbias; "add" stands for the gradient that reaches residual_out.
+  // "gated": dgate, too. "sandwich": that gradient, dbranch and dbranch_weight. "adaln": that
+  // gradient, dbranch, dresidual_gate and dbias, where dweight is the scale's.
   bool backward() const { return op.ends_with("_backward"); }
+  bool has_mean() const { return layer() || adaln(); }
+  // Tensors of x's size that a backward pass reads and writes.
+  int64_t gradient_inputs() const { return 2 + (adds() ? 1 : 0) + (has_other() ? 1 : 0); }
+  int64_t gradients() const { return has_other() ? 2 : 1; }
+  // The gate or the branch, which has a gradient.
+  bool has_other() const { return gated() || sandwich() || adaln(); }
   bool rounds() const { return op.ends_with("_rounded"); }  // as a chain of 16-bit operations
   Codes codes() const {
     return op.ends_with("_nvfp4")       ? Codes::kNvfp4
@@ -65,11 +73,13 @@ struct Case {
   }
   std::string row_text() const;  // "8192", "8192+4@1"
   int64_t scale_bytes() const;
-  // rstd and, of "layer", mean, which a backward pass reads.
-  int64_t statistics_bytes() const { return backward() ? rows * (layer() ? 8 : 4) : 0; }
+  // rstd and, of LayerNorm, mean, or of "sandwich" the branch's rstd, which a backward pass reads.
+  int64_t statistics_bytes() const {
+    return backward() ? rows * (has_mean() || sandwich() ? 8 : 4) : 0;
+  }
   // Each input read once, each output written once; weights and their gradients are not counted.
   int64_t bytes_moved() const {
-    if (backward()) return tensor_bytes() * (adds() ? 4 : 3) + statistics_bytes();
+    if (backward()) return tensor_bytes() * (gradient_inputs() + gradients()) + statistics_bytes();
     return tensor_bytes() * (inputs() + (adds() ? 1 : 0)) + tensor_bytes() / shrink() +
            scale_bytes();
   }
@@ -115,7 +125,8 @@ bool write_results(const std::string& path, const nlohmann::json& document);
 // All operations. A norm ("rms", "layer", "add" = RMS with a residual, "add_layer") stands alone or
 // with a suffix: what leaves in place of y ("_fp8" by a static scale, "_row_fp8", "_block_fp8",
 // "_mxfp8", "_nvfp4"), "_rounded", or "_backward". "qk", the query and key heads of a fused tensor,
-// stands alone or with "_rounded". "gated", "sandwich" and "adaln" are norms with stages.
+// stands alone or with "_rounded". "gated", "sandwich" and "adaln" are norms with stages, alone or
+// with "_backward".
 std::vector<std::string> operations();
 
 // The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.

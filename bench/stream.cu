@@ -60,7 +60,7 @@ __device__ __forceinline__ uint4 join(uint4 v, uint4 w) {
 
 // Traffic in vectors of 16 bytes.
 struct Work {
-  const uint4 *a, *b, *e;
+  const uint4 *a, *b, *e, *f;
   void* c;
   uint4 *d, *extra;
   int64_t count, extra_count;
@@ -102,15 +102,16 @@ __global__ void stream_kernel(const Work w) {
   }
 }
 
-// c = a ^ b, or a ^ b ^ e. The first threads read the vectors of `extra` too.
-template <int kReads, int kVectors, int kHint>
+// c is what of a, b, e and f is read, joined. d is c with bits flipped. The first threads read the
+// vectors of `extra` too.
+template <int kReads, int kWritten, int kVectors, int kHint>
 __global__ void join_kernel(const Work w) {
-  static_assert(kReads == 2 || kReads == 3);
+  static_assert(kReads >= 2 && kReads <= 4 && (kWritten == 1 || kWritten == 2));
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x * kVectors) + threadIdx.x;
   uint4 x[kReads][kVectors];
 #pragma unroll
   for (int r = 0; r < kReads; ++r) {
-    const uint4* from = r == 0 ? w.a : r == 1 ? w.b : w.e;
+    const uint4* from = r == 0 ? w.a : r == 1 ? w.b : r == 2 ? w.e : w.f;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int64_t i = first + v * blockDim.x;
@@ -122,36 +123,38 @@ __global__ void join_kernel(const Work w) {
     const int64_t i = first + v * blockDim.x;
     if (i >= w.count) continue;
     uint4 all = join(x[0][v], x[1][v]);
-    if constexpr (kReads == 3) all = join(all, x[2][v]);
+#pragma unroll
+    for (int r = 2; r < kReads; ++r) all = join(all, x[r][v]);
     if (i < w.extra_count) all = join(all, load<kHint>(w.extra + i));
     store<kHint>(static_cast<uint4*>(w.c) + i, all);
+    if constexpr (kWritten == 2) store<kHint>(w.d + i, touch(all));
   }
 }
 
-template <int kReads, int kVectors>
+template <int kReads, int kWritten, int kVectors>
 void add_join_streams(std::vector<Stream>* list) {
   for (int hint : {kDefault, kStreaming}) {
     const void* kernel =
         hint == kDefault
-            ? reinterpret_cast<const void*>(&join_kernel<kReads, kVectors, kDefault>)
-            : reinterpret_cast<const void*>(&join_kernel<kReads, kVectors, kStreaming>);
+            ? reinterpret_cast<const void*>(&join_kernel<kReads, kWritten, kVectors, kDefault>)
+            : reinterpret_cast<const void*>(&join_kernel<kReads, kWritten, kVectors, kStreaming>);
     for (int threads : {128, 256, 512, 1024}) {
       if (threads * kVectors * kReads > 4096) continue;
       char name[64];
-      std::snprintf(name, sizeof name, "R%dW1 %dx%d%s", kReads, threads, kVectors,
+      std::snprintf(name, sizeof name, "R%dW%d %dx%d%s", kReads, kWritten, threads, kVectors,
                     hint == kDefault ? "" : " cs");
       list->push_back({kernel, threads, kVectors, name, kReads, true});
     }
   }
 }
 
-template <int kReads>
+template <int kReads, int kWritten>
 std::vector<Stream> all_join_streams() {
   std::vector<Stream> list;
-  add_join_streams<kReads, 1>(&list);
-  add_join_streams<kReads, 2>(&list);
-  add_join_streams<kReads, 4>(&list);
-  add_join_streams<kReads, 8>(&list);
+  add_join_streams<kReads, kWritten, 1>(&list);
+  add_join_streams<kReads, kWritten, 2>(&list);
+  add_join_streams<kReads, kWritten, 4>(&list);
+  add_join_streams<kReads, kWritten, 8>(&list);
   return list;
 }
 
@@ -317,8 +320,9 @@ std::vector<Stream> streams(int reads, int shrink) {
 
 std::vector<Stream> strided_streams() { return all_streams<1, 1, true>(); }
 
-std::vector<Stream> join_streams(int reads) {
-  return reads == 2 ? all_join_streams<2>() : all_join_streams<3>();
+std::vector<Stream> join_streams(int reads, int written) {
+  if (written == 2) return reads == 3 ? all_join_streams<3, 2>() : all_join_streams<4, 2>();
+  return reads == 2 ? all_join_streams<2, 1>() : all_join_streams<3, 1>();
 }
 
 void launch(const Stream& s, const Traffic& t, cudaStream_t queue) {
@@ -326,6 +330,7 @@ void launch(const Stream& s, const Traffic& t, cudaStream_t queue) {
   w.a = reinterpret_cast<const uint4*>(t.a);
   w.b = reinterpret_cast<const uint4*>(t.b);
   w.e = reinterpret_cast<const uint4*>(t.e);
+  w.f = reinterpret_cast<const uint4*>(t.f);
   w.c = t.c;
   w.d = reinterpret_cast<uint4*>(t.d);
   w.extra = reinterpret_cast<uint4*>(t.extra);

@@ -31,7 +31,7 @@ struct Traffic {
   int64_t extra_bytes = 0;  // at most `bytes`
   int64_t row_bytes = 0;    // strided streams: `row_bytes` of each `stride_bytes` are moved
   int64_t stride_bytes = 0;
-  const char* e = nullptr;  // read where R = 3
+  const char *e = nullptr, *f = nullptr;  // read where R > 2, R > 3
 };
 
 // All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without
@@ -42,8 +42,9 @@ std::vector<Stream> streams(int reads, int shrink = 1);
 // The same sweep over rows that lie apart, R = 1; c may be a.
 std::vector<Stream> strided_streams();
 
-// The same sweep for kernels that read 2 or 3 tensors and write one, as a backward pass does.
-std::vector<Stream> join_streams(int reads);
+// The same sweep for kernels that read more tensors than they write, as a backward pass does: 2 or
+// 3 and one, or 3 or 4 and two.
+std::vector<Stream> join_streams(int reads, int written = 1);
 
 void launch(const Stream& stream, const Traffic& traffic, cudaStream_t queue);
 

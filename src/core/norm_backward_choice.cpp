@@ -18,24 +18,30 @@ constexpr BackwardJob few = BackwardJob::kFew, many = BackwardJob::kMany,
 struct Two {
   bool first, second;
 };
+struct Inputs {
+  bool of[kBackwardInputs];
+};
 [[maybe_unused]] constexpr DtypeSet f32 = {true, false, false}, f16 = {false, true, false},
                                     bf16 = {false, false, true}, b16 = {false, true, true},
                                     all = {true, true, true};
 [[maybe_unused]] constexpr Two rms = {true, false}, layer = {false, true}, either = {true, true};
-[[maybe_unused]] constexpr Two plain = {true, false}, add = {false, true}, both = {true, true};
+[[maybe_unused]] constexpr Inputs plain = {{true}}, add = {{false, true}}, both = {{true, true}},
+                                  gated = {{false, false, true}},
+                                  branch = {{false, false, false, true}},
+                                  modulated = {{false, false, false, false, true}};
 
 // A file becomes one array of lines, and lists that name where theirs begin and end.
 struct Head {
   BackwardJob job;
   DtypeSet elements;
-  Two stats, residuals;
+  Two stats;
+  Inputs inputs;
   const char* text;  // of a head; nullptr: a line
   NormBackwardChoice line;
 };
 
-#define KIND(job, elements, stats, residuals)                                                    \
-  {job, elements, stats, residuals, "KIND(" #job ", " #elements ", " #stats ", " #residuals ")", \
-   {}},
+#define KIND(job, elements, stats, inputs) \
+  {job, elements, stats, inputs, "KIND(" #job ", " #elements ", " #stats ", " #inputs ")", {}},
 #define ROWS(least, most, from, to, threads, vectors, blocks, lanes, unroll, stages)       \
   {any,                                                                                    \
    {},                                                                                     \
@@ -113,8 +119,8 @@ constexpr std::array<NormBackwardList, kHeads> lists_of(
                      head.elements,
                      head.stats.first,
                      head.stats.second,
-                     head.residuals.first,
-                     head.residuals.second,
+                     {head.inputs.of[0], head.inputs.of[1], head.inputs.of[2], head.inputs.of[3],
+                      head.inputs.of[4]},
                      head.text,
                      std::span<const NormBackwardChoice>(lines.data() + i + 1, end - i - 1)};
   }
@@ -136,7 +142,7 @@ NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choice
   for (const NormBackwardList& list : choices.lists) {
     if (list.job != kind.job || !list.dtypes.has(kind.dtype) ||
         !(kind.stat == Stat::kRms ? list.rms : list.layer) ||
-        !(kind.residual ? list.add : list.plain)) {
+        !list.inputs[static_cast<int>(kind.input)]) {
       continue;
     }
     const NormBackwardChoice* const line = find_choice(list.lines, line_length(n), shared_rows,
@@ -161,7 +167,8 @@ constexpr ChoiceWord kElements[] = {{"f32", kF32Bit},
                                     {"b16", kF16Bit | kBF16Bit},
                                     {"all", kF32Bit | kF16Bit | kBF16Bit}};
 constexpr ChoiceWord kStats[] = {{"rms", 1}, {"layer", 2}, {"either", 3}};
-constexpr ChoiceWord kResiduals[] = {{"plain", 1}, {"add", 2}, {"both", 3}};
+constexpr ChoiceWord kInputs[] = {{"plain", 1}, {"add", 2},    {"both", 3},
+                                  {"gated", 4}, {"branch", 8}, {"modulated", 16}};
 
 struct KindText {
   char c[40] = {};
@@ -182,7 +189,7 @@ constexpr KindText make_kind_text(const NormBackwardKind& kind) {
   put("KIND("), put(word_of(kJobs, static_cast<int>(kind.job)));
   put(", "), put(word_of(kElements, static_cast<int>(kind.dtype)));
   put(", "), put(word_of(kStats, static_cast<int>(kind.stat)));
-  put(", "), put(word_of(kResiduals, kind.residual ? 1 : 0)), put(")");
+  put(", "), put(word_of(kInputs, static_cast<int>(kind.input))), put(")");
   return text;
 }
 
@@ -194,9 +201,13 @@ constexpr auto kKindTexts = [] {
 }();
 
 bool parse_kinds(std::string_view rest, NormBackwardKinds* kinds) {
-  return take_words(&rest, kJobs, &kinds->jobs) && take_words(&rest, kElements, &kinds->dtypes) &&
-         take_words(&rest, kStats, &kinds->stats) &&
-         take_words(&rest, kResiduals, &kinds->residuals) && rest.empty();
+  if (!take_words(&rest, kJobs, &kinds->jobs) || !take_words(&rest, kElements, &kinds->dtypes) ||
+      !take_words(&rest, kStats, &kinds->stats) || !take_words(&rest, kInputs, &kinds->inputs)) {
+    return false;
+  }
+  // General kernels with a gate or a branch have no lines of their own.
+  constexpr uint8_t kOwnForms = 4 | 8 | 16, kAny = 1 << static_cast<int>(BackwardJob::kAny);
+  return rest.empty() && ((kinds->inputs & kOwnForms) == 0 || (kinds->jobs & kAny) == 0);
 }
 
 bool parse_line(std::string_view rest, NormBackwardChoice* line) {
@@ -248,7 +259,7 @@ int32_t find_norm_backward_entry(std::span<const NormBackwardEntry> table,
                     form == BackwardForm::kBranchRows;
   const uint64_t least = packed({.dtype = kind.dtype,
                                  .stat = kind.stat,
-                                 .residual = kind.residual && !asks,
+                                 .input = asks ? BackwardInput::kPlain : kind.input,
                                  .form = form,
                                  .threads = pick.threads,
                                  .vectors = pick.vectors,

@@ -6,7 +6,9 @@
 // The first word is the job. `few`: rows, with dweight or dbias wanted and nothing replaced.
 // `many`: the same for more rows. `alone`: only dx is wanted. `any`: the blocks of rows in the
 // general form. Then the elements of x: f16, bf16, b16 (both), f32, all. Then the statistic: rms,
-// layer, either. Then dresidual_in: plain, add, both. Its lines follow:
+// layer, either. Then what a row has besides x and dy: plain (nothing), add (dresidual_in), both
+// (either of the two), gated, branch, modulated. BackwardInput explains the last three. Its lines
+// follow:
 //
 //   ROWS(65, 128, 1, 16384, 16, 1, 1, 32, 1, 1)
 //
@@ -49,7 +51,7 @@ struct DtypeSet {
 
 // The kinds of calls that a KIND line names: bits of each word's values.
 struct NormBackwardKinds {
-  uint8_t jobs = 0, dtypes = 0, stats = 0, residuals = 0;
+  uint8_t jobs = 0, dtypes = 0, stats = 0, inputs = 0;
 };
 
 // One kind of call.
@@ -57,24 +59,24 @@ struct NormBackwardKind {
   BackwardJob job;
   Dtype dtype;
   Stat stat;
-  bool residual;
+  BackwardInput input;  // kAny: kPlain or kAdd, since its kernels ask at run time
 
   constexpr int32_t number() const {
     return static_cast<int32_t>(job) | static_cast<int32_t>(dtype) << 2 |
-           static_cast<int32_t>(stat) << 4 | (residual ? 1 : 0) << 5;
+           static_cast<int32_t>(stat) << 4 | static_cast<int32_t>(input) << 5;
   }
-  static constexpr int32_t kCount = 1 << 6;
+  static constexpr int32_t kCount = kBackwardInputs << 5;
 
   // The inverse of number().
   static constexpr NormBackwardKind of(int32_t number) {
     return {static_cast<BackwardJob>(number & 3), static_cast<Dtype>(number >> 2 & 3),
-            static_cast<Stat>(number >> 4 & 1), number >> 5 != 0};
+            static_cast<Stat>(number >> 4 & 1), static_cast<BackwardInput>(number >> 5)};
   }
   constexpr bool is_in(const NormBackwardKinds& kinds) const {
     return (kinds.jobs >> static_cast<int>(job) & 1) != 0 &&
            (kinds.dtypes >> static_cast<int>(dtype) & 1) != 0 &&
            (kinds.stats >> static_cast<int>(stat) & 1) != 0 &&
-           (kinds.residuals >> (residual ? 1 : 0) & 1) != 0;
+           (kinds.inputs >> static_cast<int>(input) & 1) != 0;
   }
 };
 
@@ -90,7 +92,7 @@ bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed);
 struct NormBackwardList {
   BackwardJob job;
   DtypeSet dtypes;
-  bool rms, layer, plain, add;
+  bool rms, layer, inputs[kBackwardInputs];
   const char* text;  // "KIND(many, b16, either, both)"
   std::span<const NormBackwardChoice> lines;
 };

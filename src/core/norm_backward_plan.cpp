@@ -28,14 +28,40 @@ bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t 
   return bits % kVectorBytes == 0;
 }
 
+// True if the held forms have the call's gate.
+bool has_held_gate(const NormBackwardDesc& d) {
+  const bool has_function =
+      d.gate.act == FASTNORM_ACTIVATION_SILU || d.gate.act == FASTNORM_ACTIVATION_SIGMOID;
+  return has_function && !d.gate.before && !d.gate.bias && !d.dresidual_in;
+}
+
+// True if the rows of a group share a row of the parameter.
+bool is_shared(const NormBackwardDesc& d, const ParameterTensor& t) {
+  for (int i = 0; i < d.shared_rank; ++i) {
+    if (t && d.outer[i] != 1 && t.stride_bytes[i] != 0) return false;
+  }
+  return true;
+}
+
+// True if the held forms have the call's branch: one with an RMSNorm, whose result is added as it
+// is, or one times a residual gate, where LayerNorm follows.
+bool has_held_branch(const NormBackwardDesc& d) {
+  const NormBackwardBranch& b = d.branch;
+  if (!b.dbranch || !is_shared(d, d.weight)) return false;
+  if (b.needs_norm())
+    return b.kind == FASTNORM_NORM_RMS && !b.residual_gate && !b.dbias && is_shared(d, b.weight);
+  return b.branch && b.residual_gate && is_shared(d, b.residual_gate);
+}
+
 // True if registers can hold the rows: aligned, of one dtype. kPersistent and kFew need that.
 bool is_held(const NormBackwardDesc& d) {
-  if (!d.dx || d.gate.present || d.branch.present || d.dresidual || d.dy_element_bytes == 0 ||
-      d.shared_rows == 0)
-    return false;
+  if (!d.dx || d.dresidual || d.dy_element_bytes == 0 || d.shared_rows == 0) return false;
+  if (d.gate.present && !has_held_gate(d)) return false;
+  if (d.branch.present && !has_held_branch(d)) return false;
   if (d.dbias && d.kind != FASTNORM_NORM_LAYER) return false;
   if (d.n * dtype_bytes(d.dtype) % kVectorBytes != 0 || d.groups > kMostGroupBlocks) return false;
-  for (const RowTensor* t : {&d.x, &d.dy, &d.dx, &d.dresidual_in}) {
+  for (const RowTensor* t : {&d.x, &d.dy, &d.dx, &d.dresidual_in, &d.gate.gate, &d.gate.dgate,
+                             &d.branch.branch, &d.branch.dbranch}) {
     if (!*t) continue;
     if (t->dtype != d.dtype || !is_multiple(t->data, t->stride_bytes, d.outer_rank)) return false;
   }
@@ -62,7 +88,7 @@ int32_t find_form(std::span<const NormBackwardEntry> table, BackwardForm form, D
 int32_t shared_bytes_of(const NormBackwardVariant& v) {
   if (v.form != BackwardForm::kPersistent) return 0;
   const int64_t vectors = int64_t{v.block_threads()} * v.vectors * kVectorBytes;
-  const int64_t ring = v.has_ring() ? v.stages * v.unroll * (v.residual ? 3 : 2) * vectors : 0;
+  const int64_t ring = v.has_ring() ? v.stages * v.unroll * v.row_inputs() * vectors : 0;
   const int64_t sums = v.lanes > 1 ? vectors / dtype_bytes(v.dtype) * int64_t{sizeof(float)} : 0;
   return static_cast<int32_t>(std::max(ring, sums));
 }
@@ -131,10 +157,11 @@ class Planner {
     const NormBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
     if (v.dtype != d_.x.dtype) return false;
     if (v.form == BackwardForm::kBranchRows) return d_.branch.present;
+    if (v.has_branch() != d_.branch.present) return false;
     if (v.stat != stat_of(d_)) return false;
-    if (v.writes_rows()) return v.form == rows_form() && !d_.branch.present;
+    if (v.writes_rows()) return v.form == rows_form();
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
-    if (v.residual != static_cast<bool>(d_.dresidual_in) ||
+    if (v.input != kind_of(BackwardJob::kMany).input ||
         !holds_rows(v, d_.n, d_.shared_rows, d_.has_sums())) {
       return false;
     }
@@ -180,8 +207,7 @@ class Planner {
     } else {
       plan_.entry = &table_[static_cast<size_t>(index)];
       if (is_persistent(index)) {
-        add(index, static_cast<uint32_t>(plan_.row_blocks) *
-                       static_cast<uint32_t>(plan_.entry->variant.blocks));
+        add_persistent(index);
         if (sums) add_fold();
       } else {
         add_few(index);
@@ -194,8 +220,8 @@ class Planner {
   // Launches in this order: statistics, c1 and c2 where columns need them, columns, rows, fold.
   fastnorm_status plan_branch(int32_t index, Error& error) {
     const NormBackwardBranch& b = d_.branch;
-    const bool any_rows = d_.shared_rows > 0;
-    if (any_rows) {
+    const bool held = is_persistent(index);
+    if (d_.shared_rows > 0) {
       FASTNORM_TRY(find_general(d_, BackwardForm::kBranchRows, &index, error));
       int32_t statistics = -1;
       if (!d_.rstd) {
@@ -216,13 +242,17 @@ class Planner {
         plan_.steps[plan_.launches - 1].of_branch = true;
       }
       plan_.entry = &table_[static_cast<size_t>(index)];
-      if (b.has_sums()) {
+      if (b.has_sums() && !held) {
         plan_.keeps_means = true;
         plan_.means_offset = region(2 * row_values());
         add_rows(index, kBackwardStatisticsOnly);
       }
-      if (d_.has_sums()) add_columns(BackwardForm::kBranchColumns, Stat::kRms);
-      if (d_.writes_rows()) add_rows(index, plan_.keeps_means ? uint32_t{kBackwardKeptMeans} : 0);
+      if (held) {
+        add_persistent(index);
+      } else {
+        if (d_.has_sums()) add_columns(BackwardForm::kBranchColumns, Stat::kRms);
+        if (d_.writes_rows()) add_rows(index, plan_.keeps_means ? uint32_t{kBackwardKeptMeans} : 0);
+      }
     }
     if (d_.has_sums()) {
       keep_partials();
@@ -236,7 +266,7 @@ class Planner {
                                Error& error) {
     if (*index >= 0) return FASTNORM_OK;
     NormBackwardKind kind = {BackwardJob::kAny, d.x.dtype, stat_of(d),
-                             static_cast<bool>(d.dresidual_in)};
+                             d.dresidual_in ? BackwardInput::kAdd : BackwardInput::kPlain};
     const NormBackwardDecision found =
         find_norm_backward_choice(*facts_.arch->backward_choices, kind, d.n, counted_rows());
     if (form == BackwardForm::kBranchRows) kind.stat = Stat::kRms;  // of either statistic
@@ -253,17 +283,26 @@ class Planner {
   BackwardForm rows_form() const {
     return has_gate() ? BackwardForm::kGatedRows : BackwardForm::kRows;
   }
+  BackwardInput added() const {
+    return d_.dresidual_in ? BackwardInput::kAdd : BackwardInput::kPlain;
+  }
+  // Of a call that a held form could serve.
+  BackwardInput held_input() const {
+    if (d_.branch.present)
+      return d_.branch.needs_norm() ? BackwardInput::kBranch : BackwardInput::kModulated;
+    return has_gate() ? BackwardInput::kGated : added();
+  }
   NormBackwardKind kind_of(BackwardJob job) const {
-    return {job, d_.x.dtype, stat_of(d_), static_cast<bool>(d_.dresidual_in)};
+    return {job, d_.x.dtype, stat_of(d_), job == BackwardJob::kAny ? added() : held_input()};
   }
   int64_t counted_rows() const { return std::max<int64_t>(d_.shared_rows, 1); }
   NormBackwardDecision find(BackwardJob job) const {
     return find_norm_backward_choice(*facts_.arch->backward_choices, kind_of(job), d_.n,
                                      counted_rows());
   }
-  // `fastnorm tune` times no call with a gate.
+  // A tuning file's lines for general kernels are not for those with a gate.
   NormBackwardDecision find_tuned(BackwardJob job) const {
-    if (tuning_ == nullptr || has_gate()) return {};
+    if (tuning_ == nullptr || (has_gate() && job == BackwardJob::kAny)) return {};
     const NormBackwardKind kind = kind_of(job);
     return {text_of(kind), tuning_->find(kind, d_.n, counted_rows())};
   }
@@ -328,6 +367,10 @@ class Planner {
     const int64_t tiles = (d_.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns;
     add(index, static_cast<uint64_t>(tiles * count_sums(d_)));
     if (plan_.entry == nullptr) plan_.entry = &table_[static_cast<size_t>(index)];
+  }
+  void add_persistent(int32_t index) {
+    const auto blocks = static_cast<uint32_t>(table_[static_cast<size_t>(index)].variant.blocks);
+    add(index, static_cast<uint32_t>(plan_.row_blocks) * blocks);
   }
   void add_few(int32_t index) {
     const NormBackwardVariant& v = plan_.entry->variant;

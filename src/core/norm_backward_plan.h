@@ -29,11 +29,21 @@ enum class BackwardForm : uint8_t {
   kBranchRows,
 };
 
+// What a held form reads besides x and dy. The general forms have no input of their own.
+enum class BackwardInput : uint8_t {
+  kPlain,      // nothing
+  kAdd,        // dresidual_in
+  kGated,      // a gate after the norm: silu or sigmoid
+  kBranch,     // a branch with an RMSNorm, and dresidual_in or nothing
+  kModulated,  // a branch times a residual gate, and dresidual_in or nothing
+};
+inline constexpr int kBackwardInputs = 5;
+
 // One kernel as data. dtype is x's; kFold does not use it.
 struct NormBackwardVariant {
   Dtype dtype = Dtype::kF32;
   Stat stat = Stat::kRms;
-  bool residual = false;  // adds dresidual_in; kRows asks at run time
+  BackwardInput input = BackwardInput::kPlain;
   BackwardForm form = BackwardForm::kFold;
   int16_t threads = 0;  // of one block, for one row; kFold, kColumns: of a block
   int8_t vectors = 0;   // 16-byte vectors of a row that a thread holds; 0 = the row is streamed
@@ -60,6 +70,13 @@ struct NormBackwardVariant {
     return form == BackwardForm::kRows || form == BackwardForm::kGatedRows ||
            form == BackwardForm::kBranchRows;
   }
+  // Tensors of rows that a held form reads.
+  constexpr bool has_branch() const {
+    return input == BackwardInput::kBranch || input == BackwardInput::kModulated;
+  }
+  constexpr int row_inputs() const {
+    return has_branch() ? 4 : input == BackwardInput::kPlain ? 2 : 3;
+  }
   constexpr bool is_streamed() const { return vectors == 0; }
   constexpr bool has_ring() const { return stages > 1; }
 };
@@ -71,7 +88,7 @@ constexpr uint64_t packed(const NormBackwardVariant& v) {
   const auto put = [&word](auto value, int bits) {
     word = word << bits | (static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1));
   };
-  put(v.dtype, 2), put(v.stat, 1), put(v.residual, 1), put(v.form, 4);
+  put(v.dtype, 2), put(v.stat, 1), put(v.input, 3), put(v.form, 4);
   put(v.threads, 11), put(v.vectors, 4), put(v.blocks, 4), put(v.lanes, 7);
   put(v.unroll, 3), put(v.stages, 3);
   put(v.column_vectors, 5), put(v.chains, 4), put(v.rereads, 1), put(v.one_warp_folds, 1);
@@ -89,7 +106,7 @@ constexpr NormBackwardVariant backward_variant_of(uint64_t word) {
   take(v.one_warp_folds, 1), take(v.rereads, 1), take(v.chains, 4), take(v.column_vectors, 5);
   take(v.stages, 3), take(v.unroll, 3);
   take(v.lanes, 7), take(v.blocks, 4), take(v.vectors, 4), take(v.threads, 11);
-  take(v.form, 4), take(v.residual, 1), take(v.stat, 1), take(v.dtype, 2);
+  take(v.form, 4), take(v.input, 3), take(v.stat, 1), take(v.dtype, 2);
   return v;
 }
 

@@ -33,7 +33,7 @@ class NormBackwardTuning {
 class NormBackwardTuning::Reader {
  public:
   static constexpr const char* kLines =
-      "KIND(job, elements, statistic, residual) or ROWS(least n, most n, least rows, most rows, "
+      "KIND(job, elements, statistic, inputs) or ROWS(least n, most n, least rows, most rows, "
       "threads, vectors, blocks, lanes, unroll, stages)";
 
   Reader(std::span<const NormBackwardEntry> table, const DeviceFacts& facts)

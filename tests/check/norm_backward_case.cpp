@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/norm_backward_rows.h"
+
 namespace fastnorm::check {
 namespace {
 
@@ -201,6 +203,87 @@ void add_many_rows(bool reduced, std::vector<NormBackwardCase>* cases) {
   }
 }
 
+// Gates of aligned rows, which held kernels serve. There are more rows than a step of theirs takes.
+void add_held_gates(bool reduced, std::vector<NormBackwardCase>* cases) {
+  const auto add = [&](int64_t rows, int64_t n, ref::Activation act, bool grouped) {
+    NormBackwardCase c;
+    c.n = n;
+    c.heads = grouped ? 3 : 1;
+    c.batch = rows;
+    c.grouped = grouped;
+    c.share = grouped && n % 128 == 0 ? Share::kByHead : Share::kAll;
+    c.dtype = c.x = c.dy = c.weight = c.dx = c.gate = c.dgate = Type::kBF16;
+    c.has_gate = c.has_dgate = true;
+    c.gate_act = act;
+    c.seed = cases->size();
+    const bool other = cases->size() % 2 != 0;
+    c.rounding = other ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
+    c.gate_from_rounded = other;
+    c.has_statistics = !grouped;
+    c.gate_in_place = other ? GateInPlace::kGate : GateInPlace::kNothing;
+    c.in_place = grouped ? InPlace::kDy : InPlace::kNothing;
+    cases->push_back(c);
+  };
+  for (const auto act : {ref::Activation::kSilu, ref::Activation::kSigmoid}) {
+    for (const int64_t n : {8, 64, 96, 128, 256, 512, 776, 1024, 2048, 4096, 5120, 8192}) {
+      // All lanes of all blocks of the row order, and some twice.
+      const NormBackwardRows order = norm_backward_rows(1 << 20, n);
+      const int64_t rows = order.step() * 9 / 8 / (reduced ? 8 : 1) + 1;
+      add(rows, n, act, false), add(rows / 3 + 1, n, act, true);
+    }
+    // The tile for more rows, and every value of the gate where the function stays finite.
+    add(reduced ? 1024 : 16500, 128, act, false);
+    if (act == ref::Activation::kSigmoid) cases->back().gate_pattern = ref::Pattern::kRandomBits;
+  }
+}
+
+// Branches of aligned rows, which held kernels serve, with a norm or with a residual gate.
+void add_held_branches(bool reduced, std::vector<NormBackwardCase>* cases) {
+  struct Shape {
+    int64_t rows, n;
+  };
+  // More rows than the blocks of the row order have lanes; of 4096, the tile for more rows, too.
+  constexpr Shape kShapes[] = {{600, 776},  {600, 1024}, {300, 2048}, {150, 4096},
+                               {520, 4096}, {140, 5120}, {140, 8192}};
+  for (const Shape& shape : kShapes) {
+    for (const bool other : {false, true}) {
+      NormBackwardCase c;
+      c.batch = reduced && shape.rows != 520 ? shape.rows / 8 + 1 : shape.rows;
+      if (reduced && shape.rows == 520 && other) continue;
+      c.n = shape.n;
+      c.dtype = c.x = c.dy = c.weight = c.dx = c.dresidual_in = Type::kBF16;
+      c.has_dresidual_in = !other;
+      c.in_place = other ? InPlace::kX : InPlace::kDresidualIn;
+      c.rounding = other ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
+      c.seed = cases->size();
+      BranchCase& b = c.branch;
+      b.present = b.normalise = b.has_branch = b.has_weight = b.rounded = true;
+      b.has_dbranch = b.has_dweight = true;
+      b.weight = Type::kBF16, b.dweight = other ? Type::kBF16 : Type::kF32;
+      b.has_statistics = !other, b.in_place = other;
+      b.rounding = c.rounding;
+      b.accumulate_dweight = other;
+      b.alpha = other ? -0.375f : 0.0f, b.has_sum_scale = other;
+      cases->push_back(c);
+      // The same of adaLN: a residual gate in place of the branch's norm.
+      if (shape.rows == 520) continue;
+      c.kind = ref::Kind::kLayer;
+      c.weight_offset = 1, c.has_dbias = true;
+      b.normalise = b.has_weight = b.has_dweight = b.has_statistics = false;
+      b.rounded = b.accumulate_dweight = false;
+      b.rounding = ref::Rounding::kOnce;
+      b.has_gate = b.has_dgate = true;
+      b.gate = b.dgate = other ? Type::kF32 : Type::kBF16;
+      b.accumulate_dgate = other;
+      b.act = other ? ref::Activation::kTanh : ref::Activation::kIdentity;
+      c.heads = 2, c.batch = (c.batch + 1) / 2;
+      c.share = c.bias_share = b.gate_share = Share::kByHead;
+      c.seed = cases->size();
+      cases->push_back(c);
+    }
+  }
+}
+
 void add_empty(std::vector<NormBackwardCase>* cases) {
   for (const bool accumulate : {false, true}) {
     for (const Share share : {Share::kAll, Share::kByHead}) {
@@ -300,6 +383,9 @@ std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options&
   std::vector<NormBackwardCase> cases;
   add_empty(&cases);
   add_many_rows(options.reduced, &cases);
+  const bool few_rows = options.reduced || !cuda;  // no held kernels
+  add_held_gates(few_rows, &cases);
+  add_held_branches(few_rows, &cases);
   ref::Random random(20261127);
   const int count = options.reduced ? 300 : 1500;
   const int64_t most_elements = options.reduced ? 1 << 13 : 1 << 15;

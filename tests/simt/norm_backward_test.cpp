@@ -53,6 +53,13 @@ struct Shape {
   Type gate_type = Type::kBF16, dgate_type = Type::kBF16, bias_type = Type::kBF16;
   bool dgate_over_gate = false;
   Pattern gate_pattern = Pattern::kNormal;
+  // A branch with an RMSNorm, or, modulated, times a residual gate. Its weight, or the gate, has
+  // weight_type.
+  bool branch = false, modulated = false, branch_dweight = true, branch_recompute = false,
+       sum_scale = false;
+  bool dbranch_over_branch = false;
+  ref::Rounding branch_rounding = ref::Rounding::kOnce;
+  float alpha = 1;
 
   int64_t rows_of_group() const { return shared[0] * shared[1]; }
   int64_t rows() const { return rows_of_group() * groups; }
@@ -126,7 +133,12 @@ class Call {
         dbias(parameter(s.dbias_type)),
         gate(s, s.gate_type, s.n),
         dgate(s, s.dgate_type, s.n),
-        bias(parameter(s.bias_type)) {
+        bias(parameter(s.bias_type)),
+        branch(s, s.type, s.n),
+        dbranch(s, s.type, s.n),
+        branch_rstd(s, Type::kF32, 1),
+        branch_weight(parameter(s.weight_type)),
+        dbranch_weight(parameter(s.dweight_type)) {
     options.dtype = s.type, options.x_dtype = s.x;
     options.kind = s.layer ? ref::Kind::kLayer : ref::Kind::kRms;
     options.rounding = s.rounding;
@@ -137,6 +149,15 @@ class Call {
     fill_parameter(&bias, s.bias_type, 8);
     options.gate_act = s.act, options.gate_before = s.before;
     options.gate_from_rounded = s.from_rounded;
+    options.branch.normalise = s.branch && !s.modulated;
+    options.branch.act = s.act;
+    options.branch.rounding = s.branch_rounding;
+    options.branch.eps = 1e-4f, options.branch.weight_offset = s.offset;
+    options.branch.alpha = s.alpha;
+    if (s.sum_scale) options.branch.sum_scale = kSumScale;
+    fill(&branch, 9, Pattern::kNormal);
+    fill_parameter(&branch_weight, s.weight_type, 10);
+    fill_parameter(&dbranch_weight, s.dweight_type, 11);
     fill_parameter(&weight, s.weight_type, 4);
     fill_parameter(&dweight, s.dweight_type, 5), fill_parameter(&dbias, s.dbias_type, 6);
     ref::ModelScratch scratch;
@@ -148,6 +169,10 @@ class Call {
                                     s.before ? gates.data() : nullptr);
       std::memcpy(mean.row(s, r), &m, sizeof m);
       std::memcpy(rstd.row(s, r), &v, sizeof v);
+      const std::vector<float> of_branch = decoded(s.type, branch.row(s, r), s.n);
+      ref::norm_backward_statistics(ref::norm_backward_branch_options(options), of_branch.data(),
+                                    s.n, ref::Order::kGpu, &scratch, &m, &v);
+      std::memcpy(branch_rstd.row(s, r), &v, sizeof v);
     }
     expect();
   }
@@ -187,6 +212,23 @@ class Call {
     if (s.weight) d.weight = weight_or_bias(weight, s.weight_type);
     if (s.dweight) d.dweight = weight_or_bias(got_dweight, s.dweight_type);
     if (s.dbias) d.dbias = weight_or_bias(got_dbias, s.dbias_type);
+    if (s.branch) {
+      NormBackwardBranch& b = d.branch;
+      b.present = true, b.normalise = !s.modulated;
+      b.act = static_cast<fastnorm_activation>(s.act);
+      b.rounding = static_cast<fastnorm_rounding>(s.branch_rounding);
+      b.eps = options.branch.eps, b.weight_offset = s.offset, b.alpha = s.alpha;
+      if (s.sum_scale) b.sum_scale = reinterpret_cast<const std::byte*>(&kSumScale);
+      b.branch = branch_now.tensor(s, shared_rank),
+      b.dbranch = dbranch_rows().tensor(s, shared_rank);
+      ParameterTensor& parameter = s.modulated ? b.residual_gate : b.weight;
+      parameter = weight_or_bias(branch_weight, s.weight_type);
+      ParameterTensor& sum = s.modulated ? b.dresidual_gate : b.dweight;
+      if (s.branch_dweight) sum = weight_or_bias(got_dbranch_weight, s.dweight_type);
+      (s.modulated ? b.accumulate_dresidual_gate : b.accumulate_dweight) =
+          s.accumulate && s.branch_dweight;
+      if (!s.modulated && !s.branch_recompute) b.rstd = branch_rstd.tensor(s, shared_rank);
+    }
     if (!s.gate) return d;
     d.gate.present = true, d.gate.before = s.before;
     d.gate.act = static_cast<fastnorm_activation>(s.act);
@@ -231,6 +273,12 @@ class Call {
     compare(dx_rows(), want_dx, s.dx, what + ": dx");
     compare(dgate_rows(), want_dgate, s.dgate, what + ": dgate");
     compare(got_dresidual, want_dresidual, s.dx && s.dresidual, what + ": dresidual");
+    EXPECT_TRUE((s.branch && s.dbranch_over_branch) || branch_now.memory == branch.memory)
+        << what << ": branch";
+    compare(dbranch_rows(), want_dbranch, s.branch, what + ": dbranch");
+    EXPECT_TRUE(
+        same(s.dweight_type, got_dbranch_weight.data(), want_dbranch_weight.data(), parameters()))
+        << what << ": dbranch_weight";
     EXPECT_TRUE(same(s.dweight_type, got_dweight.data(), want_dweight.data(), parameters()))
         << what << ": dweight";
     EXPECT_TRUE(same(s.dbias_type, got_dbias.data(), want_dbias.data(), parameters()))
@@ -247,8 +295,11 @@ class Call {
            std::to_string(static_cast<int>(s.rounding)) + (s.recompute ? " recomputed" : "") +
            (s.residual_in ? " add" : "") +
            (s.gate ? s.before ? " gate before" : " gate after" : "") +
-           (s.gate ? " act " + std::to_string(static_cast<int>(s.act)) : "") + " misaligned " +
-           std::to_string(s.misalign) + " " + ref::name_of(s.pattern);
+           (s.gate ? " act " + std::to_string(static_cast<int>(s.act)) : "") +
+           (s.modulated ? " modulated"
+            : s.branch  ? " branch"
+                        : "") +
+           " misaligned " + std::to_string(s.misalign) + " " + ref::name_of(s.pattern);
   }
 
   const Shape s;
@@ -282,6 +333,7 @@ class Call {
                              : got_dx;
   }
   Rows& dgate_rows() { return s.dgate_over_gate ? gate_now : got_dgate; }
+  Rows& dbranch_rows() { return s.dbranch_over_branch ? branch_now : got_dbranch; }
   void compare(const Rows& got, const Rows& want, bool wanted, const std::string& what) {
     if (!wanted) return;
     const auto n = static_cast<int64_t>(got.memory.size()) / ref::bytes_of(got.type);
@@ -291,6 +343,7 @@ class Call {
     dy_now = dy, x_now = x, residual_in_now = residual_in, got_dx = dx, got_dresidual = dresidual;
     got_dweight = dweight, got_dbias = dbias;
     gate_now = gate, got_dgate = dgate;
+    branch_now = branch, got_dbranch = dbranch, got_dbranch_weight = dbranch_weight;
   }
 
   void expect() {
@@ -298,19 +351,24 @@ class Call {
     // What lies between rows stays, also where dx takes an input's place.
     want_dx = dx_rows(), want_dresidual = dresidual, want_dgate = dgate_rows();
     want_dweight = dweight, want_dbias = dbias;
+    want_dbranch = dbranch_rows(), want_dbranch_weight = dbranch_weight;
     const int64_t m = s.rows_of_group();
     const auto n = static_cast<size_t>(s.n);
     for (int64_t g = 0; g < s.groups; ++g) {
       const std::vector<float> w =
           decoded(s.weight_type, weight_or_bias(weight, s.weight_type, g), s.n);
       const std::vector<float> b = decoded(s.bias_type, weight_or_bias(bias, s.bias_type, g), s.n);
-      std::vector<std::vector<float>> dys, xs, gates;
+      const std::vector<float> branch_w =
+          decoded(s.weight_type, weight_or_bias(branch_weight, s.weight_type, g), s.n);
+      std::vector<std::vector<float>> dys, xs, gates, branches, adds;
       for (int64_t i = 0; i < m; ++i) {
         const int64_t r = g * m + i;
         dys.push_back(decoded(s.dy, dy.row(s, r), dy.n));
         dys.back().resize(n, dys.back()[0]);
         xs.push_back(decoded(s.x, x.row(s, r), s.n));
         gates.push_back(decoded(s.gate_type, gate.row(s, r), s.n));
+        branches.push_back(decoded(s.type, branch.row(s, r), s.n));
+        adds.push_back(decoded(s.residual_in_type, residual_in.row(s, r), s.n));
       }
       const auto row_of = [&](int64_t i) {
         ref::NormBackwardRow row;
@@ -321,15 +379,25 @@ class Call {
         row.bias = s.bias ? b.data() : nullptr;
         std::memcpy(&row.mean, mean.row(s, g * m + i), sizeof row.mean);
         std::memcpy(&row.rstd, rstd.row(s, g * m + i), sizeof row.rstd);
+        if (s.residual_in) row.dresidual_in = adds[static_cast<size_t>(i)].data();
+        if (!s.branch) return row;
+        row.branch = branches[static_cast<size_t>(i)].data();
+        (s.modulated ? row.residual_gate : row.branch_weight) = branch_w.data();
+        std::memcpy(&row.branch_rstd, branch_rstd.row(s, g * m + i), sizeof row.branch_rstd);
         return row;
       };
       for (int64_t i = 0; i < m && (s.dx || s.dgate); ++i) {
         const int64_t r = g * m + i;
-        ref::NormBackwardRow row = row_of(i);
-        const std::vector<float> add = decoded(s.residual_in_type, residual_in.row(s, r), s.n);
-        if (s.residual_in) row.dresidual_in = add.data();
+        const ref::NormBackwardRow row = row_of(i);
         std::vector<float> dh(n), of_gate(n);
-        ref::norm_backward_row_model(options, row, ref::Order::kGpu, dh.data(), of_gate.data());
+        if (s.branch) {
+          std::vector<float> of_branch(n);
+          ref::norm_backward_branch_model(options, row, ref::Order::kGpu, dh.data(),
+                                          of_branch.data());
+          ref::encode_row(s.type, of_branch.data(), want_dbranch.row(s, r), s.n);
+        } else {
+          ref::norm_backward_row_model(options, row, ref::Order::kGpu, dh.data(), of_gate.data());
+        }
         if (s.dgate) ref::encode_row(s.dgate_type, of_gate.data(), want_dgate.row(s, r), s.n);
         if (!s.dx) continue;
         ref::encode_row(s.type, dh.data(), want_dx.row(s, r), s.n);
@@ -344,6 +412,11 @@ class Call {
       };
       if (s.dweight) put(want_dweight, s.dweight_type, dw);
       if (s.dbias) put(want_dbias, s.dbias_type, db);
+      if (!s.branch || !s.branch_dweight) continue;
+      ref::norm_backward_branch_sums_model(options, m, s.n, row_of, ref::Order::kGpu,
+                                           s.modulated ? nullptr : dw.data(), nullptr,
+                                           s.modulated ? dw.data() : nullptr);
+      put(want_dbranch_weight, s.dweight_type, dw);
     }
   }
 
@@ -356,6 +429,10 @@ class Call {
   Rows gate, dgate;
   std::vector<std::byte> bias;
   Rows gate_now = gate, got_dgate = dgate, want_dgate = dgate;
+  static constexpr float kSumScale = 0.8125f;
+  Rows branch, dbranch, branch_rstd;
+  std::vector<std::byte> branch_weight, dbranch_weight, got_dbranch_weight, want_dbranch_weight;
+  Rows branch_now = branch, got_dbranch = dbranch, want_dbranch = dbranch;
 };
 
 Shape plain(Type type, int64_t rows, int64_t n) {
@@ -394,13 +471,20 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
                                                                             : 3 * order.lanes + 2;
       Shape s = plain(type, rows, n);
       s.layer = v.stat == Stat::kLayer, s.dbias = s.layer || general;
-      s.residual_in = v.residual || (general && n == longest);
+      s.branch = v.has_branch(), s.modulated = v.input == BackwardInput::kModulated;
+      s.branch_rounding = n == longest ? ref::Rounding::kOnce : ref::Rounding::kNormalized;
+      s.alpha = 0.75f, s.sum_scale = n == longest, s.dbranch_over_branch = s.branch && n != longest;
+      s.residual_in =
+          v.input == BackwardInput::kAdd || ((general || v.has_branch()) && n == longest);
       s.rounding =
           n == longest || type == Type::kF32 ? ref::Rounding::kOnce : ref::Rounding::kNormalized;
       s.accumulate = n != longest;
       s.flags = FASTNORM_NORM_BACKWARD_PDL_WAIT;
-      s.gate = s.dgate = v.form == BackwardForm::kGatedRows;
-      s.act = ref::Activation::kSilu, s.bias = n == longest;
+      s.gate = s.dgate = v.input == BackwardInput::kGated || v.form == BackwardForm::kGatedRows;
+      s.act = n == longest ? ref::Activation::kSilu : ref::Activation::kSigmoid;
+      s.bias = general && n == longest, s.from_rounded = s.gate && n != longest;
+      s.gate_pattern =
+          v.input == BackwardInput::kGated && n == longest ? Pattern::kOutlier : Pattern::kNormal;
       s.gate_type = s.dgate_type = s.bias_type = type;
       Call call(s);
       const std::string ran = call.run(static_cast<int32_t>(i), simt::Order::kShuffled);
@@ -431,6 +515,33 @@ TEST(SimtNormBackward, FormsAgreeOnManyRows) {
       }
       EXPECT_GE(forms, 3) << call.text();
       EXPECT_NE(call.run(-1, simt::Order::kForward), "");
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// The same with a gate, which its gradient replaces, as dx replaces dy or x.
+TEST(SimtNormBackward, GatedFormsAgreeOnManyRows) {
+  const auto table = cuda::norm_backward_table(cuda::kSm90);
+  for (const auto& [rows, n] : {std::pair<int64_t, int64_t>{9000, 16},
+                                {9000, 64},
+                                {4500, 128},
+                                {1100, 512},
+                                {300, 2048},
+                                {150, 4096}}) {
+    for (const auto act : {ref::Activation::kSilu, ref::Activation::kSigmoid}) {
+      Shape s = plain(Type::kBF16, rows, n);
+      s.gate = s.dgate = s.dgate_over_gate = true, s.act = act;
+      s.in_place = act == ref::Activation::kSilu ? 1 : 2;
+      s.offset = 1;
+      s.gate_pattern = act == ref::Activation::kSilu ? Pattern::kOutlier : Pattern::kRandomBits;
+      Call call(s);
+      int forms = 0;
+      for (size_t i = 0; i < table.size(); ++i) {
+        if (call.run(static_cast<int32_t>(i), simt::Order::kBackward) != "") ++forms;
+      }
+      EXPECT_GE(forms, 3) << call.text();
+      EXPECT_NE(call.run(-1, simt::Order::kForward).find("gated persistent"), std::string::npos);
       if (testing::Test::HasFailure()) return;
     }
   }
@@ -534,11 +645,96 @@ TEST(SimtNormBackward, Gates) {
     if (random.one_in(4)) s.gate_pattern = static_cast<Pattern>(random.below(ref::kPatterns));
     Call call(s);
     const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
-    EXPECT_NE(ran.find(s.dx || s.dgate ? "gated rows" : "gated columns"), std::string::npos) << ran;
+    if (ran.find("gated persistent") != std::string::npos) {
+      EXPECT_TRUE(s.dx && !s.before && s.type == Type::kBF16 && !s.layer) << ran;
+    } else {
+      EXPECT_NE(ran.find(s.dx || s.dgate ? "gated rows" : "gated columns"), std::string::npos)
+          << ran;
+    }
     before += s.before ? 1 : 0;
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(before, 100);
+}
+
+// Gates that held forms serve, at random: roundings, groups, strides, gradients over inputs.
+TEST(SimtNormBackward, HeldGates) {
+  ref::Random random(20261129);
+  int held = 0;
+  constexpr int kCalls = 400;
+  for (int i = 0; i < kCalls; ++i) {
+    constexpr int64_t kLengths[] = {8, 24, 64, 72, 128, 136, 256, 320, 512, 640, 1024, 1536};
+    Shape s =
+        plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 300 : 20), random.of(kLengths));
+    if (random.one_in(4)) s.shared[1] = 2 + random.below(3);
+    if (random.one_in(3)) s.groups = 2 + random.below(3);
+    s.gate = true, s.dgate = !random.one_in(5);
+    s.act = random.one_in(2) ? ref::Activation::kSilu : ref::Activation::kSigmoid;
+    s.from_rounded = random.one_in(3);
+    s.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
+    if (random.one_in(3)) s.offset = 1;
+    s.weight = !random.one_in(5), s.dweight = s.weight && !random.one_in(4);
+    if (random.one_in(3)) s.weight_type = Type::kF32;
+    s.dweight_type = random.one_in(2) ? s.weight_type : Type::kF32;
+    s.recompute = s.dweight && random.one_in(3), s.accumulate = random.one_in(3);
+    if (random.one_in(4)) s.pad = 8 * (1 + random.below(3));
+    if (random.one_in(8)) s.misalign = 1 + random.below(7);
+    if (random.one_in(3)) s.in_place = 1 + static_cast<int>(random.below(2));
+    s.dgate_over_gate = s.dgate && random.one_in(3);
+    if (random.one_in(4)) s.pattern = static_cast<Pattern>(random.below(ref::kPatterns));
+    if (random.one_in(2)) s.gate_pattern = static_cast<Pattern>(random.below(ref::kPatterns));
+    s.flags = static_cast<uint32_t>(random.below(4));
+    Call call(s);
+    const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
+    const bool is_held = ran.find("gated persistent") != std::string::npos;
+    EXPECT_EQ(is_held, s.misalign == 0) << ran;
+    held += is_held ? 1 : 0;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(held, kCalls / 2);
+}
+
+// Branches that held forms serve, at random.
+TEST(SimtNormBackward, HeldBranches) {
+  ref::Random random(20261130);
+  int held = 0;
+  constexpr int kCalls = 200;
+  for (int i = 0; i < kCalls; ++i) {
+    constexpr int64_t kLengths[] = {520, 768, 1024, 1032, 2048, 2560, 4096, 4224, 5120, 5632};
+    Shape s = plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 60 : 9), random.of(kLengths));
+    if (random.one_in(4)) s.shared[1] = 2;
+    if (random.one_in(4)) s.groups = 2;
+    s.branch = true, s.branch_dweight = !random.one_in(4);
+    s.modulated = s.layer = random.one_in(2);
+    if (s.modulated) s.act = static_cast<ref::Activation>(random.below(ref::kActivations));
+    s.dbias = s.modulated && random.one_in(2);
+    s.residual_in = !random.one_in(3);
+    s.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
+    s.branch_rounding = static_cast<ref::Rounding>(random.below(3));
+    if (random.one_in(3)) s.offset = 1;
+    if (random.one_in(3)) s.alpha = -0.375f;
+    s.sum_scale = random.one_in(3);
+    s.dweight = !random.one_in(4);
+    if (random.one_in(3)) s.weight_type = Type::kF32;
+    s.dweight_type = random.one_in(2) ? s.weight_type : Type::kF32;
+    const bool sums = s.dweight || s.dbias || s.branch_dweight;
+    s.recompute = sums && random.one_in(3), s.branch_recompute = sums && random.one_in(3);
+    s.accumulate = random.one_in(3);
+    if (random.one_in(4)) s.pad = 8 * (1 + random.below(3));
+    if (random.one_in(8)) s.misalign = 1 + random.below(7);
+    if (random.one_in(3)) s.in_place = 1 + static_cast<int>(random.below(s.residual_in ? 3 : 2));
+    s.dbranch_over_branch = random.one_in(3);
+    if (random.one_in(4)) s.pattern = static_cast<Pattern>(random.below(ref::kPatterns));
+    s.flags = static_cast<uint32_t>(random.below(4));
+    Call call(s);
+    const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
+    const bool is_held =
+        ran.find(s.modulated ? "modulated persistent" : "branch persistent") != std::string::npos;
+    EXPECT_EQ(is_held, s.misalign == 0) << ran;
+    held += is_held ? 1 : 0;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(held, kCalls / 2);
 }
 
 // The longest rows that a cluster holds, with a second row for some of its blocks.

@@ -132,6 +132,7 @@ struct BackwardKind {
   fastnorm_norm_kind kind;
   bool add, f32_weights, computes, gated;  // computes: rstd again, from x
   fastnorm_dtype_id dtype;
+  bool sandwich = false, modulated = false;  // a branch with a norm; times a residual gate
 };
 
 void record_norm_backward(Recorder* recorder, const BackwardKind& k, int64_t rows, int64_t n,
@@ -155,6 +156,14 @@ void record_norm_backward(Recorder* recorder, const BackwardKind& k, int64_t row
     a.gate = t.of(k.dtype, {rows, n}), a.dgate = t.of(k.dtype, {rows, n});
     a.gate_act = FASTNORM_ACTIVATION_SILU;
   }
+  if (k.sandwich || k.modulated)
+    a.branch = t.of(k.dtype, {rows, n}), a.dbranch = t.of(k.dtype, {rows, n});
+  if (k.sandwich) {
+    a.branch_norm = 1, a.branch_eps = 1e-6f;
+    a.branch_rstd = t.of(kF32, {rows});
+    a.branch_weight = t.of(weights, {n}), a.dbranch_weight = t.of(weights, {n});
+  }
+  if (k.modulated) a.residual_gate = t.of(weights, {n}), a.dresidual_gate = t.of(weights, {n});
   recorder->add(
       std::string(k.name) + (sums ? " " : ", dx alone ") + number(rows) + "x" + number(n),
       [&](auto* context, auto* info) { return fastnorm_norm_backward_query(context, &a, info); });
@@ -172,6 +181,8 @@ TEST(PlanGoldens, NormBackward) {
       {"bf16 rms, f32 weight", kRms, false, true, false, false, kBf16},
       {"bf16 rms, rstd computed again", kRms, false, false, true, false, kBf16},
       {"bf16 rms gated", kRms, false, false, false, true, kBf16},
+      {"bf16 sandwich", kRms, true, false, false, false, kBf16, true},
+      {"bf16 adaln", kLayer, true, false, false, false, kBf16, false, true},
   };
   constexpr int64_t kShapes[][2] = {{128, 4096},   {512, 4096},  {4096, 1024}, {4096, 4096},
                                     {4096, 4100},  {4096, 5120}, {4096, 8192}, {4096, 16384},

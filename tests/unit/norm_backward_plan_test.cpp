@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 #include <string>
 
@@ -39,19 +40,43 @@ NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) 
     t.stride_bytes[0] = count * dtype_bytes(dtype);
   };
   rows_at(d.x, v.dtype, n), rows_at(d.dy, v.dtype, n), rows_at(d.dx, v.dtype, n);
-  if (v.residual) rows_at(d.dresidual_in, v.dtype, n);
+  if (v.input == BackwardInput::kAdd) rows_at(d.dresidual_in, v.dtype, n);
+  d.gate.present = v.input == BackwardInput::kGated;
+  if (d.gate.present) {
+    d.gate.act = FASTNORM_ACTIVATION_SILU;
+    rows_at(d.gate.gate, v.dtype, n), rows_at(d.gate.dgate, v.dtype, n);
+  }
+  d.branch.present = v.has_branch();
+  d.branch.normalise = v.input == BackwardInput::kBranch;
+  if (v.has_branch()) {
+    rows_at(d.branch.branch, v.dtype, n), rows_at(d.branch.dbranch, v.dtype, n);
+    rows_at(d.dresidual_in, v.dtype, n), rows_at(d.branch.rstd, Dtype::kF32, 1);
+  }
   rows_at(d.rstd, Dtype::kF32, 1);
   if (v.stat == Stat::kLayer) rows_at(d.mean, Dtype::kF32, 1);
   d.weight.data = d.dweight.data = reinterpret_cast<std::byte*>(address);
   d.weight.dtype = v.dtype, d.dweight.dtype = Dtype::kF32;
+  if (d.branch.normalise) d.branch.weight = d.weight, d.branch.dweight = d.dweight;
+  if (v.input == BackwardInput::kModulated)
+    d.branch.residual_gate = d.weight, d.dbias = d.branch.dresidual_gate = d.dweight;
   return d;
 }
 
 TEST(NormBackwardPlan, KernelsAreFewEnough) {
   for (const ArchSpec* arch : cuda::kArchs) {
-    const size_t count = cuda::norm_backward_table(*arch).size();
-    EXPECT_LE(count, arch == &cuda::kSm90 ? 260u : 60u) << arch->name;
-    EXPECT_GT(count, 0u) << arch->name;
+    unsigned plain = 0, of_stages = 0;
+    for (const NormBackwardEntry& entry : cuda::norm_backward_table(*arch)) {
+      const NormBackwardVariant& v = entry.variant;
+      const bool has_gate = v.input == BackwardInput::kGated ||
+                            v.form == BackwardForm::kGatedColumns ||
+                            v.form == BackwardForm::kGatedRows;
+      const bool has_branch = v.has_branch() || v.form == BackwardForm::kBranchColumns ||
+                              v.form == BackwardForm::kBranchRows;
+      ++(has_gate || has_branch ? of_stages : plain);
+    }
+    EXPECT_LE(plain, arch == &cuda::kSm90 ? 240u : 36u) << arch->name;
+    EXPECT_LE(of_stages, arch == &cuda::kSm90 ? 60u : 24u) << arch->name;
+    EXPECT_GT(plain, 0u) << arch->name;
   }
 }
 
@@ -95,12 +120,13 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
         list.job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew;
     for (const NormBackwardChoice& line : list.lines) {
       ++lines;
-      for (int number = 0; number < 12; ++number) {
+      for (int number = 0; number < 6 * kBackwardInputs; ++number) {
         NormBackwardVariant v;
         v.dtype = static_cast<Dtype>(number % 3);
-        v.stat = static_cast<Stat>(number / 3 % 2), v.residual = number / 6 != 0;
+        v.stat = static_cast<Stat>(number / 3 % 2),
+        v.input = static_cast<BackwardInput>(number / 6);
         if (!list.dtypes.has(v.dtype) || !(v.stat == Stat::kRms ? list.rms : list.layer) ||
-            !(v.residual ? list.add : list.plain)) {
+            !list.inputs[number / 6]) {
           continue;
         }
         for (const int64_t rows :
@@ -132,7 +158,8 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
   }
 }
 
-// Calls with a gate run on their own general kernels, aligned or not, on every architecture.
+// Calls with a gate that the held forms do not have run on their own general kernels, aligned or
+// not, on every architecture.
 TEST(NormBackwardPlan, GatesHaveTheirForms) {
   for (const ArchSpec* arch : cuda::kArchs) {
     for (int number = 0; number < 6; ++number) {
@@ -175,6 +202,178 @@ TEST(NormBackwardPlan, GatesHaveTheirForms) {
       }
     }
   }
+}
+
+// What a gate needs for a held form. Other calls, and other architectures, take the general form.
+TEST(NormBackwardPlan, HeldGates) {
+  using D = NormBackwardDesc;
+  const auto bytes = [](uintptr_t address) { return reinterpret_cast<std::byte*>(address); };
+  const struct {
+    const char* what;
+    std::function<void(D&)> change;
+    bool held;
+  } cases[] = {
+      {"silu", [](D&) {}, true},
+      {"sigmoid", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_SIGMOID; }, true},
+      {"rounding", [](D& d) { d.rounding = FASTNORM_ROUND_EVERY_STEP; }, true},
+      {"no dgate", [](D& d) { d.gate.dgate = {}; }, true},
+      {"dgate over gate", [](D& d) { d.gate.dgate = d.gate.gate; }, true},
+      {"dx over dy", [](D& d) { d.dx = d.dy, d.in_place = true; }, true},
+      {"no weight", [](D& d) { d.weight = d.dweight = {}; }, true},
+      {"f32 weight", [](D& d) { d.weight.dtype = Dtype::kF32; }, true},
+      {"identity", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_IDENTITY; }, false},
+      {"tanh", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_TANH; }, false},
+      {"before the norm", [](D& d) { d.gate.before = true; }, false},
+      {"bias", [](D& d) { d.gate.bias = d.weight; }, false},
+      {"dresidual_in", [](D& d) { d.dresidual_in = d.dy; }, false},
+      {"dresidual", [](D& d) { d.dresidual = d.dy; }, false},
+      {"no dx", [](D& d) { d.dx = {}; }, false},
+      {"f32 gate", [](D& d) { d.gate.gate.dtype = Dtype::kF32; }, false},
+      {"f32 dgate", [](D& d) { d.gate.dgate.dtype = Dtype::kF32; }, false},
+      {"misaligned gate", [&](D& d) { d.gate.gate.data = bytes((uintptr_t{1} << 40) + 2); }, false},
+      {"misaligned dgate", [](D& d) { d.gate.dgate.stride_bytes[0] += 2; }, false},
+      {"layer", [](D& d) { d.kind = FASTNORM_NORM_LAYER, d.mean = d.rstd; }, false},
+      {"one element of dy", [](D& d) { d.dy_element_bytes = 0; }, false},
+  };
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const auto table = cuda::norm_backward_table(*arch);
+    for (const auto& c : cases) {
+      for (const int64_t n : {int64_t{128}, int64_t{4096}}) {
+        NormBackwardVariant v;
+        v.dtype = Dtype::kBF16, v.input = BackwardInput::kGated;
+        D d = call_of(v, 4096, n);
+        c.change(d);
+        NormBackwardPlan plan;
+        Error error;
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK)
+            << c.what << " " << error.text;
+        const bool held = plan.entry->variant.form == BackwardForm::kPersistent;
+        EXPECT_EQ(held, c.held && arch == &cuda::kSm90) << c.what << " on " << arch->name;
+        EXPECT_EQ(plan.entry->variant.input == BackwardInput::kGated, held) << c.what;
+        if (held) {
+          EXPECT_STREQ(plan.kind, "KIND(many, bf16, rms, gated)");
+          EXPECT_EQ(plan.launches, d.dweight ? 2 : 1) << c.what;
+        }
+      }
+    }
+  }
+}
+
+// What a branch needs for a held form.
+TEST(NormBackwardPlan, HeldBranches) {
+  using D = NormBackwardDesc;
+  const struct {
+    const char* what;
+    std::function<void(D&)> change;
+    bool held;
+    int launches = 2;
+  } cases[] = {
+      {"both weights", [](D&) {}, true},
+      {"no dresidual_in", [](D& d) { d.dresidual_in = {}; }, true},
+      {"one weight", [](D& d) { d.dweight = {}; }, true},
+      {"no sums", [](D& d) { d.dweight = d.branch.dweight = {}; }, true, 1},
+      {"no statistics", [](D& d) { d.rstd = d.branch.rstd = {}; }, true, 4},
+      {"scale", [](D& d) { d.branch.alpha = 2, d.branch.sum_scale = d.x.data; }, true},
+      {"no branch norm", [](D& d) { d.branch.normalise = false, d.branch.dweight = {}; }, false},
+      {"layer branch", [](D& d) { d.branch.kind = FASTNORM_NORM_LAYER; }, false},
+      {"layer", [](D& d) { d.kind = FASTNORM_NORM_LAYER; }, false},
+      {"residual gate", [](D& d) { d.branch.residual_gate = d.weight; }, false},
+      {"bias", [](D& d) { d.branch.dbias = d.dweight; }, false},
+      {"no dbranch", [](D& d) { d.branch.dbranch = {}; }, false},
+      {"no dx", [](D& d) { d.dx = {}; }, false},
+      {"f32 x", [](D& d) { d.x.dtype = Dtype::kF32; }, false},
+      {"f32 dx", [](D& d) { d.dx.dtype = Dtype::kF32; }, false},
+      {"dresidual", [](D& d) { d.dresidual = d.dy; }, false},
+      {"misaligned branch", [](D& d) { d.branch.branch.data += 2; }, false},
+      {"misaligned dbranch", [](D& d) { d.branch.dbranch.stride_bytes[0] += 2; }, false},
+      {"a weight for each row",
+       [](D& d) { d.branch.weight.stride_bytes[0] = 16, d.branch.dweight = {}; }, false},
+  };
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const auto table = cuda::norm_backward_table(*arch);
+    for (const auto& c : cases) {
+      for (const int64_t n : {int64_t{1024}, int64_t{8192}}) {
+        NormBackwardVariant v;
+        v.dtype = Dtype::kBF16, v.input = BackwardInput::kBranch;
+        D d = call_of(v, 4096, n);
+        c.change(d);
+        NormBackwardPlan plan;
+        Error error;
+        ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK)
+            << c.what << " " << error.text;
+        const bool held = plan.entry->variant.form == BackwardForm::kPersistent;
+        EXPECT_EQ(held, c.held && arch == &cuda::kSm90) << c.what << " on " << arch->name;
+        EXPECT_EQ(plan.entry->variant.input == BackwardInput::kBranch, held) << c.what;
+        if (!held) continue;
+        EXPECT_STREQ(plan.kind, "KIND(many, bf16, rms, branch)");
+        EXPECT_EQ(plan.launches, c.launches) << c.what;
+        EXPECT_FALSE(plan.keeps_means) << c.what;
+      }
+    }
+  }
+}
+
+// The same of a branch times a residual gate.
+TEST(NormBackwardPlan, HeldModulation) {
+  using D = NormBackwardDesc;
+  const struct {
+    const char* what;
+    std::function<void(D&)> change;
+    bool held;
+    int launches = 2;
+  } cases[] = {
+      {"all sums", [](D&) {}, true},
+      {"no dresidual_in", [](D& d) { d.dresidual_in = {}; }, true},
+      {"one sum", [](D& d) { d.dweight = d.dbias = {}; }, true},
+      {"no sums", [](D& d) { d.dweight = d.dbias = d.branch.dresidual_gate = {}; }, true, 1},
+      {"no statistics", [](D& d) { d.rstd = d.mean = {}; }, true, 3},
+      {"act", [](D& d) { d.branch.act = FASTNORM_ACTIVATION_TANH; }, true},
+      {"no residual gate", [](D& d) { d.branch.residual_gate = d.branch.dresidual_gate = {}; },
+       false},
+      {"rms", [](D& d) { d.kind = FASTNORM_NORM_RMS, d.dbias = {}; }, false},
+      {"no branch", [](D& d) { d.branch.branch = {}, d.branch.dresidual_gate = {}; }, false},
+      {"no dbranch", [](D& d) { d.branch.dbranch = {}; }, false},
+      {"f32 x", [](D& d) { d.x.dtype = Dtype::kF32; }, false},
+      {"misaligned branch", [](D& d) { d.branch.branch.data += 2; }, false},
+      {"a gate for each row",
+       [](D& d) { d.branch.residual_gate.stride_bytes[0] = 16, d.branch.dresidual_gate = {}; },
+       false},
+  };
+  const auto table = cuda::norm_backward_table(cuda::kSm90);
+  for (const auto& c : cases) {
+    for (const int64_t n : {int64_t{1152}, int64_t{3072}}) {
+      NormBackwardVariant v;
+      v.dtype = Dtype::kBF16, v.stat = Stat::kLayer, v.input = BackwardInput::kModulated;
+      D d = call_of(v, 4096, n);
+      c.change(d);
+      NormBackwardPlan plan;
+      Error error;
+      ASSERT_EQ(plan_norm_backward(d, facts_of(cuda::kSm90), table, &plan, error), FASTNORM_OK)
+          << c.what << " " << error.text;
+      EXPECT_EQ(plan.entry->variant.input == BackwardInput::kModulated, c.held) << c.what;
+      if (c.held) {
+        EXPECT_STREQ(plan.kind, "KIND(many, bf16, layer, modulated)");
+        EXPECT_EQ(plan.launches, c.launches) << c.what;
+      }
+    }
+  }
+}
+
+// Without the statistics a general kernel with a gate computes them first.
+TEST(NormBackwardPlan, HeldGatesWithoutStatistics) {
+  const auto table = cuda::norm_backward_table(cuda::kSm90);
+  NormBackwardVariant v;
+  v.dtype = Dtype::kBF16, v.input = BackwardInput::kGated;
+  NormBackwardDesc d = call_of(v, 4096, 128);
+  d.rstd = {};
+  NormBackwardPlan plan;
+  Error error;
+  ASSERT_EQ(plan_norm_backward(d, facts_of(cuda::kSm90), table, &plan, error), FASTNORM_OK);
+  ASSERT_EQ(plan.launches, 3);
+  EXPECT_EQ(table[static_cast<size_t>(plan.steps[0].index)].variant.form, BackwardForm::kGatedRows);
+  EXPECT_NE(plan.steps[0].bits & kBackwardStatisticsOnly, 0u);
+  EXPECT_EQ(table[static_cast<size_t>(plan.steps[1].index)].variant.form,
+            BackwardForm::kPersistent);
 }
 
 // A call with a branch keeps statistics and c1, c2 where sums need them, on every architecture.

@@ -79,7 +79,7 @@ TEST(NormBackwardTuning, SaysWhatIsWrongAndWhere) {
   expect_refused("KIND(few, bf16, rms)\n", "line 4 is");
   expect_refused("KIND(few, bf16, rms, plain, aligned)\n", "line 4 is");
   const std::string fields =
-      "required: KIND(job, elements, statistic, residual) or ROWS(least n, most n, least rows, "
+      "required: KIND(job, elements, statistic, inputs) or ROWS(least n, most n, least rows, "
       "most "
       "rows, threads, vectors, blocks, lanes, unroll, stages)";
   for (const char* line : {
@@ -104,7 +104,7 @@ TEST(NormBackwardTuning, SaysWhatIsWrongAndWhere) {
     expect_refused(kFew + line + "\n", std::string("line 5 is \"") + line + "\"; " + fields);
   }
   expect_refused("ROWS(4096, 4096, 1, 16, 256, 2, 1, 1, 2, 0)\n", "required: ROWS, after a KIND");
-  expect_refused("rows\n", "of the backward pass: KIND(job, elements, statistic, residual)");
+  expect_refused("rows\n", "of the backward pass: KIND(job, elements, statistic, inputs)");
   // The KIND line says whose lines follow.
   expect_refused(kFew + "KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)\n" +
                      "ROWS(4096, 4096, 1, 16, 256, 2, 1, 1, 2, 0)\n",
@@ -204,6 +204,23 @@ TEST(NormBackwardTuning, TheGeneralForm) {
   EXPECT_EQ(kernel(gated, tuning), untuned(gated));
 }
 
+// Lines for gates are for the held forms.
+TEST(NormBackwardTuning, Gates) {
+  const std::string kGated = "KIND(many, bf16, rms, gated)\n";
+  BackwardRequest gated = call(64, 128);
+  gated.gate = backward_tensor(10, {64, 128}, FASTNORM_DTYPE_BF16);
+  gated.args.gate_act = FASTNORM_ACTIVATION_SILU;
+  EXPECT_EQ(untuned(gated), "norm_backward bf16 rms gated persistent 16x1 32x1x1");
+  const Tuning tuning = tuning_of(kGated + "ROWS(128, 128, 1, kAll, 16, 1, 1, 32, 2, 1)\n");
+  EXPECT_EQ(kernel(gated, tuning), "norm_backward bf16 rms gated persistent 16x1 32x2x1");
+  EXPECT_EQ(kernel(call(64, 128), tuning), untuned(call(64, 128)));
+  EXPECT_EQ(untuned(gated),
+            kernel(gated, tuning_of(kMany + "ROWS(128, 128, 1, kAll, 16, 1, 1, 32, 2, 1)\n")));
+  expect_refused(kGated + "ROWS(128, 128, 1, kAll, 16, 1, 1, 32, 2, 0)\n",
+                 "a kernel that sm_90 has for KIND(many, bf16, rms, gated)");
+  expect_refused("KIND(any, bf16, rms, gated)\n", "line 4 is \"KIND(any, bf16, rms, gated)\"");
+}
+
 // The sums' order, so their bits, is that of the rows and their length. It is the same for every
 // line, and so is a kernel's share of a block.
 TEST(NormBackwardTuning, TheOrderOfTheSumsStays) {
@@ -215,15 +232,16 @@ TEST(NormBackwardTuning, TheOrderOfTheSumsStays) {
       int served = 0;
       for (const NormBackwardEntry& entry : table()) {
         const NormBackwardVariant& v = entry.variant;
-        if (v.dtype != Dtype::kBF16 || v.stat != Stat::kRms || v.residual) continue;
+        if (v.dtype != Dtype::kBF16 || v.stat != Stat::kRms || v.input != BackwardInput::kPlain)
+          continue;
         for (const BackwardJob job : {BackwardJob::kFew, BackwardJob::kMany, BackwardJob::kAny}) {
           if (form_of(job) != v.form || !holds_rows(v, n, rows, true)) continue;
           const auto number = [](int value) { return std::to_string(value); };
           const Tuning tuning = tuning_of(
-              std::string(text_of({job, v.dtype, v.stat, false})) + "\nROWS(" + std::to_string(n) +
-              ", " + std::to_string(n) + ", " + std::to_string(rows) + ", kAll, " +
-              number(v.threads) + ", " + number(v.vectors) + ", " + number(v.blocks) + ", " +
-              number(v.lanes) + ", " + number(v.unroll) + ", " + number(v.stages) + ")\n");
+              std::string(text_of({job, v.dtype, v.stat, v.input})) + "\nROWS(" +
+              std::to_string(n) + ", " + std::to_string(n) + ", " + std::to_string(rows) +
+              ", kAll, " + number(v.threads) + ", " + number(v.vectors) + ", " + number(v.blocks) +
+              ", " + number(v.lanes) + ", " + number(v.unroll) + ", " + number(v.stages) + ")\n");
           const NormBackwardPlan tuned = plan(call(rows, n), &tuning.norm_backward);
           EXPECT_STREQ(tuned.kernel, entry.name);
           EXPECT_EQ(tuned.lanes, order.lanes) << entry.name;

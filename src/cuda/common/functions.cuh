@@ -19,21 +19,33 @@ __device__ __forceinline__ float power_of_two(uint32_t n) {
   return __uint_as_float((n << 23) + 0x3f800000);
 }
 
-// x in [-110, 90], or NaN.
-__device__ __forceinline__ Power power_of_e(float x) {
-  constexpr float kUnits = 0x1.8p23f;
-  const float units = __fmaf_rn(x, 0x1.715476p+0f, kUnits);
-  const float n = __fsub_rn(units, kUnits);
+// exp(x) / 2^n for n = x / ln(2), rounded.
+__device__ __forceinline__ float significand_of_power(float x, float n) {
   const float r = __fmaf_rn(n, 0x1.05c610p-29f, __fmaf_rn(n, -0x1.62e430p-1f, x));
   float p = __fmaf_rn(0x1.6a23cep-10f, r, 0x1.123a20p-7f);
   p = __fmaf_rn(p, r, 0x1.5558f2p-5f);
   p = __fmaf_rn(p, r, 0x1.555492p-3f);
   p = __fmaf_rn(p, r, 0x1.fffffcp-2f);
   p = __fmaf_rn(p, r, 1.0f);
-  p = __fmaf_rn(p, r, 1.0f);
+  return __fmaf_rn(p, r, 1.0f);
+}
+
+// x in [-110, 90], or NaN.
+__device__ __forceinline__ Power power_of_e(float x) {
+  constexpr float kUnits = 0x1.8p23f;
+  const float units = __fmaf_rn(x, 0x1.715476p+0f, kUnits);
+  const float p = significand_of_power(x, __fsub_rn(units, kUnits));
   // The bits of kUnits end in more zeros than count here.
   const uint32_t whole = __float_as_uint(units), half = whole >> 1;
   return {p, power_of_two(half), power_of_two(whole - half)};
+}
+
+// exp(x) for x in [-80, 80], where one product with 2^n is exact: n is added to the exponent.
+__device__ __forceinline__ float small_power_of_e(float x) {
+  constexpr float kUnits = 0x1.8p23f;
+  const float from_units = __fmaf_rn(x, 0x1.715476p+0f, kUnits);
+  const float p = significand_of_power(x, __fsub_rn(from_units, kUnits));
+  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(from_units) << 23));
 }
 
 // NaN stays NaN.

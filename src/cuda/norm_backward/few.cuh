@@ -21,7 +21,7 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
   const uint32_t group = blockIdx.y, row = group * p.shared_rows + (live ? number : 0);
   const RowAddresses<S> from(p, row, place.offset());
   RawRow<S> raw;
-  load_raw(raw, from, live, place);
+  load_raw(raw, p, from, live, place);
   const Statistics statistics = load_statistics(from);
   float gain[kVectors][kPerVector];
   load_gains<S>(gain, p, group, place);
@@ -29,7 +29,8 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     float d[kPerVector];
-    make_factors<S>(x[v], e[v], d, raw.x[v], raw.dy[v], gain[v], statistics);
+    make_factors<S>(x[v], e[v], d, raw.of[kRowX][v], raw.of[kRowDy][v], raw.of[kRowX][v], gain[v],
+                    statistics, p, [](const uint4&) {});
     vector_sums<S>(sums, v, x[v], e[v], place.has(v));
   }
 #pragma unroll
@@ -39,8 +40,10 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
   for (float& c : q) c = mean_of_sum(c, p);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const uint4 result =
-        gradient_vector<S>(x[v], e[v], raw.add[S::kResidual ? v : 0], q, statistics.rstd);
+    float f[kPerVector];
+    gradient_vector<S>(f, x[v], e[v], raw.of[S::kResidual ? kRowAdd : kRowX][v], q,
+                       statistics.rstd);
+    const uint4 result = S::T::pack(f);
     if (live && place.has(v)) ptx::st_global_v4(from.dx + from.step(v), result);
   }
 }
@@ -86,8 +89,8 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
         statistics[u][k] = {0.0f, 0.0f};
         if (row < p.shared_rows) {
           const RowAddresses<S> from(p, group_row + row, offset);
-          x[u][k] = ptx::ld_global_v4(from.x);
-          dy[u][k] = ptx::ld_global_v4(from.dy);
+          x[u][k] = ptx::ld_global_v4(from.of[kRowX]);
+          dy[u][k] = ptx::ld_global_v4(from.of[kRowDy]);
           statistics[u][k] = load_statistics(from);
         }
       }
@@ -145,6 +148,7 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
 
 template <class S>
 __device__ __forceinline__ void gradient_at_once(const NormBackwardParams& p) {
+  static_assert(!S::kGate && !S::kBranch);
   constexpr uint32_t kColumns = S::kV.column_vectors;
   const bool has_sums = p.dweight.data != nullptr || p.dbias.data != nullptr;
   const uint32_t column_blocks =

@@ -2,6 +2,7 @@
 // of a step.
 #pragma once
 
+#include "cuda/common/activation.cuh"
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/common/ptx/shared.cuh"
 #include "cuda/norm_backward/arithmetic.cuh"
@@ -22,7 +23,12 @@ struct BackwardSlots {
   static constexpr bool kOneWarp = kV.is_one_warp(), kCluster = kV.is_cluster();
   static constexpr int kWarps = kOneWarp ? 1 : kThreads / 32;  // of a row in its block
   static constexpr int kStride = kThreads * kBlocks;  // vectors of a thread lie so far apart
-  static constexpr bool kResidual = kV.residual;
+  static constexpr bool kGate = kV.input == BackwardInput::kGated, kBranch = kV.has_branch();
+  static constexpr bool kBranchNorm = kV.input == BackwardInput::kBranch;
+  // Of a branch it may be absent.
+  static constexpr bool kResidual = kV.input == BackwardInput::kAdd || kBranch;
+  // Tensors of rows that are read: x, dy, then dresidual_in or the gate, then the branch.
+  static constexpr int kTensors = kV.row_inputs();
   static_assert(kLanes == 1 || !kCluster);
 };
 
@@ -146,10 +152,13 @@ __device__ __forceinline__ void fold_step_of_rows(float (&q)[kValues],
   }
 }
 
+// The tensors of rows, in the order in which RawRow and the ring have them. kAdd: dresidual_in.
+enum RowInput { kRowX, kRowDy, kRowAdd, kRowBranch, kRowGate = kRowAdd };
+
 // This thread's vectors of a row as they were loaded.
 template <class S>
 struct RawRow {
-  uint4 x[S::kVectors], dy[S::kVectors], add[S::kResidual ? S::kVectors : 1];
+  uint4 of[S::kTensors][S::kVectors];
 };
 
 // Addresses of the vector at `offset` bytes of a row, and of the row's statistics. Rows of narrow
@@ -159,8 +168,16 @@ struct RowAddresses {
   __device__ __forceinline__ RowAddresses(const NormBackwardParams& p, uint32_t row,
                                           int64_t offset) {
     const auto set_all = [&](auto address) {
-      x = address(p.x) + offset, dy = address(p.dy) + offset, dx = address(p.dx) + offset;
-      if constexpr (S::kResidual) add = address(p.dresidual_in) + offset;
+      of[kRowX] = address(p.x) + offset, of[kRowDy] = address(p.dy) + offset;
+      dx = address(p.dx) + offset;
+      if constexpr (S::kResidual) of[kRowAdd] = address(p.dresidual_in) + offset;
+      if constexpr (S::kGate)
+        of[kRowGate] = address(p.gate) + offset, other = address(p.dgate) + offset;
+      if constexpr (S::kBranch) {
+        of[kRowBranch] = address(p.branch.branch) + offset;
+        other = address(p.branch.dbranch) + offset;
+      }
+      if constexpr (S::kBranchNorm) branch_rstd = address(p.branch.rstd);
       rstd = address(p.rstd);
       if constexpr (S::kStat == Stat::kLayer) mean = address(p.mean);
     };
@@ -175,8 +192,8 @@ struct RowAddresses {
   }
   static constexpr int step(int v) { return v * S::kStride * kVectorBytes; }
 
-  const char *x, *dy, *add, *rstd, *mean;
-  char* dx;
+  const char *of[S::kTensors], *rstd, *mean, *branch_rstd;
+  char *dx, *other;  // other: dgate or dbranch
 };
 
 template <class S>
@@ -186,44 +203,110 @@ __device__ __forceinline__ Statistics load_statistics(const RowAddresses<S>& fro
   return s;
 }
 
+// Of a branch dresidual_in may be absent.
+template <class S>
+__device__ __forceinline__ bool is_there(const NormBackwardParams& p, int tensor) {
+  return !S::kBranch || tensor != kRowAdd || p.dresidual_in.data != nullptr;
+}
+
 template <class S>
 __device__ __forceinline__ void clear_raw(RawRow<S>& raw) {
-  const uint4 zero = make_uint4(0, 0, 0, 0);
 #pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    raw.x[v] = raw.dy[v] = zero;
-    if constexpr (S::kResidual) raw.add[v] = zero;
+  for (int t = 0; t < S::kTensors; ++t) {
+#pragma unroll
+    for (uint4& vector : raw.of[t]) vector = make_uint4(0, 0, 0, 0);
   }
 }
 
 // Missing vectors, and all of a row that is not `live`, read as zero.
 template <class S>
-__device__ __forceinline__ void load_raw(RawRow<S>& raw, const RowAddresses<S>& from, bool live,
+__device__ __forceinline__ void load_raw(RawRow<S>& raw, const NormBackwardParams& p,
+                                         const RowAddresses<S>& from, bool live,
                                          const LanePlace<S>& place) {
   clear_raw(raw);
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
     const bool wanted = live && place.has(v);
-    ptx::ld_global_v4_if(raw.x[v], from.x + from.step(v), wanted);
-    ptx::ld_global_v4_if(raw.dy[v], from.dy + from.step(v), wanted);
-    if constexpr (S::kResidual) ptx::ld_global_v4_if(raw.add[v], from.add + from.step(v), wanted);
+#pragma unroll
+    for (int t = 0; t < S::kTensors; ++t)
+      ptx::ld_global_v4_if(raw.of[t][v], from.of[t] + from.step(v), wanted && is_there<S>(p, t));
   }
 }
 
-// Normalised values and dy * gain of one vector. d is dy.
+// Multiplies d, which is dy, by the gate's function. dgate of the vector, as it is stored. The gate
+// comes after the norm.
 template <class S>
+__device__ __forceinline__ uint4 apply_gate(float (&d)[S::kPerVector],
+                                            const float (&x)[S::kPerVector], const uint4& gate_raw,
+                                            const float (&gain)[S::kPerVector],
+                                            const NormBackwardParams& p) {
+  using T = typename S::T;
+  float factor[S::kPerVector], slope[S::kPerVector], z[S::kPerVector];
+  T::unpack(gate_raw, factor);
+  if (p.gate_act == StageFunction::kSilu) {
+    activate_with_slope<true>(factor, slope);
+  } else {
+    activate_with_slope<false>(factor, slope);
+  }
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) z[i] = x[i];
+  constexpr uint32_t kRounds = kBackwardRoundNormalized | kBackwardRoundGain | kBackwardRoundResult;
+  if (__builtin_expect((p.bits & kRounds) == 0, 1)) {
+    multiply(z, gain);
+  } else {
+    if ((p.bits & kBackwardRoundGain) != 0) round_to<T>(factor);
+    if ((p.bits & kBackwardRoundNormalized) != 0) round_to<T>(z);
+    multiply(z, gain);
+    if ((p.bits & kBackwardRoundResult) != 0) round_to<T>(z);
+  }
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) z[i] = __fmul_rn(__fmul_rn(d[i], z[i]), slope[i]);
+  multiply(d, factor);
+  return T::pack(z);
+}
+
+// Normalised values x, and e = d * gain, of one vector. d is dy, times the gate's function where
+// there is a gate, whose gradient then goes to put(dgate).
+template <class S, typename Put>
 __device__ __forceinline__ void make_factors(float (&x)[S::kPerVector], float (&e)[S::kPerVector],
                                              float (&d)[S::kPerVector], const uint4& x_raw,
-                                             const uint4& dy_raw,
+                                             const uint4& dy_raw, const uint4& gate_raw,
                                              const float (&gain)[S::kPerVector],
-                                             const Statistics& statistics) {
+                                             const Statistics& statistics,
+                                             const NormBackwardParams& p, Put put) {
   S::T::unpack(x_raw, x);
   S::T::unpack(dy_raw, d);
+  if constexpr (S::kGate) {
+#pragma unroll
+    for (float& value : x) value = normalized<S::kStat>(value, statistics);
+    put(apply_gate<S>(d, x, gate_raw, gain, p));
+  }
 #pragma unroll
   for (int i = 0; i < S::kPerVector; ++i) {
-    x[i] = normalized<S::kStat>(x[i], statistics);
+    if constexpr (!S::kGate) x[i] = normalized<S::kStat>(x[i], statistics);
     e[i] = __fmul_rn(d[i], gain[i]);
   }
+}
+
+// The same of a branch, from r, the gradient of what was added. add(d) gets the gradient of the
+// norm's result.
+template <class S, typename Add>
+__device__ __forceinline__ void make_branch_factors(float (&x)[S::kPerVector],
+                                                    float (&e)[S::kPerVector],
+                                                    const float (&r)[S::kPerVector],
+                                                    const uint4& branch_raw,
+                                                    const float (&gain)[S::kPerVector], float rstd,
+                                                    const NormBackwardParams& p, Add add) {
+  S::T::unpack(branch_raw, x);
+  float d[S::kPerVector];
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) {
+    x[i] = __fmul_rn(x[i], rstd);
+    d[i] = __fmul_rn(r[i], p.branch.alpha);
+  }
+  add(d);
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) e[i] = __fmul_rn(d[i], gain[i]);
 }
 
 // A vector's share of a row's sums. A missing vector's is +0, whatever the statistics are.
@@ -235,36 +318,39 @@ __device__ __forceinline__ void vector_sums(float (&q)[S::kSums][S::kVectors], i
   if constexpr (S::kStat == Stat::kLayer) q[S::kSums - 1][v] = has ? vector_sum(e) : 0.0f;
 }
 
-// dx of one vector, as it is stored.
+// dh of one vector. What is added may be absent: then `adds` is false.
 template <class S>
-__device__ __forceinline__ uint4 gradient_vector(const float (&x)[S::kPerVector],
-                                                 const float (&e)[S::kPerVector],
-                                                 const uint4& add_raw, const float (&c)[S::kSums],
-                                                 float rstd) {
-  float f[S::kPerVector];
+__device__ __forceinline__ void gradient_vector(float (&f)[S::kPerVector],
+                                                const float (&x)[S::kPerVector],
+                                                const float (&e)[S::kPerVector],
+                                                const uint4& add_raw, const float (&c)[S::kSums],
+                                                float rstd, bool adds = true) {
 #pragma unroll
   for (int i = 0; i < S::kPerVector; ++i) f[i] = centred<S::kStat>(x[i], e[i], c);
   if constexpr (S::kResidual) {
     float add[S::kPerVector];
     S::T::unpack(add_raw, add);
+    // A sum with -0 is the product.
 #pragma unroll
-    for (int i = 0; i < S::kPerVector; ++i) f[i] = __fmaf_rn(f[i], rstd, add[i]);
+    for (int i = 0; i < S::kPerVector; ++i)
+      f[i] = __fmaf_rn(f[i], rstd, S::kBranch && !adds ? -0.0f : add[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < S::kPerVector; ++i) f[i] = __fmul_rn(f[i], rstd);
   }
-  return S::T::pack(f);
 }
 
-// The row's additions to the sums of this thread's columns, of one vector.
+// The row's additions to the sums of this thread's columns, of one vector. `round`: the bit of what
+// rounds the normalised values.
 template <class S>
 __device__ __forceinline__ void add_row(float (&dweight)[S::kPerVector],
                                         float (&dbias)[S::kPerVector],
                                         const float (&d)[S::kPerVector],
                                         const float (&x)[S::kPerVector],
-                                        const NormBackwardParams& p) {
+                                        const NormBackwardParams& p,
+                                        uint32_t round = kBackwardRoundNormalized) {
   if constexpr (S::T::kBytes == 2) {
-    if (__builtin_expect((p.bits & kBackwardRoundNormalized) != 0, 0)) {
+    if (__builtin_expect((p.bits & round) != 0, 0)) {
       float t[S::kPerVector];
 #pragma unroll
       for (int i = 0; i < S::kPerVector; ++i) t[i] = x[i];

@@ -194,7 +194,8 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   if (d.branch.present) set_branch(d, plan, digits, static_cast<char*>(workspace), &p);
   if (digits.count == 1) {
     p.bits |= kBackwardSingleIndex;
-    if (has_narrow_strides({&p.x, &p.dy, &p.dresidual_in, &p.dx, &p.rstd, &p.mean}))
+    if (has_narrow_strides({&p.x, &p.dy, &p.dresidual_in, &p.dx, &p.rstd, &p.mean, &p.gate,
+                            &p.dgate, &p.branch.branch, &p.branch.dbranch, &p.branch.rstd}))
       p.bits |= kBackwardNarrowStrides;
   }
   const auto sums = sums_of(d);

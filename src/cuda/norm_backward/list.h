@@ -13,20 +13,22 @@ namespace backward_words {
 
 using namespace family_words;
 inline constexpr uint8_t RMS = 1, LAYER = 2, EITHER = RMS | LAYER;
-inline constexpr uint8_t PLAIN = 1, ADD = 2, BOTH = PLAIN | ADD, ONE = PLAIN;
+inline constexpr uint8_t PLAIN = 1, ADD = 2, BOTH = PLAIN | ADD, GATED = 4, BRANCH = 8,
+                         MODULATED = 16, ONE = PLAIN;
 
 struct Line : FamilyLine<NormBackwardVariant> {
-  uint8_t stats, residuals;
+  uint8_t stats, inputs;
 };
 
-#define V(form, dtypes, stats, residuals, threads, vectors, blocks, lanes, unroll, stages,        \
-          column_vectors, chains, rereads, one_warp_folds, blocks_per_sm, archs)                  \
-  {{{Dtype::kF32, Stat::kRms, false, BackwardForm::form, threads, vectors, blocks, lanes, unroll, \
-     stages, column_vectors, chains, (rereads) != 0, (one_warp_folds) != 0, blocks_per_sm},       \
-    dtypes,                                                                                       \
-    archs},                                                                                       \
-   stats,                                                                                         \
-   residuals},
+#define V(form, dtypes, stats, inputs, threads, vectors, blocks, lanes, unroll, stages,            \
+          column_vectors, chains, rereads, one_warp_folds, blocks_per_sm, archs)                   \
+  {{{Dtype::kF32, Stat::kRms, BackwardInput::kPlain, BackwardForm::form, threads, vectors, blocks, \
+     lanes, unroll, stages, column_vectors, chains, (rereads) != 0, (one_warp_folds) != 0,         \
+     blocks_per_sm},                                                                               \
+    dtypes,                                                                                        \
+    archs},                                                                                        \
+   stats,                                                                                          \
+   inputs},
 inline constexpr Line kLines[] = {
 #include "cuda/norm_backward/variants.inc"
 };
@@ -46,6 +48,14 @@ constexpr const char* name_of(BackwardForm form) {
                                                 : "few";
 }
 
+constexpr const char* word_of(BackwardInput input) {
+  return input == BackwardInput::kAdd         ? "add "
+         : input == BackwardInput::kGated     ? "gated "
+         : input == BackwardInput::kBranch    ? "branch "
+         : input == BackwardInput::kModulated ? "modulated "
+                                              : "";
+}
+
 constexpr bool takes_either_statistic(BackwardForm form) {
   return form == BackwardForm::kGatedColumns || form == BackwardForm::kBranchColumns ||
          form == BackwardForm::kBranchRows;
@@ -61,7 +71,7 @@ constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
   }
   name << dtype_name(v.dtype) << ' ';
   if (!takes_either_statistic(v.form)) name << (v.stat == Stat::kRms ? "rms " : "layer ");
-  if (v.residual) name << "add ";
+  name << word_of(v.input);
   name << name_of(v.form) << ' ' << +v.threads;
   if (!v.is_streamed()) {
     name << 'x' << +v.vectors;
@@ -81,10 +91,10 @@ struct BackwardFamily {
   template <typename Use>
   static constexpr void expand(const backward_words::Line& line, Variant variant, Use use) {
     for (int stat = 0; stat < 2; ++stat) {
-      for (int residual = 0; residual < 2; ++residual) {
-        if ((line.stats >> stat & 1) == 0 || (line.residuals >> residual & 1) == 0) continue;
+      for (int input = 0; input < kBackwardInputs; ++input) {
+        if ((line.stats >> stat & 1) == 0 || (line.inputs >> input & 1) == 0) continue;
         variant.stat = static_cast<Stat>(stat);
-        variant.residual = residual != 0;
+        variant.input = static_cast<BackwardInput>(input);
         use(variant);
       }
     }

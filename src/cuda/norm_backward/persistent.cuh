@@ -3,9 +3,16 @@
 // Registers: the sums of this thread's columns, its gains (weight + offset), and the current rows'
 // xhat and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
 // memory. A thread reads from the ring only what it copied itself, so no barrier is needed.
-// Bytes: x, dy and dresidual_in once, dx once. The sums of each block once; fold.cuh reads them.
+//
+// A gate's gradient is stored before the row's sums are folded: it needs none. A branch has factors
+// and sums of columns of its own. If it has a norm, it has a row's sum, too. Its xhat and gradient
+// then take the places of x's.
+//
+// Bytes: each row of an input once, each of an output once. The sums of each block once; fold.cuh
+// reads them.
 #pragma once
 
+#include "cuda/norm_backward/branch.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_backward/held.cuh"
 
@@ -14,24 +21,26 @@ namespace fastnorm::cuda {
 // A ring of rows in shared memory: [stage][row of a lane][tensor][vector][thread].
 template <class S>
 struct RowRing {
-  static constexpr int kStages = S::kV.stages, kTensors = S::kResidual ? 3 : 2;
+  static constexpr int kStages = S::kV.stages;
   static constexpr int kVectorStep = S::kBlockThreads * kVectorBytes;
 
   __device__ __forceinline__ RowRing() : data(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
 
   __device__ __forceinline__ char* slot(int stage, int row, int tensor, int v) const {
     return data +
-           (((stage * S::kUnroll + row) * kTensors + tensor) * S::kVectors + v) * kVectorStep;
+           (((stage * S::kUnroll + row) * S::kTensors + tensor) * S::kVectors + v) * kVectorStep;
   }
-  __device__ __forceinline__ void copy(int stage, int row, const RowAddresses<S>& from, bool live,
+  __device__ __forceinline__ void copy(int stage, int row, const NormBackwardParams& p,
+                                       const RowAddresses<S>& from, bool live,
                                        const LanePlace<S>& place) const {
 #pragma unroll
     for (int v = 0; v < S::kVectors; ++v) {
       const bool wanted = live && place.has(v);
-      ptx::copy_async_past_l1_if(slot(stage, row, 0, v), from.x + from.step(v), wanted);
-      ptx::copy_async_past_l1_if(slot(stage, row, 1, v), from.dy + from.step(v), wanted);
-      if constexpr (S::kResidual)
-        ptx::copy_async_past_l1_if(slot(stage, row, 2, v), from.add + from.step(v), wanted);
+#pragma unroll
+      for (int t = 0; t < S::kTensors; ++t) {
+        ptx::copy_async_past_l1_if(slot(stage, row, t, v), from.of[t] + from.step(v),
+                                   wanted && is_there<S>(p, t));
+      }
     }
   }
   __device__ __forceinline__ uint4 take(int stage, int row, int tensor, int v, bool there) const {
@@ -88,7 +97,11 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   constexpr int kVectors = S::kVectors, kPerVector = S::kPerVector, kUnroll = S::kUnroll;
   constexpr int kStages = S::kV.stages, kValues = S::kSums * kUnroll;
   constexpr bool kRing = S::kV.has_ring(), kAhead = kStages == 1, kRereads = S::kV.rereads;
+  constexpr int kVectorStep = S::kStride * kVectorBytes;  // from a vector of a thread to its next
   static_assert(kRing || !kRereads);
+  constexpr bool kBranch = S::kBranch, kBranchNorm = S::kBranchNorm;
+  static_assert((!S::kGate && !kBranch) || !kRereads);
+  static_assert(!kBranchNorm || S::kStat == Stat::kRms);
   auto& scratch = ptx::block_shared<StepScratch<S, kValues, 2>>();
   begin_steps(scratch);
   const LanePlace<S> place(p);
@@ -111,13 +124,14 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         const uint32_t row = row_of(step, u);
-        ring.copy(static_cast<int>(step % kStages), u, addresses(row), is_live(row), place);
+        ring.copy(static_cast<int>(step % kStages), u, p, addresses(row), is_live(row), place);
       }
       ptx::copy_async_commit();
     }
   };
   RawRow<S> raw[kUnroll], raw_next[kAhead ? kUnroll : 1];
   Statistics now[kUnroll], next[kUnroll];
+  float branch_rstd[kBranchNorm ? kUnroll : 1], next_branch_rstd[kBranchNorm ? kUnroll : 1];
   // Statistics of a step's rows into `next`, and if `to` is wanted the rows.
   const auto load = [&](RawRow<S>* to, uint32_t step) {
 #pragma unroll
@@ -126,7 +140,9 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       const RowAddresses<S> from = addresses(row);
       next[u] = {0.0f, 0.0f};
       if (is_live(row)) next[u] = load_statistics(from);
-      if (to != nullptr) load_raw(to[u], from, is_live(row), place);
+      if constexpr (kBranchNorm)
+        next_branch_rstd[u] = is_live(row) ? ptx::ld_global_f32(from.branch_rstd) : 0.0f;
+      if (to != nullptr) load_raw(to[u], p, from, is_live(row), place);
     }
   };
   if constexpr (kRing) {
@@ -161,6 +177,25 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       for (int i = 0; i < kPerVector; ++i) g[i] = gain[v][i];
     }
   };
+  // The gain of the branch's norm, or what the residual gate multiplies by.
+  float branch_factor[kBranch ? kVectors : 1][kPerVector], sum_scale = 1.0f;
+  if constexpr (kBranch) {
+    if (p.branch.sum_scale != nullptr) sum_scale = ptx::ld_global_f32(p.branch.sum_scale);
+    const BranchRow of(p, backward_index(p, group_row));
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t element = int64_t{place.vector(v)} * kPerVector;
+      const int count = place.has(v) ? kPerVector : 0;
+      if constexpr (kBranchNorm) {
+        of.take_gain(branch_factor[v], element, count);
+      } else {
+#pragma unroll
+        for (float& factor : branch_factor[v]) factor = 1.0f;
+        of.multiply_by_gate(branch_factor[v], element, count);
+      }
+    }
+  }
+  float of_branch[kBranch ? kVectors : 1][kPerVector] = {};  // dbranch_weight or dresidual_gate
   float dweight[kVectors][kPerVector], dbias[S::kSums > 1 ? kVectors : 1][kPerVector];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -172,7 +207,10 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   for (uint32_t step = 0; step < steps; ++step) {
     const int stage = static_cast<int>(step % (kRing ? kStages : 1));
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) now[u] = next[u];
+    for (int u = 0; u < kUnroll; ++u) {
+      now[u] = next[u];
+      if constexpr (kBranchNorm) branch_rstd[u] = next_branch_rstd[u];
+    }
     if constexpr (kAhead || kRing) load(kAhead ? raw_next : nullptr, step + 1);
     if constexpr (kRing) {
       copy(step + kStages - 1);
@@ -180,14 +218,22 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
     }
     float x[kRereads ? 1 : kUnroll][kRereads ? 1 : kVectors][kPerVector],
         e[kRereads ? 1 : kUnroll][kRereads ? 1 : kVectors][kPerVector], q[kValues];
+    const auto take = [&](int u, RowInput tensor, int v, bool there) {
+      return kRing ? ring.take(stage, u, tensor, v, there) : raw[u].of[tensor][v];
+    };
     // x, e and d of vector v of row u. With kRereads they are computed twice.
     const auto factors = [&](float(&x_of)[kPerVector], float(&e_of)[kPerVector],
                              float(&d)[kPerVector], int u, int v, bool there) {
       float g[kPerVector];
       take_gain(g, v);
-      const uint4 x_raw = kRing ? ring.take(stage, u, 0, v, there) : raw[u].x[v],
-                  dy_raw = kRing ? ring.take(stage, u, 1, v, there) : raw[u].dy[v];
-      make_factors<S>(x_of, e_of, d, x_raw, dy_raw, g, now[u]);
+      const uint4 x_raw = take(u, kRowX, v, there), dy_raw = take(u, kRowDy, v, there);
+      uint4 gate_raw = make_uint4(0, 0, 0, 0);
+      if constexpr (S::kGate) gate_raw = take(u, kRowGate, v, there);
+      make_factors<S>(
+          x_of, e_of, d, x_raw, dy_raw, gate_raw, g, now[u], p, [&](const uint4& dgate) {
+            if (there && p.dgate.data != nullptr)
+              ptx::st_global_v4(addresses(row_of(step, u)).other + v * kVectorStep, dgate);
+          });
     };
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -199,16 +245,17 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
         float(&x_of)[kPerVector] = x[kRereads ? 0 : u][kRereads ? 0 : v];
         float(&e_of)[kPerVector] = e[kRereads ? 0 : u][kRereads ? 0 : v];
         factors(x_of, e_of, d, u, v, live && place.has(v));
-        if constexpr (kRing && S::kResidual && !kRereads)
-          raw[u].add[v] = ring.take(stage, u, 2, v, live && place.has(v));
+        if constexpr (kRing && S::kResidual && !kRereads && !kBranch)
+          raw[u].of[kRowAdd][v] = take(u, kRowAdd, v, live && place.has(v));
         if (!kRereads && live) add_row<S>(dweight[v], dbias[S::kSums > 1 ? v : 0], d, x_of, p);
         vector_sums<S>(sums, v, x_of, e_of, place.has(v));
       }
 #pragma unroll
       for (int k = 0; k < S::kSums; ++k) q[u * S::kSums + k] = fold_registers(sums[k]);
     }
-    fold_step_of_rows<S>(q, scratch, static_cast<int>(step & 1), static_cast<int>(step >> 1),
-                         place);
+    // With a branch's norm a step has two folds, so each takes the same set again.
+    fold_step_of_rows<S>(q, scratch, kBranchNorm ? 0 : static_cast<int>(step & 1),
+                         static_cast<int>(kBranchNorm ? step : step >> 1), place);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t row = row_of(step, u);
@@ -216,23 +263,71 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       float c[S::kSums];
 #pragma unroll
       for (int k = 0; k < S::kSums; ++k) c[k] = mean_of_sum(q[u * S::kSums + k], p);
-      char* const to = addresses(row).dx;
+      const RowAddresses<S> to = addresses(row);
+      float branch_sums[S::kSums][kVectors];
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const bool there = live && place.has(v);
+        float(&x_of)[kPerVector] = x[kRereads ? 0 : u][kRereads ? 0 : v];
+        float(&e_of)[kPerVector] = e[kRereads ? 0 : u][kRereads ? 0 : v];
         uint4 add = make_uint4(0, 0, 0, 0);
         if constexpr (kRereads) {
           float d[kPerVector];
-          factors(x[0][0], e[0][0], d, u, v, there);
-          if (live) add_row<S>(dweight[v], dbias[S::kSums > 1 ? v : 0], d, x[0][0], p);
-          if constexpr (S::kResidual) add = ring.take(stage, u, 2, v, there);
+          factors(x_of, e_of, d, u, v, there);
+          if (live) add_row<S>(dweight[v], dbias[S::kSums > 1 ? v : 0], d, x_of, p);
+          if constexpr (S::kResidual) add = take(u, kRowAdd, v, there);
+        } else if constexpr (kBranch) {
+          add = take(u, kRowAdd, v, there);
         } else if constexpr (S::kResidual) {
-          add = raw[u].add[v];
+          add = raw[u].of[kRowAdd][v];
         }
-        const uint4 result =
-            gradient_vector<S>(x[kRereads ? 0 : u][kRereads ? 0 : v],
-                               e[kRereads ? 0 : u][kRereads ? 0 : v], add, c, now[u].rstd);
-        if (there) ptx::st_global_v4(to + v * S::kStride * kVectorBytes, result);
+        float f[kPerVector];
+        gradient_vector<S>(f, x_of, e_of, add, c, now[u].rstd, is_there<S>(p, kRowAdd));
+        if constexpr (kBranch) {
+#pragma unroll
+          for (float& value : f) value = __fmul_rn(value, sum_scale);
+        }
+        const uint4 result = S::T::pack(f);
+        if (there) ptx::st_global_v4(to.dx + v * kVectorStep, result);
+        if constexpr (kBranchNorm) {
+          // From here on x and e are the branch's.
+          make_branch_factors<S>(x_of, e_of, f, take(u, kRowBranch, v, there), branch_factor[v],
+                                 branch_rstd[u], p, [&](const float(&d)[kPerVector]) {
+                                   if (live) {
+                                     add_row<S>(of_branch[v], dbias[0], d, x_of, p,
+                                                kBackwardBranchRoundNormalized);
+                                   }
+                                 });
+          vector_sums<S>(branch_sums, v, x_of, e_of, place.has(v));
+        } else if constexpr (kBranch) {
+          float u_of[kPerVector];
+          S::T::unpack(take(u, kRowBranch, v, there), u_of);
+#pragma unroll
+          for (int i = 0; i < kPerVector; ++i) {
+            if (live) of_branch[v][i] = __fmaf_rn(f[i], u_of[i], of_branch[v][i]);
+            f[i] = __fmul_rn(f[i], branch_factor[v][i]);
+          }
+          const uint4 dbranch = S::T::pack(f);
+          if (there) ptx::st_global_v4(to.other + v * kVectorStep, dbranch);
+        }
+      }
+      if constexpr (kBranchNorm) q[u] = fold_registers(branch_sums[0]);
+    }
+    if constexpr (kBranchNorm) {
+      fold_step_of_rows<S>(q, scratch, 1, static_cast<int>(step), place);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const uint32_t row = row_of(step, u);
+        char* const to = addresses(row).other;
+        const float c[1] = {mean_of_sum(q[u], p)};
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          float f[kPerVector];
+#pragma unroll
+          for (int i = 0; i < kPerVector; ++i)
+            f[i] = __fmul_rn(centred<Stat::kRms>(x[u][v][i], e[u][v][i], c), branch_rstd[u]);
+          if (is_live(row) && place.has(v)) ptx::st_global_v4(to + v * kVectorStep, S::T::pack(f));
+        }
       }
     }
     if constexpr (kAhead) {
@@ -249,6 +344,11 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   if (p.dweight.data != nullptr) store_partial<S>(p.partial[0] + partial_row, dweight, place);
   if constexpr (S::kSums > 1) {
     if (p.dbias.data != nullptr) store_partial<S>(p.partial[1] + partial_row, dbias, place);
+  }
+  if constexpr (kBranch) {
+    const BackwardTensor& out = kBranchNorm ? p.branch.dweight : p.branch.dresidual_gate;
+    if (out.data != nullptr)
+      store_partial<S>(p.partial[kBranchNorm ? 2 : 4] + partial_row, of_branch, place);
   }
   // A block must not exit while other blocks still write to its shared memory.
   if constexpr (S::kCluster) {
