@@ -83,7 +83,7 @@ StagesForm form_of(const NormDesc& d) {
       !d.residual || d.residual_rounding == FASTNORM_RESIDUAL_EXACT ||
       (d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS && d.sum_dtype == d.dtype);
   if (s.residual_gate || s.modulates()) {
-    const bool modulated = !d.weight && !s.gate && !s.branch && s.groups == 1 && !s.sum_scale &&
+    const bool modulated = !s.gate && !s.branch && s.groups == 1 && !s.sum_scale &&
                            s.residual_gate_act == FASTNORM_ACTIVATION_IDENTITY && sum_is_held;
     return modulated ? StagesForm::kModulated : StagesForm::kGeneral;
   }

@@ -47,7 +47,7 @@ enum class StagesForm : uint8_t {
   // Aligned rows of 16 bits that registers hold:
   kGated,      // RMS, weight of T or none, a gate; a group of a row is a row of its own
   kSandwich,   // RMS, residual, RMS, weights of T or none
-  kModulated,  // x * residual_gate + residual, RMS or LAYER without weight, scale and shift of T
+  kModulated,  // x * residual_gate + residual, RMS or LAYER, weight, scale and shift of T or none
 };
 
 // One CUDA kernel as data.

@@ -113,7 +113,7 @@ NormDesc modulated(int64_t tokens, int64_t n) {
 }
 
 TEST(StagesPlan, HeldKernels) {
-  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 8x1");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 4x2");
   EXPECT_STREQ(kernel_of(gated(1, 32, 128), cuda::kSm90), "bf16 gated 16x1");
   EXPECT_STREQ(kernel_of(gated(4096, 8, 1024), cuda::kSm90), "bf16 gated 32x4");
   EXPECT_STREQ(kernel_of(gated(1, 8, 1024), cuda::kSm90), "bf16 gated 128x1");
@@ -214,6 +214,9 @@ TEST(StagesPlan, ModulatedCalls) {
       [](NormDesc& d) { d.stages.plain_scale = true; },
       [](NormDesc& d) { d.stages.scaled = true; },
       [](NormDesc& d) {
+        d.weight = {d.x.data, 0, {}, d.dtype};
+      },
+      [](NormDesc& d) {
         d.stages.modulation_index = d.x;
         d.stages.modulation_scale.index_rows = 4;
         d.stages.modulation_scale.index_stride = 6144;
@@ -224,8 +227,9 @@ TEST(StagesPlan, ModulatedCalls) {
       [](NormDesc& d) { d.rounding = FASTNORM_ROUND_EVERY_STEP; },
       [](NormDesc& d) { d.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY; },
       [](NormDesc& d) {
-        d.weight = {d.x.data, 0, {}, d.dtype};
+        d.weight = {d.x.data, 0, {}, Dtype::kF32};
       },
+      [](NormDesc& d) { d.bias.data = d.x.data; },
       [](NormDesc& d) { d.quant.scheme = FASTNORM_QUANT_PER_ROW; },
       [](NormDesc& d) { d.stages.gate = d.x; },
       [](NormDesc& d) { d.stages.branch = true; },

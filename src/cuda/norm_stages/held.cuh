@@ -3,7 +3,7 @@
 // kGated      y = norm(x) * act(gate) or norm(x * act(gate)), RMS; a group of a row has the threads
 //             of a row
 // kSandwich   y = norm(norm(x) + residual), RMS; the sum stays in f32 between the two
-// kModulated  y = norm(x * residual_gate + residual) * (1 + scale) + shift, RMS or LAYER, no weight
+// kModulated  y = norm(x * residual_gate + residual) * (1 + scale) + shift, RMS or LAYER
 //
 // Bytes: each input once, each output once.
 // Shared memory: a float a thread for each sum, where a row has several warps.
@@ -273,7 +273,7 @@ class HeldStagesRow {
     load(factor, factor_row, T::kOneWord);
     load(scale, row_of(p.modulators.scale, kStagesScale));
     load(shift, row_of(p.modulators.shift, kStagesShift), T::kMinusZeroWord);
-    const bool layer = asks(kStagesLayer);
+    const bool layer = asks(kStagesLayer), weighted = p.norm.weight != nullptr;
     FirstElements elements = {};
     if (!Tile::kOneWarp && layer) elements = load_first(residual_row, factor_row);
     trigger();
@@ -321,6 +321,14 @@ class HeldStagesRow {
 #pragma unroll
       for (float& value : s[v]) value = normalized(value, statistics.mean(), rstd, layer, rounding);
       if (asks(kStagesRoundNormalized)) round_to<T>(s[v]);
+      if (weighted) {
+        uint4 weight;
+        weight = ptx::ld_global_v4(place.template address<kVectorBytes>(p.norm.weight, v));
+        T::unpack(weight, k);
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i)
+          s[v][i] = __fmul_rn(s[v][i], __fadd_rn(k[i], p.norm.weight_offset));
+      }
       T::unpack(scale[v], k);
       T::unpack(shift[v], b);
       if constexpr (kCommon) {
