@@ -7,8 +7,8 @@
 //
 // Bytes: each input once, each output once.
 // Shared memory: a float a thread for each sum, where a row has several warps.
-// What a call asks for is known in advance where it rounds nothing between its steps: one branch of
-// a kernel has that code, the other has the rest. A warp that a vector of the row does not reach skips it.
+// A call that rounds nothing between its steps has code that knows so. The other calls have theirs,
+// behind a branch. A warp skips a vector that lies behind the row.
 // A thread's weights are loaded while the sum before them is made, modulators with the row.
 #pragma once
 
