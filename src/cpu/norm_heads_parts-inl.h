@@ -20,6 +20,7 @@ struct HeadSlots {
   static constexpr Source kSource = Source::kPlain;
   static constexpr Stat kStat = kStat_;
   static constexpr Affine kAffine = Affine::kAny;
+  static constexpr bool kAnyStat = false;
 };
 
 // All heads of a token as one row.
