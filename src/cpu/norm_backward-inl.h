@@ -497,7 +497,8 @@ struct StoreGated {
 
   FASTNORM_INLINE StoreGated(const BackwardRow<Slots>& of_row, const RowDigits& digits)
       : row(of_row),
-        of_row(of_row, digits, means_of(of_row)),
+        wanted(row.p.dx.data != nullptr || row.p.dgate.data != nullptr),
+        of_row(of_row, digits, wanted ? means_of(of_row) : RowMeans{0.0f, 0.0f}),
         bias(digits.at(row.p.bias)),
         dgate(digits.at(row.p.dgate)) {}
 
@@ -505,6 +506,7 @@ struct StoreGated {
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Pair dy, Pair x, Pair xhat, const GateValues& gate,
                                   Extent extent) const {
+    if (!wanted) return;
     const NormBackwardParams& p = row.p;
     const Pair v = p.gate_before ? dy : multiply(dy, gate.factor);
     const Pair dh = of_row.gradient(i, v, xhat, extent);
@@ -519,6 +521,7 @@ struct StoreGated {
   }
 
   const BackwardRow<Slots>& row;
+  const bool wanted;
   const StoreGradient<Slots> of_row;
   const char* const bias;
   char* const dgate;
@@ -571,20 +574,16 @@ __attribute__((noinline)) void backward_row(const NormBackwardParams& p, int64_t
   const RowDigits digits(p, number);
   BackwardRow<Slots> row(p, digits, digits.at(p.dy));
   if constexpr (Slots::kGated) {
-    if (p.dx.data != nullptr || p.dgate.data != nullptr) {
-      row.set_statistics(digits);
-      return last_gated_pass(row, StoreGated<Slots>(row, digits), sums);
-    }
+    row.set_statistics(digits);
+    last_gated_pass(row, StoreGated<Slots>(row, digits), sums);
+  } else if (p.dx.data != nullptr) {
+    row.set_statistics(digits);
+    last_pass(row, true, StoreGradient<Slots>(row, digits, means_of(row)), sums);
+  } else {
+    const bool needs_x = p.dweight.data != nullptr;
+    if (needs_x) row.set_statistics(digits);
+    last_pass(row, needs_x, NoGradient{}, sums);
   }
-  if constexpr (!Slots::kGated) {
-    if (p.dx.data != nullptr) {
-      row.set_statistics(digits);
-      return last_pass(row, true, StoreGradient<Slots>(row, digits, means_of(row)), sums);
-    }
-  }
-  const bool needs_x = p.dweight.data != nullptr;
-  if (needs_x) row.set_statistics(digits);
-  last_pass(row, needs_x, NoGradient{}, sums);
 }
 
 template <class Slots>
