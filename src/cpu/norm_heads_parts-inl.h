@@ -13,7 +13,7 @@ inline constexpr int kBehind = 64;
 inline constexpr int kHeadRoom = kHeadColumns + kBehind, kMostPairs = kHeadColumns / 2;
 static_assert(kPairElements <= kBehind);
 
-// A head as a row of the norm, with any of its roundings. Where there are general kernels only, they
+// A head as a row of the norm, with any of its roundings. Where all kernels are general ones, they
 // have the slots of LAYER, and the statistic is a run-time value.
 template <class Element, Stat kStat_>
 struct HeadSlots {

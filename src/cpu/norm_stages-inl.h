@@ -196,7 +196,7 @@ class StagedRow {
     find_statistics();
   }
 
-  // What is to be quantised of the elements [i, i + count), in order. `stores`: they are also stored.
+  // What is to be quantised of the elements [i, i + count), in order. It is also stored if asked.
   void take_values(int64_t i, int count, bool stores, float* values) {
     const int64_t columns = p.norm.n;
     for (int j = 0; j < count;) {
