@@ -29,6 +29,7 @@ FASTNORM_INLINE void prefetch_next(const NormParams& p, const Row& row, int64_t 
   using T = typename Slots::T;
   prefetch(row.next_x + i * T::kBytes, int64_t{pairs} * kPairElements * T::kBytes);
   if constexpr (Slots::kSource == Source::kAdd) {
+    if (Slots::kAffine == Affine::kAny && row.next_residual == nullptr) return;
     const int64_t bytes = bytes_of<Slots::kAffine, T>(p.residual_type);
     prefetch(row.next_residual + i * bytes, pairs * kPairElements * bytes);
   }
@@ -61,9 +62,18 @@ struct ApplyPair {
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Extent extent) const {
     const Pair s = source.take(i, extent);
-    const Pair z = affine.apply(s, i, extent);
-    sink.store_sum(s, i, extent);
-    sink.store(z, i, extent);
+    if constexpr (Slots::kAnyStat) {
+      Pair t = s;
+      if (source.adds()) {
+        sink.store_sum(s, i, extent);
+        t = affine.rounding.applied(s);
+      }
+      sink.store(affine.apply_to(t, i, extent), i, extent);
+    } else {
+      const Pair z = affine.apply(s, i, extent);
+      sink.store_sum(s, i, extent);
+      sink.store(z, i, extent);
+    }
   }
 
   const RowSource<Slots>& source;
@@ -115,6 +125,22 @@ FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, const RowSou
 
 FASTNORM_INLINE void store_statistic(char* p, float f) {
   if (p != nullptr) __builtin_memcpy(p, &f, sizeof f);
+}
+
+// The statistics of a row. Those of a general row are a function of its own, which storing and
+// quantising kernels share.
+template <class Slots>
+FASTNORM_INLINE Statistics
+row_statistics(const NormParams& p, const Row&, const RowSource<Slots>& source,
+               const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
+  return statistics<Slots>(p, source, rounding, Nothing{});
+}
+template <class Slots>
+requires Slots::kAnyStat __attribute__((noinline)) Statistics row_statistics(
+    const NormParams& p, const Row& row, const RowSource<Slots>&,
+    const Rounding<Affine::kAny, typename Slots::T>&) {
+  const Rounding<Affine::kAny, typename Slots::T> rounding(p);
+  return statistics<Slots>(p, RowSource<Slots>(p, row), rounding, Nothing{});
 }
 
 // Writes a row with streaming stores while it reads the next row for the first time. Returns the
@@ -202,7 +228,7 @@ void normalise_rows(const NormParams& p, int64_t begin, int64_t end) {
     const RowSource<Slots> source(p, row);
     const bool last = r + 1 == end;
     cursor.next();
-    if (!known) s = statistics<Slots>(p, source, rounding, Nothing{});
+    if (!known) s = row_statistics<Slots>(p, row, source, rounding);
     store_statistic(row.mean, s.mean);
     store_statistic(row.rstd, s.rstd);
     if constexpr (kMayReadAhead) {
@@ -243,19 +269,21 @@ FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t 
 
 // ---- Sink::kQuant: the row in chunks of f32 values, which are then quantised.
 
-// Applies weight and bias to the elements [i, i + count), and with kStore stores the results. Puts
+// Applies weight and bias to the elements [i, i + count), and stores the results if asked. Puts
 // the values to be quantised into `values`, in order, and pads them with zeros. Returns the number
 // of values with the padding.
-template <bool kStore, class Slots, class Weights, class Sink>
-FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSource<Slots>& source,
-                                const RowAffine<Slots, Weights>& affine, const Sink& sink,
-                                int64_t i, int count, float (&values)[kQuantChunk]) {
+template <class Slots, class Weights, class Sink>
+FASTNORM_INLINE int take_values_inline(const NormParams& p, const Row& row,
+                                       const RowSource<Slots>& source,
+                                       const RowAffine<Slots, Weights>& affine, const Sink& sink,
+                                       int64_t i, int count, bool stores,
+                                       float (&values)[kQuantChunk]) {
   using T = typename Slots::T;
   const auto take = [&](int j, auto extent) __attribute__((always_inline)) {
-    if constexpr (kStore) prefetch_next<Slots>(p, row, i + j, 1);
+    if (stores) prefetch_next<Slots>(p, row, i + j, 1);
     const Pair s = source.take(i + j, extent);
     Pair z = affine.apply(s, i + j, extent);
-    if constexpr (kStore) {
+    if (stores) {
       sink.store_sum(s, i + j, extent);
       if (row.y != nullptr) sink.store(z, i + j, extent);
     }
@@ -274,13 +302,38 @@ FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSo
   return padded;
 }
 
+template <bool kStore, class Slots, class Weights, class Sink>
+FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSource<Slots>& source,
+                                const RowAffine<Slots, Weights>& affine, const Sink& sink,
+                                int64_t i, int count, float (&values)[kQuantChunk]) {
+  return take_values_inline(p, row, source, affine, sink, i, count, kStore, values);
+}
+
+// A general row's values: one function for both passes.
+template <class Slots, class Sink>
+__attribute__((noinline)) int take_general_values(const NormParams& p, const Row& row,
+                                                  const RowSource<Slots>& source,
+                                                  const RowAffine<Slots, AnyWeights>& affine,
+                                                  const Sink& sink, int64_t i, int count,
+                                                  bool stores, float (&values)[kQuantChunk]) {
+  return take_values_inline(p, row, source, affine, sink, i, count, stores, values);
+}
+template <bool kStore, class Slots, class Sink>
+requires Slots::kAnyStat FASTNORM_INLINE int take_values(const NormParams& p, const Row& row,
+                                                         const RowSource<Slots>& source,
+                                                         const RowAffine<Slots, AnyWeights>& affine,
+                                                         const Sink& sink, int64_t i, int count,
+                                                         float (&values)[kQuantChunk]) {
+  return take_general_values(p, row, source, affine, sink, i, count, kStore, values);
+}
+
 template <class Slots, class Weights>
 FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const QuantRow& out,
                                   uint32_t* amax) {
   const QuantParams& q = p.quant;
   const Rounding<Slots::kAffine, typename Slots::T> rounding(p);
   const RowSource<Slots> source(p, row);
-  const Statistics s = statistics<Slots>(p, source, rounding, Nothing{});
+  const Statistics s = row_statistics<Slots>(p, row, source, rounding);
   store_statistic(row.mean, s.mean);
   store_statistic(row.rstd, s.rstd);
   const RowAffine<Slots, Weights> affine(p, row, s, rounding);
@@ -342,24 +395,23 @@ void quantise_rows(const NormParams& p, int64_t begin, int64_t end) {
 template <size_t kIndex>
 void kernel(const NormParams& p, int64_t begin, int64_t end) {
   constexpr NormKey kKey = kNormTable[kIndex].key;
+  using General = GeneralSlots<typename ElementOf<kKey.dtype>::Type, Source::kAdd>;
+  using Once = Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kOnce>;
   if constexpr (kKey.sink == Sink::kQuant) {
     // One loop is for weight and bias of x's dtype and no rounding in between, one for any call.
     constexpr OperandType kElement = OperandType::kElement,
                           kBias = kKey.stat == Stat::kLayer ? kElement : OperandType::kAbsent;
-    if (p.plain && p.weight_type == kElement && p.bias_type == kBias) {
-      return quantise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kOnce>,
-                           FixedWeights<kElement, kBias>>(p, begin, end);
+    if constexpr (!kGeneralOnly) {
+      if (p.plain && p.weight_type == kElement && p.bias_type == kBias)
+        return quantise_rows<Once, FixedWeights<kElement, kBias>>(p, begin, end);
     }
-    return quantise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kAny>, AnyWeights>(
-        p, begin, end);
-  }
-  if constexpr (kKey.affine == Affine::kAny) {
-    if (!p.plain) {
-      using General = Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kAny>;
-      return normalise_rows<General, AnyWeights>(p, begin, end);
+    quantise_rows<General, AnyWeights>(p, begin, end);
+  } else {
+    if constexpr (!kGeneralOnly) {
+      if (kKey.affine == Affine::kOnce || p.plain) return normalise_rows<Once>(p, begin, end);
     }
+    normalise_rows<General, AnyWeights>(p, begin, end);
   }
-  normalise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kOnce>>(p, begin, end);
 }
 
 template <size_t kIndex, Dtype... kDtypes>

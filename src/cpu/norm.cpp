@@ -118,6 +118,7 @@ bool reads_ahead(const NormDesc& d, const NormPlan& plan) {
   p.stream = plan.non_temporal;
   p.prefetch = (plan.non_temporal || isa.prefetch_in_cache) && row_leaves_room(d, l2_bytes);
   p.read_ahead = p.prefetch && reads_ahead(d, plan);
+  p.layer = d.kind == FASTNORM_NORM_LAYER;
   set_rounding(d, &p);
   if (d.quant.any()) p.quant = quant_params(d);
   return p;

@@ -92,14 +92,28 @@ struct RowDigits {
   int64_t digit[kRowDims];
 };
 
-// The compile-time choices of one kernel. kPlain_, kGated_: see NormBackwardParams.
-template <class H_, Stat kStat_, bool kPlain_, bool kGated_ = false>
-struct BackwardSlots {
+// The compile-time choices of a plain kernel, see NormBackwardParams.
+template <class H_, Stat kStat_>
+struct PlainSlots {
   using H = H_;
   static constexpr Stat kStat = kStat_;
-  static constexpr bool kPlain = kPlain_;
-  static constexpr bool kGated = kGated_;
+  static constexpr bool kPlain = true, kGated = false;
 };
+
+// Of any other kernel. It serves both kinds: RMS has a mean and a c2 of 0, and v - 0 is v.
+template <class H_, bool kGated_>
+struct AnySlots {
+  using H = H_;
+  static constexpr Stat kStat = Stat::kLayer;
+  static constexpr bool kPlain = false, kGated = kGated_;
+};
+
+// True if rows are centred.
+template <class Slots>
+FASTNORM_INLINE bool is_layer(const NormBackwardParams& p) {
+  if constexpr (Slots::kPlain) return Slots::kStat == Stat::kLayer;
+  return p.layer;
+}
 
 template <class T>
 struct DtypeOf;
@@ -120,24 +134,29 @@ struct DtypeOf<BF16> {
 struct ForwardRow {
   int64_t n;
   float inv_n, eps;
-  bool every_step;
+  bool every_step, layer;
   const char* x;
 };
 
 // The forward's own statistics.
-template <Stat kStat, class H, bool kPlain>
+template <class Forward>
 FASTNORM_INLINE Statistics computed_statistics(const ForwardRow& of) {
-  using Forward =
-      Slots<DtypeOf<H>::kDtype, Source::kPlain, kStat, kPlain ? Affine::kOnce : Affine::kAny>;
   NormParams forward = {};
   forward.n = of.n;
   forward.inv_n = of.inv_n;
   forward.eps = of.eps;
   forward.every_step = of.every_step;
+  forward.layer = of.layer;
   Row row = {};
   row.x = of.x;
-  const Rounding<Forward::kAffine, H> rounding(forward);
+  const Rounding<Forward::kAffine, typename Forward::T> rounding(forward);
   return statistics<Forward>(forward, RowSource<Forward>(forward, row), rounding, Nothing{});
+}
+
+// The same of a row of any kind.
+template <class H>
+__attribute__((noinline)) Statistics any_statistics(const ForwardRow& of) {
+  return computed_statistics<GeneralSlots<H, Source::kPlain>>(of);
 }
 
 FASTNORM_INLINE float load_statistic(const char* p) {
@@ -147,13 +166,8 @@ FASTNORM_INLINE float load_statistic(const char* p) {
 }
 
 // The forward's row, gated before its statistics.
-template <class H, Stat kStat_>
-struct GatedSlots {
-  using T = H;
-  static constexpr Source kSource = Source::kPlain;
-  static constexpr Stat kStat = kStat_;
-  static constexpr Affine kAffine = Affine::kAny;
-};
+template <class H>
+struct GatedSlots : GeneralSlots<H, Source::kPlain> {};
 
 // What a gate's elements do.
 struct GateValues {
@@ -180,7 +194,7 @@ struct BackwardRow {
       s = recomputed();
     } else {
       s.rstd = load_statistic(digits.at(p.rstd));
-      if constexpr (Slots::kStat == Stat::kLayer) s.mean = load_statistic(digits.at(p.mean));
+      if (is_layer<Slots>(p)) s.mean = load_statistic(digits.at(p.mean));
     }
     use(s.mean, s.rstd);
   }
@@ -189,8 +203,12 @@ struct BackwardRow {
     if constexpr (Slots::kGated) {
       if (p.gate_before) return gated_statistics(*this);
     }
-    return computed_statistics<Slots::kStat, H, Slots::kPlain>(
-        {p.n, p.inv_n, p.eps, p.every_step, x});
+    const ForwardRow forward = {p.n, p.inv_n, p.eps, p.every_step, p.layer, x};
+    if constexpr (Slots::kPlain) {
+      return computed_statistics<
+          cpu::Slots<DtypeOf<H>::kDtype, Source::kPlain, Slots::kStat, Affine::kOnce>>(forward);
+    }
+    return any_statistics<H>(forward);
   }
 
   FASTNORM_INLINE void use(float of_mean, float of_rstd) {
@@ -306,30 +324,55 @@ struct BackwardRow {
   Vec mean, rstd;
 };
 
-template <class H, Stat kStat>
-struct RowSource<GatedSlots<H, kStat>> {
+template <class H>
+struct RowSource<GatedSlots<H>> {
   template <class Extent>
   __attribute__((noinline)) Pair take(int64_t i, Extent extent) const {
     return row.take_x(i, extent);
   }
 
-  const BackwardRow<BackwardSlots<H, kStat, false, true>>& row;
+  const BackwardRow<AnySlots<H, true>>& row;
 };
 
-template <class H, Stat kStat>
-__attribute__((noinline)) Statistics gated_statistics(
-    const BackwardRow<BackwardSlots<H, kStat, false, true>>& row) {
-  using Forward = GatedSlots<H, kStat>;
+template <class H>
+__attribute__((noinline)) Statistics gated_statistics(const BackwardRow<AnySlots<H, true>>& row) {
+  using Forward = GatedSlots<H>;
   NormParams forward = {};
   forward.n = row.p.n;
   forward.inv_n = row.p.inv_n;
   forward.eps = row.p.eps;
   forward.every_step = row.p.every_step;
+  forward.layer = row.p.layer;
   const Rounding<Affine::kAny, H> rounding(forward);
   return statistics<Forward>(forward, RowSource<Forward>{row}, rounding, Nothing{});
 }
 
 // ---- Sums along a row.
+
+// What sums take. A sum has a copy of it for each of its accumulators. So what is long and not the
+// plain kernels' is a function of its own: the end of a row, and all that gates change.
+template <class Slots, class Extent>
+inline constexpr bool kApart = !Slots::kPlain && (Slots::kGated || Extent::kEnd);
+
+template <class Slots, class Extent>
+FASTNORM_INLINE Pair take_e(const BackwardRow<Slots>& row, int64_t i, Extent extent) {
+  return row.scaled(row.take_dy(i, extent), i, extent);
+}
+template <class Slots, class Extent>
+requires kApart<Slots, Extent>
+__attribute__((noinline)) Pair take_e(const BackwardRow<Slots>& row, int64_t i, Extent extent) {
+  return row.scaled(row.take_dy(i, extent), i, extent);
+}
+
+template <class Slots, class Extent>
+FASTNORM_INLINE Pair take_xhat(const BackwardRow<Slots>& row, int64_t i, Extent extent) {
+  return row.take_xhat(i, extent);
+}
+template <class Slots, class Extent>
+requires kApart<Slots, Extent>
+__attribute__((noinline)) Pair take_xhat(const BackwardRow<Slots>& row, int64_t i, Extent extent) {
+  return row.take_xhat(i, extent);
+}
 
 template <class Slots>
 struct ProductTerm {  // e * xhat
@@ -338,8 +381,7 @@ struct ProductTerm {  // e * xhat
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
     Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
-    const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
-    const Pair xhat = row.take_xhat(i, extent);
+    const Pair e = take_e(row, i, extent), xhat = take_xhat(row, i, extent);
     a = fused(e.a, xhat.a, a);
     b = fused(e.b, xhat.b, b);
   }
@@ -352,7 +394,7 @@ struct GradientTerm {  // e
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
     Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
-    const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
+    const Pair e = take_e(row, i, extent);
     a = add(a, e.a);
     b = add(b, e.b);
   }
@@ -394,7 +436,7 @@ FASTNORM_INLINE RowMeans means_of(const BackwardRow<Slots>& row) {
   using H = typename Slots::H;
   const float inv_n = row.p.inv_n;
   RowMeans means = {reduce_row<H>(row.p.n, ProductTerm<Slots>{row}, Nothing{}) * inv_n, 0.0f};
-  if constexpr (Slots::kStat == Stat::kLayer)
+  if (is_layer<Slots>(row.p))
     means.c2 = reduce_row<H>(row.p.n, GradientTerm<Slots>{row}, Nothing{}) * inv_n;
   return means;
 }
@@ -455,7 +497,8 @@ struct StoreGated {
 
   FASTNORM_INLINE StoreGated(const BackwardRow<Slots>& of_row, const RowDigits& digits)
       : row(of_row),
-        of_row(of_row, digits, means_of(of_row)),
+        wanted(row.p.dx.data != nullptr || row.p.dgate.data != nullptr),
+        of_row(of_row, digits, wanted ? means_of(of_row) : RowMeans{0.0f, 0.0f}),
         bias(digits.at(row.p.bias)),
         dgate(digits.at(row.p.dgate)) {}
 
@@ -463,6 +506,7 @@ struct StoreGated {
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Pair dy, Pair x, Pair xhat, const GateValues& gate,
                                   Extent extent) const {
+    if (!wanted) return;
     const NormBackwardParams& p = row.p;
     const Pair v = p.gate_before ? dy : multiply(dy, gate.factor);
     const Pair dh = of_row.gradient(i, v, xhat, extent);
@@ -477,6 +521,7 @@ struct StoreGated {
   }
 
   const BackwardRow<Slots>& row;
+  const bool wanted;
   const StoreGradient<Slots> of_row;
   const char* const bias;
   char* const dgate;
@@ -488,12 +533,12 @@ struct NoGradient {
 };
 
 // A row's last pass. Each pair is read before anything of it is stored, which may be in its place.
-template <bool kNeedsX, class Slots, class Gradient, class Sums>
-FASTNORM_INLINE void last_pass(const BackwardRow<Slots>& row, const Gradient& gradient,
-                               const Sums& sums) {
+template <class Slots, class Gradient, class Sums>
+FASTNORM_INLINE void last_pass(const BackwardRow<Slots>& row, bool needs_x,
+                               const Gradient& gradient, const Sums& sums) {
   const auto step = [&](int64_t i, auto extent) __attribute__((always_inline)) {
     const Pair dy = row.take_dy(i, extent);
-    const Pair xhat = kNeedsX ? row.take_xhat(i, extent) : Pair{zero(), zero()};
+    const Pair xhat = needs_x ? row.take_xhat(i, extent) : Pair{zero(), zero()};
     sums(i, dy, xhat, extent);
     gradient(i, dy, xhat, extent);
   };
@@ -529,19 +574,15 @@ __attribute__((noinline)) void backward_row(const NormBackwardParams& p, int64_t
   const RowDigits digits(p, number);
   BackwardRow<Slots> row(p, digits, digits.at(p.dy));
   if constexpr (Slots::kGated) {
-    if (p.dx.data != nullptr || p.dgate.data != nullptr) {
-      row.set_statistics(digits);
-      return last_gated_pass(row, StoreGated<Slots>(row, digits), sums);
-    }
-  }
-  if (p.dx.data != nullptr) {
     row.set_statistics(digits);
-    last_pass<true>(row, StoreGradient<Slots>(row, digits, means_of(row)), sums);
-  } else if (p.dweight.data != nullptr) {
+    last_gated_pass(row, StoreGated<Slots>(row, digits), sums);
+  } else if (p.dx.data != nullptr) {
     row.set_statistics(digits);
-    last_pass<true>(row, NoGradient{}, sums);
+    last_pass(row, true, StoreGradient<Slots>(row, digits, means_of(row)), sums);
   } else {
-    last_pass<false>(row, NoGradient{}, sums);
+    const bool needs_x = p.dweight.data != nullptr;
+    if (needs_x) row.set_statistics(digits);
+    last_pass(row, needs_x, NoGradient{}, sums);
   }
 }
 

@@ -115,6 +115,7 @@ NormBackwardTask make_norm_backward_task(const NormBackwardDesc& d, const NormBa
   p.dresidual_dtype = d.dresidual.dtype;
   p.every_step = d.rounding == FASTNORM_ROUND_EVERY_STEP;
   p.round_xhat = d.rounding == FASTNORM_ROUND_NORMALIZED || p.every_step;
+  p.layer = d.kind == FASTNORM_NORM_LAYER;
   p.plain = is_plain(d);
   p.gate = row_ref(d.gate.gate);
   p.dgate = row_ref(d.gate.dgate);

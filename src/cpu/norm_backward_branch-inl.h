@@ -128,25 +128,22 @@ struct BranchRow {
   Vec mean, rstd;
 };
 
-template <Stat kStat>
-__attribute__((noinline)) Statistics statistics_of_branch(const BranchRow& row) {
-  const ForwardRow forward = {row.p.n, row.p.inv_n, row.b.eps, row.b.every_step, row.branch};
+FASTNORM_INLINE Statistics statistics_of_branch(const BranchRow& row) {
+  const ForwardRow forward = {row.p.n,          row.p.inv_n, row.b.eps,
+                              row.b.every_step, row.b.layer, row.branch};
   switch (row.p.dtype) {
     case Dtype::kF16:
-      return computed_statistics<kStat, F16, false>(forward);
+      return any_statistics<F16>(forward);
     case Dtype::kBF16:
-      return computed_statistics<kStat, BF16, false>(forward);
+      return any_statistics<BF16>(forward);
     default:
-      return computed_statistics<kStat, F32, false>(forward);
+      return any_statistics<F32>(forward);
   }
 }
 
 FASTNORM_INLINE void set_statistics(BranchRow* row, const RowDigits& digits) {
   const BranchParams& b = row->b;
-  if (b.rstd.data == nullptr) {
-    return row->use(b.layer ? statistics_of_branch<Stat::kLayer>(*row)
-                            : statistics_of_branch<Stat::kRms>(*row));
-  }
+  if (b.rstd.data == nullptr) return row->use(statistics_of_branch(*row));
   row->use({b.layer ? load_statistic(digits.at(b.mean)) : 0.0f, load_statistic(digits.at(b.rstd)),
             0.0f});
 }
@@ -278,21 +275,20 @@ __attribute__((noinline)) void backward_branch_row(const NormBackwardParams& p, 
   branch_row(p, digits, {&main, MainRowOf<Slots>::take}, sums);
 }
 
-template <class H, Stat kStat>
+template <class H>
 void branch_rows(const NormBackwardParams& p, int64_t begin, int64_t end) {
-  for (int64_t r = begin; r < end; ++r)
-    backward_branch_row<BackwardSlots<H, kStat, false>>(p, r, {});
+  for (int64_t r = begin; r < end; ++r) backward_branch_row<AnySlots<H, false>>(p, r, {});
 }
 
-template <class H, Stat kStat>
+template <class H>
 void branch_blocks(const NormBackwardParams& p, int64_t begin, int64_t end) {
   const BranchParams& b = p.branch;
   const SumRef* const of[] = {&p.dweight, &p.dbias, &b.dweight, &b.dbias, &b.dresidual_gate};
   for (int64_t unit = begin; unit < end; ++unit) {
     add_block(
         p, unit, of, [&](int64_t row, float* const* sums) __attribute__((always_inline)) {
-          backward_branch_row<BackwardSlots<H, kStat, false>>(
-              p, row, {sums[0], sums[1], sums[2], sums[3], sums[4]});
+          backward_branch_row<AnySlots<H, false>>(p, row,
+                                                  {sums[0], sums[1], sums[2], sums[3], sums[4]});
         });
   }
 }

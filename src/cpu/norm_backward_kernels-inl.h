@@ -9,18 +9,22 @@ namespace {
 
 template <class H, Stat kStat>
 void rows_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
-  if (p.branch.present) return branch_rows<H, kStat>(p, begin, end);
-  if (p.gated) return backward_rows<BackwardSlots<H, kStat, false, true>>(p, begin, end);
-  if (p.plain) return backward_rows<BackwardSlots<H, kStat, true>>(p, begin, end);
-  backward_rows<BackwardSlots<H, kStat, false>>(p, begin, end);
+  if (p.branch.present) return branch_rows<H>(p, begin, end);
+  if (p.gated) return backward_rows<AnySlots<H, true>>(p, begin, end);
+  if constexpr (!kGeneralOnly) {
+    if (p.plain) return backward_rows<PlainSlots<H, kStat>>(p, begin, end);
+  }
+  backward_rows<AnySlots<H, false>>(p, begin, end);
 }
 
 template <class H, Stat kStat>
 void blocks_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
-  if (p.branch.present) return branch_blocks<H, kStat>(p, begin, end);
-  if (p.gated) return backward_blocks<BackwardSlots<H, kStat, false, true>>(p, begin, end);
-  if (p.plain) return backward_blocks<BackwardSlots<H, kStat, true>>(p, begin, end);
-  backward_blocks<BackwardSlots<H, kStat, false>>(p, begin, end);
+  if (p.branch.present) return branch_blocks<H>(p, begin, end);
+  if (p.gated) return backward_blocks<AnySlots<H, true>>(p, begin, end);
+  if constexpr (!kGeneralOnly) {
+    if (p.plain) return backward_blocks<PlainSlots<H, kStat>>(p, begin, end);
+  }
+  backward_blocks<AnySlots<H, false>>(p, begin, end);
 }
 
 template <class H, Stat kStat>

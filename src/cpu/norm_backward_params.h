@@ -58,6 +58,7 @@ struct NormBackwardParams {
   Dtype dx_dtype, dy_dtype, weight_dtype, dresidual_in_dtype, dresidual_dtype;
   bool every_step;  // g is rounded to T, and what statistics are computed from
   bool round_xhat;  // to T, in dweight
+  bool layer;       // of kernels that serve both kinds
   bool plain;       // dy, weight and dx have x's dtype, and nothing of the above is set
   bool gated, gate_before;
   bool round_result;  // to T, what a gate after the norm multiplies

@@ -97,7 +97,7 @@ inline Statistics head_statistics(const NormHeadsPartParams& part, const RowSour
   if (part.rstd.data != nullptr) store_statistic(at(part.rstd, token, head), s.rstd);
   if (part.sumsq.data != nullptr) {
     char* to = at(part.sumsq, token, head);
-    if (Slots::kStat == Stat::kLayer) {
+    if (part.layer) {
       store_statistic(to, s.mean);
       to += sizeof(float);
     }
@@ -188,7 +188,7 @@ void norm_heads_kernel(const NormHeadsParams& p, int64_t begin, int64_t end) {
   uint32_t amax[kHeadsParts] = {};
   for (int64_t token = begin; token < end; ++token) {
     for (int i = 0; i < p.count; ++i) {
-      if (p.part[i].layer) {
+      if (kGeneralOnly || p.part[i].layer) {
         run_part<T, Stat::kLayer>(p, p.part[i], token, scratch, &amax[i]);
       } else {
         run_part<T, Stat::kRms>(p, p.part[i], token, scratch, &amax[i]);

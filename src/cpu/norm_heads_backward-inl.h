@@ -258,8 +258,13 @@ FASTNORM_INLINE NormParams forward_of(const NormBackwardParams& p, int64_t n, fl
   forward.inv_n = inv_n;
   forward.eps = p.eps;
   forward.every_step = p.every_step;
+  forward.layer = p.layer;
   return forward;
 }
+
+// Whose code computes a statistic: LAYER's has both where there are general kernels only.
+template <Stat kStat>
+inline constexpr Stat kCompiled = kGeneralOnly ? Stat::kLayer : kStat;
 
 // The forward's own, of a row, or of all heads of a token, which lie head_stride bytes apart.
 template <class T, Stat kStat>
@@ -284,7 +289,7 @@ inline Statistics token_statistics(const NormHeadsBackwardParams& h, int64_t row
   if (p.rstd.data != nullptr) return given_statistics(p, digits);
   const char* const x = digits.at(p.x);
   const int64_t stride = RowDigits(p, row + h.head_rows).at(p.x) - x;
-  return statistics_of<T, kStat>(p, x, stride, h.heads, h.inv_all);
+  return statistics_of<T, kCompiled<kStat>>(p, x, stride, h.heads, h.inv_all);
 }
 
 template <class T, Stat kStat>
@@ -326,7 +331,7 @@ FASTNORM_INLINE void turned_row(const NormHeadsBackwardParams& h, int64_t number
   } else if (p.rstd.data != nullptr) {
     s = given_statistics(p, digits);
   } else {
-    s = statistics_of<T, kStat>(p, x, 0, 1, p.inv_n);
+    s = statistics_of<T, kCompiled<kStat>>(p, x, 0, 1, p.inv_n);
   }
   widen_any(p.dtype, x, n, scratch.x);
   normalise_values(n, s.mean, s.rstd, kCentred, scratch.x);

@@ -13,13 +13,15 @@ inline constexpr int kBehind = 64;
 inline constexpr int kHeadRoom = kHeadColumns + kBehind, kMostPairs = kHeadColumns / 2;
 static_assert(kPairElements <= kBehind);
 
-// A head as a row of the norm, with any of its roundings.
+// A head as a row of the norm, with any of its roundings. Where all kernels are general ones, they
+// have the slots of LAYER, and the statistic is a run-time value.
 template <class Element, Stat kStat_>
 struct HeadSlots {
   using T = Element;
   static constexpr Source kSource = Source::kPlain;
   static constexpr Stat kStat = kStat_;
   static constexpr Affine kAffine = Affine::kAny;
+  static constexpr bool kAnyStat = kGeneralOnly;
 };
 
 // All heads of a token as one row.

@@ -61,6 +61,7 @@ struct NormParams {
   bool read_ahead;
   QuantParams quant;  // for Sink::kQuant only
   // Only for Affine::kAny:
+  bool layer;  // the statistic, for kernels that have both
   bool plain;  // none of the fields below is set, so a kernel for kOnce can be used
   bool every_step, round_normalized, factor_first;  // of fastnorm_rounding
   bool round_summed, round_applied;  // of fastnorm_residual_rounding, if it rounds to 16 bits

@@ -38,6 +38,18 @@ struct Slots {
   static constexpr Source kSource = kSource_;
   static constexpr Stat kStat = kStat_;
   static constexpr Affine kAffine = kAffine_;
+  static constexpr bool kAnyStat = false;
+};
+
+// The choices of a kernel for any rounding. The statistic is a run-time value, and a residual may
+// be absent. So one kernel has what all general calls with x of one dtype need.
+template <class Element, Source kSource_>
+struct GeneralSlots {
+  using T = Element;
+  static constexpr Source kSource = kSource_;
+  static constexpr Stat kStat = Stat::kLayer;  // and RMS
+  static constexpr Affine kAffine = Affine::kAny;
+  static constexpr bool kAnyStat = true;
 };
 
 // The addresses of one row.
@@ -51,6 +63,7 @@ struct Row {
 // Access to a complete pair, or to its first `count` elements. The code is the same for both.
 struct Whole {
   static constexpr int count = kPairElements;
+  static constexpr bool kEnd = false;
   template <class T>
   FASTNORM_INLINE Pair load(T type, const char* p) const {
     return cpu::load(type, p);
@@ -69,6 +82,7 @@ struct Whole {
   }
 };
 struct Some {
+  static constexpr bool kEnd = true;
   int count;
   template <class T>
   FASTNORM_INLINE Pair load(T type, const char* p) const {
@@ -188,11 +202,18 @@ struct RowSource {
   FASTNORM_INLINE RowSource(const NormParams& p, const Row& row)
       : x(row.x), residual(row.residual), residual_type(p.residual_type) {}
 
+  // False if a general kernel's residual is absent. Then nothing rounds the row, either.
+  FASTNORM_INLINE bool adds() const {
+    return Slots::kSource == Source::kAdd &&
+           (Slots::kAffine == Affine::kOnce || residual_type != OperandType::kAbsent);
+  }
+
   // The elements from i on, in the layout of T.
   template <class Extent>
   FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
     const Pair s = extent.load(T{}, x + i * T::kBytes);
     if constexpr (Slots::kSource == Source::kAdd) {
+      if (!adds()) return s;
       const Pair r = load_typed<Slots::kAffine, T>(residual_type, residual, i, extent);
       return {add(s.a, r.a), add(s.b, r.b)};
     } else {
@@ -322,6 +343,24 @@ FASTNORM_INLINE Moments reduce_moments(int64_t n, const Term& term) {
   return {total.sum + 0.0f, total.squares + 0.0f};
 }
 
+// The elements from i on as the statistics take them.
+template <class Slots, class R, class Extent>
+FASTNORM_INLINE Pair take_summed(const RowSource<Slots>& source, const R& rounding, int64_t i,
+                                 Extent extent) {
+  const Pair s = source.take(i, extent);
+  if constexpr (requires { source.adds(); }) {
+    if (!source.adds()) return s;
+  }
+  return rounding.summed(s);
+}
+// The end of a general row is a function of its own. Each sum takes it for several pairs.
+template <class Slots, class T>
+__attribute__((noinline)) Pair take_summed(const RowSource<Slots>& source,
+                                           const Rounding<Affine::kAny, T>& rounding, int64_t i,
+                                           Some some) {
+  return rounding.summed(source.take(i, some));
+}
+
 // s - from, and 0 past the end.
 template <class Slots>
 struct DifferenceTerm {
@@ -331,7 +370,7 @@ struct DifferenceTerm {
 
   template <class Extent>
   FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
-    const Pair s = rounding.summed(source.take(i, extent));
+    const Pair s = take_summed(source, rounding, i, extent);
     return extent.first(typename Slots::T{}, Pair{sub(s.a, from), sub(s.b, from)});
   }
   template <class Extent>
@@ -363,7 +402,7 @@ struct SquareTerm {
 
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
-    add_squares(rounding, rounding.summed(source.take(i, extent)), sums, pair);
+    add_squares(rounding, take_summed(source, rounding, i, extent), sums, pair);
   }
 };
 
@@ -387,31 +426,50 @@ struct Statistics {
   float squared;  // sum of squares; for LAYER those of s - mean
 };
 
+// The variance of LAYER's row, and what else of it is known.
+template <class Slots, class Beside>
+FASTNORM_INLINE float centred_variance(const NormParams& p, const RowSource<Slots>& source,
+                                       const Rounding<Slots::kAffine, typename Slots::T>& rounding,
+                                       const Beside& beside, Statistics* result) {
+  using T = typename Slots::T;
+  // A chain in T neither shifts nor corrects: x + -0 and x - -0 are x.
+  const float origin =
+      rounding.every_step ? -0.0f : lowest(take_summed(source, rounding, 0, Some{1}).a);
+  const DifferenceTerm<Slots> first = {source, rounding, broadcast(origin)};
+  const float mean = rounding.step(origin + reduce_row<T>(p.n, first, beside) * p.inv_n);
+  const Moments m = reduce_moments<T>(p.n, MomentTerm<Slots>{{source, rounding, broadcast(mean)}});
+  const float delta = rounding.every_step ? -0.0f : m.sum * p.inv_n;
+  result->mean = mean + delta;
+  const float squared = __builtin_fmaf(-delta, m.sum, m.squares);
+  result->squared = squared < 0.0f ? 0.0f : squared;
+  const float variance = __builtin_fmaf(-delta, delta, m.squares * p.inv_n);
+  return variance < 0.0f ? 0.0f : variance;
+}
+
+// The mean square of an RMS row.
+template <class Slots, class Beside>
+FASTNORM_INLINE float mean_square(const NormParams& p, const RowSource<Slots>& source,
+                                  const Rounding<Slots::kAffine, typename Slots::T>& rounding,
+                                  const Beside& beside, Statistics* result) {
+  using T = typename Slots::T;
+  result->squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding}, beside);
+  return result->squared * p.inv_n;
+}
+
 // `beside` is called during the first pass.
 template <class Slots, class Beside>
 FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots>& source,
                                       const Rounding<Slots::kAffine, typename Slots::T>& rounding,
                                       const Beside& beside) {
-  using T = typename Slots::T;
   Statistics result = {0.0f, 0.0f, 0.0f};
   float variance = 0.0f;
-  if constexpr (Slots::kStat == Stat::kLayer) {
-    // A chain in T neither shifts nor corrects: x + -0 and x - -0 are x.
-    const float origin =
-        rounding.every_step ? -0.0f : lowest(rounding.summed(source.take(0, Some{1})).a);
-    const DifferenceTerm<Slots> first = {source, rounding, broadcast(origin)};
-    const float mean = rounding.step(origin + reduce_row<T>(p.n, first, beside) * p.inv_n);
-    const Moments m =
-        reduce_moments<T>(p.n, MomentTerm<Slots>{{source, rounding, broadcast(mean)}});
-    const float delta = rounding.every_step ? -0.0f : m.sum * p.inv_n;
-    result.mean = mean + delta;
-    const float squared = __builtin_fmaf(-delta, m.sum, m.squares);
-    result.squared = squared < 0.0f ? 0.0f : squared;
-    variance = __builtin_fmaf(-delta, delta, m.squares * p.inv_n);
-    variance = variance < 0.0f ? 0.0f : variance;
+  if constexpr (Slots::kAnyStat) {
+    variance = p.layer ? centred_variance<Slots>(p, source, rounding, beside, &result)
+                       : mean_square<Slots>(p, source, rounding, beside, &result);
+  } else if constexpr (Slots::kStat == Stat::kLayer) {
+    variance = centred_variance<Slots>(p, source, rounding, beside, &result);
   } else {
-    result.squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding}, beside);
-    variance = result.squared * p.inv_n;
+    variance = mean_square<Slots>(p, source, rounding, beside, &result);
   }
   variance = rounding.step(variance);
   result.rstd = rounding.step(1.0f / square_root(rounding.step(variance + p.eps)));
@@ -454,6 +512,8 @@ struct RowAffine {
                             const Rounding<Slots::kAffine, T>& row_rounding)
       : rounding(row_rounding),
         weights(p),
+        layer(p.layer),
+        unusual(p.layer || row_rounding.factor_first),
         mean(broadcast(statistics.mean)),
         rstd(broadcast(statistics.rstd)),
         offset(broadcast(p.weight_offset)),
@@ -462,11 +522,22 @@ struct RowAffine {
 
   template <class Extent>
   FASTNORM_INLINE Pair apply(Pair s, int64_t i, Extent extent) const {
-    Pair t = rounding.applied(s);
-    if constexpr (Slots::kStat == Stat::kLayer) {
-      t = rounding.step({sub(t.a, mean), sub(t.b, mean)});
+    return apply_to(rounding.applied(s), i, extent);
+  }
+
+  // The same of what is rounded already.
+  template <class Extent>
+  FASTNORM_INLINE Pair apply_to(Pair t, int64_t i, Extent extent) const {
+    if constexpr (Slots::kAnyStat) {
+      if (unusual) {  // one test for both, in each pair
+        if (layer) t = rounding.step({sub(t.a, mean), sub(t.b, mean)});
+        if (rounding.factor_first) return apply_factor(t, i, extent);
+      }
+    } else {
+      if constexpr (Slots::kStat == Stat::kLayer)
+        t = rounding.step({sub(t.a, mean), sub(t.b, mean)});
+      if (rounding.factor_first) return apply_factor(t, i, extent);
     }
-    if (rounding.factor_first) return apply_factor(t, i, extent);
     t = rounding.normalized({mul(t.a, rstd), mul(t.b, rstd)});
     if (weights.weight == OperandType::kAbsent) {
       if (weights.bias == OperandType::kAbsent) return t;
@@ -499,6 +570,7 @@ struct RowAffine {
 
   const Rounding<Slots::kAffine, T> rounding;
   const Weights weights;
+  const bool layer, unusual;  // of use with kAnyStat
   const Vec mean, rstd, offset;
   const char* const weight;
   const char* const bias;

@@ -13,17 +13,12 @@
 namespace fastnorm::cpu {
 namespace {
 
-template <class Element, Stat kStat_>
-struct StagesSlots {
-  using T = Element;
-  static constexpr Source kSource = Source::kAdd;
-  static constexpr Stat kStat = kStat_;
-  static constexpr Affine kAffine = Affine::kAny;
-};
+template <class Element>
+struct StagesSlots : GeneralSlots<Element, Source::kAdd> {};
 
-// The branch's norm: slots of its own, as its statistic need not be the other norm's.
-template <class Element, Stat kStat_>
-struct BranchSlots : StagesSlots<Element, kStat_> {};
+// The branch's norm: slots of its own, as its rows come from another source.
+template <class Element>
+struct BranchSlots : GeneralSlots<Element, Source::kAdd> {};
 
 // A modulator's row, or a group of it.
 struct ModulatorRow {
@@ -74,8 +69,8 @@ FASTNORM_INLINE Pair take_gated(const StagesParams& p, const StagesRow& at, int6
   return rounding.step(multiply(x, gate_factor<T>(p, at.gate, i, extent)));
 }
 
-template <class Element, Stat kStat>
-struct RowSource<BranchSlots<Element, kStat>> {
+template <class Element>
+struct RowSource<BranchSlots<Element>> {
   using T = Element;
 
   template <class Extent>
@@ -87,26 +82,26 @@ struct RowSource<BranchSlots<Element, kStat>> {
   const StagesRow& at;
 };
 
-template <class T, Stat kStat>
+template <class T>
 inline Statistics branch_statistics(const StagesParams& p, const StagesRow& row) {
-  using Slots = BranchSlots<T, kStat>;
+  using Slots = BranchSlots<T>;
   const Rounding<Affine::kAny, T> rounding(p.branch);
   return statistics<Slots>(p.branch, RowSource<Slots>{p, row}, rounding, Nothing{});
 }
 
 // The branch's elements from i on, normalised.
-template <class T, Stat kStat, class Extent>
+template <class T, class Extent>
 FASTNORM_INLINE Pair apply_branch(const StagesParams& p, const StagesRow& at, Pair u, int64_t i,
                                   Extent extent) {
-  using Slots = BranchSlots<T, kStat>;
+  using Slots = BranchSlots<T>;
   const RowAffine<Slots, AnyWeights> affine(p.branch, at.branch, at.of_branch,
                                             Rounding<Affine::kAny, T>(p.branch));
   return affine.apply(u, i, extent);
 }
 
 // The row that is normalised: branch and residual.
-template <class Element, Stat kStat>
-struct RowSource<StagesSlots<Element, kStat>> {
+template <class Element>
+struct RowSource<StagesSlots<Element>> {
   using T = Element;
 
   FASTNORM_INLINE RowSource(const StagesParams& params, const StagesRow& group)
@@ -116,8 +111,7 @@ struct RowSource<StagesSlots<Element, kStat>> {
   __attribute__((noinline)) Pair take(int64_t i, Extent extent) const {
     Pair u = take_gated<T>(p, at, i, extent);
     if (p.has_branch) {
-      u = p.branch_layer ? apply_branch<T, Stat::kLayer>(p, at, u, i, extent)
-                         : apply_branch<T, Stat::kRms>(p, at, u, i, extent);
+      u = apply_branch<T>(p, at, u, i, extent);
       if (p.branch_rounded) u = round_pair(T{}, u);
       u = extent.first(T{}, u);  // the mean was subtracted past the end, too
     }
@@ -165,15 +159,14 @@ struct RowSource<StagesSlots<Element, kStat>> {
 };
 
 // One row's work.
-template <class T, Stat kStat>
+template <class T>
 class StagedRow {
  public:
-  using Slots = StagesSlots<T, kStat>;
+  using Slots = StagesSlots<T>;
 
   StagedRow(const StagesParams& params, const StagesRow& all) : p(params), whole(all) {
     if (!p.has_branch) return;
-    whole.of_branch = p.branch_layer ? branch_statistics<T, Stat::kLayer>(p, whole)
-                                     : branch_statistics<T, Stat::kRms>(p, whole);
+    whole.of_branch = branch_statistics<T>(p, whole);
     store_statistic(whole.branch_rstd, whole.of_branch.rstd);
   }
 
@@ -199,19 +192,18 @@ class StagedRow {
     for (char** value : {&group.row.mean, &group.row.rstd}) step(*value, g * kValue);
     step(group.mean_in, g * kValue);
     step(group.rstd_in, g * kValue);
-    step(group.sumsq, g * kValue * (kStat == Stat::kLayer ? 2 : 1));
+    step(group.sumsq, g * kValue * (n.layer ? 2 : 1));
     find_statistics();
   }
 
-  // What is to be quantised of the elements [i, i + count), which kStore also stores, in order.
-  template <bool kStore>
-  void take_values(int64_t i, int count, float* values) {
+  // What is to be quantised of the elements [i, i + count), in order. It is also stored if asked.
+  void take_values(int64_t i, int count, bool stores, float* values) {
     const int64_t columns = p.norm.n;
     for (int j = 0; j < count;) {
       const int64_t g = (i + j) / columns, in_group = i + j - g * columns;
       enter(g);
       const auto piece = static_cast<int>(smaller(count - j, columns - in_group));
-      take_piece<kStore>(in_group, piece, values + j);
+      take_piece(in_group, piece, stores, values + j);
       j += piece;
     }
   }
@@ -240,12 +232,11 @@ class StagedRow {
     store_statistic(group.row.mean, of_group.mean);
     store_statistic(group.row.rstd, of_group.rstd);
     if (group.sumsq == nullptr) return;
-    if (kStat == Stat::kLayer) store_statistic(group.sumsq, of_group.mean);
-    store_statistic(group.sumsq + (kStat == Stat::kLayer ? kValue : 0), of_group.squared);
+    if (p.norm.layer) store_statistic(group.sumsq, of_group.mean);
+    store_statistic(group.sumsq + (p.norm.layer ? kValue : 0), of_group.squared);
   }
 
-  template <bool kStore>
-  void take_piece(int64_t i, int count, float* values) {
+  void take_piece(int64_t i, int count, bool stores, float* values) {
     const Rounding<Affine::kAny, T> rounding(p.norm);
     const RowSource<Slots> source(p, group);
     const RowAffine<Slots, AnyWeights> affine(p.norm, group.row, of_group, rounding);
@@ -253,7 +244,7 @@ class StagedRow {
     const auto take = [&](int j, auto extent) __attribute__((always_inline)) {
       const Pair s = source.take(i + j, extent);
       Pair z = finish(rounding, affine.apply(s, i + j, extent), i + j, extent);
-      if constexpr (kStore) {
+      if (stores) {
         sink.store_sum(s, i + j, extent);
         if (group.row.y != nullptr) sink.store(z, i + j, extent);
       }
@@ -313,20 +304,21 @@ struct StagesScratch {
   float values[kQuantChunk + kPadded + kPairElements];
 };
 
-template <bool kStore, class Work>
-inline int padded_values(const StagesParams& p, Work& work, int64_t i, int count, float* values) {
-  work.template take_values<kStore>(i, count, values);
+template <class Work>
+inline int padded_values(const StagesParams& p, Work& work, int64_t i, int count, bool stores,
+                         float* values) {
+  work.take_values(i, count, stores, values);
   const int padded = (count + kPadded - 1) / kPadded * kPadded;
   for (int j = count; j < padded; ++j) values[j] = 0.0f;
   clamp_values(values, padded, clamp_of(p.norm.quant));
   return padded;
 }
 
-template <class T, Stat kStat>
+template <class T>
 inline void stage_row(const StagesParams& p, const StagesRow& row, const QuantRow& out,
                       uint32_t* amax) {
   const QuantParams& q = p.norm.quant;
-  StagedRow<T, kStat> work(p, row);
+  StagedRow<T> work(p, row);
   StagesScratch scratch;
   float(&values)[kQuantChunk] = reinterpret_cast<float(&)[kQuantChunk]>(scratch.values);
   // Statistics alone.
@@ -342,14 +334,14 @@ inline void stage_row(const StagesParams& p, const StagesRow& row, const QuantRo
     uint32_t most = 0;
     for (int64_t i = 0; i < p.row_columns; i += kQuantChunk) {
       const int count = static_cast<int>(smaller(p.row_columns - i, kQuantChunk));
-      const int padded = padded_values<false>(p, work, i, count, values);
+      const int padded = padded_values(p, work, i, count, false, values);
       most = greater(most, magnitude_bits(values, padded));
     }
     inverse = out.put_row_scale(q, most);
   }
   for (int64_t i = 0; i < p.row_columns; i += kQuantChunk) {
     const int count = static_cast<int>(smaller(p.row_columns - i, kQuantChunk));
-    const int padded = padded_values<true>(p, work, i, count, values);
+    const int padded = padded_values(p, work, i, count, true, values);
     if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
     if (q.block == 0 && q.divides) {
@@ -387,7 +379,7 @@ inline ModulatorRow modulator_row(const ModulatorParams& p, const char* rows, in
   return {at, p.table, value};
 }
 
-template <class T, Stat kStat>
+template <class T>
 void norm_stages_kernel(const StagesParams& p, int64_t begin, int64_t end) {
   Cursor cursor(p.norm, begin);
   uint32_t amax = 0;
@@ -410,15 +402,14 @@ void norm_stages_kernel(const StagesParams& p, int64_t begin, int64_t end) {
     row.shift = modulator_row<T>(p.modulation_shift, cursor.at(p.modulation_shift.rows), index);
     row.branch.weight = cursor.at(p.branch.weight);
     row.branch.bias = cursor.at(p.branch.bias);
-    stage_row<T, kStat>(p, row, out, &amax);
+    stage_row<T>(p, row, out, &amax);
   }
   if (p.norm.quant.amax != nullptr) raise_amax(p.norm.quant.amax, amax);
 }
 
-constexpr StagesKernels kNormStagesOfUnit = {
-    {norm_stages_kernel<F32, Stat::kRms>, norm_stages_kernel<F32, Stat::kLayer>,
-     norm_stages_kernel<F16, Stat::kRms>, norm_stages_kernel<F16, Stat::kLayer>,
-     norm_stages_kernel<BF16, Stat::kRms>, norm_stages_kernel<BF16, Stat::kLayer>}};
+constexpr StagesKernels kNormStagesOfUnit = {{norm_stages_kernel<F32>, norm_stages_kernel<F32>,
+                                              norm_stages_kernel<F16>, norm_stages_kernel<F16>,
+                                              norm_stages_kernel<BF16>, norm_stages_kernel<BF16>}};
 
 }  // namespace
 }  // namespace fastnorm::cpu

@@ -50,7 +50,6 @@ void set_branch(const NormDesc& d, const IsaKernels& isa, StagesParams* p) {
   branch.inv_n = reciprocal_of(d.n);
   p->branch = make_params(branch, NormPlan{}, isa, 0);
   p->branch_rstd = row_ref(s.branch_rstd);
-  p->branch_layer = s.branch_kind == FASTNORM_NORM_LAYER;
   p->branch_rounded = s.branch_rounded;
 }
 

@@ -30,7 +30,7 @@ struct StagesParams {
   RowRef branch_rstd;
   const char* sum_scale;  // f32; nullptr = 1
   float alpha;
-  bool has_branch, branch_layer, branch_rounded;
+  bool has_branch, branch_rounded;
   bool scaled;          // by alpha
   bool sum_every_step;  // rounded
   ModulatorParams residual_gate, modulation_scale, modulation_shift;

@@ -14,6 +14,7 @@
 //   kReadAhead      the first pass over a row may run with the writes of the row before
 //   kMomentParts    parts in which LAYER's second pass takes 64 elements: two sums need twice the
 //                   registers
+//   kGeneralOnly    general kernels serve the plain calls, too: the code is for few machines
 //   round           to a dtype and back
 //   to_layout, from_layout   between the layout of f32 pairs and that of a dtype
 //   first           the elements below `count`, and zeros

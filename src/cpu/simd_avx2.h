@@ -14,6 +14,7 @@ inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = false;
 inline constexpr bool kReadAhead = false;
 inline constexpr int kMomentParts = 2;
+inline constexpr bool kGeneralOnly = false;
 
 struct Pair {
   Vec a, b;
@@ -55,17 +56,33 @@ FASTNORM_INLINE void store_bits(char* p, __m256i v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
 }
 
+template <int kWords>
+FASTNORM_INLINE void copy_piece(char*& to, const char*& from, int count) {
+  if ((count & kWords) == 0) return;
+  __builtin_memcpy(to, from, kWords * 2);
+  to += kWords * 2;
+  from += kWords * 2;
+}
+// At most 16. In pieces: around a call of memcpy the kernels would save all their vectors.
+FASTNORM_INLINE void copy_words(char* to, const char* from, int count) {
+  copy_piece<16>(to, from, count);
+  copy_piece<8>(to, from, count);
+  copy_piece<4>(to, from, count);
+  copy_piece<2>(to, from, count);
+  copy_piece<1>(to, from, count);
+}
+
 // AVX2 has no masked access to 16-bit elements. They go through 32 bytes on the stack. Not inlined:
 // a row has few of them, and each copy would add code to every kernel.
 __attribute__((noinline)) __m256i load_some_words(const char* p, int count) {
   alignas(32) char buffer[32] = {};
-  __builtin_memcpy(buffer, p, static_cast<unsigned>(count) * 2);
+  copy_words(buffer, p, count);
   return load_bits(buffer);
 }
 __attribute__((noinline)) void store_some_words(char* p, __m256i v, int count) {
   alignas(32) char buffer[32];
   store_bits(buffer, v);
-  __builtin_memcpy(p, buffer, static_cast<unsigned>(count) * 2);
+  copy_words(p, buffer, count);
 }
 
 // All ones in the lanes below `count`.

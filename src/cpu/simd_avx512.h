@@ -15,6 +15,7 @@ inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = true;
 inline constexpr bool kReadAhead = true;
 inline constexpr int kMomentParts = 1;
+inline constexpr bool kGeneralOnly = false;
 
 struct Pair {
   Vec a, b;

@@ -15,6 +15,7 @@ inline constexpr int kApplyPairs = 4;
 inline constexpr bool kPrefetchInCache = false;
 inline constexpr bool kReadAhead = false;
 inline constexpr int kMomentParts = 2;
+inline constexpr bool kGeneralOnly = false;
 
 struct Pair {
   Vec a, b;

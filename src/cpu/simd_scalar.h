@@ -12,6 +12,7 @@ inline constexpr int kApplyPairs = 1;
 inline constexpr bool kPrefetchInCache = false;
 inline constexpr bool kReadAhead = false;
 inline constexpr int kMomentParts = 1;
+inline constexpr bool kGeneralOnly = true;
 
 struct Pair {
   Vec a, b;

@@ -24,4 +24,6 @@ class FastnormTestConan(ConanFile):
 
     def test(self):
         if can_run(self):
-            self.run(str(Path(self.cpp.build.bindir) / "example"), env="conanrun")
+            # A name without a folder would be looked for in PATH.
+            program = Path(self.build_folder) / self.cpp.build.bindir / "example"
+            self.run(str(program), env="conanrun")
