@@ -1,6 +1,7 @@
 // What the handlers of all families share: errors, contexts, dtypes, and memory for a call.
 #pragma once
 
+#include <dlfcn.h>
 #include <fastnorm/fastnorm.h>
 #include <xla/ffi/api/ffi.h>
 
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -109,8 +111,29 @@ inline void* allocate_host(void* from, size_t bytes) {
   return std::align(256, bytes, address, space);
 }
 
+// XLA refuses to align scratch memory to more than 16 bytes.
 inline void* allocate_scratch(void* from, size_t bytes) {
-  return static_cast<ffi::ScratchAllocator*>(from)->Allocate(bytes, 256).value_or(nullptr);
+  size_t space = bytes + 240;
+  void* address = static_cast<ffi::ScratchAllocator*>(from)->Allocate(space, 16).value_or(nullptr);
+  return address == nullptr ? nullptr : std::align(256, bytes, address, space);
+}
+
+// Copies bytes of a device, in the order of its stream. False where that is not possible. JAX has
+// loaded the driver.
+inline bool copy_bytes(fastnorm_device device, void* stream, void* to, const void* from,
+                       size_t bytes) {
+  if (device.device_type == FASTNORM_DEVICE_CPU) {
+    std::memcpy(to, from, bytes);
+    return true;
+  }
+  using Copy = int(uint64_t to, uint64_t from, size_t bytes, void* stream);
+  static const auto copy = [] {
+    void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+    return driver == nullptr ? nullptr
+                             : reinterpret_cast<Copy*>(dlsym(driver, "cuMemcpyDtoDAsync_v2"));
+  }();
+  return copy != nullptr &&
+         copy(reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from), bytes, stream) == 0;
 }
 
 inline auto cuda_binding() {

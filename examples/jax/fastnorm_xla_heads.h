@@ -36,6 +36,15 @@ class HeadsBuffers {
     return nullptr;
   }
 
+  fastnorm_device device() const { return device_; }
+
+  // Of a compact tensor.
+  static size_t bytes_of(const fastnorm_tensor& t) {
+    int64_t bits = t.dtype.bits;
+    for (int32_t i = 0; i < t.ndim; ++i) bits *= t.shape[i];
+    return static_cast<size_t>(bits / 8);
+  }
+
   const fastnorm_tensor* view(ffi::AnyBuffer buffer) {
     const auto dims = buffer.dimensions();
     if (used_ == views_.size() || dims.size() > kMaxRank) return nothing();

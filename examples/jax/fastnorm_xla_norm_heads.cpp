@@ -65,7 +65,7 @@ class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
     if ((outputs & kY) != 0) p.y = result();
     if ((outputs & kCache) != 0) p.cache = result();
     p.cache_scale = (outputs & kScale) != 0 ? result() : scale;
-    return fits_ && is_same(cache, p.cache) && is_same(scale, p.cache_scale);
+    return fits_ && takes_over(cache, p.cache) && takes_over(scale, p.cache_scale);
   }
 
   bool add_shared(const int32_t* words) {
@@ -80,15 +80,34 @@ class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
     return used_up();
   }
 
+  // Before the call.
+  bool copy_operands(void* stream) const {
+    for (size_t i = 0; i < copy_count_; ++i) {
+      const Copy& c = copies_[i];
+      if (!copy_bytes(device(), stream, c.to->data, c.from->data, bytes_of(*c.to))) return false;
+    }
+    return true;
+  }
+
   fastnorm_norm_heads_args args = {};
   const fastnorm_norm_heads_part* parts[kMostParts] = {};
   int32_t count = 0;
 
  private:
-  // Of an operand that is also a result, or is none.
-  static bool is_same(const fastnorm_tensor* operand, const fastnorm_tensor* result) {
-    return operand == nullptr || (result != nullptr && operand->data == result->data);
+  // An operand that is also a result, or is none. XLA may give a slice of a larger result a place
+  // of its own. Then the operand is copied there.
+  bool takes_over(const fastnorm_tensor* operand, const fastnorm_tensor* result) {
+    if (operand == nullptr) return true;
+    if (result == nullptr || bytes_of(*operand) != bytes_of(*result)) return false;
+    if (operand->data != result->data) copies_[copy_count_++] = {operand, result};
+    return true;
   }
+
+  struct Copy {
+    const fastnorm_tensor *from, *to;
+  };
+  Copy copies_[2 * kMostParts] = {};
+  size_t copy_count_ = 0;
 
   fastnorm_norm_heads_part part_[kMostParts] = {};
 };
@@ -113,6 +132,8 @@ ffi::Error norm_heads(fastnorm_device device, void* stream, Allocate allocate, v
   info.struct_size = sizeof info;
   status = fastnorm_norm_heads_query(context, &call.args, call.parts, call.count, &info);
   if (status != FASTNORM_OK) return error_of(status);
+  if (!call.copy_operands(stream))
+    return ffi::Error::Internal("the cache of the input cannot be copied to that of the result");
   const size_t bytes = info.workspace_bytes;
   return error_of(fastnorm_norm_heads(context, &call.args, call.parts, call.count,
                                       bytes == 0 ? nullptr : allocate(from, bytes), bytes, stream));
