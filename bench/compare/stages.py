@@ -397,12 +397,13 @@ class FastnormChain(Provider):
 
 
 class FlashInferCuda(Provider):
-    """rmsnorm and fused_add_rmsnorm; adaLN with a modulation of every token."""
+    """rmsnorm and fused_add_rmsnorm."""
 
     name, label, package = "flashinfer-cuda", "FlashInfer CUDA", "flashinfer-python"
-    lacks = {"gated": "its gated norm, rmsnorm_sigmoid_gate, is of 64 columns and for sm_100"}
-    COLUMNS = 3072  # of its adaLN
-    GATE_RESIDUAL_SCALE_SHIFT, BF16 = 2, 0  # its mode and its output
+    lacks = {
+        "gated": "its gated norm, rmsnorm_sigmoid_gate, is of 64 columns and for sm_100",
+        "adaln": "its fused_dit_layernorm has 3072 columns; called here, it ends in an illegal address",
+    }
 
     def __init__(self, torch):
         super().__init__(torch)
@@ -418,27 +419,6 @@ class FlashInferCuda(Provider):
         def run(i):
             norm(b.y[i], b.given[i], b.branch_weight, EPS, False)
             add(b.y[i], b.total[i], b.weight, EPS, False)
-
-        return run
-
-    def adaln(self, case, b):
-        m, torch = case.model, self.torch
-        if case.n != self.COLUMNS or not m.layer or m.single:
-            raise Unsupported(
-                f"its adaLN is LayerNorm of {self.COLUMNS} columns with modulators of bf16"
-            )
-        # It reads a modulation for every token, at the strides of a chunk of six.
-        tokens = case.shape[1]
-        whole = b.modulation.expand(-1, tokens, -1).contiguous()
-        shift, scale, gate, *_ = whole.split(case.n, -1)
-        none = torch.empty(0, dtype=torch.float32, device=whole.device)
-
-        def run(i):
-            self.module.fused_dit_layernorm(
-                b.given[i], b.other[i], gate, none, none, none, scale, none, shift, none,
-                b.total[i], b.y[i], none.view(torch.uint8), none, none, EPS,
-                self.GATE_RESIDUAL_SCALE_SHIFT, self.BF16,
-            )
 
         return run
 
