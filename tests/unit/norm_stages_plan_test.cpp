@@ -113,7 +113,7 @@ NormDesc modulated(int64_t tokens, int64_t n) {
 }
 
 TEST(StagesPlan, HeldKernels) {
-  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 4x2");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 8x1");
   EXPECT_STREQ(kernel_of(gated(1, 32, 128), cuda::kSm90), "bf16 gated 16x1");
   EXPECT_STREQ(kernel_of(gated(4096, 8, 1024), cuda::kSm90), "bf16 gated 32x4");
   EXPECT_STREQ(kernel_of(gated(1, 8, 1024), cuda::kSm90), "bf16 gated 128x1");
