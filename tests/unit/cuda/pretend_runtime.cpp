@@ -185,6 +185,7 @@ std::span<const cuda::NormHeadsBackwardKernel> heads_backward_part() {
           break;
         case HeadsBackwardForm::kHeld:
         case HeadsBackwardForm::kTokens:
+        case HeadsBackwardForm::kWhole:
           kernel.held = reinterpret_cast<void (*)(cuda::HeldHeadsBackwardParams)>(address);
           break;
         case HeadsBackwardForm::kFold:
@@ -559,6 +560,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
         break;
       case HeadsBackwardForm::kHeld:
       case HeadsBackwardForm::kTokens:
+      case HeadsBackwardForm::kWhole:
         launch.held_heads_backward_params =
             static_cast<const cuda::HeldHeadsBackwardParams*>(arguments[0]);
         break;
