@@ -163,13 +163,13 @@ TEST_F(CudaNormStages, HeldKernelGetsGroups) {
   call.args.branch_weight = call.args.sum_scale = nullptr;
   call.args.gate_source = FASTNORM_GATE_FROM_ROUNDED;
   const fastnorm_info info = query(call);
-  EXPECT_STREQ(info.kernel, "bf16 gated 16x1");
-  EXPECT_EQ(info.blocks, 1000u) << "8 groups a block";
+  EXPECT_STREQ(info.kernel, "bf16 gated 8x2");
+  EXPECT_EQ(info.blocks, 500u) << "16 groups a block";
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
   ASSERT_TRUE(recorded[0].is_held);
   EXPECT_EQ(recorded[0].launch.block.x, 128u);
-  EXPECT_EQ(recorded[0].launch.grid.x, 1000u);
+  EXPECT_EQ(recorded[0].launch.grid.x, 500u);
   const cuda::HeldStagesParams& p = recorded[0].held;
   EXPECT_EQ(p.norm.rows, 8000u);
   EXPECT_EQ(p.norm.vectors, 12);
