@@ -230,17 +230,18 @@ TEST(NormHeadsPlan, TokensForm) {
   };
   EXPECT_EQ(kernel(codes), kLeast);
   // Heads of a token: the least tile that holds the longest part.
-  for (const auto& [heads, name] : {std::pair<int64_t, const char*>{32, "256x2"},
-                                    {33, "256x3"},
-                                    {49, "512x2"},
-                                    {64, "512x2"}}) {
+  struct Tile {
+    int64_t heads;
+    const char* name;
+  };
+  for (const Tile& tile : {Tile{32, "256x2"}, {33, "256x3"}, {49, "512x2"}, {64, "512x2"}}) {
     EXPECT_EQ(kernel([&](HeadsRequest& r) {
-                r.parts[0].x->shape[1] = heads;
-                r.parts[0].x->strides = {heads * 128, 128, 1};
+                r.parts[0].x->shape[1] = tile.heads;
+                r.parts[0].x->strides = {tile.heads * 128, 128, 1};
                 r.parts[0].x->address += uintptr_t{1} << 45;
                 r.parts[0].y = r.parts[0].x;
               }),
-              std::string("norm_heads bf16 tokens ") + name);
+              std::string("norm_heads bf16 tokens ") + tile.name);
   }
   EXPECT_EQ(kernel([](HeadsRequest& r) {
               r.parts[0].x->shape[1] = 65;
