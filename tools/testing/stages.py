@@ -20,7 +20,7 @@ def suite_is(*suites):
 
 
 # Tests for which one build is enough: they compile headers, read documents, or run Python alone.
-ONCE = ("headers", "cli_docs", "select", "budget", "check_thinned")
+ONCE = ("headers", "cli_docs", "select", "budget", "check_thinned", "bench", "compare")
 
 
 def not_once(test):
@@ -359,7 +359,6 @@ def asan_build():
         f"-Dcpp_args={cheap}",
         "-Dfuzz=true",
         "-Dnccl=true",
-        "-Dbench=false",
         compiler=("clang", "clang++"),
     )
 
