@@ -294,7 +294,7 @@ class Planner {
       sums = sums || call_.at[i]->has_sums();
     }
     const int64_t blocks = int64_t{facts_.multiprocessors} * v.per_sm;
-    const auto share = static_cast<double>(moved(d)) / static_cast<double>(all);
+    const auto share = all == 0 ? 0.0 : static_cast<double>(moved(d)) / static_cast<double>(all);
     const auto own = sums ? blocks : static_cast<int64_t>(static_cast<double>(blocks) * share);
     return std::max<int64_t>(1, own / d.groups);
   }
