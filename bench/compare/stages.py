@@ -402,7 +402,7 @@ class FlashInferCuda(Provider):
     name, label, package = "flashinfer-cuda", "FlashInfer CUDA", "flashinfer-python"
     lacks = {
         "gated": "its gated norm, rmsnorm_sigmoid_gate, is of 64 columns and for sm_100",
-        "adaln": "its fused_dit_layernorm has 3072 columns; called here, it ends in an illegal address",
+        "adaln": "its fused_dit_layernorm of 3072 columns ends in an illegal address as called here",
     }
 
     def __init__(self, torch):

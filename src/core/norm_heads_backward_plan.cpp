@@ -279,8 +279,8 @@ class Planner {
   }
 
   // Blocks of a held kernel go over several rows, so that they have the next ones on their way. All
-  // that multiprocessors hold at once share what moves. Sums have their own number of blocks. What
-  // is beside them fills the multiprocessors when these end.
+  // that multiprocessors hold at once share what moves. Sums have their own number of blocks. Parts
+  // without sums fill the multiprocessors as these end.
   int64_t most_row_blocks(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) const {
     if (!v.is_held()) return kMostRowBlocks;
     const auto moved = [](const NormBackwardDesc& of) {

@@ -36,7 +36,9 @@ def main():
             ["abidw", *DUMP, "--headers-dir", f"{options.include}/fastnorm", options.library]
         )
         if "<abi-instr" not in dump:
-            sys.exit(f"{options.library} has no debug information; required: a build with -Ddebug=true")
+            sys.exit(
+                f"{options.library} has no debug information; required: a build with -Ddebug=true"
+            )
         BASELINE.write_text(dump)
         return
     cases = Cases()

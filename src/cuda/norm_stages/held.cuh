@@ -322,8 +322,8 @@ class HeldStagesRow {
       for (float& value : s[v]) value = normalized(value, statistics.mean(), rstd, layer, rounding);
       if (asks(kStagesRoundNormalized)) round_to<T>(s[v]);
       if (weighted) {
-        uint4 weight;
-        weight = ptx::ld_global_v4(place.template address<kVectorBytes>(p.norm.weight, v));
+        const uint4 weight =
+            ptx::ld_global_v4(place.template address<kVectorBytes>(p.norm.weight, v));
         T::unpack(weight, k);
 #pragma unroll
         for (int i = 0; i < kPerVector; ++i)
