@@ -28,6 +28,7 @@
   X(cuStreamSynchronize, (void* stream))                                         \
   X(cuStreamBeginCapture_v2, (void* stream, int mode))                           \
   X(cuStreamEndCapture, (void* stream, void** graph))                            \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                              \
   X(cuGraphInstantiateWithFlags, (void** exec, void* graph, unsigned long long)) \
   X(cuGraphDestroy, (void* graph))                                               \
   X(cuGraphLaunch, (void* exec, void* stream))                                   \
@@ -45,6 +46,7 @@ constexpr int kInvalidValue = 1;        // CUDA_ERROR_INVALID_VALUE
 constexpr int kOutOfMemory = 2;         // CUDA_ERROR_OUT_OF_MEMORY
 constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING
 constexpr int kCaptureThreadLocal = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+constexpr int kCaptureRelaxed = 2;      // CU_STREAM_CAPTURE_MODE_RELAXED
 
 struct Driver {
 #define DEVMEM_MEMBER(name, parameters) int(*name) parameters = nullptr;
@@ -221,7 +223,13 @@ int32_t devmem_capture_end(devmem* device, void* stream, void** graph) {
     void* captured = nullptr;
     int error = d.cuStreamEndCapture(stream, &captured);
     if (error != 0) return error;
-    error = d.cuGraphInstantiateWithFlags(graph, captured, 0);
+    // Else the driver refuses it while this thread captures a stream of another device.
+    int mode = kCaptureRelaxed;
+    error = d.cuThreadExchangeStreamCaptureMode(&mode);
+    if (error == 0) {
+      error = d.cuGraphInstantiateWithFlags(graph, captured, 0);
+      d.cuThreadExchangeStreamCaptureMode(&mode);
+    }
     d.cuGraphDestroy(captured);
     return error;
   });
