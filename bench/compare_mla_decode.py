@@ -102,6 +102,7 @@ class Ours:
         import fastnorm.torch.mla_decode
 
         self.module = fastnorm.torch.mla_decode
+        self.build = fastnorm.build_info()
 
     def calls(self, shape, b):
         options = {"sm_scale": SCALE, "causal": shape.causal}
@@ -339,6 +340,7 @@ def main():
             providers[made.name] = error
     document = {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "library": {"build": getattr(providers[Ours.name], "build", None)},
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "repeats": options.repeats,

@@ -92,6 +92,14 @@ def measure(case, options, environment):
     return case
 
 
+def library_of(options, environment):
+    """Tells the library's build, with its commit."""
+    command = [options.program, "info", "--json"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(shown.stdout)
+    return {key: found[key] for key in ("version", "numeric_version", "build")}
+
+
 def device_name(options):
     if options.device == "cpu":
         return "cpu"
@@ -131,6 +139,7 @@ def main():
     if "sharded" in options.families:
         cases += sharded_cases(options.ranks, options.rows)
     document = {"device": device_name(options), "ranks": options.ranks,
+                "library": library_of(options, environment),
                 "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "results": []}
     start = time.monotonic()
     for case in cases:

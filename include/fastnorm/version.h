@@ -40,8 +40,8 @@ FASTNORM_API int32_t fastnorm_version(void);
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_version_string(void);
 
-/** What this build contains, one "key: value" line each: compiler, CPU instruction sets, GPU
- *  architectures, the CUDA compiler's version. For people and logs; the format may grow.
+/** What this build contains, one "key: value" line each: commit, compiler, CPU instruction sets,
+ *  GPU architectures, CUDA's version. For people and logs; the format may grow.
  *  @return the lines. Static; never NULL
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_build_info(void);

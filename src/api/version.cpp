@@ -3,6 +3,7 @@
 #include <string>
 
 #include "api/api.h"
+#include "api/commit.h"
 
 #define FASTNORM_TEXT_OF(x) #x
 #define FASTNORM_TEXT(x) FASTNORM_TEXT_OF(x)
@@ -25,7 +26,7 @@ constexpr char kCompiler[] = "gcc " __VERSION__;
 std::string make_build_info() {
   std::string text = std::string("version: ") + kVersionText +
                      "\nnumeric version: " + std::to_string(kNumericVersion) +
-                     "\ncompiler: " + kCompiler + "\n";
+                     "\ncommit: " + FASTNORM_COMMIT + "\ncompiler: " + kCompiler + "\n";
   text += cpu_backend().build_info();
   text += cuda_backend().build_info();
   return text;

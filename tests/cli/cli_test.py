@@ -66,6 +66,9 @@ def test_info(program):
         "info", SUCCESS, "info", says=f"libfastnorm {info['version']}, numeric version"
     )
     cases.check("info: a version", re.fullmatch(r"\d+\.\d+\.\d+", info["version"]), info["version"])
+    commit = info["build"]["commit"]
+    known = re.fullmatch(r"[0-9a-f]{12,40}(-dirty)?", commit)
+    cases.check("info: a commit, where git knows it", known or commit == "unknown", commit)
     cpus = [d for d in info["devices"] if d["device"] == "cpu"]
     cases.equal("info: one CPU", len(cpus), 1)
     cases.check(

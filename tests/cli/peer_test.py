@@ -44,7 +44,10 @@ def test_compare_peers(program):
     )
     cases = program.cases
     cases.equal("compare_peers: exit code", ran.returncode, 0)
-    rows = lines.read(path)["results"] if path.exists() else []
+    document = lines.read(path) if path.exists() else {"results": []}
+    rows = document["results"]
+    commit = document.get("library", {}).get("build", {}).get("commit", "")
+    cases.check("compare_peers: the library's commit", commit, document.get("library"))
     found = [(r["family"], r["rows"], r.get("algorithm")) for r in rows]
     wanted = [("allreduce", 1, "one-shot"), ("allreduce", 8, "one-shot"),
               ("allreduce", 8, "two-shot"), ("allreduce", 8, "auto")]
