@@ -32,8 +32,8 @@ extern "C" {
     /// Since 0.1.
     pub fn fastnorm_version_string() -> *const c_char;
 
-    /// What this build contains, one "key: value" line each: compiler, CPU instruction sets, GPU
-    /// architectures, the CUDA compiler's version. For people and logs; the format may grow.
+    /// What this build contains, one "key: value" line each: commit, compiler, CPU instruction
+    /// sets, GPU architectures, CUDA's version. For people and logs; the format may grow.
     ///
     /// Returns the lines. Static; never NULL
     ///
