@@ -1,9 +1,9 @@
 #include "core/norm_backward_check.h"
 
 #include <cinttypes>
-#include <cmath>
 
 #include "core/norm_check_stages.h"
+#include "core/norm_fields.h"
 #include "core/norm_shape.h"
 #include "core/reciprocal.h"
 
@@ -48,21 +48,9 @@ class NormBackwardCheck {
 
  private:
   fastnorm_status scalars() {
-    const int32_t kind = number(args_.kind), rounding = number(args_.rounding);
-    FASTNORM_REQUIRE(
-        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
-        "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
-    FASTNORM_REQUIRE(std::isfinite(args_.eps) && args_.eps >= 0, FASTNORM_ERROR_ARGUMENT,
-                     "eps is %g; required: finite and >= 0", static_cast<double>(args_.eps));
-    FASTNORM_REQUIRE(std::isfinite(args_.weight_offset), FASTNORM_ERROR_ARGUMENT,
-                     "weight_offset is %g; required: finite",
-                     static_cast<double>(args_.weight_offset));
-    FASTNORM_REQUIRE(args_.weight != nullptr || args_.weight_offset == 0, FASTNORM_ERROR_ARGUMENT,
-                     "weight_offset is %g and weight is NULL; required: 0 without a weight",
-                     static_cast<double>(args_.weight_offset));
-    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_ONCE_RW,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "rounding is %d; required: a fastnorm_rounding, 0 to 3", rounding);
+    FASTNORM_TRY(check_norm_scalars(args_, error));
+    FASTNORM_TRY(check_offset_of_weight(args_, error));
+    FASTNORM_TRY(check_rounding(number(args_.rounding), error));
     FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      args_.reserved);
     FASTNORM_REQUIRE(args_.stage_reserved == 0, FASTNORM_ERROR_ARGUMENT,
@@ -73,38 +61,12 @@ class NormBackwardCheck {
   }
 
   fastnorm_status gate_scalars() {
-    const int32_t act = number(args_.gate_act), position = number(args_.gate_position),
-                  source = number(args_.gate_source);
-    FASTNORM_REQUIRE(act >= FASTNORM_ACTIVATION_IDENTITY && act <= FASTNORM_ACTIVATION_TANH,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "gate_act is %d; required: a fastnorm_activation, 0 to 3", act);
-    FASTNORM_REQUIRE(
-        position == FASTNORM_GATE_AFTER_NORM || position == FASTNORM_GATE_BEFORE_NORM,
-        FASTNORM_ERROR_ARGUMENT,
-        "gate_position is %d; required: FASTNORM_GATE_AFTER_NORM (0) or FASTNORM_GATE_BEFORE_NORM "
-        "(1)",
-        position);
-    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || source == FASTNORM_GATE_FROM_ROUNDED,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "gate_source is %d; required: FASTNORM_GATE_FROM_F32 (0) or "
-                     "FASTNORM_GATE_FROM_ROUNDED (1)",
-                     source);
-    const struct {
-      const char* name;
-      int32_t value;
-    } fields[] = {{"gate_act", act}, {"gate_position", position}, {"gate_source", source}};
-    for (const auto& field : fields) {
-      FASTNORM_REQUIRE(field.value == 0 || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %d and gate is NULL; required: 0 without a gate", field.name,
-                       field.value);
-    }
+    FASTNORM_TRY(check_activation("gate_act", number(args_.gate_act), error));
+    FASTNORM_TRY(check_gate_scalars(args_, error));
     FASTNORM_REQUIRE(args_.dgate == nullptr || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "dgate is given and gate is NULL; required: both, or no dgate");
-    const bool before = position == FASTNORM_GATE_BEFORE_NORM;
-    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || !before, FASTNORM_ERROR_ARGUMENT,
-                     "gate_source is FASTNORM_GATE_FROM_ROUNDED (1) and gate_position is %d; "
-                     "required: FASTNORM_GATE_AFTER_NORM (0)",
-                     position);
+    FASTNORM_TRY(check_source_of_gate(args_, error));
+    const bool before = number(args_.gate_position) == FASTNORM_GATE_BEFORE_NORM;
     const char* const residual = args_.dresidual_in != nullptr ? "dresidual_in"
                                  : args_.dresidual != nullptr  ? "dresidual"
                                                                : nullptr;
@@ -114,10 +76,10 @@ class NormBackwardCheck {
                      residual, residual);
     NormBackwardGate& gate = d_.gate;
     gate.present = args_.gate != nullptr;
-    gate.act = static_cast<fastnorm_activation>(act);
+    gate.act = args_.gate_act;
     gate.before = before;
-    gate.round_result =
-        source == FASTNORM_GATE_FROM_ROUNDED || number(args_.rounding) == FASTNORM_ROUND_EVERY_STEP;
+    gate.round_result = number(args_.gate_source) == FASTNORM_GATE_FROM_ROUNDED ||
+                        number(args_.rounding) == FASTNORM_ROUND_EVERY_STEP;
     return FASTNORM_OK;
   }
 
@@ -156,51 +118,9 @@ class NormBackwardCheck {
   }
 
   fastnorm_status branch_scalars() {
-    const int32_t kind = number(args_.branch_kind), rounding = number(args_.branch_rounding),
-                  act = number(args_.residual_gate_act);
-    const struct {
-      const char* name;
-      int32_t value;
-    } flags[] = {{"branch_norm", args_.branch_norm}, {"branch_rounded", args_.branch_rounded}};
-    for (const auto& flag : flags) {
-      FASTNORM_REQUIRE(flag.value == 0 || flag.value == 1, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %d; required: 0 or 1", flag.name, flag.value);
-    }
-    FASTNORM_REQUIRE(
-        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
-        "branch_kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
-    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "branch_rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
-    FASTNORM_REQUIRE(act >= FASTNORM_ACTIVATION_IDENTITY && act <= FASTNORM_ACTIVATION_TANH,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "residual_gate_act is %d; required: a fastnorm_activation, 0 to 3", act);
-    FASTNORM_REQUIRE(std::isfinite(args_.branch_eps) && args_.branch_eps >= 0,
-                     FASTNORM_ERROR_ARGUMENT, "branch_eps is %g; required: finite and >= 0",
-                     static_cast<double>(args_.branch_eps));
-    FASTNORM_REQUIRE(std::isfinite(args_.branch_weight_offset), FASTNORM_ERROR_ARGUMENT,
-                     "branch_weight_offset is %g; required: finite",
-                     static_cast<double>(args_.branch_weight_offset));
-    FASTNORM_REQUIRE(std::isfinite(args_.alpha), FASTNORM_ERROR_ARGUMENT,
-                     "alpha is %g; required: finite", static_cast<double>(args_.alpha));
-    const struct {
-      const char* name;
-      double value;
-    } of_norm[] = {{"branch_kind", static_cast<double>(kind)},
-                   {"branch_eps", static_cast<double>(args_.branch_eps)},
-                   {"branch_weight_offset", static_cast<double>(args_.branch_weight_offset)},
-                   {"branch_rounding", static_cast<double>(rounding)},
-                   {"branch_rounded", static_cast<double>(args_.branch_rounded)}};
-    for (const auto& field : of_norm) {
-      FASTNORM_REQUIRE(field.value == 0 || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %g and branch_norm is 0; required: 0 without a branch norm",
-                       field.name, field.value);
-    }
-    FASTNORM_REQUIRE(args_.branch_weight != nullptr || args_.branch_weight_offset == 0,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "branch_weight_offset is %g and branch_weight is NULL; required: 0 without a "
-                     "weight",
-                     static_cast<double>(args_.branch_weight_offset));
+    const int32_t act = number(args_.residual_gate_act);
+    FASTNORM_TRY(check_branch_scalars(args_, error));
+    FASTNORM_TRY(check_activation("residual_gate_act", act, error));
     FASTNORM_REQUIRE(act == 0 || args_.residual_gate != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "residual_gate_act is %d and residual_gate is NULL; required: 0 without a "
                      "residual gate",
@@ -213,7 +133,8 @@ class NormBackwardCheck {
     b.alpha = args_.alpha != 0 ? args_.alpha : 1;
     b.act = static_cast<fastnorm_activation>(act);
     b.normalise = args_.branch_norm != 0;
-    b.round_result = args_.branch_rounded != 0 || rounding == FASTNORM_ROUND_EVERY_STEP;
+    b.round_result =
+        args_.branch_rounded != 0 || number(args_.branch_rounding) == FASTNORM_ROUND_EVERY_STEP;
     return FASTNORM_OK;
   }
 

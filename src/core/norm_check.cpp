@@ -1,11 +1,11 @@
 #include "core/norm_check.h"
 
 #include <array>
-#include <cmath>
 #include <utility>
 
 #include "core/norm_check_quant.h"
 #include "core/norm_check_stages.h"
+#include "core/norm_fields.h"
 #include "core/norm_shape.h"
 #include "core/norm_wide.h"
 #include "core/reciprocal.h"
@@ -120,23 +120,11 @@ class NormCheck {
 
  private:
   fastnorm_status scalars() {
-    const int32_t kind = number(args_.kind), rounding = number(args_.rounding),
-                  residual_rounding = number(args_.residual_rounding);
-    FASTNORM_REQUIRE(
-        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
-        "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
+    const int32_t residual_rounding = number(args_.residual_rounding);
+    FASTNORM_TRY(check_norm_scalars(args_, error));
     d_.kind = args_.kind;
-    FASTNORM_REQUIRE(std::isfinite(args_.eps) && args_.eps >= 0, FASTNORM_ERROR_ARGUMENT,
-                     "eps is %g; required: finite and >= 0", static_cast<double>(args_.eps));
-    FASTNORM_REQUIRE(std::isfinite(args_.weight_offset), FASTNORM_ERROR_ARGUMENT,
-                     "weight_offset is %g; required: finite",
-                     static_cast<double>(args_.weight_offset));
-    FASTNORM_REQUIRE(args_.weight != nullptr || args_.weight_offset == 0, FASTNORM_ERROR_ARGUMENT,
-                     "weight_offset is %g and weight is NULL; required: 0 without a weight",
-                     static_cast<double>(args_.weight_offset));
-    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_ONCE_RW,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "rounding is %d; required: a fastnorm_rounding, 0 to 3", rounding);
+    FASTNORM_TRY(check_offset_of_weight(args_, error));
+    FASTNORM_TRY(check_rounding(number(args_.rounding), error));
     FASTNORM_REQUIRE(residual_rounding >= FASTNORM_RESIDUAL_EXACT &&
                          residual_rounding <= FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
                      FASTNORM_ERROR_ARGUMENT,
@@ -148,7 +136,7 @@ class NormCheck {
         args_.residual_out == nullptr || args_.residual != nullptr, FASTNORM_ERROR_ARGUMENT,
         "residual_out is given and residual is NULL; required: both, or no residual_out");
     FASTNORM_REQUIRE(
-        args_.mean == nullptr || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        args_.mean == nullptr || d_.kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
         "mean is given and kind is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or no mean");
     return FASTNORM_OK;
   }

@@ -1,10 +1,10 @@
 #include "core/norm_check_stages.h"
 
 #include <cinttypes>
-#include <cmath>
 #include <cstring>
 
 #include "core/norm_aliasing.h"
+#include "core/norm_fields.h"
 #include "core/norm_shape.h"
 
 namespace fastnorm {
@@ -20,41 +20,16 @@ class StagesCheck {
     StagesDesc& s = d_.stages;
     s = StagesDesc{};
     d_.has_stages = true;
-    FASTNORM_TRY(activation("gate_act", number(args_.gate_act)));
-    FASTNORM_TRY(activation("activation", number(args_.activation)));
-    const int32_t position = number(args_.gate_position), source = number(args_.gate_source);
-    FASTNORM_REQUIRE(
-        position == FASTNORM_GATE_AFTER_NORM || position == FASTNORM_GATE_BEFORE_NORM,
-        FASTNORM_ERROR_ARGUMENT,
-        "gate_position is %d; required: FASTNORM_GATE_AFTER_NORM (0) or FASTNORM_GATE_BEFORE_NORM "
-        "(1)",
-        position);
-    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || source == FASTNORM_GATE_FROM_ROUNDED,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "gate_source is %d; required: FASTNORM_GATE_FROM_F32 (0) or "
-                     "FASTNORM_GATE_FROM_ROUNDED (1)",
-                     source);
-    const struct {
-      const char* name;
-      int32_t value;
-    } of_gate[] = {
-        {"gate_act", number(args_.gate_act)}, {"gate_position", position}, {"gate_source", source}};
-    for (const auto& field : of_gate) {
-      FASTNORM_REQUIRE(field.value == 0 || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %d and gate is NULL; required: 0 without a gate", field.name,
-                       field.value);
-    }
-    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || position == FASTNORM_GATE_AFTER_NORM,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "gate_source is FASTNORM_GATE_FROM_ROUNDED (1) and gate_position is %d; "
-                     "required: FASTNORM_GATE_AFTER_NORM (0)",
-                     position);
+    FASTNORM_TRY(check_activation("gate_act", number(args_.gate_act), error));
+    FASTNORM_TRY(check_activation("activation", number(args_.activation), error));
+    FASTNORM_TRY(check_gate_scalars(args_, error));
+    FASTNORM_TRY(check_source_of_gate(args_, error));
     FASTNORM_REQUIRE(args_.group_size >= 0, FASTNORM_ERROR_ARGUMENT,
                      "group_size is %" PRId64 "; required: 0, or a divisor of n", args_.group_size);
-    s.gate_act = static_cast<fastnorm_activation>(number(args_.gate_act));
-    s.activation = static_cast<fastnorm_activation>(number(args_.activation));
-    s.gate_before = position == FASTNORM_GATE_BEFORE_NORM;
-    s.gate_from_rounded = source == FASTNORM_GATE_FROM_ROUNDED;
+    s.gate_act = args_.gate_act;
+    s.activation = args_.activation;
+    s.gate_before = number(args_.gate_position) == FASTNORM_GATE_BEFORE_NORM;
+    s.gate_from_rounded = number(args_.gate_source) == FASTNORM_GATE_FROM_ROUNDED;
     FASTNORM_TRY(branch());
     FASTNORM_TRY(modulation());
     return statistics();
@@ -84,64 +59,16 @@ class StagesCheck {
  private:
   bool layer() const { return d_.kind == FASTNORM_NORM_LAYER; }
 
-  fastnorm_status activation(const char* name, int32_t value) {
-    FASTNORM_REQUIRE(value >= FASTNORM_ACTIVATION_IDENTITY && value <= FASTNORM_ACTIVATION_TANH,
-                     FASTNORM_ERROR_ARGUMENT, "%s is %d; required: a fastnorm_activation, 0 to 3",
-                     name, value);
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status flag(const char* name, int32_t value) {
-    FASTNORM_REQUIRE(value == 0 || value == 1, FASTNORM_ERROR_ARGUMENT,
-                     "%s is %d; required: 0 or 1", name, value);
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status finite(const char* name, float value, bool negative) {
-    FASTNORM_REQUIRE(std::isfinite(value) && (negative || value >= 0), FASTNORM_ERROR_ARGUMENT,
-                     "%s is %g; required: finite%s", name, static_cast<double>(value),
-                     negative ? "" : " and >= 0");
-    return FASTNORM_OK;
-  }
-
   // The norm of the branch before the residual addition, and that addition.
   fastnorm_status branch() {
     StagesDesc& s = d_.stages;
-    const int32_t kind = number(args_.branch_kind), rounding = number(args_.branch_rounding),
-                  sum = number(args_.sum_rounding);
-    FASTNORM_TRY(flag("branch_norm", args_.branch_norm));
-    FASTNORM_TRY(flag("branch_rounded", args_.branch_rounded));
-    FASTNORM_REQUIRE(
-        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
-        "branch_kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
-    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "branch_rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
+    const int32_t sum = number(args_.sum_rounding);
+    FASTNORM_TRY(check_branch_scalars(args_, error));
     FASTNORM_REQUIRE(sum == FASTNORM_SUM_ONCE || sum == FASTNORM_SUM_EVERY_STEP,
                      FASTNORM_ERROR_ARGUMENT,
                      "sum_rounding is %d; required: FASTNORM_SUM_ONCE (0) or "
                      "FASTNORM_SUM_EVERY_STEP (1)",
                      sum);
-    FASTNORM_TRY(finite("branch_eps", args_.branch_eps, false));
-    FASTNORM_TRY(finite("branch_weight_offset", args_.branch_weight_offset, true));
-    FASTNORM_TRY(finite("alpha", args_.alpha, true));
-    FASTNORM_REQUIRE(args_.branch_weight != nullptr || args_.branch_weight_offset == 0,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "branch_weight_offset is %g and branch_weight is NULL; required: 0 without a "
-                     "weight",
-                     static_cast<double>(args_.branch_weight_offset));
-    const struct {
-      const char* name;
-      double value;
-    } numbers[] = {{"branch_kind", static_cast<double>(kind)},
-                   {"branch_eps", static_cast<double>(args_.branch_eps)},
-                   {"branch_rounding", static_cast<double>(rounding)},
-                   {"branch_rounded", static_cast<double>(args_.branch_rounded)}};
-    for (const auto& field : numbers) {
-      FASTNORM_REQUIRE(field.value == 0 || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %g and branch_norm is 0; required: 0 without a branch norm",
-                       field.name, field.value);
-    }
     const struct {
       const char* name;
       const fastnorm_tensor* tensor;
@@ -154,8 +81,8 @@ class StagesCheck {
                        field.name);
     }
     s.branch = args_.branch_norm != 0;
-    s.branch_kind = static_cast<fastnorm_norm_kind>(kind);
-    s.branch_rounding = static_cast<fastnorm_rounding>(rounding);
+    s.branch_kind = args_.branch_kind;
+    s.branch_rounding = args_.branch_rounding;
     s.branch_eps = args_.branch_eps;
     s.branch_weight_offset = args_.branch_weight_offset;
     s.branch_rounded = args_.branch_rounded != 0;
@@ -170,7 +97,7 @@ class StagesCheck {
     StagesDesc& s = d_.stages;
     const int32_t act = number(args_.residual_gate_act),
                   rounding = number(args_.modulation_rounding);
-    FASTNORM_TRY(activation("residual_gate_act", act));
+    FASTNORM_TRY(check_activation("residual_gate_act", act, error));
     FASTNORM_REQUIRE(
         rounding == FASTNORM_MODULATION_ONCE || rounding == FASTNORM_MODULATION_EVERY_STEP,
         FASTNORM_ERROR_ARGUMENT,

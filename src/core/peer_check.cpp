@@ -1,8 +1,8 @@
 #include "core/peer_check.h"
 
 #include <cinttypes>
-#include <cmath>
 
+#include "core/norm_fields.h"
 #include "core/peer_layout.h"
 
 namespace fastnorm {
@@ -44,15 +44,8 @@ class ShardedCheck {
   };
 
   fastnorm_status scalars() {
-    const int32_t kind = number(args_.kind), rounding = number(args_.rounding);
-    FASTNORM_REQUIRE(
-        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
-        "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
-    FASTNORM_REQUIRE(std::isfinite(args_.eps) && args_.eps >= 0, FASTNORM_ERROR_ARGUMENT,
-                     "eps is %g; required: finite and >= 0", static_cast<double>(args_.eps));
-    FASTNORM_REQUIRE(std::isfinite(args_.weight_offset), FASTNORM_ERROR_ARGUMENT,
-                     "weight_offset is %g; required: finite",
-                     static_cast<double>(args_.weight_offset));
+    const int32_t rounding = number(args_.rounding);
+    FASTNORM_TRY(check_norm_scalars(args_, error));
     FASTNORM_REQUIRE(rounding == FASTNORM_ROUND_ONCE || rounding == FASTNORM_ROUND_NORMALIZED,
                      FASTNORM_ERROR_ARGUMENT,
                      "rounding is %d; required: FASTNORM_ROUND_ONCE (0) or "
