@@ -61,6 +61,7 @@ def make(providers, torch, wanted):
     made, unavailable = [], {}
     for kind in providers:
         if wanted and kind.name not in wanted:
+            unavailable[kind.name] = "left out by --contenders"
             continue
         try:
             made.append(kind(torch))
