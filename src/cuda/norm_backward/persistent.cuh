@@ -13,6 +13,7 @@
 // reads them.
 #pragma once
 
+#include "cuda/common/ptx/store_shared.cuh"
 #include "cuda/norm_backward/branch.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_backward/held.cuh"

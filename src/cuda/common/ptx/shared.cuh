@@ -27,13 +27,6 @@ __device__ __forceinline__ uint2 ld_shared_v2(const void* address) {
   return v;
 }
 
-// In order with the loads above.
-__device__ __forceinline__ void st_shared_v4(void* address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(address))),
-               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
-}
-
 // Copies 16 bytes between multiples of 16 if `wanted`, without a branch.
 __device__ __forceinline__ void copy_async_if(void* shared, const void* global, bool wanted) {
   asm volatile(

@@ -21,11 +21,6 @@ inline Word load_shared(const void* address) {
 inline uint4 ld_shared_v4(const void* address) { return load_shared<uint4>(address); }
 inline uint2 ld_shared_v2(const void* address) { return load_shared<uint2>(address); }
 
-inline void st_shared_v4(void* address, uint4 v) {
-  if (simt::shared_address(address) % sizeof v != 0) simt::fault("a misaligned store");
-  std::memcpy(address, &v, sizeof v);
-}
-
 inline void copy_async_if(void* shared, const void* global, bool wanted) {
   if (!wanted) return;
   if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) simt::fault("a misaligned copy");
