@@ -162,6 +162,7 @@ class Planner {
     if (v.dtype != d_.x.dtype) return false;
     if (v.form == BackwardForm::kBranchRows) return d_.branch.present;
     if (v.has_branch() != d_.branch.present) return false;
+    if (v.form == BackwardForm::kGatedRows) return has_gate();
     if (v.stat != stat_of(d_)) return false;
     if (v.writes_rows()) return v.form == rows_form();
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
@@ -183,8 +184,9 @@ class Planner {
       NormBackwardDecision found = find_tuned(BackwardJob::kAny);
       if (found.line == nullptr) found = find(BackwardJob::kAny);
       if (found.line != nullptr) {
-        rows = find_norm_backward_entry(table_, kind_of(BackwardJob::kAny), rows_form(),
-                                        found.line->pick);
+        NormBackwardKind kind = kind_of(BackwardJob::kAny);
+        if (has_gate()) kind.stat = Stat::kRms;  // of either statistic
+        rows = find_norm_backward_entry(table_, kind, rows_form(), found.line->pick);
       }
       FASTNORM_REQUIRE(rows >= 0, FASTNORM_ERROR_INTERNAL,
                        "no kernel of norm_backward for rows of %lld elements",

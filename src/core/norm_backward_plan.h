@@ -21,8 +21,8 @@ enum class BackwardForm : uint8_t {
   // Aligned rows in registers:
   kPersistent,  // a block takes many rows, writes dx and keeps sums of dweight and dbias
   kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight
-  // What kColumns and kRows do, for calls with a gate:
-  kGatedColumns,  // of either statistic
+  // What kColumns and kRows do, for calls with a gate, of either statistic:
+  kGatedColumns,
   kGatedRows,
   // And for calls with a branch, of either statistic:
   kBranchColumns,
@@ -138,6 +138,7 @@ enum NormBackwardBits : uint32_t {
   // Rows of a group have one index and groups another one, or there is one group, and each stride
   // is a signed 32-bit number.
   kBackwardNarrowGroups = 1 << 20,
+  kBackwardLayer = 1 << 21,  // x is normalised by LayerNorm
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x

@@ -487,6 +487,7 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
           v.input == BackwardInput::kGated && n == longest ? Pattern::kOutlier : Pattern::kNormal;
       s.gate_type = s.dgate_type = s.bias_type = type;
       for (int position = 0; position < (s.gate ? 2 : 1); ++position) {
+        s.layer = v.stat == Stat::kLayer || (v.form == BackwardForm::kGatedRows && n != longest);
         if (position == 1) {
           s.before = true, s.from_rounded = false, s.residual_in = false;
           if (n != longest && type != Type::kF32) s.rounding = ref::Rounding::kEveryStep;
@@ -707,10 +708,12 @@ TEST(SimtNormBackward, HeldGates) {
 TEST(SimtNormBackward, HeldBranches) {
   ref::Random random(20261130);
   int held = 0;
-  constexpr int kCalls = 200;
+  constexpr int kCalls = 300;
   for (int i = 0; i < kCalls; ++i) {
-    constexpr int64_t kLengths[] = {520, 768, 1024, 1032, 2048, 2560, 4096, 4224, 5120, 5632};
+    constexpr int64_t kLengths[] = {72,   128,  136,  256,  264,  512,  520,  768,
+                                    1024, 1032, 2048, 2560, 4096, 4224, 5120, 5632};
     Shape s = plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 60 : 9), random.of(kLengths));
+    if (s.n < 512 && random.one_in(3)) s.shared[0] = 100 + random.below(200);
     if (random.one_in(4)) s.shared[1] = 2;
     if (random.one_in(4)) s.groups = 2;
     s.branch = true, s.branch_dweight = !random.one_in(4);

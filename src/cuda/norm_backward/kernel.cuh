@@ -32,7 +32,11 @@ __global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
   } else if constexpr (kV.form == BackwardForm::kGatedColumns) {
     sums_of_gated_columns<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kGatedRows) {
-    gradient_of_gated_rows<kV.dtype, kV.stat, kV.threads>(p);
+    if ((p.bits & kBackwardLayer) != 0) {
+      gradient_of_gated_rows<kV.dtype, Stat::kLayer, kV.threads>(p);
+    } else {
+      gradient_of_gated_rows<kV.dtype, Stat::kRms, kV.threads>(p);
+    }
   } else if constexpr (kV.form == BackwardForm::kBranchColumns) {
     sums_of_branch_columns<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kBranchRows) {

@@ -188,6 +188,7 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   p.dx = rows(d.dx), p.dresidual = rows(d.dresidual);
   p.gate = rows(d.gate.gate), p.dgate = rows(d.gate.dgate), p.bias = parameter(d.gate.bias);
   p.gate_act = function_of(d.gate.act);
+  if (d.kind == FASTNORM_NORM_LAYER) p.bits |= kBackwardLayer;
   if (d.gate.before) p.bits |= kBackwardGateBefore;
   if (d.gate.round_result) p.bits |= kBackwardRoundResult;
   p.rstd = rows(d.rstd), p.mean = rows(d.mean);
