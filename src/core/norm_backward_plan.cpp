@@ -352,8 +352,7 @@ class Planner {
     step.index = index;
     step.blocks_x = static_cast<uint32_t>(blocks_x);
     step.blocks_y = static_cast<uint32_t>(std::min<int64_t>(d_.groups, kMostGroupBlocks));
-    step.shared_bytes =
-        shared_bytes_of(table_[static_cast<size_t>(index)].variant, d_.gate.before);
+    step.shared_bytes = shared_bytes_of(table_[static_cast<size_t>(index)].variant, d_.gate.before);
     return step;
   }
   void add_rows(int32_t index, uint32_t bits) {

@@ -20,11 +20,11 @@ enum class BackwardForm : uint8_t {
   kRows,     // statistics and dx, row by row; any address, any length, any dtypes
   // Aligned rows in registers:
   kPersistent,  // a block takes many rows, writes dx and keeps sums of dweight and dbias
-  kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight
-  // What kColumns and kRows do, for calls with a gate, of either statistic:
+  kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight.
+  // What kColumns and kRows do, of either statistic, for calls with a gate:
   kGatedColumns,
   kGatedRows,
-  // And for calls with a branch, of either statistic:
+  // And for calls with a branch:
   kBranchColumns,
   kBranchRows,
 };

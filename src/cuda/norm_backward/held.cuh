@@ -323,11 +323,13 @@ __device__ __forceinline__ void normalize_gated(float (&x)[S::kPerVector],
 // make_factors() of a gate before the norm. keep(factor, slope) gets the gate's function, and its
 // derivative.
 template <class S, typename Keep>
-__device__ __forceinline__ void make_factors_of_gated(
-    float (&x)[S::kPerVector], float (&e)[S::kPerVector], float (&d)[S::kPerVector],
-    const uint4& x_raw, const uint4& dy_raw, const uint4& gate_raw,
-    const float (&gain)[S::kPerVector], const Statistics& statistics, const NormBackwardParams& p,
-    Keep keep) {
+__device__ __forceinline__ void make_factors_of_gated(float (&x)[S::kPerVector],
+                                                      float (&e)[S::kPerVector],
+                                                      float (&d)[S::kPerVector], const uint4& x_raw,
+                                                      const uint4& dy_raw, const uint4& gate_raw,
+                                                      const float (&gain)[S::kPerVector],
+                                                      const Statistics& statistics,
+                                                      const NormBackwardParams& p, Keep keep) {
   float factor[S::kPerVector], slope[S::kPerVector];
   gate_function<S>(factor, slope, gate_raw, p);
   if (__builtin_expect((p.bits & kBackwardRoundGain) != 0, 0)) round_to<typename S::T>(factor);

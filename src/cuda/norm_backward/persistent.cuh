@@ -6,8 +6,8 @@
 //
 // The gradient of a gate after the norm is stored before the row's sums are folded: it needs none.
 // A gate before the norm keeps its function's values and slopes in shared memory until the sums are
-// known. A branch has factors and sums of columns of its own. If it has a norm, it has a row's sum, too. Its xhat and gradient
-// then take the places of x's.
+// known. A branch has factors and sums of columns of its own. If it has a norm, it has a row's sum,
+// too. Its xhat and gradient then take the places of x's.
 //
 // Bytes: each row of an input once, each of an output once. The sums of each block once; fold.cuh
 // reads them.
