@@ -21,9 +21,15 @@ NORMS = ("rms", "layer", "add", "add_layer")
 CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded")
 BACKWARD = [norm + "_backward" for norm in NORMS]
 # Gradients of stages: tensors that a call reads, values of statistics for each row.
-STAGES_BACKWARD = {"gated_backward": (3, 1), "sandwich_backward": (4, 2), "adaln_backward": (4, 2)}
+STAGES_BACKWARD = {
+    "gated_backward": (3, 1),
+    "gated_before_backward": (3, 1),
+    "sandwich_backward": (4, 2),
+    "adaln_backward": (4, 2),
+}
 FOUR_DIGITS = 2e-3  # how far a product of three numbers of four digits may be off
-STAGES = {"gated": 3, "sandwich": 4, "adaln": 4}  # tensors that a call reads and writes
+# Tensors that a call reads and writes.
+STAGES = {"gated": 3, "gated_before": 3, "sandwich": 4, "adaln": 4}
 OPS = [norm + codes for norm in NORMS for codes in CODES] + BACKWARD + ["qk", "qk_rounded"]
 OPS += [*STAGES, *STAGES_BACKWARD]
 
@@ -127,11 +133,12 @@ def check_rows(cases, document, ops, shapes, dtypes):
             [r["dtype"]],
         )
         if r["op"] in STAGES:
-            named = {"stages", {"adaln": "modulated"}.get(r["op"], r["op"])}
+            forms = {"adaln": "modulated", "gated_before": "gated"}
+            named = {"stages", forms.get(r["op"], r["op"])}
             cases.check(f"{key}: kernel's form", named & set(words), r["kernel"])
         elif r["op"] in STAGES_BACKWARD:
             # A kernel of a GPU has its form in its name.
-            forms = {"gated"} if r["op"] == "gated_backward" else {"branch", "modulated"}
+            forms = {"gated"} if r["op"].startswith("gated") else {"branch", "modulated"}
             cases.check(f"{key}: kernel's form", forms & set(words) or len(words) == 2, r["kernel"])
         else:
             cases.equal(f"{key}: kernel's norm", "layer" in words, "layer" in r["op"])
@@ -684,7 +691,7 @@ def test_pretended_gpu(program):
         shrink = (4 if r["dtype"] == "f32" else 2) * (2 if "nvfp4" in r["op"] else 1)
         written = 1 / shrink if r["op"].endswith(("fp8", "nvfp4")) else 1
         adds = r["op"].startswith("add") or STAGES.get(r["op"]) == 4
-        joins = backward or r["op"] == "gated"
+        joins = backward or r["op"].startswith("gated")
         kind = f"R{2 + adds}W1 " if joins else f"R{1 + adds}W{adds + written:g} "
         if r["op"] in STAGES_BACKWARD:
             kind = f"R{STAGES_BACKWARD[r['op']][0]}W2 "
@@ -741,10 +748,11 @@ def test_pretended_training(program):
     )
     if document:
         shapes = {(r["rows"], r["n"]) for r in document["results"]}
-        program.cases.equal("training of stages: cases", len(document["results"]), 3 * len(shapes))
+        program.cases.equal("training of stages: cases", len(document["results"]),
+                            len(STAGES_BACKWARD) * len(shapes))
         program.cases.check("training of stages: heads and rows",
                             {(131072, 128), (4096, 8192)} <= shapes)
-        gated = [r["kernel"] for r in document["results"] if r["op"] == "gated_backward"]
+        gated = [r["kernel"] for r in document["results"] if r["op"].startswith("gated")]
         program.cases.check("training of stages: gates are held",
                             all("gated persistent" in kernel for kernel in gated), gated)
 

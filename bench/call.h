@@ -111,7 +111,7 @@ class Call {
       args_.rounding = FASTNORM_ROUND_NORMALIZED;
       args_.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
     }
-    if (c.gated()) multiply_by_gate();
+    if (c.gated()) multiply_by_gate(c);
     if (c.sandwich()) add_branch_norm();
     if (c.adaln()) modulate();
     if (c.codes() != Codes::kNone) quantise(c);
@@ -155,9 +155,10 @@ class Call {
   }
 
  private:
-  void multiply_by_gate() {
+  void multiply_by_gate(const Case& c) {
     args_.gate = &residual_;
     args_.gate_act = FASTNORM_ACTIVATION_SILU;
+    if (c.gate_before()) args_.gate_position = FASTNORM_GATE_BEFORE_NORM;
   }
   // As Gemma's layers.
   void add_branch_norm() {

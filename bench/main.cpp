@@ -34,9 +34,9 @@ int main(int argc, char** argv) {
          "the sum and what is normalised are rounded before they are used; qk (query and key "
          "heads of a fused tensor, in place; a shape is TOKENSxHEAD), qk_rounded; rms_backward, "
          "layer_backward (dx, dweight and dbias), add_backward, add_layer_backward (with the "
-         "gradient of the stored sum); gated (norm times silu of a gate), sandwich (norm, "
-         "residual, norm), adaln (gated residual, norm, scale and shift), each alone or with "
-         "_backward")
+         "gradient of the stored sum); gated (norm times silu of a gate), gated_before (norm of "
+         "x times silu of a gate), sandwich (norm, residual, norm), adaln (gated residual, norm, "
+         "scale and shift), each alone or with _backward")
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();

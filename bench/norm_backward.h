@@ -112,7 +112,7 @@ class BackwardCall {
       args_.mean = &mean_;
       args_.dbias = &dbias_;
     }
-    if (c.gated()) add_gate();
+    if (c.gated()) add_gate(c);
     if (c.sandwich()) add_branch_norm();
     if (c.adaln()) add_modulation();
     set(b);
@@ -158,10 +158,11 @@ class BackwardCall {
 
  private:
   // Each is the backward pass of Call's member for it (bench/call.h).
-  void add_gate() {
+  void add_gate(const Case& c) {
     args_.gate = &other_;
     args_.dgate = &dother_;
     args_.gate_act = FASTNORM_ACTIVATION_SILU;
+    if (c.gate_before()) args_.gate_position = FASTNORM_GATE_BEFORE_NORM;
   }
   void add_branch_norm() {
     args_.branch = &other_;

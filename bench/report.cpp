@@ -281,7 +281,7 @@ bool write_results(const std::string& path, const nlohmann::json& document) {
 
 std::vector<std::string> operations() {
   std::vector<std::string> all = {"qk", "qk_rounded"};
-  for (const std::string stages : {"gated", "sandwich", "adaln"}) {
+  for (const std::string stages : {"gated", "gated_before", "sandwich", "adaln"}) {
     all.push_back(stages);
     all.push_back(stages + "_backward");
   }

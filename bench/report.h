@@ -28,9 +28,10 @@ struct Case {
   bool adds() const { return op.starts_with("add") || sandwich() || adaln(); }
   bool layer() const { return op.find("layer") != std::string::npos; }
   bool heads() const { return op.starts_with("qk"); }
-  // Calls with stages: norm(x) * silu(gate), norm(norm(x) + residual), and
+  // Calls with stages: norm(x) * silu(gate) or norm(x * silu(gate)), norm(norm(x) + residual), and
   // norm(x * residual_gate + residual) * (1 + scale) + shift of LayerNorm without weight.
   bool gated() const { return op.starts_with("gated"); }
+  bool gate_before() const { return op.starts_with("gated_before"); }
   bool sandwich() const { return op.starts_with("sandwich"); }
   bool adaln() const { return op.starts_with("adaln"); }
   // Tensors of x's size that a forward call reads.
@@ -125,8 +126,8 @@ bool write_results(const std::string& path, const nlohmann::json& document);
 // All operations. A norm ("rms", "layer", "add" = RMS with a residual, "add_layer") stands alone or
 // with a suffix: what leaves in place of y ("_fp8" by a static scale, "_row_fp8", "_block_fp8",
 // "_mxfp8", "_nvfp4"), "_rounded", or "_backward". "qk", the query and key heads of a fused tensor,
-// stands alone or with "_rounded". "gated", "sandwich" and "adaln" are norms with stages, alone or
-// with "_backward".
+// stands alone or with "_rounded". "gated", "gated_before", "sandwich" and "adaln" are norms with
+// stages, alone or with "_backward".
 std::vector<std::string> operations();
 
 // The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.

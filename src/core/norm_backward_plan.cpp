@@ -32,7 +32,7 @@ bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t 
 bool has_held_gate(const NormBackwardDesc& d) {
   const bool has_function =
       d.gate.act == FASTNORM_ACTIVATION_SILU || d.gate.act == FASTNORM_ACTIVATION_SIGMOID;
-  return has_function && !d.gate.before && !d.gate.bias && !d.dresidual_in;
+  return has_function && !d.gate.bias && !d.dresidual_in;
 }
 
 // True if the rows of a group share a row of the parameter.
@@ -85,12 +85,16 @@ int32_t find_form(std::span<const NormBackwardEntry> table, BackwardForm form, D
   return -1;
 }
 
-int32_t shared_bytes_of(const NormBackwardVariant& v) {
+// `gate_before`: of a call whose gate is before the norm. A step then keeps two floats for each
+// element.
+int32_t shared_bytes_of(const NormBackwardVariant& v, bool gate_before) {
   if (v.form != BackwardForm::kPersistent) return 0;
   const int64_t vectors = int64_t{v.block_threads()} * v.vectors * kVectorBytes;
+  const int64_t floats = vectors / dtype_bytes(v.dtype) * int64_t{sizeof(float)};
   const int64_t ring = v.has_ring() ? v.stages * v.unroll * v.row_inputs() * vectors : 0;
-  const int64_t sums = v.lanes > 1 ? vectors / dtype_bytes(v.dtype) * int64_t{sizeof(float)} : 0;
-  return static_cast<int32_t>(std::max(ring, sums));
+  const int64_t kept = gate_before ? v.unroll * 2 * floats : 0;
+  const int64_t sums = v.lanes > 1 ? floats : 0;
+  return static_cast<int32_t>(std::max(ring + kept, sums));
 }
 
 class Planner {
@@ -158,6 +162,7 @@ class Planner {
     if (v.dtype != d_.x.dtype) return false;
     if (v.form == BackwardForm::kBranchRows) return d_.branch.present;
     if (v.has_branch() != d_.branch.present) return false;
+    if (v.form == BackwardForm::kGatedRows) return has_gate();
     if (v.stat != stat_of(d_)) return false;
     if (v.writes_rows()) return v.form == rows_form();
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
@@ -179,8 +184,9 @@ class Planner {
       NormBackwardDecision found = find_tuned(BackwardJob::kAny);
       if (found.line == nullptr) found = find(BackwardJob::kAny);
       if (found.line != nullptr) {
-        rows = find_norm_backward_entry(table_, kind_of(BackwardJob::kAny), rows_form(),
-                                        found.line->pick);
+        NormBackwardKind kind = kind_of(BackwardJob::kAny);
+        if (has_gate()) kind.stat = Stat::kRms;  // of either statistic
+        rows = find_norm_backward_entry(table_, kind, rows_form(), found.line->pick);
       }
       FASTNORM_REQUIRE(rows >= 0, FASTNORM_ERROR_INTERNAL,
                        "no kernel of norm_backward for rows of %lld elements",
@@ -346,7 +352,7 @@ class Planner {
     step.index = index;
     step.blocks_x = static_cast<uint32_t>(blocks_x);
     step.blocks_y = static_cast<uint32_t>(std::min<int64_t>(d_.groups, kMostGroupBlocks));
-    step.shared_bytes = shared_bytes_of(table_[static_cast<size_t>(index)].variant);
+    step.shared_bytes = shared_bytes_of(table_[static_cast<size_t>(index)].variant, d_.gate.before);
     return step;
   }
   void add_rows(int32_t index, uint32_t bits) {
@@ -437,6 +443,10 @@ class Planner {
 };
 
 }  // namespace
+
+int32_t most_backward_shared_bytes(const NormBackwardVariant& variant) {
+  return shared_bytes_of(variant, variant.input == BackwardInput::kGated);
+}
 
 fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                    std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,

@@ -20,11 +20,11 @@ enum class BackwardForm : uint8_t {
   kRows,     // statistics and dx, row by row; any address, any length, any dtypes
   // Aligned rows in registers:
   kPersistent,  // a block takes many rows, writes dx and keeps sums of dweight and dbias
-  kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight
-  // What kColumns and kRows do, for calls with a gate:
-  kGatedColumns,  // of either statistic
+  kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight.
+  // What kColumns and kRows do, of either statistic, for calls with a gate:
+  kGatedColumns,
   kGatedRows,
-  // And for calls with a branch, of either statistic:
+  // And for calls with a branch:
   kBranchColumns,
   kBranchRows,
 };
@@ -33,7 +33,7 @@ enum class BackwardForm : uint8_t {
 enum class BackwardInput : uint8_t {
   kPlain,      // nothing
   kAdd,        // dresidual_in
-  kGated,      // a gate after the norm: silu or sigmoid
+  kGated,      // a gate after or before the norm: silu or sigmoid
   kBranch,     // a branch with an RMSNorm, and dresidual_in or nothing
   kModulated,  // a branch times a residual gate, and dresidual_in or nothing
 };
@@ -135,6 +135,10 @@ enum NormBackwardBits : uint32_t {
   kBackwardBranchRoundNormalized = 1 << 16,
   kBackwardBranchRoundGain = 1 << 17,
   kBackwardBranchRoundResult = 1 << 18,
+  // Rows of a group have one index and groups another one, or there is one group, and each stride
+  // is a signed 32-bit number.
+  kBackwardNarrowGroups = 1 << 20,
+  kBackwardLayer = 1 << 21,  // x is normalised by LayerNorm
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x
@@ -151,6 +155,9 @@ struct NormBackwardStep {
   bool early = false;        // may start before the stream's previous kernel has ended
   bool of_branch = false;    // statistics of the branch's rows
 };
+
+// The most that a launch of a kernel asks for.
+int32_t most_backward_shared_bytes(const NormBackwardVariant& variant);
 
 inline constexpr int kMostBackwardSteps = 6;
 inline constexpr int32_t kBackwardFoldColumns = 32;  // of a block of kFold

@@ -205,7 +205,8 @@ void add_many_rows(bool reduced, std::vector<NormBackwardCase>* cases) {
 
 // Gates of aligned rows, which held kernels serve. There are more rows than a step of theirs takes.
 void add_held_gates(bool reduced, std::vector<NormBackwardCase>* cases) {
-  const auto add = [&](int64_t rows, int64_t n, ref::Activation act, bool grouped) {
+  const auto add = [&](int64_t rows, int64_t n, ref::Activation act, bool grouped,
+                       bool before = false) {
     NormBackwardCase c;
     c.n = n;
     c.heads = grouped ? 3 : 1;
@@ -215,10 +216,13 @@ void add_held_gates(bool reduced, std::vector<NormBackwardCase>* cases) {
     c.dtype = c.x = c.dy = c.weight = c.dx = c.gate = c.dgate = Type::kBF16;
     c.has_gate = c.has_dgate = true;
     c.gate_act = act;
+    c.gate_before = before;
     c.seed = cases->size();
     const bool other = cases->size() % 2 != 0;
-    c.rounding = other ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
-    c.gate_from_rounded = other;
+    c.rounding = !other   ? ref::Rounding::kOnce
+                 : before ? ref::Rounding::kEveryStep
+                          : ref::Rounding::kNormalized;
+    c.gate_from_rounded = other && !before;
     c.has_statistics = !grouped;
     c.gate_in_place = other ? GateInPlace::kGate : GateInPlace::kNothing;
     c.in_place = grouped ? InPlace::kDy : InPlace::kNothing;
@@ -230,7 +234,9 @@ void add_held_gates(bool reduced, std::vector<NormBackwardCase>* cases) {
       const NormBackwardRows order = norm_backward_rows(1 << 20, n);
       const int64_t rows = order.step() * 9 / 8 / (reduced ? 8 : 1) + 1;
       add(rows, n, act, false), add(rows / 3 + 1, n, act, true);
+      add(rows / 3 + 1, n, act, n % 1024 == 0, true);
     }
+    add(reduced ? 1024 : 16500, 128, act, false, true);
     // The tile for more rows, and every value of the gate where the function stays finite.
     add(reduced ? 1024 : 16500, 128, act, false);
     if (act == ref::Activation::kSigmoid) cases->back().gate_pattern = ref::Pattern::kRandomBits;
@@ -243,7 +249,8 @@ void add_held_branches(bool reduced, std::vector<NormBackwardCase>* cases) {
     int64_t rows, n;
   };
   // More rows than the blocks of the row order have lanes; of 4096, the tile for more rows, too.
-  constexpr Shape kShapes[] = {{600, 776},  {600, 1024}, {300, 2048}, {150, 4096},
+  constexpr Shape kShapes[] = {{4500, 72},  {4500, 128}, {2200, 256}, {1200, 512},
+                               {600, 776},  {600, 1024}, {300, 2048}, {150, 4096},
                                {520, 4096}, {140, 5120}, {140, 8192}};
   for (const Shape& shape : kShapes) {
     for (const bool other : {false, true}) {

@@ -486,10 +486,17 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
       s.gate_pattern =
           v.input == BackwardInput::kGated && n == longest ? Pattern::kOutlier : Pattern::kNormal;
       s.gate_type = s.dgate_type = s.bias_type = type;
-      Call call(s);
-      const std::string ran = call.run(static_cast<int32_t>(i), simt::Order::kShuffled);
-      EXPECT_TRUE(ran == table[i].name) << table[i].name << " " << call.text();
-      if (testing::Test::HasFailure()) return;
+      for (int position = 0; position < (s.gate ? 2 : 1); ++position) {
+        s.layer = v.stat == Stat::kLayer || (v.form == BackwardForm::kGatedRows && n != longest);
+        if (position == 1) {
+          s.before = true, s.from_rounded = false, s.residual_in = false;
+          if (n != longest && type != Type::kF32) s.rounding = ref::Rounding::kEveryStep;
+        }
+        Call call(s);
+        const std::string ran = call.run(static_cast<int32_t>(i), simt::Order::kShuffled);
+        EXPECT_TRUE(ran == table[i].name) << table[i].name << " " << call.text();
+        if (testing::Test::HasFailure()) return;
+      }
     }
   }
   EXPECT_EQ(kernels, static_cast<int>(table.size()) - 19);
@@ -535,14 +542,17 @@ TEST(SimtNormBackward, GatedFormsAgreeOnManyRows) {
       s.in_place = act == ref::Activation::kSilu ? 1 : 2;
       s.offset = 1;
       s.gate_pattern = act == ref::Activation::kSilu ? Pattern::kOutlier : Pattern::kRandomBits;
-      Call call(s);
-      int forms = 0;
-      for (size_t i = 0; i < table.size(); ++i) {
-        if (call.run(static_cast<int32_t>(i), simt::Order::kBackward) != "") ++forms;
+      for (const bool before : {false, true}) {
+        s.before = before;
+        Call call(s);
+        int forms = 0;
+        for (size_t i = 0; i < table.size(); ++i) {
+          if (call.run(static_cast<int32_t>(i), simt::Order::kBackward) != "") ++forms;
+        }
+        EXPECT_GE(forms, 3) << call.text();
+        EXPECT_NE(call.run(-1, simt::Order::kForward).find("gated persistent"), std::string::npos);
+        if (testing::Test::HasFailure()) return;
       }
-      EXPECT_GE(forms, 3) << call.text();
-      EXPECT_NE(call.run(-1, simt::Order::kForward).find("gated persistent"), std::string::npos);
-      if (testing::Test::HasFailure()) return;
     }
   }
 }
@@ -646,7 +656,7 @@ TEST(SimtNormBackward, Gates) {
     Call call(s);
     const std::string ran = call.run(-1, static_cast<simt::Order>(random.below(3)));
     if (ran.find("gated persistent") != std::string::npos) {
-      EXPECT_TRUE(s.dx && !s.before && s.type == Type::kBF16 && !s.layer) << ran;
+      EXPECT_TRUE(s.dx && s.type == Type::kBF16 && !s.layer) << ran;
     } else {
       EXPECT_NE(ran.find(s.dx || s.dgate ? "gated rows" : "gated columns"), std::string::npos)
           << ran;
@@ -670,7 +680,7 @@ TEST(SimtNormBackward, HeldGates) {
     if (random.one_in(3)) s.groups = 2 + random.below(3);
     s.gate = true, s.dgate = !random.one_in(5);
     s.act = random.one_in(2) ? ref::Activation::kSilu : ref::Activation::kSigmoid;
-    s.from_rounded = random.one_in(3);
+    s.before = random.one_in(2), s.from_rounded = !s.before && random.one_in(3);
     s.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
     if (random.one_in(3)) s.offset = 1;
     s.weight = !random.one_in(5), s.dweight = s.weight && !random.one_in(4);
@@ -698,10 +708,12 @@ TEST(SimtNormBackward, HeldGates) {
 TEST(SimtNormBackward, HeldBranches) {
   ref::Random random(20261130);
   int held = 0;
-  constexpr int kCalls = 200;
+  constexpr int kCalls = 300;
   for (int i = 0; i < kCalls; ++i) {
-    constexpr int64_t kLengths[] = {520, 768, 1024, 1032, 2048, 2560, 4096, 4224, 5120, 5632};
+    constexpr int64_t kLengths[] = {72,   128,  136,  256,  264,  512,  520,  768,
+                                    1024, 1032, 2048, 2560, 4096, 4224, 5120, 5632};
     Shape s = plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 60 : 9), random.of(kLengths));
+    if (s.n < 512 && random.one_in(3)) s.shared[0] = 100 + random.below(200);
     if (random.one_in(4)) s.shared[1] = 2;
     if (random.one_in(4)) s.groups = 2;
     s.branch = true, s.branch_dweight = !random.one_in(4);

@@ -93,8 +93,10 @@ TEST(NormBackwardPlan, NamesAreUniqueAndWordsHoldAllNumbers) {
 // A thread block has at most 1024 threads and 227 KB. Warps are complete, and 15 barriers have
 // names.
 TEST(NormBackwardPlan, KernelsFitAThreadBlock) {
+  constexpr int32_t kMostShared = 227 << 10, kOwnShared = 10 << 10;  // own: of those with a ring
   for (const NormBackwardEntry& entry : cuda::norm_backward_table(cuda::kSm90)) {
     const NormBackwardVariant& v = entry.variant;
+    EXPECT_LE(most_backward_shared_bytes(v), kMostShared - kOwnShared) << entry.name;
     EXPECT_LE(v.block_threads(), 1024) << entry.name;
     EXPECT_EQ(v.block_threads() % 32, 0) << entry.name;
     if (v.threads > 32) {
@@ -182,7 +184,7 @@ TEST(NormBackwardPlan, GatesHaveTheirForms) {
         EXPECT_EQ(form_of(2), BackwardForm::kFold);
         EXPECT_EQ(plan.entry->variant.form, BackwardForm::kGatedRows);
         EXPECT_EQ(plan.entry->variant.dtype, v.dtype);
-        EXPECT_EQ(plan.entry->variant.stat, v.stat);
+        EXPECT_EQ(plan.entry->variant.stat, Stat::kRms) << "which takes either statistic";
         EXPECT_EQ(plan.entry->variant.threads, n == 64 ? 32 : 256);
         d.rstd = d.mean = {};
         ASSERT_EQ(plan_norm_backward(d, facts_of(*arch), table, &plan, error), FASTNORM_OK);
@@ -223,7 +225,11 @@ TEST(NormBackwardPlan, HeldGates) {
       {"f32 weight", [](D& d) { d.weight.dtype = Dtype::kF32; }, true},
       {"identity", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_IDENTITY; }, false},
       {"tanh", [](D& d) { d.gate.act = FASTNORM_ACTIVATION_TANH; }, false},
-      {"before the norm", [](D& d) { d.gate.before = true; }, false},
+      {"before the norm", [](D& d) { d.gate.before = true; }, true},
+      {"before the norm, no weight", [](D& d) { d.gate.before = true, d.weight = d.dweight = {}; },
+       true},
+      {"before the norm, identity",
+       [](D& d) { d.gate.before = true, d.gate.act = FASTNORM_ACTIVATION_IDENTITY; }, false},
       {"bias", [](D& d) { d.gate.bias = d.weight; }, false},
       {"dresidual_in", [](D& d) { d.dresidual_in = d.dy; }, false},
       {"dresidual", [](D& d) { d.dresidual = d.dy; }, false},
@@ -256,6 +262,29 @@ TEST(NormBackwardPlan, HeldGates) {
         }
       }
     }
+  }
+}
+
+// A gate before the norm keeps two floats of each element in shared memory, besides the ring.
+TEST(NormBackwardPlan, GatesBeforeTheNormTakeSharedMemory) {
+  const auto table = cuda::norm_backward_table(cuda::kSm90);
+  NormBackwardVariant v;
+  v.dtype = Dtype::kBF16, v.input = BackwardInput::kGated;
+  for (const int64_t n : {int64_t{128}, int64_t{1024}, int64_t{4096}, int64_t{8192}}) {
+    int32_t shared[2] = {};
+    NormBackwardPlan plan;
+    for (const bool before : {false, true}) {
+      NormBackwardDesc d = call_of(v, 4096, n);
+      d.gate.before = before;
+      Error error;
+      ASSERT_EQ(plan_norm_backward(d, facts_of(cuda::kSm90), table, &plan, error), FASTNORM_OK);
+      ASSERT_EQ(plan.entry->variant.input, BackwardInput::kGated);
+      shared[before ? 1 : 0] = plan.steps[0].shared_bytes;
+    }
+    const NormBackwardVariant& held = plan.entry->variant;
+    const int32_t kept = held.unroll * held.vectors * held.block_threads() * 8 * 2 * 4;
+    EXPECT_EQ(shared[1], kept + (held.has_ring() ? shared[0] : 0)) << n;
+    EXPECT_EQ(shared[1], most_backward_shared_bytes(held)) << n;
   }
 }
 
@@ -292,7 +321,7 @@ TEST(NormBackwardPlan, HeldBranches) {
   for (const ArchSpec* arch : cuda::kArchs) {
     const auto table = cuda::norm_backward_table(*arch);
     for (const auto& c : cases) {
-      for (const int64_t n : {int64_t{1024}, int64_t{8192}}) {
+      for (const int64_t n : {int64_t{128}, int64_t{1024}, int64_t{8192}}) {
         NormBackwardVariant v;
         v.dtype = Dtype::kBF16, v.input = BackwardInput::kBranch;
         D d = call_of(v, 4096, n);

@@ -18,8 +18,8 @@ __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p,
   const LanePlace<S> place(p);
   const uint32_t number = block * S::kLanes + static_cast<uint32_t>(place.row_lane);
   const bool live = number < p.shared_rows;
-  const uint32_t group = blockIdx.y, row = group * p.shared_rows + (live ? number : 0);
-  const RowAddresses<S> from(p, row, place.offset());
+  const uint32_t group = blockIdx.y, row = live ? number : 0;
+  const RowAddresses<S> from(p, {group * p.shared_rows + row, group, row}, place.offset());
   RawRow<S> raw;
   load_raw(raw, p, from, live, place);
   const Statistics statistics = load_statistics(from);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
         x[u][k] = dy[u][k] = make_uint4(0, 0, 0, 0);
         statistics[u][k] = {0.0f, 0.0f};
         if (row < p.shared_rows) {
-          const RowAddresses<S> from(p, group_row + row, offset);
+          const RowAddresses<S> from(p, {group_row + row, group, row}, offset);
           x[u][k] = ptx::ld_global_v4(from.of[kRowX]);
           dy[u][k] = ptx::ld_global_v4(from.of[kRowDy]);
           statistics[u][k] = load_statistics(from);

@@ -258,7 +258,7 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
   }
 }
 
-// Either statistic: that is known of a call.
+// Of either statistic.
 template <Dtype kDtype, int kThreads>
 __device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& p) {
   constexpr int kCount = Element<kDtype>::kPerVector;

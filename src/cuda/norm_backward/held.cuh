@@ -161,11 +161,18 @@ struct RawRow {
   uint4 of[S::kTensors][S::kVectors];
 };
 
-// Addresses of the vector at `offset` bytes of a row, and of the row's statistics. Rows of narrow
-// strides cost one product each; a test for all tensors keeps the other case out of their way.
+// A row by its number among all rows, and among those of its group.
+struct RowOfGroup {
+  uint32_t number, group, row;
+};
+
+// Addresses of the vector at `offset` bytes of a row, and of the row's statistics. Rows of
+// narrow strides cost one product each; a test for all tensors keeps the other case out of their
+// way. Where there is a gate, groups may have a stride of their own, whose product is the same for
+// all rows of a thread.
 template <class S>
 struct RowAddresses {
-  __device__ __forceinline__ RowAddresses(const NormBackwardParams& p, uint32_t row,
+  __device__ __forceinline__ RowAddresses(const NormBackwardParams& p, const RowOfGroup& at,
                                           int64_t offset) {
     const auto set_all = [&](auto address) {
       of[kRowX] = address(p.x) + offset, of[kRowDy] = address(p.dy) + offset;
@@ -181,12 +188,17 @@ struct RowAddresses {
       rstd = address(p.rstd);
       if constexpr (S::kStat == Stat::kLayer) mean = address(p.mean);
     };
-    if ((p.bits & kBackwardNarrowStrides) != 0) {
+    if (S::kGate && (p.bits & kBackwardNarrowGroups) != 0) {
       set_all([&](const BackwardTensor& t) {
-        return ptx::advance(t.data, row, static_cast<int32_t>(t.stride[0]));
+        return ptx::advance(ptx::advance(t.data, at.group, static_cast<int32_t>(t.stride[1])),
+                            at.row, static_cast<int32_t>(t.stride[0]));
+      });
+    } else if (!S::kGate && (p.bits & kBackwardNarrowStrides) != 0) {
+      set_all([&](const BackwardTensor& t) {
+        return ptx::advance(t.data, at.number, static_cast<int32_t>(t.stride[0]));
       });
     } else {
-      const RowIndex index = backward_index(p, row);
+      const RowIndex index = backward_index(p, at.number);
       set_all([&](const BackwardTensor& t) { return row_address(t, index); });
     }
   }
@@ -233,6 +245,19 @@ __device__ __forceinline__ void load_raw(RawRow<S>& raw, const NormBackwardParam
   }
 }
 
+// The gate's function of a vector, and its derivative.
+template <class S>
+__device__ __forceinline__ void gate_function(float (&factor)[S::kPerVector],
+                                              float (&slope)[S::kPerVector], const uint4& gate_raw,
+                                              const NormBackwardParams& p) {
+  S::T::unpack(gate_raw, factor);
+  if (p.gate_act == StageFunction::kSilu) {
+    activate_with_slope<true>(factor, slope);
+  } else {
+    activate_with_slope<false>(factor, slope);
+  }
+}
+
 // Multiplies d, which is dy, by the gate's function. dgate of the vector, as it is stored. The gate
 // comes after the norm.
 template <class S>
@@ -242,12 +267,7 @@ __device__ __forceinline__ uint4 apply_gate(float (&d)[S::kPerVector],
                                             const NormBackwardParams& p) {
   using T = typename S::T;
   float factor[S::kPerVector], slope[S::kPerVector], z[S::kPerVector];
-  T::unpack(gate_raw, factor);
-  if (p.gate_act == StageFunction::kSilu) {
-    activate_with_slope<true>(factor, slope);
-  } else {
-    activate_with_slope<false>(factor, slope);
-  }
+  gate_function<S>(factor, slope, gate_raw, p);
 #pragma unroll
   for (int i = 0; i < S::kPerVector; ++i) z[i] = x[i];
   constexpr uint32_t kRounds = kBackwardRoundNormalized | kBackwardRoundGain | kBackwardRoundResult;
@@ -286,6 +306,39 @@ __device__ __forceinline__ void make_factors(float (&x)[S::kPerVector], float (&
     if constexpr (!S::kGate) x[i] = normalized<S::kStat>(x[i], statistics);
     e[i] = __fmul_rn(d[i], gain[i]);
   }
+}
+
+// From x to the normalised values of x times `factor`, the function of a gate before the norm.
+template <class S>
+__device__ __forceinline__ void normalize_gated(float (&x)[S::kPerVector],
+                                                const float (&factor)[S::kPerVector],
+                                                const Statistics& statistics,
+                                                const NormBackwardParams& p) {
+  multiply(x, factor);
+  if (__builtin_expect((p.bits & kBackwardRoundGain) != 0, 0)) round_to<typename S::T>(x);
+#pragma unroll
+  for (float& value : x) value = normalized<S::kStat>(value, statistics);
+}
+
+// make_factors() of a gate before the norm. keep(factor, slope) gets the gate's function, and its
+// derivative.
+template <class S, typename Keep>
+__device__ __forceinline__ void make_factors_of_gated(float (&x)[S::kPerVector],
+                                                      float (&e)[S::kPerVector],
+                                                      float (&d)[S::kPerVector], const uint4& x_raw,
+                                                      const uint4& dy_raw, const uint4& gate_raw,
+                                                      const float (&gain)[S::kPerVector],
+                                                      const Statistics& statistics,
+                                                      const NormBackwardParams& p, Keep keep) {
+  float factor[S::kPerVector], slope[S::kPerVector];
+  gate_function<S>(factor, slope, gate_raw, p);
+  if (__builtin_expect((p.bits & kBackwardRoundGain) != 0, 0)) round_to<typename S::T>(factor);
+  keep(factor, slope);
+  S::T::unpack(x_raw, x);
+  S::T::unpack(dy_raw, d);
+  normalize_gated<S>(x, factor, statistics, p);
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) e[i] = __fmul_rn(d[i], gain[i]);
 }
 
 // The same of a branch, from r, the gradient of what was added. add(d) gets the gradient of the

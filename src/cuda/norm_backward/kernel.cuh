@@ -32,13 +32,23 @@ __global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
   } else if constexpr (kV.form == BackwardForm::kGatedColumns) {
     sums_of_gated_columns<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kGatedRows) {
-    gradient_of_gated_rows<kV.dtype, kV.stat, kV.threads>(p);
+    if ((p.bits & kBackwardLayer) != 0) {
+      gradient_of_gated_rows<kV.dtype, Stat::kLayer, kV.threads>(p);
+    } else {
+      gradient_of_gated_rows<kV.dtype, Stat::kRms, kV.threads>(p);
+    }
   } else if constexpr (kV.form == BackwardForm::kBranchColumns) {
     sums_of_branch_columns<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kBranchRows) {
     gradient_of_branch_rows<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kPersistent) {
-    gradient_in_turn<BackwardSlots<kWord>>(p);
+    using S = BackwardSlots<kWord>;
+    // The same for all threads. Where the gate is decides what a step holds in registers.
+    if (S::kGate && (p.bits & kBackwardGateBefore) != 0) {
+      gradient_in_turn<S, S::kGate>(p);
+    } else {
+      gradient_in_turn<S>(p);
+    }
   } else {
     gradient_at_once<BackwardSlots<kWord>>(p);
   }

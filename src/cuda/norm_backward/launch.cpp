@@ -44,11 +44,13 @@ std::span<const NormBackwardEntry> CudaDevice::norm_backward_table() const {
 
 fastnorm_status CudaDevice::allow_backward(const NormBackwardStep& step, Error& error) {
   if (step.shared_bytes <= kPortableSharedBytes) return FASTNORM_OK;
-  std::atomic<bool>& allowed = allowed_backward_[static_cast<size_t>(step.index)];
+  const size_t index = static_cast<size_t>(step.index);
+  std::atomic<bool>& allowed = allowed_backward_[index];
   if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
   FASTNORM_CUDA_TRY(
       cudaFuncSetAttribute(reinterpret_cast<const void*>(kernels_.backward.at(step.index)),
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, step.shared_bytes));
+                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           most_backward_shared_bytes(norm_backward_table()[index].variant)));
   allowed.store(true, std::memory_order_relaxed);
   return FASTNORM_OK;
 }

@@ -49,8 +49,15 @@ BackwardTensor values_in(char* data, const Digits& digits, int64_t count = 1) {
 
 bool has_narrow_strides(std::initializer_list<const BackwardTensor*> tensors) {
   return std::ranges::all_of(tensors, [](const BackwardTensor* t) {
-    return t->stride[0] == static_cast<int32_t>(t->stride[0]);
+    return t->stride[0] == static_cast<int32_t>(t->stride[0]) &&
+           t->stride[1] == static_cast<int32_t>(t->stride[1]);
   });
+}
+
+// True if the first digit counts a group's rows, and the second one, where there is one, groups.
+bool has_digits_of_groups(const NormBackwardDesc& d, const Digits& digits) {
+  return (digits.count == 1 && d.groups == 1) ||
+         (digits.count == 2 && digits.of[0] < d.shared_rank && digits.of[1] >= d.shared_rank);
 }
 
 // The forward call whose statistics are computed again.
@@ -181,6 +188,7 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   p.dx = rows(d.dx), p.dresidual = rows(d.dresidual);
   p.gate = rows(d.gate.gate), p.dgate = rows(d.gate.dgate), p.bias = parameter(d.gate.bias);
   p.gate_act = function_of(d.gate.act);
+  if (d.kind == FASTNORM_NORM_LAYER) p.bits |= kBackwardLayer;
   if (d.gate.before) p.bits |= kBackwardGateBefore;
   if (d.gate.round_result) p.bits |= kBackwardRoundResult;
   p.rstd = rows(d.rstd), p.mean = rows(d.mean);
@@ -192,11 +200,11 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
     if (d.kind == FASTNORM_NORM_LAYER) p.mean = values_in(at(plan.mean_offset), digits);
   }
   if (d.branch.present) set_branch(d, plan, digits, static_cast<char*>(workspace), &p);
-  if (digits.count == 1) {
-    p.bits |= kBackwardSingleIndex;
-    if (has_narrow_strides({&p.x, &p.dy, &p.dresidual_in, &p.dx, &p.rstd, &p.mean, &p.gate,
-                            &p.dgate, &p.branch.branch, &p.branch.dbranch, &p.branch.rstd}))
-      p.bits |= kBackwardNarrowStrides;
+  if (digits.count == 1) p.bits |= kBackwardSingleIndex;
+  if (has_narrow_strides({&p.x, &p.dy, &p.dresidual_in, &p.dx, &p.rstd, &p.mean, &p.gate, &p.dgate,
+                          &p.branch.branch, &p.branch.dbranch, &p.branch.rstd})) {
+    if (digits.count == 1) p.bits |= kBackwardNarrowStrides;
+    if (has_digits_of_groups(d, digits)) p.bits |= kBackwardNarrowGroups;
   }
   const auto sums = sums_of(d);
   for (size_t i = 0; i < sums.size(); ++i) {

@@ -57,8 +57,8 @@ constexpr const char* word_of(BackwardInput input) {
 }
 
 constexpr bool takes_either_statistic(BackwardForm form) {
-  return form == BackwardForm::kGatedColumns || form == BackwardForm::kBranchColumns ||
-         form == BackwardForm::kBranchRows;
+  return form == BackwardForm::kGatedColumns || form == BackwardForm::kGatedRows ||
+         form == BackwardForm::kBranchColumns || form == BackwardForm::kBranchRows;
 }
 
 constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {

@@ -4,14 +4,16 @@
 // xhat and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
 // memory. A thread reads from the ring only what it copied itself, so no barrier is needed.
 //
-// A gate's gradient is stored before the row's sums are folded: it needs none. A branch has factors
-// and sums of columns of its own. If it has a norm, it has a row's sum, too. Its xhat and gradient
-// then take the places of x's.
+// The gradient of a gate after the norm is stored before the row's sums are folded: it needs none.
+// A gate before the norm keeps its function's values and slopes in shared memory until the sums are
+// known. A branch has factors and sums of columns of its own. If it has a norm, it has a row's sum,
+// too. Its xhat and gradient then take the places of x's.
 //
 // Bytes: each row of an input once, each of an output once. The sums of each block once; fold.cuh
 // reads them.
 #pragma once
 
+#include "cuda/common/ptx/store_shared.cuh"
 #include "cuda/norm_backward/branch.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_backward/held.cuh"
@@ -45,6 +47,47 @@ struct RowRing {
   }
   __device__ __forceinline__ uint4 take(int stage, int row, int tensor, int v, bool there) const {
     return there ? ptx::ld_shared_v4(slot(stage, row, tensor, v)) : make_uint4(0, 0, 0, 0);
+  }
+
+  char* const data;
+};
+
+// What a gate before the norm keeps of a step, behind the ring: [row of a lane][vector][part]
+// [thread]. Each thread reads its own values alone.
+template <class S>
+struct KeptGate {
+  static constexpr int kPerPart = kVectorBytes / static_cast<int>(sizeof(float));
+  static constexpr int kPartsOfOne = S::kPerVector / kPerPart, kParts = 2 * kPartsOfOne;
+  static constexpr int kRingSlots =
+      S::kV.has_ring() ? S::kV.stages * S::kUnroll * S::kTensors * S::kVectors : 0;
+
+  __device__ __forceinline__ KeptGate() : data(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
+
+  __device__ __forceinline__ char* slot(int row, int v, int part) const {
+    const int number = kRingSlots + (row * S::kVectors + v) * kParts + part;
+    return data + number * S::kBlockThreads * kVectorBytes;
+  }
+  __device__ __forceinline__ void put(int row, int v, const float (&factor)[S::kPerVector],
+                                      const float (&slope)[S::kPerVector]) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const float* const f =
+          part < kPartsOfOne ? &factor[part * kPerPart] : &slope[(part - kPartsOfOne) * kPerPart];
+      ptx::st_shared_v4(slot(row, v, part),
+                        make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]),
+                                   __float_as_uint(f[2]), __float_as_uint(f[3])));
+    }
+  }
+  __device__ __forceinline__ void take(int row, int v, float (&factor)[S::kPerVector],
+                                       float (&slope)[S::kPerVector]) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      float* const f =
+          part < kPartsOfOne ? &factor[part * kPerPart] : &slope[(part - kPartsOfOne) * kPerPart];
+      const uint4 raw = ptx::ld_shared_v4(slot(row, v, part));
+      f[0] = __uint_as_float(raw.x), f[1] = __uint_as_float(raw.y);
+      f[2] = __uint_as_float(raw.z), f[3] = __uint_as_float(raw.w);
+    }
   }
 
   char* const data;
@@ -92,7 +135,8 @@ __device__ __forceinline__ void store_partial(float* to,
   }
 }
 
-template <class S>
+// kBefore: the gate is before the norm.
+template <class S, bool kBefore = false>
 __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   constexpr int kVectors = S::kVectors, kPerVector = S::kPerVector, kUnroll = S::kUnroll;
   constexpr int kStages = S::kV.stages, kValues = S::kSums * kUnroll;
@@ -101,6 +145,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   static_assert(kRing || !kRereads);
   constexpr bool kBranch = S::kBranch, kBranchNorm = S::kBranchNorm;
   static_assert((!S::kGate && !kBranch) || !kRereads);
+  static_assert(S::kGate || !kBefore);
   static_assert(!kBranchNorm || S::kStat == Stat::kRms);
   auto& scratch = ptx::block_shared<StepScratch<S, kValues, 2>>();
   begin_steps(scratch);
@@ -114,11 +159,13 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
   const auto is_live = [&](uint32_t row) { return row < p.shared_rows; };
   // Rows past the end have the addresses of the group's first row.
   const auto addresses = [&](uint32_t row) {
-    return RowAddresses<S>(p, group_row + (is_live(row) ? row : 0), place.offset());
+    const uint32_t there = is_live(row) ? row : 0;
+    return RowAddresses<S>(p, {group_row + there, group, there}, place.offset());
   };
   ptx::grid_wait();
 
   const RowRing<S> ring;
+  const KeptGate<S> kept;
   const auto copy = [&](uint32_t step) {
     if constexpr (kRing) {
 #pragma unroll
@@ -229,11 +276,19 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       const uint4 x_raw = take(u, kRowX, v, there), dy_raw = take(u, kRowDy, v, there);
       uint4 gate_raw = make_uint4(0, 0, 0, 0);
       if constexpr (S::kGate) gate_raw = take(u, kRowGate, v, there);
-      make_factors<S>(
-          x_of, e_of, d, x_raw, dy_raw, gate_raw, g, now[u], p, [&](const uint4& dgate) {
-            if (there && p.dgate.data != nullptr)
-              ptx::st_global_v4(addresses(row_of(step, u)).other + v * kVectorStep, dgate);
-          });
+      if constexpr (kBefore) {
+        make_factors_of_gated<S>(
+            x_of, e_of, d, x_raw, dy_raw, gate_raw, g, now[u], p,
+            [&](const float(&factor)[kPerVector], const float(&slope)[kPerVector]) {
+              kept.put(u, v, factor, slope);
+            });
+      } else {
+        make_factors<S>(
+            x_of, e_of, d, x_raw, dy_raw, gate_raw, g, now[u], p, [&](const uint4& dgate) {
+              if (there && p.dgate.data != nullptr)
+                ptx::st_global_v4(addresses(row_of(step, u)).other + v * kVectorStep, dgate);
+            });
+      }
     };
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -281,8 +336,23 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
         } else if constexpr (S::kResidual) {
           add = raw[u].of[kRowAdd][v];
         }
-        float f[kPerVector];
+        float f[kPerVector], factor[kPerVector], of_gate[kPerVector];
+        if constexpr (kBefore) {
+          // x again, from what was loaded: to hold it in registers takes more of them.
+          kept.take(u, v, factor, of_gate);
+          S::T::unpack(take(u, kRowX, v, there), x_of);
+          normalize_gated<S>(x_of, factor, now[u], p);
+        }
         gradient_vector<S>(f, x_of, e_of, add, c, now[u].rstd, is_there<S>(p, kRowAdd));
+        if constexpr (kBefore) {
+          float loaded[kPerVector];
+          S::T::unpack(take(u, kRowX, v, there), loaded);
+          multiply(loaded, f);
+          multiply(of_gate, loaded);
+          multiply(f, factor);
+          if (there && p.dgate.data != nullptr)
+            ptx::st_global_v4(to.other + v * kVectorStep, S::T::pack(of_gate));
+        }
         if constexpr (kBranch) {
 #pragma unroll
           for (float& value : f) value = __fmul_rn(value, sum_scale);

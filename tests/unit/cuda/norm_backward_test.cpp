@@ -231,12 +231,18 @@ TEST_F(CudaNormBackward, AGateHasKernelsOfItsOwn) {
   call.args.group_size = 128;
   call.args.rstd = nullptr;
   run(call);
-  ASSERT_EQ(recorded.size(), 4u) << "and statistics first of all";
+  ASSERT_EQ(recorded.size(), 3u) << "statistics first, then a held form and the fold";
   EXPECT_NE(recorded[0].params.bits & kBackwardGateBefore, 0u);
   EXPECT_EQ(recorded[0].params.n, 128);
   EXPECT_EQ(recorded[0].params.groups, 32u);
   EXPECT_EQ(recorded[0].launch.grid.x, 1000u * 32 / 4) << "a warp has a group";
   EXPECT_EQ(recorded[0].params.bits & kBackwardRoundResult, 0u);
+  const cuda::NormBackwardParams& held = recorded[1].params;
+  EXPECT_NE(held.bits & kBackwardGateBefore, 0u);
+  EXPECT_NE(held.bits & kBackwardNarrowGroups, 0u) << "rows and groups have an index each";
+  EXPECT_EQ(held.x.stride[0], 4096 * 2);
+  EXPECT_EQ(held.x.stride[1], 128 * 2);
+  EXPECT_EQ(recorded[1].launch.grid.y, 32u);
 }
 
 // Rows that are no multiple of 16 bytes run on general kernels.
