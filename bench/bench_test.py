@@ -23,7 +23,8 @@ BACKWARD = [norm + "_backward" for norm in NORMS]
 # Gradients of stages: tensors that a call reads, values of statistics for each row.
 STAGES_BACKWARD = {"gated_backward": (3, 1), "sandwich_backward": (4, 2), "adaln_backward": (4, 2)}
 FOUR_DIGITS = 2e-3  # how far a product of three numbers of four digits may be off
-STAGES = {"gated": 3, "sandwich": 4, "adaln": 4}  # tensors that a call reads and writes
+# Tensors that a call with stages reads and writes.
+STAGES = {"gated": 3, "sandwich": 4, "adaln": 4, "adaln_tables": 4, "modulated": 2}
 OPS = [norm + codes for norm in NORMS for codes in CODES] + BACKWARD + ["qk", "qk_rounded"]
 OPS += [*STAGES, *STAGES_BACKWARD]
 
@@ -127,7 +128,7 @@ def check_rows(cases, document, ops, shapes, dtypes):
             [r["dtype"]],
         )
         if r["op"] in STAGES:
-            named = {"stages", {"adaln": "modulated"}.get(r["op"], r["op"])}
+            named = {"stages", {"adaln": "modulated", "adaln_tables": "modulated"}.get(r["op"], r["op"])}
             cases.check(f"{key}: kernel's form", named & set(words), r["kernel"])
         elif r["op"] in STAGES_BACKWARD:
             # A kernel of a GPU has its form in its name.

@@ -76,6 +76,7 @@ TEST(SimtNormStages, CommonCallsEqualTheModel) {
   EXPECT_GE(run_chosen(50, StagesKind::kGated, 5), 10) << "compared with double precision";
   EXPECT_GE(run_chosen(50, StagesKind::kSandwich, 5), 1) << "compared with double precision";
   EXPECT_GE(run_chosen(80, StagesKind::kModulated, 10), 4) << "compared with double precision";
+  EXPECT_GE(run_chosen(160, StagesKind::kMixed, 30), 10) << "compared with double precision";
 }
 
 // Each kernel, with several calls that it can serve.

@@ -190,11 +190,11 @@ void RandomStagesCall::make_sum() {
     args_.alpha = options_.alpha = random_.of(factors);
     options_.scaled = options_.alpha != 1;
   }
-  if (random_.one_in(6)) {
+  if (mixed() ? odd(1) : random_.one_in(6)) {
     sum_scale_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
     sum_scale_->set_number(0, 0.37f);
   }
-  if (random_.one_in(5)) {
+  if (mixed() ? odd(1) : random_.one_in(5)) {
     options_.sum_every_step = true;
     args_.sum_rounding = FASTNORM_SUM_EVERY_STEP;
   }
@@ -234,7 +234,7 @@ void RandomStagesCall::make_modulation() {
     }
   }
   if ((which & 4) != 0) modulation_shift_ = make_modulator();
-  if ((which & 6) != 0 && random_.one_in(3)) {
+  if ((which & 6) != 0 && (mixed() ? odd(1) : random_.one_in(3))) {
     options_.modulation_every_step = true;
     args_.modulation_rounding = FASTNORM_MODULATION_EVERY_STEP;
   }
@@ -242,7 +242,7 @@ void RandomStagesCall::make_modulation() {
 
 // Of x's dimensions any may be 1, and leading ones may be missing.
 RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
-  const auto type = [&] { return odd(2) ? Type::kF32 : type_; };
+  const auto type = [&] { return (mixed() ? random_.one_in(2) : odd(2)) ? Type::kF32 : type_; };
   const int64_t unit = aligned() ? 16 : 1;
   Modulator m;
   std::vector<int64_t> shape = {batch_, heads_, n_};
@@ -268,11 +268,12 @@ RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
                                              : t.first;
     t.set(place, of_rows, row.data(), shape.back());
   }
-  if (!odd(3)) return m;
+  if (!(mixed() ? random_.one_in(2) : odd(3))) return m;
   std::vector<int64_t> of_table(static_cast<size_t>(1 + random_.below(3)), 1);
   of_table.back() = n_;
   const Type type_of_table = type();
-  m.table = make_tensor(of_table, id_of(type_of_table), int64_t{0}, random_.below(3));
+  m.table = make_tensor(of_table, id_of(type_of_table), int64_t{0},
+                        (mixed() && !odd(1) ? unit : 1) * random_.below(3));
   row.resize(static_cast<size_t>(n_));
   ref::fill_row(ref::Pattern::kWeights, type_of_table, random_.next(), row.data(), n_);
   m.table->set(m.table->first, type_of_table, row.data(), n_);
