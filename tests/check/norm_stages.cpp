@@ -144,7 +144,7 @@ void check_norm_stages(Target& target, const Options& options, Counts* counts) {
   StagesChecks checks(target, options, counts);
   checks.run_chosen(StagesKind::kAny, options.reduced ? 300 : 3000);
   for (const StagesKind kind : {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich,
-                                StagesKind::kModulated, StagesKind::kMixed})
+                                StagesKind::kModulated, StagesKind::kScaled, StagesKind::kMixed})
     checks.run_chosen(kind, target.cuda && !options.reduced ? 1000 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;

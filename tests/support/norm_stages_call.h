@@ -19,9 +19,10 @@ enum class StagesKind : uint8_t {
   kGated,      // aligned: a gate after RMS, and little else
   kSandwich,   // aligned: RMS, the residual, RMS
   kModulated,  // aligned: residual gate, scale and shift
-  kMixed,      // the same, of x's dtype or f32, with tables or without
+  kScaled,     // aligned: scale and shift of RMS, without a sum before them
+  kMixed,      // as kModulated, of x's dtype or f32, with tables or without
 };
-inline constexpr int kStagesKinds = 6;
+inline constexpr int kStagesKinds = 7;
 
 class RandomStagesCall {
  public:
@@ -58,6 +59,7 @@ class RandomStagesCall {
   bool aligned() const { return kind_ >= StagesKind::kAligned; }
   bool plain() const { return kind_ >= StagesKind::kGated; }
   bool modulated() const { return kind_ >= StagesKind::kModulated; }
+  bool scaled() const { return kind_ == StagesKind::kScaled; }
   bool mixed() const { return kind_ == StagesKind::kMixed; }
   // Plain calls seldom have what their forms do not.
   bool odd(int64_t others) { return random_.one_in(plain() ? 12 : others); }
