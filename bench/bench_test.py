@@ -128,7 +128,8 @@ def check_rows(cases, document, ops, shapes, dtypes):
             [r["dtype"]],
         )
         if r["op"] in STAGES:
-            named = {"stages", {"adaln": "modulated", "adaln_tables": "modulated"}.get(r["op"], r["op"])}
+            form = "modulated" if r["op"].startswith("adaln") else r["op"]
+            named = {"stages", form}
             cases.check(f"{key}: kernel's form", named & set(words), r["kernel"])
         elif r["op"] in STAGES_BACKWARD:
             # A kernel of a GPU has its form in its name.

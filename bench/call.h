@@ -26,7 +26,8 @@ inline fastnorm_dtype dtype_of(const Case& c) {
 
 // Addresses of a call. y holds y or its codes; of "qk" it is x. `residual` of "gated" is the gate.
 // `static_scale` is [1] f32, and `bias` of "qk" the keys' weight. `more` has n elements: the
-// branch's weight, the residual gate, or the scale of "modulated". `tables`: those of the gate, the scale and the shift.
+// branch's weight, the residual gate, or the scale of "modulated". `tables`: those of the gate, the
+// scale and the shift.
 struct Buffers {
   char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *static_scale;
   char* more = nullptr;

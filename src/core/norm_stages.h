@@ -47,8 +47,8 @@ enum class StagesForm : uint8_t {
   // Aligned rows of 16 bits that registers hold:
   kGated,     // RMS, weight of T or none, a gate; a group of a row is a row of its own
   kSandwich,  // RMS, residual, RMS, weights of T or none
-  // x * residual_gate + residual, RMS or LAYER, weight of T or none, scale and shift. Modulators are
-  // of T, or of T or f32 with tables where no step rounds.
+  // x * residual_gate + residual, RMS or LAYER, weight of T or none, scale and shift. Modulators
+  // are of T. Where no step rounds, they are of T or f32, and have tables or none.
   kModulated,
 };
 

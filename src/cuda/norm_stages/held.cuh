@@ -13,6 +13,8 @@
 // A thread's weights are loaded while the sum before them is made, modulators of T with the row.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/norm_stages/arithmetic.cuh"
 #include "cuda/norm_stages/held_modulator.cuh"
@@ -60,12 +62,11 @@ class HeldStagesRow {
   using Scratch = FoldScratch<Tile, kSums>[kFolds];
   // Whether modulators of the next vector, of kMixed, are loaded while one is computed: if
   // registers hold both and the row.
+  static constexpr int kAhead = std::min(kVectors, 2);
   static constexpr int kRegisters =
       kMultiprocessorRegisters / (Slots::kVariant.per_sm * Tile::kBlockThreads);
   static constexpr bool kLoadsAhead =
-      kRegisters >=
-      kVectors * kPerVector + (kVectors > 1 ? 2 : 1) * kModulatorRegisters + kOtherRegisters;
-  static constexpr int kAhead = kLoadsAhead && kVectors > 1 ? 2 : 1;
+      kRegisters >= kVectors * kPerVector + kAhead * kModulatorRegisters + kOtherRegisters;
 
   __device__ __forceinline__ HeldStagesRow(const HeldStagesParams& params, const Place<Tile>& at,
                                            Scratch& shared)
@@ -444,9 +445,10 @@ class HeldStagesRow {
     const HeldModulator<T, Tile> scale = made(p.modulators.scale, kStagesScale),
                                  shift = made(p.modulators.shift, kStagesShift);
     ModulatorWords scales[kAhead], shifts[kAhead];
+    const auto place_of = [](int v) { return kLoadsAhead ? v % kAhead : 0; };
     const auto load_ahead = [&](int v) {
-      scale.load(scales[v % kAhead], v, has(v));
-      shift.load(shifts[v % kAhead], v, has(v));
+      scale.load(scales[place_of(v)], v, has(v));
+      shift.load(shifts[place_of(v)], v, has(v));
     };
     if (kLoadsAhead) load_ahead(0);
     trigger();
@@ -462,9 +464,9 @@ class HeldStagesRow {
       if (!has(v)) continue;
       if (!kLoadsAhead) scale.load(scales[0], v, true);
       weigh(s[v], v, found, layer);
-      scale.take(k, scales[v % kAhead], no_scale);
+      scale.take(k, scales[place_of(v)], no_scale);
       if (!kLoadsAhead) shift.load(shifts[0], v, true);
-      shift.take(b, shifts[v % kAhead], -0.0f);
+      shift.take(b, shifts[place_of(v)], -0.0f);
 #pragma unroll
       for (int i = 0; i < kPerVector; ++i) s[v][i] = __fmaf_rn(s[v][i], __fadd_rn(one, k[i]), b[i]);
       store(y, v, s[v]);
