@@ -28,8 +28,10 @@ STAGES_BACKWARD = {
     "adaln_backward": (4, 2),
 }
 FOUR_DIGITS = 2e-3  # how far a product of three numbers of four digits may be off
-# Tensors that a call reads and writes.
-STAGES = {"gated": 3, "gated_before": 3, "sandwich": 4, "adaln": 4}
+# Tensors that a call with stages reads and writes.
+STAGES = {
+    "gated": 3, "gated_before": 3, "sandwich": 4, "adaln": 4, "adaln_tables": 4, "modulated": 2
+}
 OPS = [norm + codes for norm in NORMS for codes in CODES] + BACKWARD + ["qk", "qk_rounded"]
 OPS += [*STAGES, *STAGES_BACKWARD]
 
@@ -133,7 +135,9 @@ def check_rows(cases, document, ops, shapes, dtypes):
             [r["dtype"]],
         )
         if r["op"] in STAGES:
-            forms = {"adaln": "modulated", "gated_before": "gated"}
+            forms = {
+                "adaln": "modulated", "adaln_tables": "modulated", "gated_before": "gated"
+            }
             named = {"stages", forms.get(r["op"], r["op"])}
             cases.check(f"{key}: kernel's form", named & set(words), r["kernel"])
         elif r["op"] in STAGES_BACKWARD:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -25,10 +26,12 @@ inline fastnorm_dtype dtype_of(const Case& c) {
 
 // Addresses of a call. y holds y or its codes; of "qk" it is x. `residual` of "gated" is the gate.
 // `static_scale` is [1] f32, and `bias` of "qk" the keys' weight. `more` has n elements: the
-// branch's weight, or the residual gate.
+// branch's weight, the residual gate, or the scale of "modulated". `tables`: those of the gate, the
+// scale and the shift.
 struct Buffers {
   char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *static_scale;
   char* more = nullptr;
+  char* tables[3] = {};
 };
 
 // Where the tensors of a case's calls lie in one piece of memory: what all calls share, weight and
@@ -59,6 +62,7 @@ class Layout {
     b.bias = memory + weights_;
     b.static_scale = memory + 2 * weights_;
     b.more = memory + 3 * weights_;
+    for (int i = 0; i < 3; ++i) b.tables[i] = memory + (4 + i) * weights_;
     b.x = take(tensor_);
     if (inputs_ > 1) b.residual = take(tensor_);
     b.y = heads_ ? b.x : take(y_);
@@ -68,7 +72,7 @@ class Layout {
   }
 
  private:
-  static constexpr int64_t kShared = 4;
+  static constexpr int64_t kShared = 7;
 
   bool heads_, adds_;
   int64_t inputs_, weights_, tensor_, y_, scales_;
@@ -96,6 +100,7 @@ class Call {
     x_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes());
     residual_ = y_ = residual_out_ = x_;
     weight_.shape = bias_.shape = more_.shape = shape_ + 1;
+    for (fastnorm_tensor& table : tables_) table = more_;
     args_.struct_size = sizeof args_;
     args_.kind = c.layer() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
     args_.eps = 1e-6f;
@@ -113,7 +118,8 @@ class Call {
     }
     if (c.gated()) multiply_by_gate(c);
     if (c.sandwich()) add_branch_norm();
-    if (c.adaln()) modulate();
+    if (c.adaln()) modulate(c.tables());
+    if (c.modulated()) args_.modulation_scale = &more_;
     if (c.codes() != Codes::kNone) quantise(c);
     if (heads_) split_heads(c);
     set(b);
@@ -127,6 +133,7 @@ class Call {
     weight_.data = b.weight;
     bias_.data = b.bias;
     more_.data = b.more;
+    for (size_t i = 0; i < std::size(tables_); ++i) tables_[i].data = b.tables[i];
     y_.data = b.y;
     residual_out_.data = b.residual_out;
     scale_.data = scale_is_static_ ? b.static_scale : b.scales;
@@ -167,12 +174,18 @@ class Call {
     args_.branch_weight = &more_;
   }
   // As diffusion transformers; all rows are of one batch.
-  void modulate() {
+  void modulate(bool with_tables) {
     args_.kind = FASTNORM_NORM_LAYER;
     args_.weight = nullptr;
     args_.residual_gate = &more_;
     args_.modulation_scale = &weight_;
     args_.modulation_shift = &bias_;
+    if (!with_tables) return;
+    use_f32_parameters();
+    for (fastnorm_tensor& table : tables_) table.dtype = weight_.dtype;
+    args_.residual_gate_table = &tables_[0];
+    args_.scale_table = &tables_[1];
+    args_.shift_table = &tables_[2];
   }
 
   // y_ becomes the codes.
@@ -237,6 +250,7 @@ class Call {
   int64_t shape_[2], scale_shape_[2] = {}, query_shape_[3] = {}, key_shape_[3] = {},
                      head_strides_[3] = {}, row_strides_[2] = {0, 1};
   fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, more_, scale_ = {}, keys_ = {};
+  fastnorm_tensor tables_[3] = {};
   fastnorm_norm_args args_ = {}, key_args_ = {};
   const fastnorm_norm_args* both_[2] = {&args_, &key_args_};
 };

@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
          "layer_backward (dx, dweight and dbias), add_backward, add_layer_backward (with the "
          "gradient of the stored sum); gated (norm times silu of a gate), gated_before (norm of "
          "x times silu of a gate), sandwich (norm, residual, norm), adaln (gated residual, norm, "
-         "scale and shift), each alone or with _backward")
+         "scale and shift), each alone or with _backward; adaln_tables (adaln, modulators and "
+         "tables of them in f32), modulated (RMS with a weight and a scale)")
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();

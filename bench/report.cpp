@@ -285,6 +285,7 @@ std::vector<std::string> operations() {
     all.push_back(stages);
     all.push_back(stages + "_backward");
   }
+  all.insert(all.end(), {"adaln_tables", "modulated"});
   for (const std::string norm : {"rms", "layer", "add", "add_layer"}) {
     all.push_back(norm + "_backward");
     for (const char* codes : {"", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded"})

@@ -34,6 +34,9 @@ struct Case {
   bool gate_before() const { return op.starts_with("gated_before"); }
   bool sandwich() const { return op.starts_with("sandwich"); }
   bool adaln() const { return op.starts_with("adaln"); }
+  bool tables() const { return op.ends_with("_tables"); }  // modulators and their tables are f32
+  // norm(x) * weight * (1 + scale) of RMS.
+  bool modulated() const { return op == "modulated"; }
   // Tensors of x's size that a forward call reads.
   int64_t inputs() const { return adds() || gated() ? 2 : 1; }
   // dx, dweight and, of "layer", dbias; "add" stands for the gradient that reaches residual_out.
@@ -127,7 +130,8 @@ bool write_results(const std::string& path, const nlohmann::json& document);
 // with a suffix: what leaves in place of y ("_fp8" by a static scale, "_row_fp8", "_block_fp8",
 // "_mxfp8", "_nvfp4"), "_rounded", or "_backward". "qk", the query and key heads of a fused tensor,
 // stands alone or with "_rounded". "gated", "gated_before", "sandwich" and "adaln" are norms with
-// stages, alone or with "_backward".
+// stages, alone or with "_backward". "adaln_tables" has modulators of f32 with tables, "modulated"
+// is RMS with a weight and a scale.
 std::vector<std::string> operations();
 
 // The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.

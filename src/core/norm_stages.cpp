@@ -31,9 +31,7 @@ class Alignment {
   Alignment& rows(const RowTensor& t) {
     if (!t) return *this;
     own_ = own_ && t.dtype == d_.dtype;
-    bits_ |= reinterpret_cast<uintptr_t>(t.data);
-    for (int i = 0; i < d_.outer_rank; ++i) bits_ |= static_cast<uint64_t>(t.stride_bytes[i]);
-    return *this;
+    return places(t);
   }
   // One row for all.
   Alignment& weight(const WeightTensor& w) {
@@ -43,16 +41,24 @@ class Alignment {
     for (int i = 0; i < kMaxOuter; ++i) own_ = own_ && w.stride_bytes(i) == 0;
     return *this;
   }
-  // Of n elements, without a table.
+  // Of n elements, of x's dtype or f32 as its table.
   Alignment& modulator(const Modulator& m) {
     if (!m) return *this;
-    own_ = own_ && !m.single && !m.table;
-    bits_ |= static_cast<uint64_t>(m.index_stride);
-    return rows(m.rows);
+    own_ = own_ && !m.single && is_own_or_f32(m.rows.dtype) &&
+           (!m.table || is_own_or_f32(m.table.dtype));
+    bits_ |= static_cast<uint64_t>(m.index_stride) | reinterpret_cast<uintptr_t>(m.table.data);
+    return places(m.rows);
   }
   explicit operator bool() const { return own_ && bits_ % kVectorBytes == 0; }
 
  private:
+  bool is_own_or_f32(Dtype dtype) const { return dtype == d_.dtype || dtype == Dtype::kF32; }
+  Alignment& places(const RowTensor& t) {
+    bits_ |= reinterpret_cast<uintptr_t>(t.data);
+    for (int i = 0; i < d_.outer_rank; ++i) bits_ |= static_cast<uint64_t>(t.stride_bytes[i]);
+    return *this;
+  }
+
   const NormDesc& d_;
   bool own_;
   uint64_t bits_;
@@ -83,8 +89,10 @@ StagesForm form_of(const NormDesc& d) {
       !d.residual || d.residual_rounding == FASTNORM_RESIDUAL_EXACT ||
       (d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS && d.sum_dtype == d.dtype);
   if (s.residual_gate || s.modulates()) {
+    const bool rounds_steps = s.sum_every_step || s.modulation_every_step;
     const bool modulated = !s.gate && !s.branch && s.groups == 1 && !s.sum_scale &&
-                           s.residual_gate_act == FASTNORM_ACTIVATION_IDENTITY && sum_is_held;
+                           s.residual_gate_act == FASTNORM_ACTIVATION_IDENTITY && sum_is_held &&
+                           (!has_mixed_modulators(d) || !rounds_steps);
     return modulated ? StagesForm::kModulated : StagesForm::kGeneral;
   }
   if (d.kind != FASTNORM_NORM_RMS) return StagesForm::kGeneral;
@@ -149,6 +157,12 @@ fastnorm_status plan_on(const NormDesc& d, const DeviceFacts& facts, int32_t ind
 }
 
 }  // namespace
+
+bool has_mixed_modulators(const NormDesc& d) {
+  const auto mixed = [&](const Modulator& m) { return m && (m.rows.dtype != d.dtype || m.table); };
+  const StagesDesc& s = d.stages;
+  return mixed(s.residual_gate) || mixed(s.modulation_scale) || mixed(s.modulation_shift);
+}
 
 fastnorm_status plan_stages_cuda(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan,
                                  Error& error) {

@@ -45,9 +45,11 @@ inline constexpr std::array<NormEntry, kStagesKernels> kStagesTable = make_stage
 enum class StagesForm : uint8_t {
   kGeneral,  // every call
   // Aligned rows of 16 bits that registers hold:
-  kGated,      // RMS, weight of T or none, a gate; a group of a row is a row of its own
-  kSandwich,   // RMS, residual, RMS, weights of T or none
-  kModulated,  // x * residual_gate + residual, RMS or LAYER, weight, scale and shift of T or none
+  kGated,     // RMS, weight of T or none, a gate; a group of a row is a row of its own
+  kSandwich,  // RMS, residual, RMS, weights of T or none
+  // x * residual_gate + residual, RMS or LAYER, weight of T or none, scale and shift. Modulators
+  // are of T. Where no step rounds, they are of T or f32, and have tables or none.
+  kModulated,
 };
 
 // One CUDA kernel as data.
@@ -86,6 +88,9 @@ struct StagesKernelList {
   const StagesEntry* entries;
   int32_t count;
 };
+
+// True if a modulator of `desc` has another dtype than x, or a table.
+bool has_mixed_modulators(const NormDesc& desc);
 
 // Plans a call with stages on a CUDA device. *plan has what does not depend on the kernel.
 fastnorm_status plan_stages_cuda(const NormDesc& desc, const DeviceFacts& facts, NormPlan* plan,

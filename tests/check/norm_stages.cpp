@@ -143,8 +143,8 @@ void check_norm_stages(Target& target, const Options& options, Counts* counts) {
   if (!options.wants(kFamily) && options.filter.find(kFamily) == std::string::npos) return;
   StagesChecks checks(target, options, counts);
   checks.run_chosen(StagesKind::kAny, options.reduced ? 300 : 3000);
-  for (const StagesKind kind :
-       {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich, StagesKind::kModulated})
+  for (const StagesKind kind : {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich,
+                                StagesKind::kModulated, StagesKind::kScaled, StagesKind::kMixed})
     checks.run_chosen(kind, target.cuda && !options.reduced ? 1000 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;

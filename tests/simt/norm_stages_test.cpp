@@ -76,6 +76,8 @@ TEST(SimtNormStages, CommonCallsEqualTheModel) {
   EXPECT_GE(run_chosen(50, StagesKind::kGated, 5), 10) << "compared with double precision";
   EXPECT_GE(run_chosen(50, StagesKind::kSandwich, 5), 1) << "compared with double precision";
   EXPECT_GE(run_chosen(80, StagesKind::kModulated, 10), 4) << "compared with double precision";
+  EXPECT_GE(run_chosen(60, StagesKind::kScaled, 10), 4) << "compared with double precision";
+  EXPECT_GE(run_chosen(160, StagesKind::kMixed, 20), 10) << "compared with double precision";
 }
 
 // Each kernel, with several calls that it can serve.

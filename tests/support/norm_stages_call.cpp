@@ -45,7 +45,8 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
   ref::NormOptions& o = options_.norm;
   options_.group = n_ / groups_;
   o.dtype = type_;
-  o.kind = (!plain() || modulated()) && random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
+  o.kind = (!plain() || (modulated() && !scaled())) && random_.one_in(2) ? ref::Kind::kLayer
+                                                                         : ref::Kind::kRms;
   o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0
                                           : odd(1)          ? random_.below(4)
                                                             : random_.below(2));
@@ -60,7 +61,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
       static_cast<ref::Pattern>(random_.one_in(2) ? 0 : random_.below(ref::kPatterns));
   x_ = make_rows(id_of(type_), n_);
   fill(*x_, pattern, type_, n_);
-  if (plain() ? kind_ == StagesKind::kSandwich || (modulated() && !random_.one_in(4))
+  if (plain() ? kind_ == StagesKind::kSandwich || (modulated() && !scaled() && !random_.one_in(4))
               : random_.one_in(2)) {
     const Type type = any_type();
     residual_ = make_rows(id_of(type), n_);
@@ -71,7 +72,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
     args_.residual_rounding =
         static_cast<fastnorm_residual_rounding>(static_cast<int>(o.residual_rounding));
   }
-  if (modulated() ? odd(1) : !random_.one_in(3)) {
+  if (modulated() && !scaled() ? odd(1) : !random_.one_in(3)) {
     weight_shared_ = groups_ > 1 && random_.one_in(2);
     weight_ = make_columns(weight_shared_ ? options_.group : n_);
     if (random_.one_in(2)) args_.weight_offset = o.weight_offset = 1;
@@ -82,7 +83,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
   }
   if (plain() ? kind_ == StagesKind::kGated : !random_.one_in(4)) make_gate();
   if (plain() ? kind_ == StagesKind::kSandwich : random_.one_in(3)) make_branch();
-  if (kind_ != StagesKind::kGated) make_sum();
+  if (kind_ != StagesKind::kGated && !scaled()) make_sum();
   if (modulated() || (kind_ == StagesKind::kAny && random_.one_in(2))) make_modulation();
   if (!plain() && random_.one_in(3)) {
     options_.activation = static_cast<ref::Activation>(random_.below(4));
@@ -190,11 +191,11 @@ void RandomStagesCall::make_sum() {
     args_.alpha = options_.alpha = random_.of(factors);
     options_.scaled = options_.alpha != 1;
   }
-  if (random_.one_in(6)) {
+  if (mixed() ? odd(1) : random_.one_in(6)) {
     sum_scale_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
     sum_scale_->set_number(0, 0.37f);
   }
-  if (random_.one_in(5)) {
+  if (mixed() ? odd(1) : random_.one_in(5)) {
     options_.sum_every_step = true;
     args_.sum_rounding = FASTNORM_SUM_EVERY_STEP;
   }
@@ -219,7 +220,8 @@ void RandomStagesCall::make_modulation() {
       }
     }
   }
-  const int64_t which = 1 + random_.below(7);  // at least one of them
+  // At least one of them.
+  const int64_t which = scaled() ? 2 * (1 + random_.below(3)) : 1 + random_.below(7);
   if ((which & 1) != 0) {
     residual_gate_ = make_modulator();
     if (odd(2)) options_.residual_gate_act = static_cast<ref::Activation>(random_.below(4));
@@ -234,7 +236,7 @@ void RandomStagesCall::make_modulation() {
     }
   }
   if ((which & 4) != 0) modulation_shift_ = make_modulator();
-  if ((which & 6) != 0 && random_.one_in(3)) {
+  if ((which & 6) != 0 && (mixed() || scaled() ? odd(1) : random_.one_in(3))) {
     options_.modulation_every_step = true;
     args_.modulation_rounding = FASTNORM_MODULATION_EVERY_STEP;
   }
@@ -242,7 +244,7 @@ void RandomStagesCall::make_modulation() {
 
 // Of x's dimensions any may be 1, and leading ones may be missing.
 RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
-  const auto type = [&] { return odd(2) ? Type::kF32 : type_; };
+  const auto type = [&] { return (mixed() ? random_.one_in(2) : odd(2)) ? Type::kF32 : type_; };
   const int64_t unit = aligned() ? 16 : 1;
   Modulator m;
   std::vector<int64_t> shape = {batch_, heads_, n_};
@@ -268,11 +270,12 @@ RandomStagesCall::Modulator RandomStagesCall::make_modulator() {
                                              : t.first;
     t.set(place, of_rows, row.data(), shape.back());
   }
-  if (!odd(3)) return m;
+  if (!(mixed() ? random_.one_in(2) : odd(3))) return m;
   std::vector<int64_t> of_table(static_cast<size_t>(1 + random_.below(3)), 1);
   of_table.back() = n_;
   const Type type_of_table = type();
-  m.table = make_tensor(of_table, id_of(type_of_table), int64_t{0}, random_.below(3));
+  m.table = make_tensor(of_table, id_of(type_of_table), int64_t{0},
+                        (mixed() && !odd(1) ? unit : 1) * random_.below(3));
   row.resize(static_cast<size_t>(n_));
   ref::fill_row(ref::Pattern::kWeights, type_of_table, random_.next(), row.data(), n_);
   m.table->set(m.table->first, type_of_table, row.data(), n_);

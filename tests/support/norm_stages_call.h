@@ -19,8 +19,10 @@ enum class StagesKind : uint8_t {
   kGated,      // aligned: a gate after RMS, and little else
   kSandwich,   // aligned: RMS, the residual, RMS
   kModulated,  // aligned: residual gate, scale and shift
+  kScaled,     // aligned: scale and shift of RMS, without a sum before them
+  kMixed,      // as kModulated, of x's dtype or f32, with tables or without
 };
-inline constexpr int kStagesKinds = 5;
+inline constexpr int kStagesKinds = 7;
 
 class RandomStagesCall {
  public:
@@ -56,7 +58,9 @@ class RandomStagesCall {
   std::vector<float> modulator_row(const Modulator& m, int64_t b, int64_t h) const;
   bool aligned() const { return kind_ >= StagesKind::kAligned; }
   bool plain() const { return kind_ >= StagesKind::kGated; }
-  bool modulated() const { return kind_ == StagesKind::kModulated; }
+  bool modulated() const { return kind_ >= StagesKind::kModulated; }
+  bool scaled() const { return kind_ == StagesKind::kScaled; }
+  bool mixed() const { return kind_ == StagesKind::kMixed; }
   // Plain calls seldom have what their forms do not.
   bool odd(int64_t others) { return random_.one_in(plain() ? 12 : others); }
   void make_shape();

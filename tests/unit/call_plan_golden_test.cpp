@@ -575,6 +575,19 @@ const Stages kStages[] = {
        modulate(t, n, a);
        a->residual_gate = t->of(kBf16, {1, n});
      }},
+    {"Wan gated residual, modulated, f32 with tables", 5120,
+     [](Tensors* t, int64_t rows, int64_t n, fastnorm_norm_args* a) {
+       add_residual(t, rows, n, a);
+       a->kind = FASTNORM_NORM_LAYER;
+       a->weight = nullptr;
+       a->residual_gate = t->of(kF32, {1, n}), a->residual_gate_table = t->of(kF32, {n});
+       a->modulation_scale = t->of(kF32, {1, n}), a->scale_table = t->of(kF32, {n});
+       a->modulation_shift = t->of(kF32, {1, n}), a->shift_table = t->of(kF32, {n});
+     }},
+    {"Lumina modulated by a scale", 2304,
+     [](Tensors* t, int64_t, int64_t n, fastnorm_norm_args* a) {
+       a->modulation_scale = t->of(kBf16, {1, n});
+     }},
     {"Granite scaled residual", 4096,
      [](Tensors* t, int64_t rows, int64_t n, fastnorm_norm_args* a) {
        add_residual(t, rows, n, a);

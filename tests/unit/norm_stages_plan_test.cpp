@@ -221,6 +221,17 @@ TEST(StagesPlan, ModulatedCalls) {
         d.stages.modulation_scale.index_rows = 4;
         d.stages.modulation_scale.index_stride = 6144;
       },
+      [](NormDesc& d) { d.stages.modulation_scale.rows.dtype = Dtype::kF32; },
+      [](NormDesc& d) {
+        d.stages.modulation_shift.table = {d.x.data, 0, {}, d.dtype};
+      },
+      [](NormDesc& d) {
+        d.stages.residual_gate.rows.dtype = Dtype::kF32;
+        d.stages.residual_gate.table = {d.x.data, 0, {}, Dtype::kF32};
+        d.stages.plain_scale = d.stages.scaled = true;
+        d.rounding = FASTNORM_ROUND_NORMALIZED;
+        d.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+      },
   };
   for (const auto& change : held) EXPECT_FALSE(is_general(change)) << &change - held;
   void (*const general[])(NormDesc&) = {
@@ -236,12 +247,23 @@ TEST(StagesPlan, ModulatedCalls) {
       [](NormDesc& d) { d.stages.sum_scale = d.x.data; },
       [](NormDesc& d) { d.stages.residual_gate_act = FASTNORM_ACTIVATION_TANH; },
       [](NormDesc& d) { d.stages.modulation_scale.single = true; },
-      [](NormDesc& d) { d.stages.modulation_scale.rows.dtype = Dtype::kF32; },
+      [](NormDesc& d) { d.stages.modulation_scale.rows.dtype = Dtype::kF16; },
       [](NormDesc& d) { d.stages.modulation_scale.rows.data += 8; },
       [](NormDesc& d) { d.stages.modulation_shift.rows.stride_bytes[1] += 8; },
       [](NormDesc& d) { d.stages.modulation_shift.index_stride = 8; },
       [](NormDesc& d) {
-        d.stages.modulation_shift.table = {d.x.data, 0, {}, d.dtype};
+        d.stages.modulation_shift.table = {d.x.data + 8, 0, {}, d.dtype};
+      },
+      [](NormDesc& d) {
+        d.stages.modulation_shift.table = {d.x.data, 0, {}, Dtype::kF16};
+      },
+      [](NormDesc& d) {
+        d.stages.modulation_scale.rows.dtype = Dtype::kF32;
+        d.stages.modulation_every_step = true;
+      },
+      [](NormDesc& d) {
+        d.stages.modulation_shift.table = {d.x.data, 0, {}, Dtype::kF32};
+        d.stages.sum_every_step = true;
       },
   };
   for (const auto& change : general) EXPECT_TRUE(is_general(change)) << &change - general;

@@ -8,12 +8,16 @@
 // Bytes: each input once, each output once.
 // Shared memory: a float a thread for each sum, where a row has several warps.
 // A call that rounds nothing between its steps has code that knows so. The other calls have theirs,
-// behind a branch. A warp skips a vector that lies behind the row.
-// A thread's weights are loaded while the sum before them is made, modulators with the row.
+// behind a branch, and so have modulators of f32 or with tables. A warp skips a vector that lies
+// behind the row.
+// A thread's weights are loaded while the sum before them is made, modulators of T with the row.
 #pragma once
+
+#include <algorithm>
 
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/norm_stages/arithmetic.cuh"
+#include "cuda/norm_stages/held_modulator.cuh"
 
 namespace fastnorm::cuda {
 
@@ -22,21 +26,47 @@ inline constexpr uint32_t kStagesRare =
     kStagesGateRounded | kStagesBranchRounded | kStagesSumEveryStep | kStagesRoundNormalized |
     kStagesBranchRoundNormalized | kStagesRoundSum | kStagesPlainScale | kStagesModulateInSteps;
 
+// Registers of a multiprocessor, on every architecture with held forms.
+inline constexpr int kMultiprocessorRegisters = 65536;
+inline constexpr int kModulatorRegisters = 32;  // a vector's words of scale, shift and their tables
+inline constexpr int kOtherRegisters = 20;      // addresses, and what is computed with
+
+// The code of a kernel, of which each call runs one.
+enum class StagesCode : uint8_t {
+  kCommon,  // of a call that is_common()
+  kAlone,   // of such a call with kStagesAlone
+  kMixed,   // of a call with kStagesMixed, whose steps round nothing
+  kRare,    // of the other calls
+};
+
 __device__ __forceinline__ bool is_common(const HeldStagesParams& p) {
-  return (p.bits & kStagesRare) == 0 && p.sum_scale == nullptr;
+  return (p.bits & (kStagesRare | kStagesMixed)) == 0 && p.sum_scale == nullptr;
 }
 
-// kCommon: of a call that is_common().
-template <class Slots, bool kCommon>
+template <class Slots, StagesCode kCode>
 class HeldStagesRow {
  public:
+  static constexpr bool kAlone = kCode == StagesCode::kAlone,
+                        kCommon = kCode == StagesCode::kCommon || kAlone,
+                        kMixed = kCode == StagesCode::kMixed;
+  // What no call of this code asks for.
+  static constexpr uint32_t kNever = kCommon  ? kStagesRare
+                                     : kMixed ? kStagesSumEveryStep | kStagesModulateInSteps
+                                              : 0;
   using T = typename Slots::T;
   using Tile = typename Slots::Tile;
   static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
   static constexpr StagesForm kForm = Slots::kVariant.form;
-  static constexpr int kFolds = kForm == StagesForm::kGated ? 1 : 2,
-                       kSums = kForm == StagesForm::kModulated ? 2 : 1;
+  static constexpr int kFolds = kForm == StagesForm::kGated || kAlone ? 1 : 2,
+                       kSums = kForm == StagesForm::kModulated && !kAlone ? 2 : 1;
   using Scratch = FoldScratch<Tile, kSums>[kFolds];
+  // Whether modulators of the next vector, of kMixed, are loaded while one is computed: if
+  // registers hold both and the row.
+  static constexpr int kAhead = std::min(kVectors, 2);
+  static constexpr int kRegisters =
+      kMultiprocessorRegisters / (Slots::kVariant.per_sm * Tile::kBlockThreads);
+  static constexpr bool kLoadsAhead =
+      kRegisters >= kVectors * kPerVector + kAhead * kModulatorRegisters + kOtherRegisters;
 
   __device__ __forceinline__ HeldStagesRow(const HeldStagesParams& params, const Place<Tile>& at,
                                            Scratch& shared)
@@ -55,12 +85,18 @@ class HeldStagesRow {
     const uint32_t first = group * static_cast<uint32_t>(p.norm.vectors);  // of the row's vectors
     uint4 x[kVectors], beside[kVectors];
     load(x, input(p.norm.x, p.norm.x_upper, first));
-    if constexpr (kForm == StagesForm::kModulated) {
+    if constexpr (kAlone) {
+      scaled(x);
+    } else if constexpr (kForm == StagesForm::kModulated) {
       const char* const residual = p.norm.residual.data == nullptr
                                        ? nullptr
                                        : input(p.norm.residual, p.norm.residual_upper, 0);
       load(beside, residual, T::kMinusZeroWord);
-      modulated(x, beside, residual);
+      if constexpr (kMixed) {
+        modulated_by_mixed(x, beside, residual);
+      } else {
+        modulated(x, beside, residual);
+      }
     } else if constexpr (kForm == StagesForm::kSandwich) {
       load(beside, input(p.norm.residual, p.norm.residual_upper, first));
       trigger();
@@ -94,6 +130,14 @@ class HeldStagesRow {
                            from != nullptr && has(v));
     }
   }
+  // The same. What is not loaded is undefined.
+  __device__ __forceinline__ void load_present(uint4 (&raw)[kVectors], const char* from) const {
+    ptx::fill_unless(raw, 0, true);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      ptx::ld_global_v4_if(raw[v], place.template address<kVectorBytes>(from, v),
+                           from != nullptr && has(v));
+  }
   __device__ __forceinline__ void store(char* to, int v, const float (&z)[kPerVector]) const {
     if (live && has(v)) ptx::st_global_v4(place.template address<kVectorBytes>(to, v), T::pack(z));
   }
@@ -109,13 +153,13 @@ class HeldStagesRow {
     return reciprocal_root(__fadd_rn(__fmul_rn(total, p.norm.inv_n), eps));
   }
   __device__ __forceinline__ bool asks(uint32_t bit) const {
-    return !(kCommon && (bit & kStagesRare) != 0) && (p.bits & bit) != 0;
+    return (bit & kNever) == 0 && (p.bits & bit) != 0;
   }
   // u * factor + residual, in place. A factor of 1 and a residual of -0 change no bit.
   template <class Factor>
   __device__ __forceinline__ void join(float (&u)[kPerVector], const float (&residual)[kPerVector],
                                        const Factor& factor, float sum_scale) const {
-    if constexpr (kCommon) {
+    if constexpr (kCommon || kMixed) {
 #pragma unroll
       for (int i = 0; i < kPerVector; ++i) u[i] = __fmaf_rn(u[i], factor(i), residual[i]);
     } else {
@@ -224,10 +268,15 @@ class HeldStagesRow {
   // The branch's factor and the sum of branch and residual, in place.
   __device__ __forceinline__ void add(float (&s)[kPerVector], const uint4& residual,
                                       const uint4& factor) const {
-    float r[kPerVector], k[kPerVector];
-    T::unpack(residual, r);
+    float k[kPerVector];
     T::unpack(factor, k);
-    if constexpr (kCommon) {
+    add(s, residual, k);
+  }
+  __device__ __forceinline__ void add(float (&s)[kPerVector], const uint4& residual,
+                                      float (&k)[kPerVector]) const {
+    float r[kPerVector];
+    T::unpack(residual, r);
+    if constexpr (kCommon || kMixed) {
 #pragma unroll
       for (float& factor_of : k) factor_of = __fmul_rn(factor_of, p.alpha);
       join(
@@ -252,17 +301,77 @@ class HeldStagesRow {
             word(factor, T::kOneWord)};
   }
   // The row's first value, which LAYER's sums are about, before it is rounded. Other warps than the
-  // first compute it from its elements.
+  // first compute it from its elements. `factor` begins with the branch's first factor.
   __device__ __forceinline__ float first_value(const float (&s)[kPerVector],
-                                               const FirstElements& from) const {
+                                               const FirstElements& from,
+                                               float (&factor)[kPerVector]) const {
     if constexpr (Tile::kOneWarp) {
       return __shfl_sync(~0u, s[0], 0, Tile::kLanes);
     } else {
       float first[kPerVector];
       T::unpack(make_uint4(from.x, 0, 0, 0), first);
-      add(first, make_uint4(from.residual, 0, 0, 0), make_uint4(from.factor, 0, 0, 0));
+      add(first, make_uint4(from.residual, 0, 0, 0), factor);
       return first[0];
     }
+  }
+  __device__ __forceinline__ float first_value(const float (&s)[kPerVector],
+                                               const FirstElements& from) const {
+    float factor[kPerVector];
+    T::unpack(make_uint4(from.factor, 0, 0, 0), factor);
+    return first_value(s, from, factor);
+  }
+
+  struct Statistics {
+    float mean, rstd;
+  };
+  // Of a row, and what leaves with them: the sum, mean and rstd. `from`: what LAYER's sums are
+  // about. RMS sums about nothing, as x - -0 is x.
+  __device__ __forceinline__ Statistics reduce(float (&s)[kVectors][kPerVector], bool layer,
+                                               float from) const {
+    float first[2] = {from, 0.0f};
+    if (asks(kStagesRoundSum)) {
+      round_to<T>(first);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) round_to<T>(s[v]);
+    }
+    const KnownRounding<T, false> rounding;
+    LayerStatistics statistics(first[0], rounding);
+    float mean_square = 0.0f;
+#pragma unroll 1
+    for (int pass = 0; pass < (layer ? 2 : 1); ++pass) {
+      Moments q[kVectors];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v)
+        q[v] = moments<T, false>(s[v], statistics.from, has(v) ? kPerVector : 0, false);
+      const Moments row_sums = fold_row_moments(fold_moments(q), scratch[pass], place);
+      mean_square = __fmul_rn(row_sums.squares, p.norm.inv_n);
+      if (layer) statistics.take(row_sums, pass, p.norm, rounding);
+      // All threads have read the row's first value.
+      if (pass == 0 && p.norm.residual_out.data != nullptr) {
+        char* const sum = input(p.norm.residual_out, p.norm.residual_out_upper, 0);
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) store(sum, v, s[v]);
+      }
+    }
+    const float rstd =
+        layer ? statistics.rstd(p.norm, rounding) : rstd_of(mean_square, p.norm, rounding);
+    put(p.norm.rstd, p.norm.rstd_upper, rstd);
+    if (layer) put(p.norm.mean, p.norm.mean_upper, statistics.mean());
+    return {statistics.mean(), rstd};
+  }
+  // (s - mean) * rstd * weight of vector v, in place.
+  __device__ __forceinline__ void weigh(float (&s)[kPerVector], int v, const Statistics& found,
+                                        bool layer) const {
+    const KnownRounding<T, false> rounding;
+#pragma unroll
+    for (float& value : s) value = normalized(value, found.mean, found.rstd, layer, rounding);
+    if (asks(kStagesRoundNormalized)) round_to<T>(s);
+    if (p.norm.weight == nullptr) return;
+    float k[kPerVector];
+    T::unpack(ptx::ld_global_v4(place.template address<kVectorBytes>(p.norm.weight, v)), k);
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i)
+      s[i] = __fmul_rn(s[i], __fadd_rn(k[i], p.norm.weight_offset));
   }
 
   __device__ __forceinline__ void modulated(const uint4 (&x)[kVectors],
@@ -273,7 +382,7 @@ class HeldStagesRow {
     load(factor, factor_row, T::kOneWord);
     load(scale, row_of(p.modulators.scale, kStagesScale));
     load(shift, row_of(p.modulators.shift, kStagesShift), T::kMinusZeroWord);
-    const bool layer = asks(kStagesLayer), weighted = p.norm.weight != nullptr;
+    const bool layer = asks(kStagesLayer);
     FirstElements elements = {};
     if (!Tile::kOneWarp && layer) elements = load_first(residual_row, factor_row);
     trigger();
@@ -283,52 +392,13 @@ class HeldStagesRow {
       T::unpack(x[v], s[v]);
       add(s[v], residual[v], factor[v]);
     }
-    // RMS sums about nothing, as x - -0 is x.
-    float first[2] = {layer ? first_value(s[0], elements) : -0.0f, 0.0f};
-    if (asks(kStagesRoundSum)) {
-      round_to<T>(first);
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) round_to<T>(s[v]);
-    }
-    LayerStatistics statistics(first[0], KnownRounding<T, false>());
-    float mean_square = 0.0f;
-#pragma unroll 1
-    for (int pass = 0; pass < (layer ? 2 : 1); ++pass) {
-      Moments q[kVectors];
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v)
-        q[v] = moments<T, false>(s[v], statistics.from, has(v) ? kPerVector : 0, false);
-      const Moments row_sums = fold_row_moments(fold_moments(q), scratch[pass], place);
-      mean_square = __fmul_rn(row_sums.squares, p.norm.inv_n);
-      if (layer) statistics.take(row_sums, pass, p.norm, KnownRounding<T, false>());
-      // All threads have read the row's first value.
-      if (pass == 0 && p.norm.residual_out.data != nullptr) {
-        char* const sum = input(p.norm.residual_out, p.norm.residual_out_upper, 0);
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) store(sum, v, s[v]);
-      }
-    }
-    const KnownRounding<T, false> rounding;
-    const float rstd =
-        layer ? statistics.rstd(p.norm, rounding) : rstd_of(mean_square, p.norm, rounding);
-    put(p.norm.rstd, p.norm.rstd_upper, rstd);
-    if (layer) put(p.norm.mean, p.norm.mean_upper, statistics.mean());
+    const Statistics found = reduce(s, layer, layer ? first_value(s[0], elements) : -0.0f);
     char* const y = input(p.norm.y, p.norm.y_upper, 0);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!has(v)) continue;
       float k[kPerVector], b[kPerVector];
-#pragma unroll
-      for (float& value : s[v]) value = normalized(value, statistics.mean(), rstd, layer, rounding);
-      if (asks(kStagesRoundNormalized)) round_to<T>(s[v]);
-      if (weighted) {
-        const uint4 weight =
-            ptx::ld_global_v4(place.template address<kVectorBytes>(p.norm.weight, v));
-        T::unpack(weight, k);
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i)
-          s[v][i] = __fmul_rn(s[v][i], __fadd_rn(k[i], p.norm.weight_offset));
-      }
+      weigh(s[v], v, found, layer);
       T::unpack(scale[v], k);
       T::unpack(shift[v], b);
       if constexpr (kCommon) {
@@ -339,6 +409,120 @@ class HeldStagesRow {
         modulate<T>(s[v], k, b, p.bits);
       }
       store(y, v, s[v]);
+    }
+  }
+
+  // The same with modulators of T or f32, each with a table or without. Those of the result are
+  // loaded a vector ahead, because those of the whole row would take too many registers.
+  __device__ __forceinline__ void modulated_by_mixed(const uint4 (&x)[kVectors],
+                                                     const uint4 (&residual)[kVectors],
+                                                     const char* residual_row) const {
+    const auto made = [&](const StageModulator& m, uint32_t present) {
+      return HeldModulator<T, Tile>(m, row_of(m, present), place);
+    };
+    const bool layer = asks(kStagesLayer);
+    FirstElements elements = {};
+    float s[kVectors][kPerVector], first_factor[kPerVector] = {};
+    {
+      const HeldModulator<T, Tile> factor = made(p.modulators.factor, kStagesFactor);
+      ModulatorWords raw[kVectors];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) factor.load(raw[v], v, has(v));
+      if (!Tile::kOneWarp && layer) {
+        elements = load_first(residual_row, nullptr);
+        first_factor[0] = factor.first(1.0f);
+      }
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        float k[kPerVector];
+        factor.take(k, raw[v], 1.0f);
+        T::unpack(x[v], s[v]);
+        add(s[v], residual[v], k);
+      }
+    }
+    float first = -0.0f;
+    if (layer) first = first_value(s[0], elements, first_factor);
+    const HeldModulator<T, Tile> scale = made(p.modulators.scale, kStagesScale),
+                                 shift = made(p.modulators.shift, kStagesShift);
+    ModulatorWords scales[kAhead], shifts[kAhead];
+    const auto place_of = [](int v) { return kLoadsAhead ? v % kAhead : 0; };
+    const auto load_ahead = [&](int v) {
+      scale.load(scales[place_of(v)], v, has(v));
+      shift.load(shifts[place_of(v)], v, has(v));
+    };
+    if (kLoadsAhead) load_ahead(0);
+    trigger();
+    const Statistics found = reduce(s, layer, first);
+    // 1 + scale, or the scale: x + -0 is x.
+    const float one = asks(kStagesPlainScale) ? -0.0f : 1.0f;
+    const float no_scale = asks(kStagesPlainScale) ? 1.0f : 0.0f;
+    char* const y = input(p.norm.y, p.norm.y_upper, 0);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float k[kPerVector], b[kPerVector];
+      if (kLoadsAhead && v + 1 < kVectors) load_ahead(v + 1);
+      if (!has(v)) continue;
+      if (!kLoadsAhead) scale.load(scales[0], v, true);
+      weigh(s[v], v, found, layer);
+      scale.take(k, scales[place_of(v)], no_scale);
+      if (!kLoadsAhead) shift.load(shifts[0], v, true);
+      shift.take(b, shifts[place_of(v)], -0.0f);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) s[v][i] = __fmaf_rn(s[v][i], __fadd_rn(one, k[i]), b[i]);
+      store(y, v, s[v]);
+    }
+  }
+
+  // norm(x) * weight * (1 + scale) + shift of RMS. All are loaded with the row.
+  __device__ __forceinline__ void scaled(const uint4 (&x)[kVectors]) const {
+    uint4 weight[kVectors], scale[kVectors], shift[kVectors];
+    const char* const scale_row = row_of(p.modulators.scale, kStagesScale);
+    const char* const shift_row = row_of(p.modulators.shift, kStagesShift);
+    load_present(weight, p.norm.weight);
+    load_present(scale, scale_row);
+    load_present(shift, shift_row);
+    trigger();
+    float q[kVectors];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float s[kPerVector];
+      T::unpack(x[v], s);
+      q[v] = vector_sum_of_squares(s);
+    }
+    const float rstd = rstd_from(q, 0, p.norm.eps);
+    put(p.norm.rstd, p.norm.rstd_upper, rstd);
+    char* const y = input(p.norm.y, p.norm.y_upper, 0);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!has(v)) continue;
+      float s[kPerVector], k[kPerVector];
+      T::unpack(x[v], s);
+#pragma unroll
+      for (float& value : s) value = __fmul_rn(value, rstd);
+      if (p.norm.weight != nullptr) {
+        T::unpack(weight[v], k);
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i)
+          s[i] = __fmul_rn(s[i], __fadd_rn(k[i], p.norm.weight_offset));
+      }
+      if (scale_row != nullptr) {
+        T::unpack(scale[v], k);
+#pragma unroll
+        for (float& factor : k) factor = __fadd_rn(1.0f, factor);
+      } else {
+#pragma unroll
+        for (float& factor : k) factor = 1.0f;
+      }
+      if (shift_row != nullptr) {
+        float b[kPerVector];
+        T::unpack(shift[v], b);
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i) s[i] = __fmaf_rn(s[i], k[i], b[i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i) s[i] = __fmul_rn(s[i], k[i]);
+      }
+      store(y, v, s);
     }
   }
 
@@ -353,16 +537,26 @@ class HeldStagesRow {
 
 template <class Slots>
 __device__ __forceinline__ void run_held_stages(const HeldStagesParams& p) {
-  struct Shared {
-    typename HeldStagesRow<Slots, true>::Scratch fold;
+  using Common = HeldStagesRow<Slots, StagesCode::kCommon>;
+  using Alone = HeldStagesRow<Slots, StagesCode::kAlone>;
+  union Shared {
+    typename Common::Scratch fold;
+    typename Alone::Scratch alone;
   };
   auto& shared = ptx::block_shared<Shared>();
   const Place<typename Slots::Tile> place(blockIdx.x);
   if ((p.norm.bits & (kWaitFirst | kWaitAfterWeights)) != 0) ptx::grid_wait();
+  constexpr bool kModulated = Common::kForm == StagesForm::kModulated;
   if (is_common(p)) {
-    HeldStagesRow<Slots, true>(p, place, shared.fold).run();
+    if (kModulated && (p.bits & kStagesAlone) != 0) {
+      if constexpr (kModulated) Alone(p, place, shared.alone).run();
+    } else {
+      Common(p, place, shared.fold).run();
+    }
+  } else if (kModulated && (p.bits & kStagesMixed) != 0) {
+    if constexpr (kModulated) HeldStagesRow<Slots, StagesCode::kMixed>(p, place, shared.fold).run();
   } else {
-    HeldStagesRow<Slots, false>(p, place, shared.fold).run();
+    HeldStagesRow<Slots, StagesCode::kRare>(p, place, shared.fold).run();
   }
 }
 

@@ -141,6 +141,10 @@ HeldStagesParams make_held_stages_params(const NormDesc& desc, const NormPlan& p
   put(s.branch && rounds_normalized(s.branch_rounding), kStagesBranchRoundNormalized);
   put(desc.residual && desc.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
       kStagesRoundSum);
+  put(has_mixed_modulators(desc), kStagesMixed);
+  put(desc.kind == FASTNORM_NORM_RMS && !desc.residual && !desc.residual_out && !s.residual_gate &&
+          !s.scaled,
+      kStagesAlone);
   p.gate_act = function_of(s.gate_act);
   p.groups = static_cast<uint32_t>(s.groups);
   p.by_groups = s.groups == 1 ? Divisor{1, 0, 0} : make_divisor(p.groups);

@@ -43,6 +43,8 @@ enum StagesBits : uint32_t {
   kStagesPlainScale = 1 << 24,       // the factor is the scale, not 1 + it
   kStagesModulateInSteps = 1 << 25,  // each step of the modulation is rounded to T
   kStagesWideIndex = 1 << 26,        // of i64, else i32
+  kStagesMixed = 1 << 27,            // the held form: one of them is f32 or has a table
+  kStagesAlone = 1 << 28,            // the held form: RMS of x itself, no sum leaves
 };
 
 // A tensor with a row, or values, for each row of x.
@@ -100,7 +102,7 @@ struct HeldStagesParams {
   float alpha;
   const float* sum_scale;  // nullptr = 1
   StageTensor branch_rstd;
-  StageModulators modulators;  // of T, [rows, columns] each, without tables and act
+  StageModulators modulators;  // of T or f32, [rows, columns] each, without act
 };
 
 }  // namespace fastnorm::cuda
