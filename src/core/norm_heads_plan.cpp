@@ -165,24 +165,40 @@ bool can_hold_tokens(const NormHeadsDesc& d, const NormHeadsPart& p, const NormH
          (!has_own_tables(d) && turns_vectors(d, p) && token_pairs(d, p) <= kTokenPairs);
 }
 
+HeadsTile tile_of(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
+  return tile_of(v, p.norm.n / vector_elements(d));
+}
+
+// Whether rows fill a kernel's whole tile.
+bool fills(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
+  return p.norm.n == v.threads * v.vectors * vector_elements(d);
+}
+
+// Whether a part has the latents that kLatent is made for.
+bool is_latent(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
+  return v.has_latents() && fills(d, p, v) && p.heads == 1 && p.normalise && !turns(d, p);
+}
+
 // Whether one such kernel supports it.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
   if (v.has_tokens()) return can_hold_tokens(d, p, v);
-  const int64_t elements = vector_elements(d), tile = v.threads * v.vectors * elements;
+  const bool latent = is_latent(d, p, v);
+  const int64_t elements = vector_elements(d), tile = tile_of(d, p, v).room() * elements;
   if (p.across_heads || p.norm.n > tile || (needs_more(p) && v.form != HeadsForm::kMore))
     return false;
   // A block of a cache's columns must be that of neighbouring lanes.
   const int64_t block = p.cache.quant.block;
-  if (block != 0 && (!v.is_any() || block > v.threads * elements)) return false;
+  if (block != 0 && (!(v.is_any() || latent) || block > v.threads * elements)) return false;
   if (v.is_any())
     return !turns(d, p) || (d.rope_dim <= held_rope_columns(v) && turns_vectors(d, p));
   const bool plain = p.norm.kind == FASTNORM_NORM_RMS && !p.norm.bias && !p.rstd && !p.rstd_in &&
                      p.norm.rounding != FASTNORM_ROUND_EVERY_STEP &&
                      (!p.norm.weight || p.norm.weight.dtype == d.dtype);
   if (!plain) return false;
-  if (v.form == HeadsForm::kBeside && p.norm.rounding == FASTNORM_ROUND_ONCE_RW) return false;
+  if (v.form != HeadsForm::kApart && p.norm.rounding == FASTNORM_ROUND_ONCE_RW) return false;
+  if (v.has_latents() && fills(d, p, v) && !latent) return false;
   if (!turns(d, p)) return true;
-  if (has_own_tables(d) || p.interleaved != (v.form == HeadsForm::kBeside)) return false;
+  if (has_own_tables(d) || p.interleaved != (v.form != HeadsForm::kApart)) return false;
   if (p.interleaved) return turns_vectors(d, p);
   return p.norm.n == tile && d.rope_dim == tile;
 }
@@ -194,7 +210,8 @@ uint32_t groups_of(const NormHeadsDesc& d, const DeviceFacts& facts, const NormH
   constexpr int64_t kMostHeads = 8, kThreadsOfSm = 2048, kRounds = 2;
   int64_t rows = 0;
   for (int32_t i = 0; i < d.count; ++i) rows += d.parts[i].norm.rows;
-  const int64_t threads = rows * v.threads, enough = facts.multiprocessors * kThreadsOfSm * kRounds;
+  const int64_t threads = rows * tile_of(d, p, v).lanes,
+                enough = facts.multiprocessors * kThreadsOfSm * kRounds;
   int64_t heads = 1;
   while (heads < kMostHeads && 2 * heads <= p.heads && threads / (2 * heads) >= enough) heads *= 2;
   return static_cast<uint32_t>((p.heads + heads - 1) / heads);
@@ -215,10 +232,11 @@ uint32_t token_groups(const NormHeadsDesc& d, const NormHeadsPart& p, const Norm
 }
 
 // Blocks of a held form for a part.
-uint64_t held_blocks(const NormHeadsDesc& d, const NormHeadsVariant& v, uint32_t groups) {
+uint64_t held_blocks(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v,
+                     uint32_t groups) {
   const auto tokens = static_cast<uint64_t>(d.tokens);
   if (v.has_tokens()) return divide_up(tokens, groups);
-  return divide_up(tokens * groups, static_cast<uint64_t>(v.groups()));
+  return divide_up(tokens * groups, static_cast<uint64_t>(tile_of(d, p, v).groups()));
 }
 
 void plan_cuda(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEntry& entry,
@@ -236,7 +254,7 @@ void plan_cuda(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeads
     }
     const NormHeadsPart& p = d.parts[i];
     plan->groups[i] = v.has_tokens() ? token_groups(d, p, v) : groups_of(d, facts, p, v);
-    blocks += held_blocks(d, v, plan->groups[i]);
+    blocks += held_blocks(d, p, v, plan->groups[i]);
   }
   plan->first_block[d.count] = blocks;
   plan->blocks = std::min(blocks, facts.arch->max_blocks);
@@ -246,20 +264,22 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
   const NormHeadsVariant& v = entry.variant;
   if (v.dtype != d.dtype) return false;
   if (!v.is_held()) return true;
+  bool wanted = !v.has_latents();  // kLatent: for calls with latents
   uint64_t blocks = 0;
   for (int32_t i = 0; i < d.count; ++i) {
     const NormHeadsPart& p = d.parts[i];
     if (!can_hold(d, p) || !can_hold(d, p, v)) return false;
+    wanted = wanted || is_latent(d, p, v);
     const auto rows = static_cast<uint64_t>(p.norm.rows);
     if (rows > kMostItems) return false;
     blocks += v.has_tokens() ? static_cast<uint64_t>(d.tokens)
-                             : rows / static_cast<uint64_t>(v.groups()) + 1;
+                             : rows / static_cast<uint64_t>(tile_of(d, p, v).groups()) + 1;
   }
-  return blocks <= facts.arch->max_blocks;
+  return wanted && blocks <= facts.arch->max_blocks;
 }
 
-// The first form of kApart, kBeside, kAny, kMore, kTokens and kGeneral that can run a call, with
-// its smallest tile.
+// The first form of kLatent, kApart, kBeside, kAny, kMore, kTokens and kGeneral that can run a call,
+// with its smallest tile.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {

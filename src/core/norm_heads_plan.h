@@ -14,6 +14,7 @@ namespace fastnorm {
 enum class HeadsForm : uint8_t {
   kGeneral,  // every call
   // Aligned rows in registers. A few lanes hold each head:
+  kLatent,  // MLA: RMS of latents without rope, with scales of blocks; short rows as kBeside
   kApart,   // RMS and NeoX rope of the whole row: both columns of a pair are in one lane
   kBeside,  // RMS and interleaved rope
   kAny,     // either statistic, either rope, any window: pairs meet in shared memory
@@ -36,6 +37,7 @@ struct NormHeadsVariant {
   constexpr bool is_held() const { return form != HeadsForm::kGeneral; }
   constexpr bool is_any() const { return form == HeadsForm::kAny || form == HeadsForm::kMore; }
   constexpr bool has_tokens() const { return form == HeadsForm::kTokens; }
+  constexpr bool has_latents() const { return form == HeadsForm::kLatent; }
   constexpr int block_threads() const {
     return is_held() && !has_tokens() ? kHeldThreads : threads;
   }
@@ -52,6 +54,21 @@ constexpr NormHeadsVariant heads_variant_of(uint32_t word) {
   return {static_cast<Dtype>(word >> 27), static_cast<HeadsForm>(word >> 24 & 7),
           static_cast<int16_t>(word >> 12 & 0xfff), static_cast<int8_t>(word >> 6 & 63),
           static_cast<int8_t>(word & 63)};
+}
+
+// How lanes hold the vectors of a head.
+struct HeadsTile {
+  int lanes, vectors;
+  constexpr int groups() const { return NormHeadsVariant::kHeldThreads / lanes; }  // in a block
+  constexpr int64_t room() const { return int64_t{lanes} * vectors; }
+};
+
+// That of rows of `vectors` vectors. kLatent holds short rows, such as rotary keys, in fewer lanes
+// than latents.
+constexpr HeadsTile tile_of(const NormHeadsVariant& v, int64_t vectors) {
+  const HeadsTile whole = {v.threads, v.vectors};
+  if (!v.has_latents() || vectors == whole.room()) return whole;
+  return {v.threads / 2, 1};
 }
 
 // kAny: most columns of a head that can turn. A block has shared memory for these.

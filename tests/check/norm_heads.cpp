@@ -93,7 +93,9 @@ class Checks {
     std::vector<int> left(kernels, most);
     for (uint64_t seed = kFirst; seed < kFirst + kSeeds; ++seed) {
       RandomHeadsCall call(seed, target_.order,
-                           seed % 4 == 0 ? CallKind::kAcross : CallKind::kAligned);
+                           seed % 4 == 0   ? CallKind::kAcross
+                           : seed % 8 == 1 ? CallKind::kLatents
+                                           : CallKind::kAligned);
       if (!options_.wants(call.text())) continue;
       bool all = true;
       for (size_t i = 0; i < kernels; ++i) {
@@ -139,6 +141,7 @@ void check_norm_heads(Target& target, const Options& options, Counts* counts) {
   checks.run_chosen(CallKind::kAligned, options.reduced ? 100 : 1500);
   checks.run_chosen(CallKind::kMore, options.reduced ? 100 : 500);
   checks.run_chosen(CallKind::kAcross, options.reduced ? 60 : 500);
+  checks.run_chosen(CallKind::kLatents, options.reduced ? 100 : 500);
   checks.run_chosen(CallKind::kMany, options.reduced ? 2 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;

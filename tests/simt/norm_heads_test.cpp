@@ -100,6 +100,8 @@ TEST(SimtNormHeads, CallsAcrossHeadsEqualTheModel) {
   run_form(HeadsForm::kTokens, CallKind::kAcross, 200);
 }
 
+TEST(SimtNormHeads, LatentsEqualTheModel) { run_form(HeadsForm::kLatent, CallKind::kLatents, 200); }
+
 // Many tokens: groups of lanes take several heads one after the other.
 TEST(SimtNormHeads, ManyTokensEqualTheModel) {
   DeviceFacts small = facts();
@@ -123,7 +125,9 @@ TEST(SimtNormHeads, EveryKernelEqualsTheModel) {
   std::vector<int> calls(table.size());
   for (uint64_t seed = 1000; seed < 20000 && !HasFailure(); ++seed) {
     if (std::all_of(calls.begin(), calls.end(), [](int count) { return count >= kCalls; })) break;
-    Described described(seed, seed % 4 == 0 ? CallKind::kAcross : CallKind::kAligned);
+    Described described(seed, seed % 4 == 0   ? CallKind::kAcross
+                              : seed % 8 == 1 ? CallKind::kLatents
+                                              : CallKind::kAligned);
     for (size_t i = 0; i < table.size(); ++i) {
       NormHeadsPlan plan;
       Error error;

@@ -127,12 +127,14 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
       aligned_(kind != CallKind::kAny),
       many_(kind == CallKind::kMany),
       more_(kind == CallKind::kMore),
-      across_(kind == CallKind::kAcross) {
-  type_ = ref::kTypes[across_ ? 1 + random_.below(2) : random_.below(3)];
+      across_(kind == CallKind::kAcross),
+      latents_(kind == CallKind::kLatents) {
+  type_ = ref::kTypes[across_ || latents_ ? 1 + random_.below(2) : random_.below(3)];
   tokens_ = many_ ? 100 + random_.below(300) : aligned_ ? 1 + random_.below(9) : random_.below(7);
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130}, whole[] = {16, 32, 48, 64, 96, 128, 256};
   rope_dim_ = aligned_ ? random_.of(whole) : random_.of(dims);
-  table_heads_ = random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
+  if (latents_) rope_dim_ = random_.of({16, 32, 64});
+  table_heads_ = !latents_ && random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
   const int64_t count = random_.one_in(16) ? 8 : 1 + random_.below(4);
   make_slots();
   for (int64_t i = 0; i < count; ++i) make_part();
@@ -281,16 +283,20 @@ void RandomHeadsCall::make_part() {
   p.n = aligned_ ? random_.of(whole) : random_.of(columns);
   if (aligned_ && !parts_.empty() && !random_.one_in(4)) p.n = parts_[0].n;
   if (aligned_ && parts_.empty() && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
+  constexpr int64_t kLatent = 512;
+  if (latents_) p.n = parts_.empty() || random_.one_in(3) ? kLatent : random_.of({8, 32, 64, 64});
+  const bool latent = latents_ && p.n == kLatent;
   constexpr int64_t kMostHeads = 48, kMostColumns = 8192;  // across_
   const int64_t most = across_ ? std::min(kMostHeads, kMostColumns / p.n) : aligned_ ? 11 : 4;
-  p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(most);
+  p.heads = latent ? 1 : table_heads_ != 0 ? table_heads_ : 1 + random_.below(most);
   p.options.norm.dtype = type_;
   p.x = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type_), gap(3), shift());
   for (int64_t t = 0; t < tokens_; ++t) {
     for (int64_t h = 0; h < p.heads; ++h) fill(*p.x, p.x->place({t, h}), p.n);
   }
-  if (!random_.one_in(aligned_ ? 4 : 2)) make_norm(p);
-  if (rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) && random_.one_in(2)) make_rope(p);
+  if (latent || !random_.one_in(aligned_ ? 4 : 2)) make_norm(p);
+  if (!latent && rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) && random_.one_in(2))
+    make_rope(p);
   if ((!aligned_ || more_) && random_.one_in(2)) make_codes(p);
   if (random_.one_in(2)) make_cache(p);
   p.in_place = random_.one_in(3);
@@ -388,7 +394,7 @@ void RandomHeadsCall::make_rope(CallPart& p) {
   p.args.flags |= FASTNORM_NORM_HEADS_ROPE;
   ref::RopeOptions& o = p.options.turn;
   o.half = rope_dim_ / 2;
-  o.interleaved = random_.one_in(aligned_ ? 3 : 2);
+  o.interleaved = latents_ ? !random_.one_in(8) : random_.one_in(aligned_ ? 3 : 2);
   o.inverse = random_.one_in(3);
   o.every_step = random_.one_in(aligned_ ? 4 : 2);
   p.options.round_before_rope = random_.one_in(2);

@@ -148,6 +148,7 @@ enum class CallKind {
   kMany,     // such, of several hundred tokens
   kMore,     // aligned, with sums of squares, and with codes of y by a static scale
   kAcross,   // aligned, of 16 bits, with statistics across the heads of up to 8192 columns
+  kLatents,  // aligned, of 16 bits: latents of MLA, and short rows
 };
 
 class RandomHeadsCall {
@@ -199,7 +200,7 @@ class RandomHeadsCall {
   ref::Random random_;
   const uint64_t seed_;
   const ref::Order order_;
-  const bool aligned_, many_, more_, across_;
+  const bool aligned_, many_, more_, across_, latents_;
   ref::Type type_ = ref::Type::kF32;
   int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0, page_size_ = 1, pages_ = 1;
   bool wide_ = false;

@@ -271,6 +271,84 @@ TEST(NormHeadsPlan, TokensForm) {
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].cache->byte_offset = 8; }), kGeneral);
 }
 
+// MLA: the latent and the rotary key of 7 tokens, in place.
+HeadsRequest latent_request() {
+  HeadsRequest r = test::heads_request();
+  r.parts.resize(2);
+  r.slots.reset();
+  r.args.rope_dim = 64;
+  r.cos->shape[1] = r.sin->shape[1] = 32;
+  for (size_t i = 0; i < 2; ++i) {
+    auto& p = r.parts[i];
+    const int64_t n = i == 0 ? 512 : 64;
+    p.args.flags = i == 0
+                       ? uint32_t{FASTNORM_NORM_HEADS_NORM}
+                       : uint32_t{FASTNORM_NORM_HEADS_ROPE} | FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+    p.x->shape = {7, 1, n}, p.x->strides = {576, n, 1};
+    p.x->byte_offset = i * 1024;
+    if (i == 0) p.weight->shape = {n};
+    if (i == 1) p.weight.reset();
+    p.y = p.x;
+    p.cache.reset();
+  }
+  return r;
+}
+
+TEST(NormHeadsPlan, LatentForm) {
+  const auto kernel = [](auto change) {
+    HeadsRequest r = latent_request();
+    change(r);
+    return std::string(plan_of(r, cuda::kSm90).kernel);
+  };
+  constexpr const char *kLatent = "norm_heads bf16 latent 16x4", *kAny = "norm_heads bf16 any 32x2",
+                       *kMore = "norm_heads bf16 more 32x2";
+  EXPECT_EQ(kernel([](HeadsRequest&) {}), kLatent);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts.pop_back(); }), kLatent);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].weight.reset(); }), kLatent);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.rounding = FASTNORM_ROUND_NORMALIZED; }),
+            kLatent);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].args.flags = 0; }), kLatent);
+  // What it does not have.
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.kind = FASTNORM_NORM_LAYER; }), kAny);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].weight->dtype = FASTNORM_DTYPE_F32; }), kAny);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.rounding = FASTNORM_ROUND_ONCE_RW; }),
+            kAny);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].args.flags = FASTNORM_NORM_HEADS_ROPE; }),
+            kAny);
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.flags = 0; }),
+            "norm_heads bf16 beside 32x2");
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              auto& p = r.parts[0];
+              p.sumsq = p.weight;
+              p.sumsq->address += uintptr_t{1} << 45;
+              p.sumsq->shape = {7, 1};
+              p.sumsq->dtype = FASTNORM_DTYPE_F32;
+            }),
+            kMore);
+  // Latents of 504 columns, and short rows of 72.
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(kernel([&](HeadsRequest& r) {
+                auto& p = r.parts[static_cast<size_t>(i)];
+                p.x->shape[2] += i == 0 ? -8 : 8;
+                if (i == 0) p.weight->shape = {504};
+                p.x->strides = {592, 592, 1};
+                r.parts[static_cast<size_t>(1 - i)].x->strides = {592, 592, 1};
+                for (auto& part : r.parts) part.y = part.x;
+              }),
+              "norm_heads bf16 beside 32x2")
+        << i;
+  }
+}
+
+// Half a warp has a latent, a quarter a rotary key.
+TEST(NormHeadsPlan, LatentsOfABlock) {
+  const NormHeadsPlan plan = plan_of(latent_request(), cuda::kSm90);
+  EXPECT_EQ(plan.groups[0], 1u);
+  EXPECT_EQ(plan.groups[1], 1u);
+  EXPECT_EQ(plan.first_block[1], 1u) << "8 latents a block";
+  EXPECT_EQ(plan.blocks, 2u);
+}
+
 // A part of few columns has several tokens in a block, as far as the angles have room.
 TEST(NormHeadsPlan, TokensOfABlock) {
   HeadsRequest r = across_request();
@@ -330,7 +408,8 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
   for (size_t i = 0; i < table.size(); ++i) {
     const NormHeadsVariant& v = table[i].variant;
     if (!v.is_held()) continue;
-    const int64_t heads = 8, tile = v.threads * v.vectors * 16 / dtype_bytes(v.dtype),
+    const int64_t heads = v.has_latents() ? 1 : 8,
+                  tile = v.threads * v.vectors * 16 / dtype_bytes(v.dtype),
                   n = v.has_tokens() ? tile / heads : tile,
                   turned = v.form == HeadsForm::kApart ? n : 16;
     HeadsRequest r = test::heads_request();
@@ -341,7 +420,8 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     auto& p = r.parts[0];
     const fastnorm_dtype_id ids[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16};
     p.x->dtype = p.weight->dtype = ids[static_cast<int>(v.dtype)];
-    p.x->shape[2] = p.weight->shape[0] = n;
+    p.x->shape[1] = heads, p.x->shape[2] = p.weight->shape[0] = n;
+    if (v.has_latents()) p.args.flags &= ~uint32_t{FASTNORM_NORM_HEADS_ROPE};
     p.x->strides = {12 * n, n, 1};
     p.y = p.x;
     if (v.form == HeadsForm::kBeside) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;

@@ -15,7 +15,7 @@ struct HeldSlots {
   using T = Element<kV.dtype>;
   static constexpr bool kApart = kV.form == HeadsForm::kApart,
                         kBeside = kV.form == HeadsForm::kBeside, kAny = kV.is_any(),
-                        kMore = kV.form == HeadsForm::kMore;
+                        kMore = kV.form == HeadsForm::kMore, kHasScales = kAny;
   static constexpr int kLanes = kV.threads, kVectors = kV.vectors, kGroups = kV.groups(),
                        kPerVector = T::kPerVector;
   static constexpr int kPairs = kVectors * kPerVector / 2;  // of a lane
@@ -223,7 +223,7 @@ __device__ __forceinline__ HeldCache cache_of(const HeldPartParams& part, const 
   const auto at = [&](const HeadsPages& pages) {
     return pages.data + int64_t{page} * pages.page_stride + int64_t{row} * pages.row_stride;
   };
-  return {at(part.cache), S::kAny ? at(part.scales) : nullptr};
+  return {at(part.cache), S::kHasScales ? at(part.scales) : nullptr};
 }
 
 // What makes codes: of a static scale its reciprocal, or with kHeadsDivides the scale.
@@ -699,12 +699,15 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
 
 // ---- All.
 
-template <class S>
-__device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
+__device__ __forceinline__ const HeldPartParams& part_of_block(const HeldHeadsParams& p) {
   int number = 0;
   while (number + 1 < p.count && blockIdx.x >= p.part[number + 1].first_block) ++number;
-  const HeldPartParams& part = p.part[number];
-  const HeadsShared& shared = p.shared;
+  return p.part[number];
+}
+
+template <class S>
+__device__ __forceinline__ void run_held_part(const HeldPartParams& part,
+                                              const HeadsShared& shared) {
   auto& scratch = ptx::block_shared<HeldScratch<S>>();
   const HeldPlace<S> place(part, shared);
   const uint32_t bits = part.bits;
@@ -736,7 +739,7 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
                                              int64_t{head} * part.y.head_stride
                                        : nullptr,
         live && cache.row != nullptr ? cache.row + int64_t{head} * part.cache.head_stride : nullptr,
-        S::kAny ? cache.scales + int64_t{head} * part.scales.head_stride : nullptr};
+        S::kHasScales ? cache.scales + int64_t{head} * part.scales.head_stride : nullptr};
     if constexpr (S::kAny) {
       if ((bits & kHeadsOwnTables) != 0)
         share_angles<S>(scratch, part, shared, HeldRows(shared, place.token), place, head);
@@ -750,6 +753,11 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
       }
     }
   }
+}
+
+template <class S>
+__device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
+  run_held_part<S>(part_of_block(p), p.shared);
 }
 
 }  // namespace fastnorm::cuda

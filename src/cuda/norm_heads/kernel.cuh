@@ -3,6 +3,7 @@
 
 #include "cuda/norm_heads/general.cuh"
 #include "cuda/norm_heads/held.cuh"
+#include "cuda/norm_heads/latent.cuh"
 #include "cuda/norm_heads/tokens.cuh"
 
 namespace fastnorm::cuda {
@@ -29,6 +30,8 @@ __global__ void __launch_bounds__(heads_variant_of(kWord).block_threads(),
     return;
   } else if constexpr (heads_variant_of(kWord).has_tokens()) {
     run_held_tokens<TokenSlots<kWord>>(p);
+  } else if constexpr (heads_variant_of(kWord).has_latents()) {
+    run_latents<LatentSlots<kWord>, ShortSlots<kWord>>(p);
   } else {
     run_held_heads<HeldSlots<kWord>>(p);
   }

@@ -25,6 +25,7 @@ inline constexpr Line kLines[] = {
 
 constexpr const char* name_of(HeadsForm form) {
   return form == HeadsForm::kGeneral  ? "general"
+         : form == HeadsForm::kLatent ? "latent"
          : form == HeadsForm::kApart  ? "apart"
          : form == HeadsForm::kBeside ? "beside"
          : form == HeadsForm::kMore   ? "more"

@@ -14,7 +14,7 @@ template <uint32_t kWord>
 struct TokenSlots {
   static constexpr NormHeadsVariant kV = heads_variant_of(kWord);
   using T = Element<kV.dtype>;
-  static constexpr bool kAny = false, kMore = false;  // as held.cuh asks
+  static constexpr bool kHasScales = false, kMore = false;  // as held.cuh asks
   static constexpr int kThreads = kV.threads, kVectors = kV.vectors, kPerVector = T::kPerVector;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kHalf = kPerVector / 2;
@@ -227,10 +227,7 @@ __device__ __forceinline__ void turn_token_vector(float (&z)[S::kPerVector],
 template <class S>
 __device__ __forceinline__ void run_held_tokens(const HeldHeadsParams& p) {
   constexpr int kPer = S::kPerVector;
-  int number_of_part = 0;
-  while (number_of_part + 1 < p.count && blockIdx.x >= p.part[number_of_part + 1].first_block)
-    ++number_of_part;
-  const HeldPartParams& part = p.part[number_of_part];
+  const HeldPartParams& part = part_of_block(p);
   const HeadsShared& shared = p.shared;
   auto& scratch = ptx::block_shared<TokenScratch<S>>();
   const TokenPlace<S> place(part, shared);
