@@ -28,10 +28,12 @@ namespace fastnorm {
 class error : public std::runtime_error {
  public:
   explicit error(fastnorm_status status)
-      : std::runtime_error(std::string(fastnorm_status_name(status)) + ": " +
-                           fastnorm_last_error()),
+      : error(status, fastnorm_last_error(), fastnorm_last_device_error()) {}
+  /** Of a library beside libfastnorm, which has texts of its own. */
+  error(fastnorm_status status, const std::string& text, std::int32_t device_error)
+      : std::runtime_error(std::string(fastnorm_status_name(status)) + ": " + text),
         status_(status),
-        device_error_(fastnorm_last_device_error()) {}
+        device_error_(device_error) {}
 
   fastnorm_status status() const noexcept { return status_; }
   /** The CUDA runtime's error code, or 0. */

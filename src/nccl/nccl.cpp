@@ -713,6 +713,17 @@ fastnorm_status fastnorm_nccl_allreduce_norm_query(fastnorm_nccl* handle,
   });
 }
 
+fastnorm_status fastnorm_nccl_allreduce_norm_prepare(
+    fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args) {
+  return nccl::guarded([&]() -> fastnorm_status {
+    nccl::Allreduce call;
+    NCCL_TRY(nccl::plan(handle, args, nccl::pretended_workspace(), &call));
+    return nccl::of_library(call.by_peers
+                                ? fastnorm_peer_allreduce_norm_prepare(handle->context, &call.args)
+                                : fastnorm_norm_prepare(handle->context, &call.norm));
+  });
+}
+
 fastnorm_status fastnorm_nccl_allreduce_norm(fastnorm_nccl* handle,
                                              const fastnorm_peer_allreduce_norm_args* args,
                                              void* workspace, size_t workspace_bytes,
@@ -737,6 +748,15 @@ fastnorm_status fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
     NCCL_TRY(nccl::of_library(fastnorm_norm_query(handle->context, &call.norm, info)));
     info->workspace_bytes = call.workspace_bytes;
     return FASTNORM_OK;
+  });
+}
+
+fastnorm_status fastnorm_nccl_sequence_norm_prepare(fastnorm_nccl* handle,
+                                                    const fastnorm_nccl_sequence_norm_args* args) {
+  return nccl::guarded([&]() -> fastnorm_status {
+    nccl::Sequence call;
+    NCCL_TRY(nccl::plan(handle, args, nccl::pretended_workspace(), &call));
+    return nccl::of_library(fastnorm_norm_prepare(handle->context, &call.norm));
   });
 }
 

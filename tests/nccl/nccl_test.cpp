@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "fastnorm/fastnorm.h"
+#include "fastnorm/nccl.hpp"
 #include "nccl/fake_nccl.h"
 #include "support/nccl_functions.h"
 
@@ -107,9 +107,9 @@ class Ranks {
     return results;
   }
   // The ranks' calls, of a thread each or together.
-  template <class Args, typename Query, typename One, typename All>
-  std::vector<Result> call(const std::vector<Args>& args, bool together, Query query, One one,
-                           All all) {
+  template <class Args, typename Query, typename Prepare, typename One, typename All>
+  std::vector<Result> call(const std::vector<Args>& args, bool together, Query query,
+                           Prepare prepare, One one, All all) {
     std::vector<Room> rooms;
     std::vector<const Args*> pointers;
     uint64_t bytes = 0;
@@ -117,6 +117,7 @@ class Ranks {
       fastnorm_info info = {};
       info.struct_size = sizeof info;
       EXPECT_EQ(query(handles[r], &args[r], &info), FASTNORM_OK) << fastnorm_nccl_last_error();
+      EXPECT_EQ(prepare(handles[r], &args[r]), FASTNORM_OK) << fastnorm_nccl_last_error();
       bytes = info.workspace_bytes;
       rooms.emplace_back(bytes);
       pointers.push_back(&args[r]);
@@ -267,7 +268,8 @@ TEST_F(Nccl, BothWaysOfAnAllReduce) {
         }
         const auto results =
             ranks.call(args, together, fastnorm_nccl_allreduce_norm_query,
-                       fastnorm_nccl_allreduce_norm, fastnorm_nccl_allreduce_norm_all);
+                       fastnorm_nccl_allreduce_norm_prepare, fastnorm_nccl_allreduce_norm,
+                       fastnorm_nccl_allreduce_norm_all);
         for (const Result& result : results) ASSERT_EQ(result.status, FASTNORM_OK) << result.text;
         EXPECT_EQ(ranks.are_peers(0), !no_peers);
         EXPECT_EQ(ranks.calls(0, FAKE_ALL_REDUCE), way == 0 ? 0 : 1);
@@ -327,6 +329,7 @@ TEST_F(Nccl, SequenceParallel) {
       args[r].gather = gather;
     }
     const auto results = ranks.call(args, together, fastnorm_nccl_sequence_norm_query,
+                                    fastnorm_nccl_sequence_norm_prepare,
                                     fastnorm_nccl_sequence_norm, fastnorm_nccl_sequence_norm_all);
     for (const Result& result : results) ASSERT_EQ(result.status, FASTNORM_OK) << result.text;
     EXPECT_EQ(ranks.calls(1, FAKE_REDUCE_SCATTER), 1);
@@ -509,6 +512,115 @@ TEST_F(Nccl, RefusalsTogether) {
   args[1].x = x.tensor(), args[1].y = y.tensor();
   expect(fastnorm_nccl_allreduce_norm_all(peers.handles.data(), pointers, spaces, 1024, nullptr, 2),
          FASTNORM_ERROR_UNSUPPORTED, "2 ranks are peers on a CPU");
+}
+
+// The C++ layer: handles of one thread and of a thread each, their calls, and errors.
+TEST_F(Nccl, Cpp) {
+  void* comms[2] = {};
+  fake<void(int, int, void**)>("fake_nccl_create")(2, 0, comms);
+  EXPECT_EQ(fastnorm::nccl_version(), 22809);
+  const fastnorm::context context(fastnorm::cpu());
+  fastnorm::nccl_options options;
+  options.dtype = FASTNORM_DTYPE_F32;
+  options.max_columns = 16;
+  const auto ranks_of = [&](void* second) -> std::vector<fastnorm::nccl_rank> {
+    return {{context.get(), fastnorm::cpu(), comms[0], nullptr},
+            {context.get(), fastnorm::cpu(), second, nullptr}};
+  };
+  try {
+    fastnorm::nccl_create_all(ranks_of(nullptr), options);
+    ADD_FAILURE() << "a communicator that is missing";
+  } catch (const fastnorm::error& e) {
+    EXPECT_EQ(e.status(), FASTNORM_ERROR_ARGUMENT);
+    EXPECT_STREQ(e.what(),
+                 "FASTNORM_ERROR_ARGUMENT: rank[1]: comm is NULL; required: an ncclComm_t");
+    EXPECT_EQ(e.device_error(), 0);
+  }
+  const auto filled = [](int seed, std::vector<int64_t> shape) {
+    Array array(std::move(shape));
+    array.fill(seed);
+    return array;
+  };
+  std::vector<Array> x = {filled(1, {4, 8}), filled(2, {4, 8})}, y(2, Array({4, 8}));
+  Array sum = sum_of(x, {4, 8}), wanted({4, 8});
+  fastnorm::norm_args norm;
+  norm.x = sum.tensor(), norm.y = wanted.tensor();
+  fastnorm::norm(context, norm);
+  std::vector<fastnorm::peer_allreduce_norm_args> args(2);
+  std::vector<fastnorm::norm_args> norms(2);
+  std::vector<fastnorm::nccl_sequence_norm_args> sequence(2);
+  for (size_t r = 0; r < 2; ++r) {
+    args[r].x = norms[r].x = x[r].tensor();
+    args[r].y = norms[r].y = y[r].tensor();
+    sequence[r].norm = &norms[r];
+    sequence[r].gather = 1;
+  }
+  const auto take = [&](const char* what) {
+    for (Array& own : y) {
+      EXPECT_EQ(own.bytes, wanted.bytes) << what;
+      own.bytes.assign(own.bytes.size(), 0x55);
+    }
+  };
+  std::vector<Room> rooms = {Room(1024), Room(1024)};
+  const auto on_all = [&](const std::function<void(size_t)>& body) {
+    std::thread other([&] { body(1); });
+    body(0);
+    other.join();
+  };
+
+  // A thread each, and peers.
+  std::vector<fastnorm::nccl> ranks(2);
+  on_all([&](size_t r) {
+    fastnorm::nccl made(context, fastnorm::cpu(), comms[r], options);
+    ranks[r] = std::move(made);
+    EXPECT_FALSE(made);
+    EXPECT_NE(ranks[r].peer(), nullptr);
+    const fastnorm_info info = ranks[r].allreduce_norm_query(args[r]);
+    ASSERT_LE(info.workspace_bytes, 1024);
+    ranks[r].allreduce_norm_prepare(args[r]);
+    ranks[r].allreduce_norm(args[r], rooms[r].at(), info.workspace_bytes);
+  });
+  take("a thread each");
+  on_all([&](size_t r) {
+    const fastnorm_info info = ranks[r].sequence_norm_query(sequence[r]);
+    EXPECT_EQ(info.workspace_bytes, 256);
+    ranks[r].sequence_norm_prepare(sequence[r]);
+    ranks[r].sequence_norm(sequence[r], rooms[r].at(), info.workspace_bytes);
+  });
+  take("sequence parallel");
+
+  // One thread, and NCCL.
+  options.flags = FASTNORM_NCCL_NO_PEERS;
+  ranks = fastnorm::nccl_create_all(ranks_of(comms[1]), options);
+  ASSERT_EQ(ranks.size(), 2);
+  EXPECT_EQ(ranks[0].peer(), nullptr);
+  fastnorm::nccl_allreduce_norm_all({{ranks[0].get(), &args[0], rooms[0].at(), nullptr},
+                                     {ranks[1].get(), &args[1], rooms[1].at(), nullptr}},
+                                    256);
+  take("one thread");
+  fastnorm::nccl_sequence_norm_all({{ranks[0].get(), &sequence[0], rooms[0].at(), nullptr},
+                                    {ranks[1].get(), &sequence[1], rooms[1].at(), nullptr}},
+                                   256);
+  take("sequence parallel of one thread");
+
+  // A failure of NCCL's, and one of libfastnorm's.
+  const auto refused = [&](const char* text) {
+    try {
+      ranks[0].allreduce_norm(args[0], rooms[0].at(), 256);
+      ADD_FAILURE() << "no error: " << text;
+    } catch (const fastnorm::error& e) {
+      EXPECT_TRUE(has(e.what(), text)) << e.what();
+    }
+  };
+  fake<void(void*, int)>("fake_nccl_fail")(comms[0], FAKE_ALL_REDUCE);
+  refused("FASTNORM_ERROR_DEVICE: ncclAllReduce: invalid argument (4)");
+  args[0].eps = -1;
+  refused("FASTNORM_ERROR_ARGUMENT: eps is -1");
+  fastnorm_nccl_functions none = {};
+  none.struct_size = sizeof none;
+  EXPECT_THROW(fastnorm::nccl_set_functions(&none), fastnorm::error);
+  ranks.clear();
+  fake<void(void* const*, int)>("fake_nccl_destroy")(comms, 2);
 }
 
 TEST(NcclFunctions, MustBeThere) {

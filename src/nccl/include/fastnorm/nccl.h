@@ -145,6 +145,14 @@ FASTNORM_API fastnorm_status fastnorm_nccl_peer(fastnorm_nccl* handle, fastnorm_
 FASTNORM_API fastnorm_status fastnorm_nccl_allreduce_norm_query(
     fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args, fastnorm_info* info);
 
+/** Load what a call needs of the library's kernels. On GPUs: before a call is captured in a graph.
+ *  @param handle of fastnorm_nccl_create
+ *  @param args   as for the call
+ *  @return as fastnorm_nccl_allreduce_norm
+ *  @since 0.2 */
+FASTNORM_API fastnorm_status fastnorm_nccl_allreduce_norm_prepare(
+    fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args);
+
 /** Add up the ranks' x, add the residual, normalise. Every rank calls it, with the same rows.
  *  @param handle          of fastnorm_nccl_create
  *  @param args            as fastnorm_peer_allreduce_norm's; peer must be NULL. Fallback: x is
@@ -201,6 +209,14 @@ typedef struct fastnorm_nccl_sequence_norm_args {
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_nccl_sequence_norm_query(
     fastnorm_nccl* handle, const fastnorm_nccl_sequence_norm_args* args, fastnorm_info* info);
+
+/** Load what a call needs, as fastnorm_nccl_allreduce_norm_prepare.
+ *  @param handle of fastnorm_nccl_create
+ *  @param args   as for the call
+ *  @return as fastnorm_nccl_sequence_norm
+ *  @since 0.2 */
+FASTNORM_API fastnorm_status fastnorm_nccl_sequence_norm_prepare(
+    fastnorm_nccl* handle, const fastnorm_nccl_sequence_norm_args* args);
 
 /** Reduce-scatter of x, residual and norm, all-gather of the results. Every rank calls it.
  *  @param handle          of fastnorm_nccl_create
