@@ -28,6 +28,8 @@ type call struct {
 	workspace      uintptr
 	workspaceBytes uintptr
 	stream         uintptr
+
+	gather int32 // of an NCCLSequenceNorm
 }
 
 func (q *call) list() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(q.words))) }
@@ -37,14 +39,23 @@ type faultyTensor struct {
 	part, bit int
 }
 
-// family is what the library has for one kind of description. The functions take a whole call.
+// family is what the library has for one kind of description. The functions take the address of a
+// target and a whole call.
 type family struct {
-	run, prepare func(context uintptr, q *call) int32
-	query        func(context uintptr, q *call, info raw.Fastnorm_info) int32
-	tensors      []string // names, by their bits
+	run, prepare func(target uintptr, q *call) int32
+	query        func(target uintptr, q *call, info raw.Fastnorm_info) int32
+	failure      func(status int32) error // of this thread's last call; nil = lastError
+	tensors      []string                 // names, by their bits
 	// what the library calls a list of descriptions; "" = there is one description
 	list   string
 	shared []string // names of tensors that the list shares
+}
+
+// target is what a call is made on: a [Context] or an [NCCL].
+type target interface {
+	Device() Device
+	enter() (address uintptr, err error) // until leave it is not destroyed
+	leave()                              // after an enter without an error
 }
 
 // shared is in the place of a part's number for tensors that the parts share.
@@ -84,7 +95,7 @@ func (q *call) free() {
 		q.pinned = q.pinned[:0]
 	}
 	q.used, q.fault = 0, nil
-	q.workspace, q.workspaceBytes, q.stream = 0, 0, 0
+	q.workspace, q.workspaceBytes, q.stream, q.gather = 0, 0, 0, 0
 	calls.Put(q)
 }
 
@@ -213,21 +224,24 @@ func (q *call) apply(options []CallOption) {
 
 // run runs the call, on a CPU with a workspace of Go's if the library needs one and was given none.
 // That is found out by a query, when the first try was refused, which wrote nothing.
-func (q *call) run(c *Context, f *family) error {
+func (q *call) run(c target, f *family) error {
 	err := q.do(c, f, f.run)
 	if err == nil || q.workspace != 0 || q.workspaceBytes != 0 || c.Device().Type() != DeviceCPU ||
 		!errors.Is(err, ErrArgument) {
 		return err
 	}
 	info, queryError := q.query(c, f)
-	if queryError != nil || info.WorkspaceBytes == 0 {
+	if queryError != nil {
+		return queryError // of what else is wrong
+	}
+	if info.WorkspaceBytes == 0 {
 		return err
 	}
 	return q.withWorkspace(c, f, info.WorkspaceBytes)
 }
 
 // withWorkspace runs the call with that many bytes.
-func (q *call) withWorkspace(c *Context, f *family, bytes uint64) error {
+func (q *call) withWorkspace(c target, f *family, bytes uint64) error {
 	if bytes > math.MaxInt/2 {
 		return &Error{Status: StatusOutOfMemory,
 			Message: fmt.Sprintf("%d bytes of workspace are needed", bytes)}
@@ -242,7 +256,7 @@ func (q *call) withWorkspace(c *Context, f *family, bytes uint64) error {
 
 const workspaceAlignment = 256
 
-func (q *call) query(c *Context, f *family) (Info, error) {
+func (q *call) query(c target, f *family) (Info, error) {
 	info := raw.NewFastnorm_info()
 	defer raw.DeleteFastnorm_info(info)
 	err := q.do(c, f, func(context uintptr, q *call) int32 { return f.query(context, q, info) })
@@ -268,38 +282,46 @@ func (q *call) query(c *Context, f *family) (Info, error) {
 	}, nil
 }
 
-func (q *call) prepare(c *Context, f *family) error { return q.do(c, f, f.prepare) }
+func (q *call) prepare(c target, f *family) error { return q.do(c, f, f.prepare) }
 
 // do calls one function of the library.
-func (q *call) do(c *Context, f *family, function func(uintptr, *call) int32) error {
-	h := c.acquire()
-	if h == nil {
-		return ErrClosed
+func (q *call) do(c target, f *family, function func(uintptr, *call) int32) error {
+	address, err := c.enter()
+	if err != nil {
+		return err
 	}
-	var err error
 	if q.fault != nil {
-		err = q.refuse(h, f)
+		err = q.refuse(address, f)
 	} else {
 		// The text of a failure is its thread's, and goroutines move between threads.
 		runtime.LockOSThread()
-		if status := function(h.raw, q); status != raw.FASTNORM_OK {
-			err = lastError(status)
+		if status := function(address, q); status != raw.FASTNORM_OK {
+			err = f.error(status)
 		}
 		runtime.UnlockOSThread()
 	}
-	h.release()
+	c.leave()
 	return err
 }
 
 // refuse makes the error of a call with a faulty tensor: the library's, where it finds a fault of
 // its own (a query does not touch memory), else ours.
-func (q *call) refuse(h *handle, f *family) error {
+func (q *call) refuse(address uintptr, f *family) error {
 	info := raw.NewFastnorm_info()
 	defer raw.DeleteFastnorm_info(info)
-	if err := checked(func() int32 { return f.query(h.raw, q, info) }); err != nil {
+	query := func() int32 { return f.query(address, q, info) }
+	if err := checkedBy(f.error, query); err != nil {
 		return err
 	}
 	return q.fault.tensor.refusal(f.name(q.fault.part, q.fault.bit))
+}
+
+// error makes the error of a status, on the thread of the call that returned it.
+func (f *family) error(status int32) error {
+	if f.failure != nil {
+		return f.failure(status)
+	}
+	return lastError(status)
 }
 
 // name is the library's name of a tensor.

@@ -130,6 +130,16 @@ func (c *Context) acquire() *handle {
 	return h
 }
 
+func (c *Context) enter() (uintptr, error) {
+	h := c.acquire()
+	if h == nil {
+		return 0, ErrClosed
+	}
+	return h.raw, nil
+}
+
+func (c *Context) leave() { c.handle().release() }
+
 // handle is the library's context. It does not point to the Context, so that that can be collected.
 type handle struct {
 	raw       uintptr

@@ -68,14 +68,19 @@ type Peer struct {
 	cleanup runtime.Cleanup
 }
 
-// peerHandle is the library's peer. It holds its context.
+// peerHandle is the library's peer. It holds its context, or the handle that has it.
 type peerHandle struct {
 	raw     uintptr
 	context *handle
+	owner   *ncclHandle
 	lifetime
 }
 
 func (h *peerHandle) end() {
+	if h.owner != nil {
+		h.owner.release(h.owner.end)
+		return
+	}
 	raw.Fastnorm_peer_destroy(h.raw)
 	h.context.release()
 }
@@ -131,10 +136,13 @@ func (c *Context) newPeer(o PeerOptions, buffers []uintptr) (*Peer, error) {
 		context.release()
 		return nil, err
 	}
-	h := &peerHandle{raw: made, context: context}
+	return newPeer(c, &peerHandle{raw: made, context: context}), nil
+}
+
+func newPeer(c *Context, h *peerHandle) *Peer {
 	p := &Peer{h: h, context: c}
 	p.cleanup = runtime.AddCleanup(p, func(h *peerHandle) { h.close(h.end) }, h)
-	return p, nil
+	return p
 }
 
 // PeerBufferBytes says how many bytes a rank's buffer needs, for [Context.NewPeerFromPointers].
@@ -325,6 +333,12 @@ var peerShardedNormTensors = []string{
 // call encodes the call of a peer, by its address.
 func (n *PeerAllreduceNorm) call(peer uintptr) *call {
 	q := newCall(1, raw.PeerAllreduceNormMaxWords)
+	n.encode(q, 0, peer)
+	return q
+}
+
+// encode appends the description. A handle of NCCL has its own peer, and takes 0.
+func (n *PeerAllreduceNorm) encode(q *call, part int, peer uintptr) {
 	w := q.begin(raw.PeerAllreduceNormMask)
 	w[raw.PeerAllreduceNormPeer] = uint64(peer)
 	w[raw.PeerAllreduceNormKind] = uint64(n.Kind)
@@ -334,21 +348,20 @@ func (n *PeerAllreduceNorm) call(peer uintptr) *call {
 	w[raw.PeerAllreduceNormResidualRounding] = uint64(n.ResidualRounding)
 	w[raw.PeerAllreduceNormSumRounding] = uint64(n.SumRounding)
 	w[raw.PeerAllreduceNormFlags] = uint64(n.Flags)
-	q.tensor(0, raw.PeerAllreduceNormBitX, &n.X)
-	q.tensor(0, raw.PeerAllreduceNormBitResidual, &n.Residual)
-	q.tensor(0, raw.PeerAllreduceNormBitWeight, &n.Weight)
-	q.tensor(0, raw.PeerAllreduceNormBitBias, &n.Bias)
-	q.tensor(0, raw.PeerAllreduceNormBitY, &n.Y)
-	q.tensor(0, raw.PeerAllreduceNormBitResidualOut, &n.ResidualOut)
-	q.tensor(0, raw.PeerAllreduceNormBitMean, &n.Mean)
-	q.tensor(0, raw.PeerAllreduceNormBitRstd, &n.Rstd)
+	q.tensor(part, raw.PeerAllreduceNormBitX, &n.X)
+	q.tensor(part, raw.PeerAllreduceNormBitResidual, &n.Residual)
+	q.tensor(part, raw.PeerAllreduceNormBitWeight, &n.Weight)
+	q.tensor(part, raw.PeerAllreduceNormBitBias, &n.Bias)
+	q.tensor(part, raw.PeerAllreduceNormBitY, &n.Y)
+	q.tensor(part, raw.PeerAllreduceNormBitResidualOut, &n.ResidualOut)
+	q.tensor(part, raw.PeerAllreduceNormBitMean, &n.Mean)
+	q.tensor(part, raw.PeerAllreduceNormBitRstd, &n.Rstd)
 	if n.Quant != nil {
-		n.Quant.encodePeer(q, w)
+		n.Quant.encodePeer(q, w, part)
 	}
-	return q
 }
 
-func (z *Quant) encodePeer(q *call, w []uint64) {
+func (z *Quant) encodePeer(q *call, w []uint64, part int) {
 	w[raw.PeerAllreduceNormQuantScheme] = uint64(z.Scheme)
 	w[raw.PeerAllreduceNormQuantBlockSize] = uint64(clip(z.BlockSize))
 	w[raw.PeerAllreduceNormQuantSource] = uint64(z.Source)
@@ -357,11 +370,11 @@ func (z *Quant) encodePeer(q *call, w []uint64) {
 	w[raw.PeerAllreduceNormAmaxFloor] = uint64(math.Float32bits(z.AmaxFloor))
 	w[raw.PeerAllreduceNormClamp] = uint64(math.Float32bits(z.Clamp))
 	w[raw.PeerAllreduceNormQuantDivision] = uint64(z.Division)
-	q.tensor(0, raw.PeerAllreduceNormBitGlobalScale, &z.GlobalScale)
-	q.tensor(0, raw.PeerAllreduceNormBitQuantized, &z.Out)
-	q.tensor(0, raw.PeerAllreduceNormBitScale, &z.Scale)
-	q.tensor(0, raw.PeerAllreduceNormBitAmax, &z.Amax)
-	q.tensor(0, raw.PeerAllreduceNormBitClampScale, &z.ClampScale)
+	q.tensor(part, raw.PeerAllreduceNormBitGlobalScale, &z.GlobalScale)
+	q.tensor(part, raw.PeerAllreduceNormBitQuantized, &z.Out)
+	q.tensor(part, raw.PeerAllreduceNormBitScale, &z.Scale)
+	q.tensor(part, raw.PeerAllreduceNormBitAmax, &z.Amax)
+	q.tensor(part, raw.PeerAllreduceNormBitClampScale, &z.ClampScale)
 }
 
 func (n *PeerShardedNorm) call(peer uintptr) *call {

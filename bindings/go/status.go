@@ -76,6 +76,9 @@ var ErrClosed error = &Error{Status: StatusArgument, Message: "context is closed
 // ErrPeerClosed is returned by calls on a peer after [Peer.Close]. It is an ErrArgument, too.
 var ErrPeerClosed error = &Error{Status: StatusArgument, Message: "peer is closed"}
 
+// ErrNCCLClosed is returned by calls on a handle after [NCCL.Close]. It is an ErrArgument, too.
+var ErrNCCLClosed error = &Error{Status: StatusArgument, Message: "NCCL handle is closed"}
+
 // lastError makes the error of a status that a call on this thread has just returned. The goroutine
 // must have been locked to its thread since before that call.
 func lastError(status int32) error {
@@ -95,11 +98,14 @@ const malformed = -1
 
 // checked runs a function of the raw layer and fetches the text of its failure: that is the
 // thread's, and goroutines move between threads.
-func checked(f func() int32) error {
+func checked(f func() int32) error { return checkedBy(lastError, f) }
+
+// checkedBy is checked with another source of the text.
+func checkedBy(failure func(status int32) error, f func() int32) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if status := f(); status != raw.FASTNORM_OK {
-		return lastError(status)
+		return failure(status)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@
 They are format, vet and staticcheck; the Go tests, alone, under the race detector and with cgo's
 strictest checks; the README's program as a user builds it; and the decoder of words.
 
-  test.py --pkgconfig DIR --library-dir DIR --work DIR
+  test.py --pkgconfig DIR --library-dir DIR --work DIR [--nccl-dir DIR --fake-nccl FILE]
 """
 
 import argparse
@@ -38,17 +38,20 @@ def cache_key(pkgconfig):
 class Go:
     def __init__(self, cases, options):
         self.cases, self.work = cases, options.work
+        self.library_dir, self.nccl_dir = folders = (options.library_dir, options.nccl_dir)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PKG_CONFIG", "CGO_"))}
         # PKG_CONFIG_LIBDIR replaces the system's folders: no other fastnorm.pc can be found.
         self.env.update(
             PKG_CONFIG_LIBDIR=str(options.pkgconfig),
-            LD_LIBRARY_PATH=str(options.library_dir),
+            LD_LIBRARY_PATH=":".join(map(str, filter(None, folders))),
             CGO_ENABLED="1",
             GOTOOLCHAIN="local",
             GOWORK="off",
             GODEBUG="cgocheck=1",
             CGO_CPPFLAGS=cache_key(options.pkgconfig),
         )
+        if options.fake_nccl:
+            self.env["FASTNORM_TEST_NCCL"] = str(options.fake_nccl)
 
     def run(self, command, cwd=HERE, timeout=600, **env):
         start = time.monotonic()
@@ -145,7 +148,7 @@ def check_sources(go):
     go.cases.check(
         "the README imports the module", f'"{module()}"' in (HERE / "README.md").read_text()
     )
-    go.check("go vet", ["go", "vet", ".", "./internal/direct", "./internal/gpu"])
+    go.check("go vet", ["go", "vet", ".", "./internal/direct", "./internal/gpu", "./internal/fakenccl"])
     # SWIG turns C's addresses into pointers.
     go.check("go vet of raw", ["go", "vet", "-unsafeptr=false", "./internal/raw"])
 
@@ -164,7 +167,7 @@ def check_static(go):
 def check_gpu(go, binary):
     """The cases of device_test.go, which have run on the CPU, on a GPU."""
     count = ctypes.c_int32()
-    ctypes.CDLL(str(Path(go.env["LD_LIBRARY_PATH"]) / "libfastnorm.so.0")).fastnorm_device_count(
+    ctypes.CDLL(str(go.library_dir / "libfastnorm.so.0")).fastnorm_device_count(
         2, ctypes.byref(count)
     )
     if count.value == 0:
@@ -177,12 +180,12 @@ def check_tests(go):
     plain = go.work / "fastnorm.test"
     if go.check("tests compile", ["go", "test", "-c", "-o", plain, "."]) is None:
         return
-    go.tests("tests", plain, "-test.skip=^TestFaults$")
+    go.tests("tests", plain, "-test.skip=^TestFaults$|^TestNCCLMissing$")
     go.tests(
         "tests, memory reused at once",
         plain,
         "-test.short",
-        "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Reference|Malformed",
+        "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Reference|Malformed|NCCL",
         GOGC="1",
         GODEBUG="clobberfree=1,cgocheck=1",
     )
@@ -210,6 +213,7 @@ def check_tests(go):
         go.tests(
             "a faulty library", plain, "-test.run=^TestFaults$", FAULTS="1", LD_PRELOAD=str(faults)
         )
+    check_nccl_library(go, plain)
     text = go.check("benchmarks", [plain, "-test.run=^$", "-test.bench=.", "-test.benchtime=200x"])
     print("\n".join(line for line in (text or "").splitlines() if line.startswith("Benchmark")))
     # What these do not measure: allocations, and under the race detector the size of the process.
@@ -228,9 +232,30 @@ def check_tests(go):
                 name,
                 binary,
                 "-test.short",
-                f"-test.skip=^TestFaults$|^TestAllocations$|^TestQuantised${unfit}",
+                f"-test.skip=^TestFaults$|^TestNCCLMissing$|Allocations$|^TestQuantised${unfit}",
                 **env,
             )
+
+
+def check_nccl_library(go, binary):
+    """libfastnorm_nccl where it is missing, and libraries of its name that do not fit."""
+    if go.nccl_dir is None:
+        go.cases.skip("a missing libfastnorm_nccl", "--nccl-dir names none to load at the end")
+        return
+    stubs = go.work / "nccl_stubs"
+    stubs.mkdir(exist_ok=True)
+    for name, flags in (("other.so", []), ("part.so", ["-DWITHOUT_LAST_ERROR"])):
+        command = ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags]
+        source = HERE / "testdata" / "nccl_stub.c"
+        go.check(f"nccl_stub.c compiles to {name}", [*command, source, "-o", stubs / name])
+    go.tests(
+        "a missing libfastnorm_nccl",
+        binary,
+        "-test.run=^TestNCCLMissing$",
+        NCCL_STUBS=str(stubs),
+        LD_LIBRARY_PATH=str(go.library_dir),
+        FASTNORM_TEST_NCCL_LIBRARY=str(go.nccl_dir / "libfastnorm_nccl.so.0"),
+    )
 
 
 def check_consumer(go, options):
@@ -291,6 +316,8 @@ def main():
     parser.add_argument(
         "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
     )
+    parser.add_argument("--nccl-dir", type=Path, help="folder of libfastnorm_nccl.so.0")
+    parser.add_argument("--fake-nccl", type=Path, help="the libnccl.so.2 of tests/nccl")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     parser.add_argument(
         "--consumer",
@@ -298,8 +325,9 @@ def main():
         help="only the README's program, such as against an installed library",
     )
     options = parser.parse_args()
-    for name in ("pkgconfig", "library_dir", "work"):
-        setattr(options, name, getattr(options, name).resolve())
+    for name in ("pkgconfig", "library_dir", "nccl_dir", "fake_nccl", "work"):
+        given = getattr(options, name)
+        setattr(options, name, given and given.resolve())
     options.work.mkdir(parents=True, exist_ok=True)
     cases = Cases()
     found, needed = go_version(), needed_version()

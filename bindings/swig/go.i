@@ -7,6 +7,7 @@
 #include <fastnorm/fastnorm.h>
 #include <stdlib.h>
 #include "words.h"
+#include "nccl_calls.h"
 
 /* Exported by log.go. */
 extern void fastnormGoLog(uintptr_t handle, int32_t level, char* text);
@@ -71,6 +72,7 @@ FNB_FILLED(fastnorm_peer_state)
 
 %include "fastnorm.i"
 %include "words.h"
+%include "nccl_calls.h"
 
 /* --- functions whose structs hold pointers to functions, or go by value --- */
 

@@ -54,6 +54,10 @@ NUMBER(void *)
   if ($1 != FASTNORM_OK) fnj_throw(jenv, $1);
   $result = (jint)$1; %}
 
+%typemap(out) fnb_nccl_status %{
+  if ($1 != FASTNORM_OK) fnj_nccl_throw(jenv, $1);
+  $result = (jint)$1; %}
+
 /* --- lists of words: copied, so that the collector is never held up --- */
 
 %typemap(jni) (const uint64_t *words, size_t word_count) "jlongArray"
@@ -88,6 +92,7 @@ NUMBER(void *)
 #include <stdlib.h>
 #include <string.h>
 
+#include "nccl_calls.h"
 #include "words.h"
 
 /* More than any call has: the decoder finds out the rest. */
@@ -137,9 +142,7 @@ static jbyteArray fnj_bytes(JNIEnv *env, const char *text, size_t length) {
   return bytes;
 }
 
-static void fnj_throw(JNIEnv *env, fastnorm_status status) {
-  const jint device_error = fastnorm_last_device_error();
-  const char *text = fastnorm_last_error();
+static void fnj_throw_text(JNIEnv *env, fastnorm_status status, const char *text, jint device_error) {
   jbyteArray bytes;
   jobject exception;
   if (status == FNB_MALFORMED) {
@@ -151,6 +154,14 @@ static void fnj_throw(JNIEnv *env, fastnorm_status status) {
   if (bytes == NULL) return;
   exception = (*env)->NewObject(env, fnj_exception, fnj_exception_new, (jint)status, bytes, device_error);
   if (exception != NULL) (*env)->Throw(env, (jthrowable)exception);
+}
+
+static void fnj_throw(JNIEnv *env, fastnorm_status status) {
+  fnj_throw_text(env, status, fastnorm_last_error(), fastnorm_last_device_error());
+}
+
+static void fnj_nccl_throw(JNIEnv *env, fastnorm_status status) {
+  fnj_throw_text(env, status, fnb_nccl_last_error(), fnb_nccl_last_device_error());
 }
 
 /* --- log --- */
@@ -305,4 +316,5 @@ static int64_t fnj_peer_calls(JNIEnv *jenv, fastnorm_peer *peer) {
 %}
 
 %include "words.h"
+%include "nccl_calls.h"
 %include "fastnorm.i"

@@ -16,6 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "include"
 INTERFACE = Path(__file__).with_name("fastnorm.i")
+# libfastnorm_nccl: a library beside, with its own header.
+NCCL_INCLUDE = ROOT / "src" / "nccl" / "include"
+NCCL_INTERFACE = Path(__file__).with_name("nccl.i")
 LAYOUT = ROOT / "tests" / "abi" / "layout.txt"
 UMBRELLA = "fastnorm.h"  # includes the others, declares nothing
 
@@ -65,7 +68,13 @@ class Array:
     length: int
 
 
-Type = Named | Pointer | Array
+@dataclass(frozen=True)
+class FunctionPointer:
+    returns: "Named | Pointer"
+    parameters: tuple["Named | Pointer", ...]
+
+
+Type = Named | Pointer | Array | FunctionPointer
 
 
 # --- items; `doc` is the comment as plain lines without stars, "" if there is none ---
@@ -255,7 +264,10 @@ class Tree:
 def base_name(type):
     """The name under all pointers and arrays."""
     while not isinstance(type, Named):
-        type = type.to if isinstance(type, Pointer) else type.of
+        if isinstance(type, FunctionPointer):
+            type = type.returns
+        else:
+            type = type.to if isinstance(type, Pointer) else type.of
     return type.name
 
 
@@ -281,13 +293,14 @@ def swig():
 
 def run_swig(*arguments, cwd=None):
     """Runs swig with the public headers on its path; any warning is an error."""
-    command = [swig(), "-Werror", f"-I{INCLUDE}", f"-I{INTERFACE.parent}", *map(str, arguments)]
+    folders = [f"-I{folder}" for folder in (INCLUDE, NCCL_INCLUDE, INTERFACE.parent)]
+    command = [swig(), "-Werror", *folders, *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=cwd)
     if result.returncode != 0 or "arning" in result.stderr:
         raise TreeError(f"swig {' '.join(map(str, arguments))}\n{result.stdout}{result.stderr}")
 
 
-def parse_xml():
+def parse_xml(interface):
     with tempfile.TemporaryDirectory() as folder:
         # Any target writes the tree; Java's, with -doxygen, keeps the comments. 451: a setter that
         # this run throws away might leak.
@@ -303,7 +316,7 @@ def parse_xml():
             f"{folder}/wrap.c",
             "-xmlout",
             f"{folder}/tree.xml",
-            INTERFACE,
+            interface,
         )
         return ElementTree.parse(f"{folder}/tree.xml").getroot()
 
@@ -347,10 +360,36 @@ def parse_type(text):
     return Named(name), const
 
 
+def split_list(text):
+    """The entries between commas that no parentheses hold."""
+    entries, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            entries.append("")
+        else:
+            entries[-1] += character
+    return [entry for entry in entries if entry not in ("", "void")]
+
+
+def parse_function_pointer(declarator, base):
+    """p.f(PARAMETERS).DECLARATOR, of a field."""
+    depth = end = 0
+    inner = declarator[len("p.f(") :]
+    for end, character in enumerate(inner):
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            break
+    parameters = tuple(parse_type(entry)[0] for entry in split_list(inner[:end]))
+    return FunctionPointer(parse_type(inner[end + len(").") :] + base)[0], parameters)
+
+
 def type_of(values):
     """The type of a variable, or what a function returns: the declarator, without its parameters,
     and the base type."""
     declarator = values["decl"]
+    if declarator.startswith("p.f("):
+        return parse_function_pointer(declarator, values["type"])
     if declarator.startswith("f("):
         depth = end = 0
         for end, character in enumerate(declarator):
@@ -441,7 +480,7 @@ def parse_item(node, defined):
 
 
 def size_and_align(tree, type):
-    if isinstance(type, Pointer):
+    if isinstance(type, Pointer | FunctionPointer):
         return POINTER_BYTES, POINTER_BYTES
     if isinstance(type, Array):
         size, align = size_and_align(tree, type.of)
@@ -506,13 +545,13 @@ def check_names(tree):
                 raise TreeError(f"{item.name}: no rule for the type {base_name(type)}")
 
 
-def check_complete(tree):
+def check_complete(tree, include, interface):
     """Nothing in the headers was overlooked: counted once more, naively."""
-    headers = sorted(p for p in (INCLUDE / "fastnorm").glob("*.h"))
-    listed = set(re.findall(r"%include <fastnorm/(\w+\.h)>", INTERFACE.read_text()))
+    headers = sorted(p for p in (include / "fastnorm").glob("*.h"))
+    listed = set(re.findall(r"%include <fastnorm/(\w+\.h)>", interface.read_text()))
     if listed != {p.name for p in headers} - {UMBRELLA}:
         raise TreeError(
-            f"{INTERFACE.name} includes {sorted(listed)}, the public headers are {[p.name for p in headers]}"
+            f"{interface.name} includes {sorted(listed)}, the public headers are {[p.name for p in headers]}"
         )
     source = re.sub(r"/\*.*?\*/", "", "\n".join(p.read_text() for p in headers), flags=re.S)
     for what, found, pattern in (
@@ -538,23 +577,40 @@ def check_layout(tree):
         raise TreeError(f"differs from {LAYOUT.relative_to(ROOT)}: {sorted(lines ^ promised)[:6]}")
 
 
-def load():
-    """The tree of the public headers."""
-    tree = Tree()
-    for header in parse_xml().iter("include"):
-        if Path(attributes(header).get("name", "")).parent != INCLUDE / "fastnorm":
+def read(interface, include):
+    """What the headers of a folder declare, in their order."""
+    found = []
+    for header in parse_xml(interface).iter("include"):
+        if Path(attributes(header).get("name", "")).parent != include / "fastnorm":
             continue
         nodes = [n for n in header if n.tag in ("constant", "enum", "class", "cdecl")]
         defined = {attributes(n)["name"] for n in nodes if n.tag in ("enum", "class")}
-        tree.items += [item for item in (parse_item(n, defined) for n in nodes) if item is not None]
+        found += [item for item in (parse_item(n, defined) for n in nodes) if item is not None]
+    return found
+
+
+def load():
+    """The tree of the public headers."""
+    tree = Tree(read(INTERFACE, INCLUDE))
     check_names(tree)
     for struct in tree.structs:
         lay_out(tree, struct)
     for family in tree.families:
         check_args(tree, family.args)
-    check_complete(tree)
+    check_complete(tree, INCLUDE, INTERFACE)
     check_layout(tree)
     return tree
+
+
+def load_nccl(tree):
+    """The tree of the header of libfastnorm_nccl, which builds on that of the public ones."""
+    own = Tree(read(NCCL_INTERFACE, NCCL_INCLUDE))
+    whole = Tree([*tree.items, *own.items])
+    check_names(whole)
+    for struct in own.structs:
+        lay_out(whole, struct)
+    check_complete(own, NCCL_INCLUDE, NCCL_INTERFACE)
+    return own
 
 
 def main():

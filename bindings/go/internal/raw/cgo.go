@@ -3,6 +3,7 @@
 package raw
 
 // #cgo pkg-config: fastnorm
+// #cgo LDFLAGS: -ldl
 // #include <stdlib.h>
 import "C"
 

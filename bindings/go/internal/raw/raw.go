@@ -53,102 +53,124 @@ typedef _gostring_ swig_type_21;
 typedef _gostring_ swig_type_22;
 typedef long long swig_type_23;
 typedef _gostring_ swig_type_24;
-typedef long long swig_type_25;
+typedef _gostring_ swig_type_25;
 typedef long long swig_type_26;
 typedef long long swig_type_27;
 typedef long long swig_type_28;
 typedef long long swig_type_29;
-typedef long long swig_type_30;
-extern void _wrap_Swig_free_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern uintptr_t _wrap_Swig_malloc_raw_38ef6f1a75eb5580(swig_intgo arg1);
-extern int _wrap_fastnorm_version_raw_38ef6f1a75eb5580(void);
-extern swig_type_1 _wrap_fastnorm_version_string_raw_38ef6f1a75eb5580(void);
-extern swig_type_2 _wrap_fastnorm_build_info_raw_38ef6f1a75eb5580(void);
-extern int _wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580(void);
-extern swig_type_3 _wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(swig_intgo arg1);
-extern swig_type_4 _wrap_fastnorm_last_error_raw_38ef6f1a75eb5580(void);
-extern int _wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580(void);
-extern swig_intgo _wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(int arg1, swig_voidp arg2);
-extern swig_type_5 _wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_6 _wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_7 _wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_8 _wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580(void);
-extern void _wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern void _wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_9 _wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_10 _wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_11 _wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_12 _wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_13 _wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_14 _wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_15 _wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_16 _wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_17 _wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_info_raw_38ef6f1a75eb5580(void);
-extern void _wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_18 _wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_19 _wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_20 _wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580(void);
-extern void _wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580(void);
-extern swig_intgo _wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(int arg1, uintptr_t arg2);
-extern swig_type_21 _wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(swig_intgo arg1);
-extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, swig_type_22 arg3, swig_intgo arg4);
-extern swig_intgo _wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_type_23 _wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern int _wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580(void);
-extern void _wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_intgo _wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2);
-extern swig_intgo _wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern void _wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(uintptr_t arg1);
-extern swig_intgo _wrap_fnb_norm_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_norm_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_many_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_context_create_raw_38ef6f1a75eb5580(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_24 arg6, uintptr_t arg7, swig_voidp arg8);
-extern swig_intgo _wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_peer_create_raw_38ef6f1a75eb5580(uintptr_t arg1, int arg2, int arg3, int arg4, int arg5, swig_type_25 arg6, swig_type_26 arg7, swig_type_27 arg8, int arg9, uintptr_t arg10, int arg11, swig_voidp arg12);
-extern swig_intgo _wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(uintptr_t arg1, int arg2, int arg3, int arg4, int arg5, swig_type_28 arg6, swig_type_29 arg7, swig_type_30 arg8, int arg9, swig_voidp arg10);
-extern swig_intgo _wrap_fnb_device_describe_raw_38ef6f1a75eb5580(int arg1, int arg2, uintptr_t arg3);
+typedef _gostring_ swig_type_30;
+typedef long long swig_type_31;
+typedef long long swig_type_32;
+typedef long long swig_type_33;
+typedef long long swig_type_34;
+typedef long long swig_type_35;
+typedef long long swig_type_36;
+extern void _wrap_Swig_free_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern uintptr_t _wrap_Swig_malloc_raw_4798fadb6cc0a493(swig_intgo arg1);
+extern int _wrap_fastnorm_version_raw_4798fadb6cc0a493(void);
+extern swig_type_1 _wrap_fastnorm_version_string_raw_4798fadb6cc0a493(void);
+extern swig_type_2 _wrap_fastnorm_build_info_raw_4798fadb6cc0a493(void);
+extern int _wrap_fastnorm_numeric_version_raw_4798fadb6cc0a493(void);
+extern swig_type_3 _wrap_fastnorm_status_name_raw_4798fadb6cc0a493(swig_intgo arg1);
+extern swig_type_4 _wrap_fastnorm_last_error_raw_4798fadb6cc0a493(void);
+extern int _wrap_fastnorm_last_device_error_raw_4798fadb6cc0a493(void);
+extern swig_intgo _wrap_fastnorm_device_count_raw_4798fadb6cc0a493(int arg1, swig_voidp arg2);
+extern swig_type_5 _wrap_fastnorm_device_info_name_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_capability_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_multiprocessors_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_6 _wrap_fastnorm_device_info_l2_bytes_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_7 _wrap_fastnorm_device_info_memory_bytes_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_driver_version_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_runtime_version_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_8 _wrap_fastnorm_device_info_kernel_arch_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_device_info_raw_4798fadb6cc0a493(void);
+extern void _wrap_delete_fastnorm_device_info_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern void _wrap_fastnorm_context_destroy_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_9 _wrap_fastnorm_info_workspace_bytes_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_10 _wrap_fastnorm_info_bytes_read_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_11 _wrap_fastnorm_info_bytes_written_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_12 _wrap_fastnorm_info_kernel_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_info_launches_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_info_threads_per_row_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_info_vectors_per_thread_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_info_rows_per_block_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_info_blocks_per_row_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_info_vector_bytes_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_13 _wrap_fastnorm_info_blocks_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_14 _wrap_fastnorm_info_profile_bytes_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_15 _wrap_fastnorm_info_kind_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_16 _wrap_fastnorm_info_choice_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_17 _wrap_fastnorm_info_variant_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_info_raw_4798fadb6cc0a493(void);
+extern void _wrap_delete_fastnorm_info_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_18 _wrap_fastnorm_kernel_info_family_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_19 _wrap_fastnorm_kernel_info_arch_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_20 _wrap_fastnorm_kernel_info_name_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_kernel_info_raw_4798fadb6cc0a493(void);
+extern void _wrap_delete_fastnorm_kernel_info_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_kernel_count_raw_4798fadb6cc0a493(void);
+extern swig_intgo _wrap_fastnorm_kernel_describe_raw_4798fadb6cc0a493(int arg1, uintptr_t arg2);
+extern swig_type_21 _wrap_fastnorm_profile_id_name_raw_4798fadb6cc0a493(swig_intgo arg1);
+extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, swig_type_22 arg3, swig_intgo arg4);
+extern swig_intgo _wrap_fastnorm_peer_state_error_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_peer_state_rank_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_type_23 _wrap_fastnorm_peer_state_calls_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern int _wrap_fastnorm_peer_state_connected_get_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_peer_state_raw_4798fadb6cc0a493(void);
+extern void _wrap_delete_fastnorm_peer_state_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_intgo _wrap_fastnorm_peer_export_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fastnorm_peer_import_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fastnorm_peer_status_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2);
+extern swig_intgo _wrap_fastnorm_peer_reset_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern void _wrap_fastnorm_peer_destroy_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_intgo _wrap_fnb_norm_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_norm_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_norm_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_norm_many_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_many_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_many_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_norm_backward_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_norm_backward_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_norm_backward_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_norm_backward_many_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_backward_many_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_backward_many_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_mla_decode_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_mla_decode_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_mla_decode_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_norm_heads_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_heads_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_heads_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_norm_heads_backward_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_heads_backward_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_heads_backward_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_nccl_load_raw_4798fadb6cc0a493(swig_type_24 arg1);
+extern swig_type_25 _wrap_fnb_nccl_last_error_raw_4798fadb6cc0a493(void);
+extern int _wrap_fnb_nccl_last_device_error_raw_4798fadb6cc0a493(void);
+extern swig_intgo _wrap_fnb_nccl_set_functions_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2);
+extern swig_intgo _wrap_fnb_nccl_version_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_intgo _wrap_fnb_nccl_create_all_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, int arg5, swig_type_26 arg6, swig_type_27 arg7, swig_type_28 arg8, int arg9, int arg10, swig_type_29 arg11, uintptr_t arg12, int arg13, uintptr_t arg14);
+extern swig_intgo _wrap_fnb_nccl_destroy_raw_4798fadb6cc0a493(uintptr_t arg1);
+extern swig_intgo _wrap_fnb_nccl_peer_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2);
+extern swig_intgo _wrap_fnb_nccl_allreduce_norm_query_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_nccl_allreduce_norm_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_nccl_allreduce_norm_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_nccl_allreduce_norm_all_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6, int arg7);
+extern swig_intgo _wrap_fnb_nccl_sequence_norm_query_raw_4798fadb6cc0a493(uintptr_t arg1, int arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_nccl_sequence_norm_prepare_raw_4798fadb6cc0a493(uintptr_t arg1, int arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_nccl_sequence_norm_raw_4798fadb6cc0a493(uintptr_t arg1, int arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_nccl_sequence_norm_all_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7, int arg8);
+extern swig_intgo _wrap_fnb_context_create_raw_4798fadb6cc0a493(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_30 arg6, uintptr_t arg7, swig_voidp arg8);
+extern swig_intgo _wrap_fnb_profile_decode_raw_4798fadb6cc0a493(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_peer_create_raw_4798fadb6cc0a493(uintptr_t arg1, int arg2, int arg3, int arg4, int arg5, swig_type_31 arg6, swig_type_32 arg7, swig_type_33 arg8, int arg9, uintptr_t arg10, int arg11, swig_voidp arg12);
+extern swig_intgo _wrap_fnb_peer_buffer_bytes_raw_4798fadb6cc0a493(uintptr_t arg1, int arg2, int arg3, int arg4, int arg5, swig_type_34 arg6, swig_type_35 arg7, swig_type_36 arg8, int arg9, swig_voidp arg10);
+extern swig_intgo _wrap_fnb_device_describe_raw_4798fadb6cc0a493(int arg1, int arg2, uintptr_t arg3);
 #undef intgo
 */
 import "C"
@@ -188,24 +210,24 @@ func swigCopyString(s string) string {
 
 func Swig_free(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_Swig_free_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	C._wrap_Swig_free_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 }
 
 func Swig_malloc(arg1 int) (_swig_ret uintptr) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_Swig_malloc_raw_38ef6f1a75eb5580(C.swig_intgo(_swig_i_0)))
+	swig_r = (uintptr)(C._wrap_Swig_malloc_raw_4798fadb6cc0a493(C.swig_intgo(_swig_i_0)))
 	return swig_r
 }
 
 func Fastnorm_version() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_version_raw_38ef6f1a75eb5580())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_version_raw_4798fadb6cc0a493())
 	return swig_r
 }
 
 func Fastnorm_version_string() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_version_string_raw_38ef6f1a75eb5580()
+	swig_r_p := C._wrap_fastnorm_version_string_raw_4798fadb6cc0a493()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -213,21 +235,21 @@ func Fastnorm_version_string() (_swig_ret string) {
 
 func Fastnorm_build_info() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_build_info_raw_38ef6f1a75eb5580()
+	swig_r_p := C._wrap_fastnorm_build_info_raw_4798fadb6cc0a493()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_numeric_version() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_numeric_version_raw_4798fadb6cc0a493())
 	return swig_r
 }
 
 func Fastnorm_status_name(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_status_name_raw_4798fadb6cc0a493(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -235,14 +257,14 @@ func Fastnorm_status_name(arg1 int32) (_swig_ret string) {
 
 func Fastnorm_last_error() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_last_error_raw_38ef6f1a75eb5580()
+	swig_r_p := C._wrap_fastnorm_last_error_raw_4798fadb6cc0a493()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_last_device_error() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_last_device_error_raw_4798fadb6cc0a493())
 	return swig_r
 }
 
@@ -250,7 +272,7 @@ func Fastnorm_device_count(arg1 int32, arg2 *int32) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (int32)(C._wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (int32)(C._wrap_fastnorm_device_count_raw_4798fadb6cc0a493(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	return swig_r
 }
 
@@ -266,7 +288,7 @@ func (p SwigcptrFastnorm_device_info) SwigIsFastnorm_device_info() {
 func (arg1 SwigcptrFastnorm_device_info) GetName() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_device_info_name_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -275,62 +297,62 @@ func (arg1 SwigcptrFastnorm_device_info) GetName() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_device_info) GetCapability() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_capability_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetMultiprocessors() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_multiprocessors_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetL2_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_device_info_l2_bytes_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetMemory_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_device_info_memory_bytes_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetDriver_version() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_driver_version_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetRuntime_version() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_runtime_version_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetKernel_arch() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_device_info_kernel_arch_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_device_info() (_swig_ret Fastnorm_device_info) {
-	var swig_r Fastnorm_device_info = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580()))
+	var swig_r Fastnorm_device_info = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_4798fadb6cc0a493()))
 	return swig_r
 }
 
 func DeleteFastnorm_device_info(arg1 Fastnorm_device_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_device_info_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_device_info interface {
@@ -348,7 +370,7 @@ type Fastnorm_device_info interface {
 
 func Fastnorm_context_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	C._wrap_fastnorm_context_destroy_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 }
 
 type SwigcptrFastnorm_info uintptr
@@ -363,28 +385,28 @@ func (p SwigcptrFastnorm_info) SwigIsFastnorm_info() {
 func (arg1 SwigcptrFastnorm_info) GetWorkspace_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_workspace_bytes_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBytes_read() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_read_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBytes_written() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_written_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetKernel() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_kernel_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -393,63 +415,63 @@ func (arg1 SwigcptrFastnorm_info) GetKernel() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_info) GetLaunches() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_launches_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetThreads_per_row() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_threads_per_row_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetVectors_per_thread() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_vectors_per_thread_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetRows_per_block() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_rows_per_block_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBlocks_per_row() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_blocks_per_row_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetVector_bytes() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_vector_bytes_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBlocks() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_blocks_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetProfile_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_profile_bytes_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetKind() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_kind_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -458,7 +480,7 @@ func (arg1 SwigcptrFastnorm_info) GetKind() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_info) GetChoice() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_choice_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -467,20 +489,20 @@ func (arg1 SwigcptrFastnorm_info) GetChoice() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_info) GetVariant() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_variant_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_info() (_swig_ret Fastnorm_info) {
-	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_38ef6f1a75eb5580()))
+	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_4798fadb6cc0a493()))
 	return swig_r
 }
 
 func DeleteFastnorm_info(arg1 Fastnorm_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_info_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_info interface {
@@ -515,7 +537,7 @@ func (p SwigcptrFastnorm_kernel_info) SwigIsFastnorm_kernel_info() {
 func (arg1 SwigcptrFastnorm_kernel_info) GetFamily() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_family_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -524,7 +546,7 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetFamily() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_kernel_info) GetArch() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_arch_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -533,20 +555,20 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetArch() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_kernel_info) GetName() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_name_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_kernel_info() (_swig_ret Fastnorm_kernel_info) {
-	var swig_r Fastnorm_kernel_info = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580()))
+	var swig_r Fastnorm_kernel_info = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_4798fadb6cc0a493()))
 	return swig_r
 }
 
 func DeleteFastnorm_kernel_info(arg1 Fastnorm_kernel_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_kernel_info_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_kernel_info interface {
@@ -558,7 +580,7 @@ type Fastnorm_kernel_info interface {
 }
 
 func Fastnorm_kernel_count() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_kernel_count_raw_4798fadb6cc0a493())
 	return swig_r
 }
 
@@ -566,14 +588,14 @@ func Fastnorm_kernel_describe(arg1 int32, arg2 Fastnorm_kernel_info) (_swig_ret 
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := getSwigcptr(arg2)
-	swig_r = (int32)(C._wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	swig_r = (int32)(C._wrap_fastnorm_kernel_describe_raw_4798fadb6cc0a493(C.int(_swig_i_0), C.uintptr_t(_swig_i_1)))
 	return swig_r
 }
 
 func Fastnorm_profile_id_name(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_profile_id_name_raw_4798fadb6cc0a493(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -585,7 +607,7 @@ func Fastnorm_profile_write_trace(arg1 uintptr, arg2 uintptr, arg3 string, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), *(*C.swig_type_22)(unsafe.Pointer(&_swig_i_2)), C.swig_intgo(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fastnorm_profile_write_trace_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), *(*C.swig_type_22)(unsafe.Pointer(&_swig_i_2)), C.swig_intgo(_swig_i_3)))
 	if Swig_escape_always_false {
 		Swig_escape_val = arg3
 	}
@@ -604,39 +626,39 @@ func (p SwigcptrFastnorm_peer_state) SwigIsFastnorm_peer_state() {
 func (arg1 SwigcptrFastnorm_peer_state) GetError() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_state_error_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_peer_state) GetRank() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_state_rank_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_peer_state) GetCalls() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_peer_state_calls_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_peer_state) GetConnected() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_state_connected_get_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func NewFastnorm_peer_state() (_swig_ret Fastnorm_peer_state) {
-	var swig_r Fastnorm_peer_state = (Fastnorm_peer_state)(SwigcptrFastnorm_peer_state(C._wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580()))
+	var swig_r Fastnorm_peer_state = (Fastnorm_peer_state)(SwigcptrFastnorm_peer_state(C._wrap_new_fastnorm_peer_state_raw_4798fadb6cc0a493()))
 	return swig_r
 }
 
 func DeleteFastnorm_peer_state(arg1 Fastnorm_peer_state) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_peer_state_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_peer_state interface {
@@ -653,7 +675,7 @@ func Fastnorm_peer_export(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret i
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_export_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -662,7 +684,7 @@ func Fastnorm_peer_import(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret i
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_import_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -670,20 +692,20 @@ func Fastnorm_peer_status(arg1 uintptr, arg2 Fastnorm_peer_state) (_swig_ret int
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := getSwigcptr(arg2)
-	swig_r = (int32)(C._wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_status_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
 	return swig_r
 }
 
 func Fastnorm_peer_reset(arg1 uintptr) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_peer_reset_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func Fastnorm_peer_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0))
+	C._wrap_fastnorm_peer_destroy_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0))
 }
 
 func Fnb_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info) (_swig_ret int32) {
@@ -692,7 +714,7 @@ func Fnb_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_norm_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -701,7 +723,7 @@ func Fnb_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_norm_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -713,7 +735,7 @@ func Fnb_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintp
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_norm_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_norm_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -724,7 +746,7 @@ func Fnb_norm_many_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, a
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -734,7 +756,7 @@ func Fnb_norm_many_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32)
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -747,7 +769,7 @@ func Fnb_norm_many(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 ui
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_many_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -757,7 +779,7 @@ func Fnb_norm_backward_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fast
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -766,7 +788,7 @@ func Fnb_norm_backward_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -778,7 +800,7 @@ func Fnb_norm_backward(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, a
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -789,7 +811,7 @@ func Fnb_norm_backward_many_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_many_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -799,7 +821,7 @@ func Fnb_norm_backward_many_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, ar
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_many_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -812,7 +834,7 @@ func Fnb_norm_backward_many(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_backward_many_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -822,7 +844,7 @@ func Fnb_mla_decode_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnor
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_mla_decode_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -831,7 +853,7 @@ func Fnb_mla_decode_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_mla_decode_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -843,7 +865,7 @@ func Fnb_mla_decode(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_mla_decode_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -854,7 +876,7 @@ func Fnb_norm_heads_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -864,7 +886,7 @@ func Fnb_norm_heads_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -877,7 +899,7 @@ func Fnb_norm_heads(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 u
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -888,7 +910,7 @@ func Fnb_norm_heads_backward_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -898,7 +920,7 @@ func Fnb_norm_heads_backward_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, a
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -911,7 +933,7 @@ func Fnb_norm_heads_backward(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int3
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 
@@ -921,7 +943,7 @@ func Fnb_peer_allreduce_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -930,7 +952,7 @@ func Fnb_peer_allreduce_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -942,7 +964,7 @@ func Fnb_peer_allreduce_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uint
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -952,7 +974,7 @@ func Fnb_peer_sharded_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -961,7 +983,7 @@ func Fnb_peer_sharded_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_s
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -973,7 +995,172 @@ func Fnb_peer_sharded_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintpt
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	return swig_r
+}
+
+func Fnb_nccl_load(arg1 string) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	swig_r = (int32)(C._wrap_fnb_nccl_load_raw_4798fadb6cc0a493(*(*C.swig_type_24)(unsafe.Pointer(&_swig_i_0))))
+	if Swig_escape_always_false {
+		Swig_escape_val = arg1
+	}
+	return swig_r
+}
+
+func Fnb_nccl_last_error() (_swig_ret string) {
+	var swig_r string
+	swig_r_p := C._wrap_fnb_nccl_last_error_raw_4798fadb6cc0a493()
+	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
+	var swig_r_1 string = swigCopyString(swig_r)
+	return swig_r_1
+}
+
+func Fnb_nccl_last_device_error() (_swig_ret int32) {
+	var swig_r int32 = (int32)(C._wrap_fnb_nccl_last_device_error_raw_4798fadb6cc0a493())
+	return swig_r
+}
+
+func Fnb_nccl_set_functions(arg1 uintptr, arg2 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (int32)(C._wrap_fnb_nccl_set_functions_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	return swig_r
+}
+
+func Fnb_nccl_version(arg1 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	swig_r = (int32)(C._wrap_fnb_nccl_version_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func Fnb_nccl_create_all(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uint32, arg5 int32, arg6 int64, arg7 int64, arg8 int64, arg9 int32, arg10 uint32, arg11 int64, arg12 uintptr, arg13 int32, arg14 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	_swig_i_7 := arg8
+	_swig_i_8 := arg9
+	_swig_i_9 := arg10
+	_swig_i_10 := arg11
+	_swig_i_11 := arg12
+	_swig_i_12 := arg13
+	_swig_i_13 := arg14
+	swig_r = (int32)(C._wrap_fnb_nccl_create_all_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.swig_type_26(_swig_i_5), C.swig_type_27(_swig_i_6), C.swig_type_28(_swig_i_7), C.int(_swig_i_8), C.int(_swig_i_9), C.swig_type_29(_swig_i_10), C.uintptr_t(_swig_i_11), C.int(_swig_i_12), C.uintptr_t(_swig_i_13)))
+	return swig_r
+}
+
+func Fnb_nccl_destroy(arg1 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	swig_r = (int32)(C._wrap_fnb_nccl_destroy_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func Fnb_nccl_peer(arg1 uintptr, arg2 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	swig_r = (int32)(C._wrap_fnb_nccl_peer_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	return swig_r
+}
+
+func Fnb_nccl_allreduce_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := getSwigcptr(arg4)
+	swig_r = (int32)(C._wrap_fnb_nccl_allreduce_norm_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	return swig_r
+}
+
+func Fnb_nccl_allreduce_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (int32)(C._wrap_fnb_nccl_allreduce_norm_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	return swig_r
+}
+
+func Fnb_nccl_allreduce_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintptr, arg6 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (int32)(C._wrap_fnb_nccl_allreduce_norm_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	return swig_r
+}
+
+func Fnb_nccl_allreduce_norm_all(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintptr, arg6 uintptr, arg7 int32) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	swig_r = (int32)(C._wrap_fnb_nccl_allreduce_norm_all_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.int(_swig_i_6)))
+	return swig_r
+}
+
+func Fnb_nccl_sequence_norm_query(arg1 uintptr, arg2 int32, arg3 uintptr, arg4 uintptr, arg5 Fastnorm_info) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := getSwigcptr(arg5)
+	swig_r = (int32)(C._wrap_fnb_nccl_sequence_norm_query_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	return swig_r
+}
+
+func Fnb_nccl_sequence_norm_prepare(arg1 uintptr, arg2 int32, arg3 uintptr, arg4 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (int32)(C._wrap_fnb_nccl_sequence_norm_prepare_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	return swig_r
+}
+
+func Fnb_nccl_sequence_norm(arg1 uintptr, arg2 int32, arg3 uintptr, arg4 uintptr, arg5 uintptr, arg6 uintptr, arg7 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	swig_r = (int32)(C._wrap_fnb_nccl_sequence_norm_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	return swig_r
+}
+
+func Fnb_nccl_sequence_norm_all(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintptr, arg6 uintptr, arg7 uintptr, arg8 int32) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	_swig_i_7 := arg8
+	swig_r = (int32)(C._wrap_fnb_nccl_sequence_norm_all_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6), C.int(_swig_i_7)))
 	return swig_r
 }
 
@@ -987,7 +1174,7 @@ func Fnb_context_create(arg1 int32, arg2 int32, arg3 int32, arg4 uint32, arg5 in
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
 	_swig_i_7 := arg8
-	swig_r = (int32)(C._wrap_fnb_context_create_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_24)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
+	swig_r = (int32)(C._wrap_fnb_context_create_raw_4798fadb6cc0a493(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_30)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
 	if Swig_escape_always_false {
 		Swig_escape_val = arg6
 	}
@@ -1001,7 +1188,7 @@ func Fnb_profile_decode(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, 
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
-	swig_r = (int32)(C._wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_profile_decode_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -1019,7 +1206,7 @@ func Fnb_peer_create(arg1 uintptr, arg2 int32, arg3 int32, arg4 uint32, arg5 int
 	_swig_i_9 := arg10
 	_swig_i_10 := arg11
 	_swig_i_11 := arg12
-	swig_r = (int32)(C._wrap_fnb_peer_create_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.swig_type_25(_swig_i_5), C.swig_type_26(_swig_i_6), C.swig_type_27(_swig_i_7), C.int(_swig_i_8), C.uintptr_t(_swig_i_9), C.int(_swig_i_10), C.swig_voidp(_swig_i_11)))
+	swig_r = (int32)(C._wrap_fnb_peer_create_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.swig_type_31(_swig_i_5), C.swig_type_32(_swig_i_6), C.swig_type_33(_swig_i_7), C.int(_swig_i_8), C.uintptr_t(_swig_i_9), C.int(_swig_i_10), C.swig_voidp(_swig_i_11)))
 	return swig_r
 }
 
@@ -1035,7 +1222,7 @@ func Fnb_peer_buffer_bytes(arg1 uintptr, arg2 int32, arg3 int32, arg4 uint32, ar
 	_swig_i_7 := arg8
 	_swig_i_8 := arg9
 	_swig_i_9 := arg10
-	swig_r = (int32)(C._wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.swig_type_28(_swig_i_5), C.swig_type_29(_swig_i_6), C.swig_type_30(_swig_i_7), C.int(_swig_i_8), C.swig_voidp(_swig_i_9)))
+	swig_r = (int32)(C._wrap_fnb_peer_buffer_bytes_raw_4798fadb6cc0a493(C.uintptr_t(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), C.swig_type_34(_swig_i_5), C.swig_type_35(_swig_i_6), C.swig_type_36(_swig_i_7), C.int(_swig_i_8), C.swig_voidp(_swig_i_9)))
 	return swig_r
 }
 
@@ -1044,6 +1231,6 @@ func Fnb_device_describe(arg1 int32, arg2 int32, arg3 Fastnorm_device_info) (_sw
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := getSwigcptr(arg3)
-	swig_r = (int32)(C._wrap_fnb_device_describe_raw_38ef6f1a75eb5580(C.int(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_device_describe_raw_4798fadb6cc0a493(C.int(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }

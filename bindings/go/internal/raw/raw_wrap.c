@@ -223,6 +223,7 @@ static void* Swig_malloc(int c) {
 #include <fastnorm/fastnorm.h>
 #include <stdlib.h>
 #include "words.h"
+#include "nccl_calls.h"
 
 /* Exported by log.go. */
 extern void fastnormGoLog(uintptr_t handle, int32_t level, char* text);
@@ -328,7 +329,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_38ef6f1a75eb5580(void *_swig_go_0) {
+void _wrap_Swig_free_raw_4798fadb6cc0a493(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -338,7 +339,7 @@ void _wrap_Swig_free_raw_38ef6f1a75eb5580(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_4798fadb6cc0a493(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -351,7 +352,7 @@ void *_wrap_Swig_malloc_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_38ef6f1a75eb5580() {
+int _wrap_fastnorm_version_raw_4798fadb6cc0a493() {
   int32_t result;
   int _swig_go_result;
 
@@ -362,7 +363,7 @@ int _wrap_fastnorm_version_raw_38ef6f1a75eb5580() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_38ef6f1a75eb5580() {
+_gostring_ _wrap_fastnorm_version_string_raw_4798fadb6cc0a493() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -373,7 +374,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_38ef6f1a75eb5580() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_38ef6f1a75eb5580() {
+_gostring_ _wrap_fastnorm_build_info_raw_4798fadb6cc0a493() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -384,7 +385,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_38ef6f1a75eb5580() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580() {
+int _wrap_fastnorm_numeric_version_raw_4798fadb6cc0a493() {
   int32_t result;
   int _swig_go_result;
 
@@ -395,7 +396,7 @@ int _wrap_fastnorm_numeric_version_raw_38ef6f1a75eb5580() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_4798fadb6cc0a493(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -408,7 +409,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_38ef6f1a75eb5580() {
+_gostring_ _wrap_fastnorm_last_error_raw_4798fadb6cc0a493() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -419,7 +420,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_38ef6f1a75eb5580() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580() {
+int _wrap_fastnorm_last_device_error_raw_4798fadb6cc0a493() {
   int32_t result;
   int _swig_go_result;
 
@@ -430,7 +431,7 @@ int _wrap_fastnorm_last_device_error_raw_38ef6f1a75eb5580() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_4798fadb6cc0a493(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -445,7 +446,7 @@ intgo _wrap_fastnorm_device_count_raw_38ef6f1a75eb5580(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -458,7 +459,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_38ef6f1a75eb5580(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -471,7 +472,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_38ef6f1a75eb5580(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -484,7 +485,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_38ef6f1a75eb5580(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -497,7 +498,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_38ef6f1a75eb5580(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -510,7 +511,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_38ef6f1a75eb5580(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -523,7 +524,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_38ef6f1a75eb5580(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -536,7 +537,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_38ef6f1a75eb5580(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -549,7 +550,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_38ef6f1a75eb5580(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_4798fadb6cc0a493() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -560,7 +561,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_38ef6f1a75eb5580
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_4798fadb6cc0a493(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -570,7 +571,7 @@ void _wrap_delete_fastnorm_device_info_raw_38ef6f1a75eb5580(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -580,7 +581,7 @@ void _wrap_fastnorm_context_destroy_raw_38ef6f1a75eb5580(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -593,7 +594,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_38ef6f1a75eb5580(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -606,7 +607,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_38ef6f1a75eb5580(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -619,7 +620,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_38ef6f1a75eb5580(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -632,7 +633,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_38ef6f1a75eb5580(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -645,7 +646,7 @@ int _wrap_fastnorm_info_launches_get_raw_38ef6f1a75eb5580(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -658,7 +659,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -671,7 +672,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_38ef6f1a75eb5580(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -684,7 +685,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_38ef6f1a75eb5580(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -697,7 +698,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_38ef6f1a75eb5580(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -710,7 +711,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -723,7 +724,7 @@ long long _wrap_fastnorm_info_blocks_get_raw_38ef6f1a75eb5580(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_profile_bytes_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -736,7 +737,7 @@ long long _wrap_fastnorm_info_profile_bytes_get_raw_38ef6f1a75eb5580(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kind_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -749,7 +750,7 @@ _gostring_ _wrap_fastnorm_info_kind_get_raw_38ef6f1a75eb5580(struct fastnorm_inf
 }
 
 
-_gostring_ _wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_choice_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -762,7 +763,7 @@ _gostring_ _wrap_fastnorm_info_choice_get_raw_38ef6f1a75eb5580(struct fastnorm_i
 }
 
 
-_gostring_ _wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_variant_get_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -775,7 +776,7 @@ _gostring_ _wrap_fastnorm_info_variant_get_raw_38ef6f1a75eb5580(struct fastnorm_
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_38ef6f1a75eb5580() {
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_4798fadb6cc0a493() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -786,7 +787,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_38ef6f1a75eb5580() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_4798fadb6cc0a493(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -796,7 +797,7 @@ void _wrap_delete_fastnorm_info_raw_38ef6f1a75eb5580(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_4798fadb6cc0a493(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -809,7 +810,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_38ef6f1a75eb5580(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_4798fadb6cc0a493(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -822,7 +823,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_38ef6f1a75eb5580(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_4798fadb6cc0a493(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -835,7 +836,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_38ef6f1a75eb5580(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_4798fadb6cc0a493() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -846,7 +847,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_38ef6f1a75eb5580
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_4798fadb6cc0a493(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -856,7 +857,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_38ef6f1a75eb5580(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580() {
+int _wrap_fastnorm_kernel_count_raw_4798fadb6cc0a493() {
   int32_t result;
   int _swig_go_result;
 
@@ -867,7 +868,7 @@ int _wrap_fastnorm_kernel_count_raw_38ef6f1a75eb5580() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_4798fadb6cc0a493(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -882,7 +883,7 @@ intgo _wrap_fastnorm_kernel_describe_raw_38ef6f1a75eb5580(int _swig_go_0, struct
 }
 
 
-_gostring_ _wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_profile_id_name_raw_4798fadb6cc0a493(intgo _swig_go_0) {
   fastnorm_profile_id arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -895,7 +896,7 @@ _gostring_ _wrap_fastnorm_profile_id_name_raw_38ef6f1a75eb5580(intgo _swig_go_0)
 }
 
 
-intgo _wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
+intgo _wrap_fastnorm_profile_write_trace_raw_4798fadb6cc0a493(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
   void *arg1 = 0 ;
   size_t arg2 ;
   char *arg3 = 0 ;
@@ -921,7 +922,7 @@ intgo _wrap_fastnorm_profile_write_trace_raw_38ef6f1a75eb5580(void *_swig_go_0, 
 }
 
 
-intgo _wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+intgo _wrap_fastnorm_peer_state_error_get_raw_4798fadb6cc0a493(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   fastnorm_peer_error result;
   intgo _swig_go_result;
@@ -934,7 +935,7 @@ intgo _wrap_fastnorm_peer_state_error_get_raw_38ef6f1a75eb5580(struct fastnorm_p
 }
 
 
-int _wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+int _wrap_fastnorm_peer_state_rank_get_raw_4798fadb6cc0a493(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -947,7 +948,7 @@ int _wrap_fastnorm_peer_state_rank_get_raw_38ef6f1a75eb5580(struct fastnorm_peer
 }
 
 
-long long _wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+long long _wrap_fastnorm_peer_state_calls_get_raw_4798fadb6cc0a493(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -960,7 +961,7 @@ long long _wrap_fastnorm_peer_state_calls_get_raw_38ef6f1a75eb5580(struct fastno
 }
 
 
-int _wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+int _wrap_fastnorm_peer_state_connected_get_raw_4798fadb6cc0a493(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -973,7 +974,7 @@ int _wrap_fastnorm_peer_state_connected_get_raw_38ef6f1a75eb5580(struct fastnorm
 }
 
 
-struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580() {
+struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_4798fadb6cc0a493() {
   struct fastnorm_peer_state *result = 0 ;
   struct fastnorm_peer_state *_swig_go_result;
 
@@ -984,7 +985,7 @@ struct fastnorm_peer_state *_wrap_new_fastnorm_peer_state_raw_38ef6f1a75eb5580()
 }
 
 
-void _wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(struct fastnorm_peer_state *_swig_go_0) {
+void _wrap_delete_fastnorm_peer_state_raw_4798fadb6cc0a493(struct fastnorm_peer_state *_swig_go_0) {
   struct fastnorm_peer_state *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_peer_state **)&_swig_go_0;
@@ -994,7 +995,7 @@ void _wrap_delete_fastnorm_peer_state_raw_38ef6f1a75eb5580(struct fastnorm_peer_
 }
 
 
-intgo _wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_export_raw_4798fadb6cc0a493(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
@@ -1011,7 +1012,7 @@ intgo _wrap_fastnorm_peer_export_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0,
 }
 
 
-intgo _wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fastnorm_peer_import_raw_4798fadb6cc0a493(fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
   fastnorm_peer *arg1 = 0 ;
   void *arg2 = 0 ;
   size_t arg3 ;
@@ -1028,7 +1029,7 @@ intgo _wrap_fastnorm_peer_import_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0,
 }
 
 
-intgo _wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0, struct fastnorm_peer_state *_swig_go_1) {
+intgo _wrap_fastnorm_peer_status_raw_4798fadb6cc0a493(fastnorm_peer *_swig_go_0, struct fastnorm_peer_state *_swig_go_1) {
   fastnorm_peer *arg1 = 0 ;
   fastnorm_peer_state *arg2 = 0 ;
   fastnorm_status result;
@@ -1043,7 +1044,7 @@ intgo _wrap_fastnorm_peer_status_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0,
 }
 
 
-intgo _wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0) {
+intgo _wrap_fastnorm_peer_reset_raw_4798fadb6cc0a493(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
   fastnorm_status result;
   intgo _swig_go_result;
@@ -1056,7 +1057,7 @@ intgo _wrap_fastnorm_peer_reset_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0) 
 }
 
 
-void _wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0) {
+void _wrap_fastnorm_peer_destroy_raw_4798fadb6cc0a493(fastnorm_peer *_swig_go_0) {
   fastnorm_peer *arg1 = 0 ;
 
   arg1 = (fastnorm_peer *)_swig_go_0;
@@ -1066,7 +1067,7 @@ void _wrap_fastnorm_peer_destroy_raw_38ef6f1a75eb5580(fastnorm_peer *_swig_go_0)
 }
 
 
-intgo _wrap_fnb_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1085,7 +1086,7 @@ intgo _wrap_fnb_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1102,7 +1103,7 @@ intgo _wrap_fnb_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1125,7 +1126,7 @@ intgo _wrap_fnb_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1146,7 +1147,7 @@ intgo _wrap_fnb_norm_many_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1165,7 +1166,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1190,7 +1191,7 @@ intgo _wrap_fnb_norm_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uin
 }
 
 
-intgo _wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_backward_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1209,7 +1210,7 @@ intgo _wrap_fnb_norm_backward_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_backward_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1226,7 +1227,7 @@ intgo _wrap_fnb_norm_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_sw
 }
 
 
-intgo _wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_backward_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1249,7 +1250,7 @@ intgo _wrap_fnb_norm_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0,
 }
 
 
-intgo _wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_backward_many_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1270,7 +1271,7 @@ intgo _wrap_fnb_norm_backward_many_query_raw_38ef6f1a75eb5580(fastnorm_context *
 }
 
 
-intgo _wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_backward_many_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1289,7 +1290,7 @@ intgo _wrap_fnb_norm_backward_many_prepare_raw_38ef6f1a75eb5580(fastnorm_context
 }
 
 
-intgo _wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_backward_many_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1314,7 +1315,7 @@ intgo _wrap_fnb_norm_backward_many_raw_38ef6f1a75eb5580(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_mla_decode_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1333,7 +1334,7 @@ intgo _wrap_fnb_mla_decode_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_mla_decode_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1350,7 +1351,7 @@ intgo _wrap_fnb_mla_decode_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_mla_decode_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1373,7 +1374,7 @@ intgo _wrap_fnb_mla_decode_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1394,7 +1395,7 @@ intgo _wrap_fnb_norm_heads_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go
 }
 
 
-intgo _wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1413,7 +1414,7 @@ intgo _wrap_fnb_norm_heads_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_
 }
 
 
-intgo _wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1438,7 +1439,7 @@ intgo _wrap_fnb_norm_heads_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_heads_backward_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1459,7 +1460,7 @@ intgo _wrap_fnb_norm_heads_backward_query_raw_38ef6f1a75eb5580(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_heads_backward_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1478,7 +1479,7 @@ intgo _wrap_fnb_norm_heads_backward_prepare_raw_38ef6f1a75eb5580(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_heads_backward_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1503,7 +1504,7 @@ intgo _wrap_fnb_norm_heads_backward_raw_38ef6f1a75eb5580(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_allreduce_norm_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1522,7 +1523,7 @@ intgo _wrap_fnb_peer_allreduce_norm_query_raw_38ef6f1a75eb5580(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1539,7 +1540,7 @@ intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_contex
 }
 
 
-intgo _wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_allreduce_norm_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1562,7 +1563,7 @@ intgo _wrap_fnb_peer_allreduce_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_peer_sharded_norm_query_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1581,7 +1582,7 @@ intgo _wrap_fnb_peer_sharded_norm_query_raw_38ef6f1a75eb5580(fastnorm_context *_
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_peer_sharded_norm_prepare_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1598,7 +1599,7 @@ intgo _wrap_fnb_peer_sharded_norm_prepare_raw_38ef6f1a75eb5580(fastnorm_context 
 }
 
 
-intgo _wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_peer_sharded_norm_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -1621,7 +1622,320 @@ intgo _wrap_fnb_peer_sharded_norm_raw_38ef6f1a75eb5580(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_context_create_raw_38ef6f1a75eb5580(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
+intgo _wrap_fnb_nccl_load_raw_4798fadb6cc0a493(_gostring_ _swig_go_0) {
+  char *arg1 = 0 ;
+  char *temp1 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+
+  temp1 = (char *)malloc(_swig_go_0.n + 1);
+  memcpy(temp1, _swig_go_0.p, _swig_go_0.n);
+  temp1[_swig_go_0.n] = '\0';
+  arg1 = (char *)temp1;
+
+
+  result = (fnb_nccl_status)fnb_nccl_load((char const *)arg1);
+  _swig_go_result = (int32_t)result;
+  free((char *)arg1);
+  return _swig_go_result;
+}
+
+
+_gostring_ _wrap_fnb_nccl_last_error_raw_4798fadb6cc0a493() {
+  char *result = 0 ;
+  _gostring_ _swig_go_result;
+
+
+  result = (char *)fnb_nccl_last_error();
+  _swig_go_result = Swig_AllocateString((char*)result, result ? strlen((char*)result) : 0);
+  return _swig_go_result;
+}
+
+
+int _wrap_fnb_nccl_last_device_error_raw_4798fadb6cc0a493() {
+  int32_t result;
+  int _swig_go_result;
+
+
+  result = fnb_nccl_last_device_error();
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_set_functions_raw_4798fadb6cc0a493(void *_swig_go_0, size_t _swig_go_1) {
+  void *arg1 = 0 ;
+  size_t arg2 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+
+  result = (fnb_nccl_status)fnb_nccl_set_functions(arg1,arg2);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_version_raw_4798fadb6cc0a493(void *_swig_go_0) {
+  void *arg1 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+
+  result = (fnb_nccl_status)fnb_nccl_version(arg1);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_create_all_raw_4798fadb6cc0a493(void *_swig_go_0, void *_swig_go_1, void *_swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, int _swig_go_9, long long _swig_go_10, void *_swig_go_11, int _swig_go_12, void *_swig_go_13) {
+  void *arg1 = 0 ;
+  void *arg2 = 0 ;
+  void *arg3 = 0 ;
+  uint32_t arg4 ;
+  int32_t arg5 ;
+  int64_t arg6 ;
+  int64_t arg7 ;
+  int64_t arg8 ;
+  int32_t arg9 ;
+  uint32_t arg10 ;
+  int64_t arg11 ;
+  void *arg12 = 0 ;
+  int32_t arg13 ;
+  void *arg14 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (void *)_swig_go_2;
+  arg4 = (uint32_t)_swig_go_3;
+  arg5 = (int32_t)_swig_go_4;
+  arg6 = (int64_t)_swig_go_5;
+  arg7 = (int64_t)_swig_go_6;
+  arg8 = (int64_t)_swig_go_7;
+  arg9 = (int32_t)_swig_go_8;
+  arg10 = (uint32_t)_swig_go_9;
+  arg11 = (int64_t)_swig_go_10;
+  arg12 = (void *)_swig_go_11;
+  arg13 = (int32_t)_swig_go_12;
+  arg14 = (void *)_swig_go_13;
+
+  result = (fnb_nccl_status)fnb_nccl_create_all(arg1,arg2,arg3,arg4,arg5,arg6,arg7,arg8,arg9,arg10,arg11,arg12,arg13,arg14);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_destroy_raw_4798fadb6cc0a493(void *_swig_go_0) {
+  void *arg1 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+
+  result = (fnb_nccl_status)fnb_nccl_destroy(arg1);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_peer_raw_4798fadb6cc0a493(void *_swig_go_0, void *_swig_go_1) {
+  void *arg1 = 0 ;
+  void *arg2 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+
+  result = (fnb_nccl_status)fnb_nccl_peer(arg1,arg2);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_allreduce_norm_query_raw_4798fadb6cc0a493(void *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+  void *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  fastnorm_info *arg4 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = *(fastnorm_info **)&_swig_go_3;
+
+  result = (fnb_nccl_status)fnb_nccl_allreduce_norm_query(arg1,(uint64_t const *)arg2,arg3,arg4);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_allreduce_norm_prepare_raw_4798fadb6cc0a493(void *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+  void *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+
+  result = (fnb_nccl_status)fnb_nccl_allreduce_norm_prepare(arg1,(uint64_t const *)arg2,arg3);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_allreduce_norm_raw_4798fadb6cc0a493(void *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+  void *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  void *arg4 = 0 ;
+  size_t arg5 ;
+  void *arg6 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (void *)_swig_go_5;
+
+  result = (fnb_nccl_status)fnb_nccl_allreduce_norm(arg1,(uint64_t const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_allreduce_norm_all_raw_4798fadb6cc0a493(void *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5, int _swig_go_6) {
+  void *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  void *arg4 = 0 ;
+  size_t arg5 ;
+  void *arg6 = 0 ;
+  int32_t arg7 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (void *)_swig_go_5;
+  arg7 = (int32_t)_swig_go_6;
+
+  result = (fnb_nccl_status)fnb_nccl_allreduce_norm_all(arg1,(uint64_t const *)arg2,arg3,arg4,arg5,arg6,arg7);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_sequence_norm_query_raw_4798fadb6cc0a493(void *_swig_go_0, int _swig_go_1, uint64_t *_swig_go_2, size_t _swig_go_3, struct fastnorm_info *_swig_go_4) {
+  void *arg1 = 0 ;
+  int32_t arg2 ;
+  uint64_t *arg3 = 0 ;
+  size_t arg4 ;
+  fastnorm_info *arg5 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (int32_t)_swig_go_1;
+  arg3 = (uint64_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = *(fastnorm_info **)&_swig_go_4;
+
+  result = (fnb_nccl_status)fnb_nccl_sequence_norm_query(arg1,arg2,(uint64_t const *)arg3,arg4,arg5);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_sequence_norm_prepare_raw_4798fadb6cc0a493(void *_swig_go_0, int _swig_go_1, uint64_t *_swig_go_2, size_t _swig_go_3) {
+  void *arg1 = 0 ;
+  int32_t arg2 ;
+  uint64_t *arg3 = 0 ;
+  size_t arg4 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (int32_t)_swig_go_1;
+  arg3 = (uint64_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+
+  result = (fnb_nccl_status)fnb_nccl_sequence_norm_prepare(arg1,arg2,(uint64_t const *)arg3,arg4);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_sequence_norm_raw_4798fadb6cc0a493(void *_swig_go_0, int _swig_go_1, uint64_t *_swig_go_2, size_t _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+  void *arg1 = 0 ;
+  int32_t arg2 ;
+  uint64_t *arg3 = 0 ;
+  size_t arg4 ;
+  void *arg5 = 0 ;
+  size_t arg6 ;
+  void *arg7 = 0 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (int32_t)_swig_go_1;
+  arg3 = (uint64_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (void *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  arg7 = (void *)_swig_go_6;
+
+  result = (fnb_nccl_status)fnb_nccl_sequence_norm(arg1,arg2,(uint64_t const *)arg3,arg4,arg5,arg6,arg7);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_nccl_sequence_norm_all_raw_4798fadb6cc0a493(void *_swig_go_0, void *_swig_go_1, uint64_t *_swig_go_2, size_t _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6, int _swig_go_7) {
+  void *arg1 = 0 ;
+  void *arg2 = 0 ;
+  uint64_t *arg3 = 0 ;
+  size_t arg4 ;
+  void *arg5 = 0 ;
+  size_t arg6 ;
+  void *arg7 = 0 ;
+  int32_t arg8 ;
+  fnb_nccl_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (uint64_t *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (void *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  arg7 = (void *)_swig_go_6;
+  arg8 = (int32_t)_swig_go_7;
+
+  result = (fnb_nccl_status)fnb_nccl_sequence_norm_all(arg1,arg2,(uint64_t const *)arg3,arg4,arg5,arg6,arg7,arg8);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_context_create_raw_4798fadb6cc0a493(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1655,7 +1969,7 @@ intgo _wrap_fnb_context_create_raw_38ef6f1a75eb5580(int _swig_go_0, int _swig_go
 }
 
 
-intgo _wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
+intgo _wrap_fnb_profile_decode_raw_4798fadb6cc0a493(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
   void *arg1 = 0 ;
   size_t arg2 ;
   void *arg3 = 0 ;
@@ -1676,7 +1990,7 @@ intgo _wrap_fnb_profile_decode_raw_38ef6f1a75eb5580(void *_swig_go_0, size_t _sw
 }
 
 
-intgo _wrap_fnb_peer_create_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, void *_swig_go_9, int _swig_go_10, fastnorm_peer **_swig_go_11) {
+intgo _wrap_fnb_peer_create_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, void *_swig_go_9, int _swig_go_10, fastnorm_peer **_swig_go_11) {
   fastnorm_context *arg1 = 0 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1711,7 +2025,7 @@ intgo _wrap_fnb_peer_create_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, i
 }
 
 
-intgo _wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, long long *_swig_go_9) {
+intgo _wrap_fnb_peer_buffer_bytes_raw_4798fadb6cc0a493(fastnorm_context *_swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, long long _swig_go_5, long long _swig_go_6, long long _swig_go_7, int _swig_go_8, long long *_swig_go_9) {
   fastnorm_context *arg1 = 0 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -1742,7 +2056,7 @@ intgo _wrap_fnb_peer_buffer_bytes_raw_38ef6f1a75eb5580(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_device_describe_raw_38ef6f1a75eb5580(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_device_describe_raw_4798fadb6cc0a493(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;

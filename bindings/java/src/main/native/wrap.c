@@ -232,6 +232,7 @@ static void SWIGUNUSED SWIG_JavaThrowException(JNIEnv* jenv, SWIG_JavaExceptionC
 #include <stdlib.h>
 #include <string.h>
 
+#include "nccl_calls.h"
 #include "words.h"
 
 /* More than any call has: the decoder finds out the rest. */
@@ -282,9 +283,8 @@ static jbyteArray fnj_bytes(JNIEnv* env, const char* text, size_t length) {
   return bytes;
 }
 
-static void fnj_throw(JNIEnv* env, fastnorm_status status) {
-  const jint device_error = fastnorm_last_device_error();
-  const char* text = fastnorm_last_error();
+static void fnj_throw_text(JNIEnv* env, fastnorm_status status, const char* text,
+                           jint device_error) {
   jbyteArray bytes;
   jobject exception;
   if (status == FNB_MALFORMED) {
@@ -297,6 +297,14 @@ static void fnj_throw(JNIEnv* env, fastnorm_status status) {
   exception =
       (*env)->NewObject(env, fnj_exception, fnj_exception_new, (jint)status, bytes, device_error);
   if (exception != NULL) (*env)->Throw(env, (jthrowable)exception);
+}
+
+static void fnj_throw(JNIEnv* env, fastnorm_status status) {
+  fnj_throw_text(env, status, fastnorm_last_error(), fastnorm_last_device_error());
+}
+
+static void fnj_nccl_throw(JNIEnv* env, fastnorm_status status) {
+  fnj_throw_text(env, status, fnb_nccl_last_error(), fnb_nccl_last_device_error());
 }
 
 /* --- log --- */
@@ -1646,6 +1654,448 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1sharded_1norm(JNIEnv
       (fastnorm_status)fnb_peer_sharded_norm(arg1, (uint64_t const*)arg2, arg3, arg4, arg5, arg6);
 
   if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1load(JNIEnv* jenv, jclass jcls,
+                                                                 jbyteArray jarg1) {
+  jint jresult = 0;
+  char* arg1 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+
+  arg1 = jarg1 == NULL ? NULL : (char*)(*jenv)->GetByteArrayElements(jenv, jarg1, NULL);
+  if (arg1 == NULL && jarg1 != NULL) return 0;
+  result = (fnb_nccl_status)fnb_nccl_load((char const*)arg1);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+
+  if (arg1 != NULL) (*jenv)->ReleaseByteArrayElements(jenv, jarg1, (jbyte*)arg1, JNI_ABORT);
+  return jresult;
+}
+
+SWIGEXPORT jbyteArray JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1last_1error(JNIEnv* jenv,
+                                                                              jclass jcls) {
+  jbyteArray jresult = 0;
+  char* result = 0;
+
+  (void)jenv;
+  (void)jcls;
+  result = (char*)fnb_nccl_last_error();
+  jresult = fnj_bytes(jenv, result, result == NULL ? 0 : strlen(result));
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1last_1device_1error(JNIEnv* jenv,
+                                                                                jclass jcls) {
+  jint jresult = 0;
+  int32_t result;
+
+  (void)jenv;
+  (void)jcls;
+  result = fnb_nccl_last_device_error();
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1set_1functions(JNIEnv* jenv,
+                                                                           jclass jcls, jlong jarg1,
+                                                                           jlong jarg2) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  size_t arg2;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (size_t)jarg2;
+  result = (fnb_nccl_status)fnb_nccl_set_functions(arg1, arg2);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1version(JNIEnv* jenv, jclass jcls,
+                                                                    jlong jarg1) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  result = (fnb_nccl_status)fnb_nccl_version(arg1);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1create_1all(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlong jarg2, jlong jarg3, jint jarg4, jint jarg5,
+    jlong jarg6, jlong jarg7, jlong jarg8, jint jarg9, jint jarg10, jlong jarg11, jlong jarg12,
+    jint jarg13, jlong jarg14) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  void* arg2 = 0;
+  void* arg3 = 0;
+  uint32_t arg4;
+  int32_t arg5;
+  int64_t arg6;
+  int64_t arg7;
+  int64_t arg8;
+  int32_t arg9;
+  uint32_t arg10;
+  int64_t arg11;
+  void* arg12 = 0;
+  int32_t arg13;
+  void* arg14 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (void*)(uintptr_t)jarg2;
+  arg3 = (void*)(uintptr_t)jarg3;
+  arg4 = (uint32_t)jarg4;
+  arg5 = (int32_t)jarg5;
+  arg6 = (int64_t)jarg6;
+  arg7 = (int64_t)jarg7;
+  arg8 = (int64_t)jarg8;
+  arg9 = (int32_t)jarg9;
+  arg10 = (uint32_t)jarg10;
+  arg11 = (int64_t)jarg11;
+  arg12 = (void*)(uintptr_t)jarg12;
+  arg13 = (int32_t)jarg13;
+  arg14 = (void*)(uintptr_t)jarg14;
+  result = (fnb_nccl_status)fnb_nccl_create_all(arg1, arg2, arg3, arg4, arg5, arg6, arg7, arg8,
+                                                arg9, arg10, arg11, arg12, arg13, arg14);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1destroy(JNIEnv* jenv, jclass jcls,
+                                                                    jlong jarg1) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  result = (fnb_nccl_status)fnb_nccl_destroy(arg1);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1peer(JNIEnv* jenv, jclass jcls,
+                                                                 jlong jarg1, jlong jarg2) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  void* arg2 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (void*)(uintptr_t)jarg2;
+  result = (fnb_nccl_status)fnb_nccl_peer(arg1, arg2);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1allreduce_1norm_1query(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jobject jarg4_) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  fastnorm_info* arg4 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg4_;
+  arg1 = (void*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = *(fastnorm_info**)&jarg4;
+  result = (fnb_nccl_status)fnb_nccl_allreduce_norm_query(arg1, (uint64_t const*)arg2, arg3, arg4);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1allreduce_1norm_1prepare(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  result = (fnb_nccl_status)fnb_nccl_allreduce_norm_prepare(arg1, (uint64_t const*)arg2, arg3);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1allreduce_1norm(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jlong jarg5,
+    jlong jarg6) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  void* arg4 = 0;
+  size_t arg5;
+  void* arg6 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = (void*)(uintptr_t)jarg4;
+  arg5 = (size_t)jarg5;
+  arg6 = (void*)(uintptr_t)jarg6;
+  result =
+      (fnb_nccl_status)fnb_nccl_allreduce_norm(arg1, (uint64_t const*)arg2, arg3, arg4, arg5, arg6);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1allreduce_1norm_1all(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jlong jarg5, jlong jarg6,
+    jint jarg7) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  void* arg4 = 0;
+  size_t arg5;
+  void* arg6 = 0;
+  int32_t arg7;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = (void*)(uintptr_t)jarg4;
+  arg5 = (size_t)jarg5;
+  arg6 = (void*)(uintptr_t)jarg6;
+  arg7 = (int32_t)jarg7;
+  result = (fnb_nccl_status)fnb_nccl_allreduce_norm_all(arg1, (uint64_t const*)arg2, arg3, arg4,
+                                                        arg5, arg6, arg7);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1sequence_1norm_1query(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jint jarg2, jlongArray jarg3, jlong jarg5,
+    jobject jarg5_) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  int32_t arg2;
+  uint64_t* arg3 = 0;
+  size_t arg4;
+  fastnorm_info* arg5 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg5_;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (int32_t)jarg2;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg3);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg3, 0, count, copy);
+    arg3 = (uint64_t*)copy;
+    arg4 = (size_t)count;
+  }
+  arg5 = *(fastnorm_info**)&jarg5;
+  result =
+      (fnb_nccl_status)fnb_nccl_sequence_norm_query(arg1, arg2, (uint64_t const*)arg3, arg4, arg5);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1sequence_1norm_1prepare(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jint jarg2, jlongArray jarg3) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  int32_t arg2;
+  uint64_t* arg3 = 0;
+  size_t arg4;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (int32_t)jarg2;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg3);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg3, 0, count, copy);
+    arg3 = (uint64_t*)copy;
+    arg4 = (size_t)count;
+  }
+  result = (fnb_nccl_status)fnb_nccl_sequence_norm_prepare(arg1, arg2, (uint64_t const*)arg3, arg4);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1sequence_1norm(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jint jarg2, jlongArray jarg3, jlong jarg5, jlong jarg6,
+    jlong jarg7) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  int32_t arg2;
+  uint64_t* arg3 = 0;
+  size_t arg4;
+  void* arg5 = 0;
+  size_t arg6;
+  void* arg7 = 0;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (int32_t)jarg2;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg3);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg3, 0, count, copy);
+    arg3 = (uint64_t*)copy;
+    arg4 = (size_t)count;
+  }
+  arg5 = (void*)(uintptr_t)jarg5;
+  arg6 = (size_t)jarg6;
+  arg7 = (void*)(uintptr_t)jarg7;
+  result = (fnb_nccl_status)fnb_nccl_sequence_norm(arg1, arg2, (uint64_t const*)arg3, arg4, arg5,
+                                                   arg6, arg7);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1nccl_1sequence_1norm_1all(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlong jarg2, jlongArray jarg3, jlong jarg5, jlong jarg6,
+    jlong jarg7, jint jarg8) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  void* arg2 = 0;
+  uint64_t* arg3 = 0;
+  size_t arg4;
+  void* arg5 = 0;
+  size_t arg6;
+  void* arg7 = 0;
+  int32_t arg8;
+  fnb_nccl_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (void*)(uintptr_t)jarg2;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg3);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg3, 0, count, copy);
+    arg3 = (uint64_t*)copy;
+    arg4 = (size_t)count;
+  }
+  arg5 = (void*)(uintptr_t)jarg5;
+  arg6 = (size_t)jarg6;
+  arg7 = (void*)(uintptr_t)jarg7;
+  arg8 = (int32_t)jarg8;
+  result = (fnb_nccl_status)fnb_nccl_sequence_norm_all(arg1, arg2, (uint64_t const*)arg3, arg4,
+                                                       arg5, arg6, arg7, arg8);
+
+  if (result != FASTNORM_OK) fnj_nccl_throw(jenv, result);
   jresult = (jint)result;
   return jresult;
 }

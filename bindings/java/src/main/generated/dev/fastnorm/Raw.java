@@ -153,6 +153,68 @@ final class Raw implements RawConstants {
     return RawJNI.fnb_peer_sharded_norm(context, words, workspace, workspace_bytes, stream);
   }
 
+  public static int fnb_nccl_load(String path) {
+    return RawJNI.fnb_nccl_load(Text.bytes(path));
+  }
+
+  public static String fnb_nccl_last_error() { return Text.of(RawJNI.fnb_nccl_last_error()); }
+
+  public static int fnb_nccl_last_device_error() {
+    return RawJNI.fnb_nccl_last_device_error();
+  }
+
+  public static int fnb_nccl_set_functions(long functions, long count) {
+    return RawJNI.fnb_nccl_set_functions(functions, count);
+  }
+
+  public static int fnb_nccl_version(long version) {
+    return RawJNI.fnb_nccl_version(version);
+  }
+
+  public static int fnb_nccl_create_all(long contexts, long devices, long comms, int dtype, int algorithm, long max_columns, long one_shot_bytes, long wait_ns, int rings, int flags, long peer_bytes, long streams, int count, long handles) {
+    return RawJNI.fnb_nccl_create_all(contexts, devices, comms, dtype, algorithm, max_columns, one_shot_bytes, wait_ns, rings, flags, peer_bytes, streams, count, handles);
+  }
+
+  public static int fnb_nccl_destroy(long handle) {
+    return RawJNI.fnb_nccl_destroy(handle);
+  }
+
+  public static int fnb_nccl_peer(long handle, long peer) {
+    return RawJNI.fnb_nccl_peer(handle, peer);
+  }
+
+  public static int fnb_nccl_allreduce_norm_query(long handle, long[] words, fastnorm_info info) {
+    return RawJNI.fnb_nccl_allreduce_norm_query(handle, words, fastnorm_info.getCPtr(info), info);
+  }
+
+  public static int fnb_nccl_allreduce_norm_prepare(long handle, long[] words) {
+    return RawJNI.fnb_nccl_allreduce_norm_prepare(handle, words);
+  }
+
+  public static int fnb_nccl_allreduce_norm(long handle, long[] words, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_nccl_allreduce_norm(handle, words, workspace, workspace_bytes, stream);
+  }
+
+  public static int fnb_nccl_allreduce_norm_all(long handles, long[] words, long workspaces, long workspace_bytes, long streams, int count) {
+    return RawJNI.fnb_nccl_allreduce_norm_all(handles, words, workspaces, workspace_bytes, streams, count);
+  }
+
+  public static int fnb_nccl_sequence_norm_query(long handle, int gather, long[] words, fastnorm_info info) {
+    return RawJNI.fnb_nccl_sequence_norm_query(handle, gather, words, fastnorm_info.getCPtr(info), info);
+  }
+
+  public static int fnb_nccl_sequence_norm_prepare(long handle, int gather, long[] words) {
+    return RawJNI.fnb_nccl_sequence_norm_prepare(handle, gather, words);
+  }
+
+  public static int fnb_nccl_sequence_norm(long handle, int gather, long[] words, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_nccl_sequence_norm(handle, gather, words, workspace, workspace_bytes, stream);
+  }
+
+  public static int fnb_nccl_sequence_norm_all(long handles, long gathers, long[] words, long workspaces, long workspace_bytes, long streams, int count) {
+    return RawJNI.fnb_nccl_sequence_norm_all(handles, gathers, words, workspaces, workspace_bytes, streams, count);
+  }
+
   public static int fastnorm_version() {
     return RawJNI.fastnorm_version();
   }
