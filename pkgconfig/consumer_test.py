@@ -16,6 +16,7 @@ from cases import Cases  # noqa: E402
 from version import version as project_version  # noqa: E402
 
 HEADERS = {p.name for p in (ROOT / "include" / "fastnorm").iterdir()}
+NCCL_HEADERS = {p.name for p in (ROOT / "src" / "nccl" / "include" / "fastnorm").iterdir()}
 
 
 class Consumer:
@@ -37,14 +38,14 @@ class Consumer:
         )
         return result.stdout if result.returncode == 0 else None
 
-    def pkg_config(self, *options):
-        return (
-            self.run(f"pkg-config {' '.join(options)}", ["pkg-config", *options, "fastnorm"]) or ""
-        ).split()
+    def pkg_config(self, *options, package="fastnorm"):
+        shown = " ".join([*options, *([package] if package != "fastnorm" else [])])
+        return (self.run(f"pkg-config {shown}", ["pkg-config", *options, package]) or "").split()
 
-    def build_and_run(self, name, source, compiler):
+    def build_and_run(self, name, source, compiler, package="fastnorm"):
         """The printed text of the program, or None."""
-        flags, libs = self.pkg_config("--cflags"), self.pkg_config("--libs")
+        flags = self.pkg_config("--cflags", package=package)
+        libs = self.pkg_config("--libs", package=package)
         program = self.work / name
         built = self.run(
             f"{name} compiles",
@@ -200,10 +201,24 @@ def check_libs(cases, consumer):
     cases.equal("Cflags", others, [])
 
 
-def check_installed(cases, prefix, also):
+def check_nccl(cases, consumer):
+    """A program with libfastnorm_nccl."""
+    for standard in ("11", "20"):
+        printed = consumer.build_and_run(
+            f"consumer_nccl{standard}",
+            ROOT / "pkgconfig" / "consumer_nccl.cpp",
+            ["c++", f"-std=c++{standard}", "-pedantic-errors"],
+            package="fastnorm-nccl",
+        )
+        wanted = "FASTNORM_ERROR_ARGUMENT: comm is NULL; required: an ncclComm_t\n"
+        cases.equal(f"consumer_nccl{standard} prints", printed, wanted)
+
+
+def check_installed(cases, prefix, also, nccl):
     """What is installed: the headers that are public, the library's three names and what is built with it, the program, fastnorm.pc."""
     headers = {p.name for p in (prefix / "include" / "fastnorm").iterdir()}
-    cases.equal("installed headers", sorted(headers), sorted(HEADERS))
+    public = HEADERS | NCCL_HEADERS if nccl else HEADERS
+    cases.equal("installed headers", sorted(headers), sorted(public))
     library = prefix / "lib"
     names = sorted(p.name for p in library.iterdir() if p.name.startswith("lib"))
     version = subprocess.run(
@@ -212,6 +227,9 @@ def check_installed(cases, prefix, also):
         text=True,
         env={**os.environ, "PKG_CONFIG_LIBDIR": str(library / "pkgconfig")},
     ).stdout.strip()
+    if nccl:
+        name = "libfastnorm_nccl.so"
+        also = [*also, name, f"{name}.0", f"{name}.{version}"]
     cases.equal(
         "installed library",
         names,
@@ -233,7 +251,7 @@ def check_installed(cases, prefix, also):
         str(p.relative_to(prefix)) for p in prefix.rglob("*") if p.is_file() or p.is_symlink()
     }
     expected = (
-        {f"include/fastnorm/{h}" for h in HEADERS}
+        {f"include/fastnorm/{h}" for h in public}
         | {f"lib/{n}" for n in names}
         | {
             "lib/pkgconfig/fastnorm.pc",
@@ -241,6 +259,7 @@ def check_installed(cases, prefix, also):
             "lib/cmake/fastnorm/fastnormConfigVersion.cmake",
             "bin/fastnorm",
         }
+        | ({"lib/pkgconfig/fastnorm-nccl.pc"} if nccl else set())
     )
     unexpected = {name for name in everything - expected if not name.startswith("share/")}
     cases.equal("nothing else is installed", sorted(unexpected), [])
@@ -267,6 +286,7 @@ def main():
         metavar="NAME",
         help="libraries that are installed beside it",
     )
+    parser.add_argument("--nccl", action="store_true", help="libfastnorm_nccl is there, too")
     parser.add_argument("--static", action="store_true", help="the archive alone")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()
@@ -280,7 +300,7 @@ def main():
         return
     check_libs(cases, consumer)
     if options.prefix:
-        check_installed(cases, options.prefix, options.also)
+        check_installed(cases, options.prefix, options.also, options.nccl)
         check_cmake(cases, consumer, options.prefix, project_version())
     source = ROOT / "pkgconfig" / "consumer"
     consumer.build_and_run(
@@ -292,6 +312,8 @@ def main():
             source.with_suffix(".cpp"),
             ["c++", f"-std=c++{standard}", "-pedantic-errors"],
         )
+    if options.nccl:
+        check_nccl(cases, consumer)
     example = readme_example(options.work)
     if cases.check("README.md has a C example", example):
         printed = consumer.build_and_run(

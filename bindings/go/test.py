@@ -246,8 +246,8 @@ def check_nccl_library(go, binary):
     stubs.mkdir(exist_ok=True)
     for name, flags in (("other.so", []), ("part.so", ["-DWITHOUT_LAST_ERROR"])):
         command = ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags]
-        source = HERE / "testdata" / "nccl_stub.c"
-        go.check(f"nccl_stub.c compiles to {name}", [*command, source, "-o", stubs / name])
+        source = ROOT / "tests" / "nccl" / "library_stub.c"
+        go.check(f"{source.name} compiles to {name}", [*command, source, "-o", stubs / name])
     go.tests(
         "a missing libfastnorm_nccl",
         binary,

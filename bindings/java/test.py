@@ -117,12 +117,13 @@ def count_junit(cases, text, reports):
     return True
 
 
-def build_and_test(cases, maven, target, library):
+def build_and_test(cases, maven, target, library, nccl):
     """mvn package: compile, JNI library, tests, jar, sources, Javadoc. Whether it worked."""
     shutil.rmtree(target, ignore_errors=True)
     code, text = maven.run(
         f"-DbuildDirectory={target}",
         f"-Dfastnorm.test.library={library}",
+        *nccl,
         "-Dmaven.compiler.failOnWarning=true",
         "package",
     )
@@ -281,6 +282,8 @@ def main():
     parser.add_argument(
         "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
     )
+    parser.add_argument("--nccl-dir", type=Path, help="folder of libfastnorm_nccl.so.0")
+    parser.add_argument("--fake-nccl", type=Path, help="the libnccl.so.2 of tests/nccl")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()
     cases = Cases()
@@ -300,7 +303,13 @@ def main():
     before = tree()
     maven = Maven(work, env)
     target = work / "target"
-    if build_and_test(cases, maven, target, options.library_dir.resolve()):
+    nccl = []
+    if options.nccl_dir and options.fake_nccl:
+        nccl = [
+            f"-Dfastnorm.nccl.library={options.nccl_dir.resolve()}",
+            f"-Dfastnorm.test.nccl={options.fake_nccl.resolve()}",
+        ]
+    if build_and_test(cases, maven, target, options.library_dir.resolve(), nccl):
         jar = check_jars(cases, target)
         if jar is not None:
             check_example(cases, work, env, "example", jar)

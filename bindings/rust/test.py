@@ -26,6 +26,7 @@ from cases import Cases  # noqa: E402
 
 CRATE = HERE / "fastnorm"
 COMPILE_FAIL = CRATE / "tests" / "compile_fail"
+NCCL_STUB = ROOT / "tests" / "nccl" / "library_stub.c"
 STUB = CRATE / "tests" / "preload" / "stub.cpp"
 # What the crate `fastnorm` has by another way than the name in the C ABI.
 OTHERWISE = {
@@ -43,6 +44,8 @@ class Session:
         self.work = options.work.resolve()
         self.target = self.work / "target"
         self.library_dir = options.library_dir.resolve()
+        self.nccl_dir = options.nccl_dir and options.nccl_dir.resolve()
+        folders = [self.library_dir, *([self.nccl_dir] if self.nccl_dir else [])]
         empty = self.work / "empty"
         empty.mkdir(parents=True, exist_ok=True)
         # PKG_CONFIG_LIBDIR replaces the system's folders: no other fastnorm.pc can be found.
@@ -54,10 +57,12 @@ class Session:
         self.env.update(
             PKG_CONFIG_PATH=str(options.pkgconfig.resolve()),
             PKG_CONFIG_LIBDIR=str(empty),
-            LD_LIBRARY_PATH=str(self.library_dir),
+            LD_LIBRARY_PATH=":".join(map(str, folders)),
             CARGO_TARGET_DIR=str(self.target),
             CARGO_TERM_COLOR="never",
         )
+        if options.fake_nccl:
+            self.env["FASTNORM_TEST_NCCL"] = str(options.fake_nccl.resolve())
 
     def run(self, command, cwd=HERE, **env):
         shown = (
@@ -116,7 +121,7 @@ def check_generated(s):
         s.cases.skip("generated files", "no swig in .venv (tools/setup installs it)")
         return
     s.check(
-        "src/ffi.rs is what generate.py writes",
+        "src/ffi.rs and src/nccl.rs are what generate.py writes",
         [
             sys.executable,
             "-B",
@@ -131,14 +136,20 @@ def check_generated(s):
 def check_complete(s):
     """The crate uses every function and value of an enum that fastnorm-sys declares. Fields are the
     compiler's affair: each test `every_field` names all of its struct."""
-    declared = (HERE / "fastnorm-sys" / "src" / "ffi.rs").read_text()
+    declared = "".join(
+        (HERE / "fastnorm-sys" / "src" / name).read_text() for name in ("ffi.rs", "nccl.rs")
+    )
     names = [(name, name) for name in re.findall(r"^    pub fn (fastnorm_\w+)\(", declared, re.M)]
+    # Of the library that is found at run time: fields of the struct of its functions.
+    loaded = re.findall(r"^    pub (fastnorm_nccl_\w+):", declared, re.M)
+    names += [(name, name) for name in loaded]
     names += re.findall(r"^pub const (FASTNORM_\w+): (fastnorm_\w+) =", declared, re.M)
     names = [(name, kind) for name, kind in names if not name.endswith("_MAX_ENUM")]
     sources = "".join(
         p.read_text().split("#[cfg(test)]\nmod tests")[0] for p in (CRATE / "src").rglob("*.rs")
     )
     used = set(re.findall(r"\bsys::(\w+)", sources))
+    used.update(re.findall(r"\b0\.(fastnorm_nccl_\w+)", sources))
     for names_of_calls in re.findall(r"^\s*calls! \{(.*?)\}", sources, re.M | re.S):
         used.update(re.findall(r"\w+", names_of_calls))  # the macro puts sys:: before them
     s.cases.check("names of the C ABI were found", len(names) > 150, len(names))
@@ -199,6 +210,8 @@ def count_tests(s, name, code, text):
 
 
 def run_tests(s):
+    if "FASTNORM_TEST_NCCL" not in s.env:
+        s.cases.skip("tests of NCCL", "--fake-nccl names no library that pretends to be it")
     code, text = s.run(["cargo", "test", "--locked", "--workspace", "--no-fail-fast"])
     count_tests(s, "cargo test", code, text)
 
@@ -232,6 +245,8 @@ def artifacts(s):
         "preload",
         "--test",
         "device",
+        "--test",
+        "nccl_library",
         "--no-run",
         "--message-format=json",
     ]
@@ -330,6 +345,25 @@ def run_with_stub(s, program):
     ):
         code, text = s.run([program, "--nocapture", *arguments], LD_PRELOAD=str(stub), **env)
         count_tests(s, name, code, text)
+
+
+def run_without_nccl(s, program):
+    """A libfastnorm_nccl that is missing, and libraries of its name that do not fit."""
+    if s.nccl_dir is None:
+        s.cases.skip("a missing libfastnorm_nccl", "--nccl-dir names none to load at the end")
+        return
+    stubs = s.work / "nccl_stubs"
+    stubs.mkdir(exist_ok=True)
+    for name, flags in (("other.so", []), ("part.so", ["-DWITHOUT_LAST_ERROR"])):
+        command = ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags]
+        s.check(f"{NCCL_STUB.name} compiles to {name}", [*command, NCCL_STUB, "-o", stubs / name])
+    code, text = s.run(
+        [program],
+        LD_LIBRARY_PATH=str(s.library_dir),
+        NCCL_STUBS=str(stubs),
+        FASTNORM_TEST_NCCL_LIBRARY=str(s.nccl_dir / "libfastnorm_nccl.so.0"),
+    )
+    count_tests(s, "a missing libfastnorm_nccl", code, text)
 
 
 def fake_library(s, name, version, files):
@@ -441,6 +475,8 @@ def main():
     parser.add_argument(
         "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
     )
+    parser.add_argument("--nccl-dir", type=Path, help="folder of libfastnorm_nccl.so.0")
+    parser.add_argument("--fake-nccl", type=Path, help="the libnccl.so.2 of tests/nccl")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     parser.add_argument(
         "--consumer",
@@ -471,10 +507,12 @@ def main():
         check_miri(s)
         library, programs = artifacts(s)
         if s.cases.check(
-            "the crate and its tests are built", library and {"preload", "device"} <= set(programs)
+            "the crate and its tests are built",
+            library and {"preload", "device", "nccl_library"} <= set(programs),
         ):
             check_compile_fail(s, library)
             run_with_stub(s, programs["preload"])
+            run_without_nccl(s, programs["nccl_library"])
             run_on_gpu(s, programs["device"])
         check_refused(s)
         run_consumer(s, static=False)

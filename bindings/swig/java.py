@@ -114,7 +114,8 @@ def generate(tree, out_dir):
         folder = Path(name)
         (folder / "java.i").write_text(Path(__file__).with_name("java.i").read_text())
         (folder / "wrapped.i").write_text(wrapped(tree))
-        (folder / "words.h").write_text(written[NATIVE / "words.h"])
+        for name in ("words.h", "nccl_calls.h"):
+            (folder / name).write_text(written[NATIVE / name])
         run_swig(
             "-java",
             "-package",

@@ -1,11 +1,25 @@
-"""Prints the raw Rust layer, rust/fastnorm-sys/src/ffi.rs, in rustfmt's form."""
+"""Prints the raw Rust layer, ffi.rs and nccl.rs of rust/fastnorm-sys/src, in rustfmt's form."""
 
 import re
 import textwrap
 
-from tree import Array, Callback, Enum, Function, Macro, Named, Opaque, Pointer, Struct, TreeError
+from tree import (
+    Array,
+    Callback,
+    Enum,
+    Function,
+    FunctionPointer,
+    Macro,
+    Named,
+    Opaque,
+    Pointer,
+    Struct,
+    TreeError,
+    load_nccl,
+)
 
 OUTPUT = "rust/fastnorm-sys/src/ffi.rs"
+NCCL_OUTPUT = "rust/fastnorm-sys/src/nccl.rs"
 WIDTH = 100  # rustfmt's
 
 HEAD = """\
@@ -13,6 +27,13 @@ HEAD = """\
 """
 USES = """\
 use core::ffi::{c_char, c_uint, c_void};
+use core::marker::{PhantomData, PhantomPinned};
+use core::mem::{offset_of, size_of};
+"""
+
+NCCL_USES = """\
+use crate::ffi::*;
+use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use core::marker::{PhantomData, PhantomPinned};
 use core::mem::{offset_of, size_of};
 """
@@ -31,6 +52,7 @@ SCALARS = {
     "float": "f32",
     "double": "f64",
     "char": "c_char",
+    "int": "c_int",
 }
 KEYWORDS = set(
     """as async await break const continue crate dyn else enum extern false fn for gen if impl in
@@ -52,6 +74,9 @@ def rust_type(type):
         return f"*{'const' if type.const else 'mut'} {rust_type(type.to)}"
     if isinstance(type, Array):
         return f"[{rust_type(type.of)}; {type.length}]"
+    if isinstance(type, FunctionPointer):
+        parameters = ", ".join(map(rust_type, type.parameters))
+        return f'Option<unsafe extern "C" fn({parameters}) -> {rust_type(type.returns)}>'
     return SCALARS.get(type.name, type.name)
 
 
@@ -142,6 +167,8 @@ def default_of(tree, type):
         return f"core::ptr::null{'' if type.const else '_mut'}()"
     if isinstance(type, Array):
         return f"[{default_of(tree, type.of)}; {type.length}]"
+    if isinstance(type, FunctionPointer):
+        return "None"
     if type.name in ("float", "double"):
         return "0.0"
     if tree.is_a(type, Callback):
@@ -149,6 +176,20 @@ def default_of(tree, type):
     if tree.is_a(type, Struct):
         return f"{type.name}::new()"
     return "0"
+
+
+def print_field(field):
+    """On one line; a function's address that is too long for it has its parameters on lines."""
+    line = f"    pub {identifier(field.name)}: {rust_type(field.type)},"
+    if len(line) <= WIDTH or not isinstance(field.type, FunctionPointer):
+        return [line]
+    return [
+        f"    pub {identifier(field.name)}: Option<",
+        '        unsafe extern "C" fn(',
+        *[f"            {rust_type(p)}," for p in field.type.parameters],
+        f"        ) -> {rust_type(field.type.returns)},",
+        "    >,",
+    ]
 
 
 def print_struct(tree, struct):
@@ -160,10 +201,7 @@ def print_struct(tree, struct):
         f"pub struct {struct.name} {{",
     ]
     for field in struct.fields:
-        lines += [
-            *doc_lines(field.doc, "    "),
-            f"    pub {identifier(field.name)}: {rust_type(field.type)},",
-        ]
+        lines += [*doc_lines(field.doc, "    "), *print_field(field)]
     what = "Everything zero" + (", `struct_size` set: the defaults." if sized else ".")
     lines += [
         "}",
@@ -270,6 +308,98 @@ def print_asserts(tree):
     return [*lines, "};"]
 
 
+LIBRARY = """\
+/// The functions of libfastnorm_nccl, a library that is found at run time.
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_nccl_library {
+{fields}
+}
+
+/// The function at an address.
+///
+/// # Safety
+/// It is that of a function of the type `F`, which is a pointer to a function.
+unsafe fn function<F: Copy>(address: *const c_void) -> F {
+    assert!(size_of::<F>() == size_of::<*const c_void>());
+    // SAFETY: both are addresses, and the caller knows the type.
+    unsafe { core::mem::transmute_copy(&address) }
+}
+
+impl fastnorm_nccl_library {
+    /// Asks `find` for the address of each function by its name.
+    ///
+    /// # Errors
+    /// The name of a function whose address is null.
+    ///
+    /// # Safety
+    /// What `find` returns is null, or the function of that name in libfastnorm_nccl.
+    pub unsafe fn find(
+        mut find: impl FnMut(&'static CStr) -> *const c_void,
+    ) -> Result<Self, &'static CStr> {
+        let mut found = |name| match find(name) {
+            address if address.is_null() => Err(name),
+            address => Ok(address),
+        };
+        // SAFETY: as the caller promises, each has the type of its field.
+        unsafe {
+            Ok(Self {
+{values}
+            })
+        }
+    }
+}
+"""
+
+
+def print_library(functions):
+    fields, values = [], []
+    for f in functions:
+        parameters = parameters_of(f)
+        returns = "" if f.returns == Named("void") else f" -> {rust_type(f.returns)}"
+        type = f'unsafe extern "C" fn({", ".join(parameters)}){returns},'
+        fields += doc_lines(f.doc, "    ")
+        if len(f"    pub {f.name}: {type}") <= WIDTH:
+            fields.append(f"    pub {f.name}: {type}")
+        elif len(f"        {type}") <= WIDTH:
+            fields += [f"    pub {f.name}:", f"        {type}"]
+        else:
+            fields += [
+                f'    pub {f.name}: unsafe extern "C" fn(',
+                *[f"        {p}," for p in parameters],
+                f"    ){returns},",
+            ]
+        value = f'                {f.name}: function(found(c"{f.name}")?),'
+        if len(value) <= WIDTH:
+            values.append(value)
+        else:
+            values += [
+                f"                {f.name}: function(found(",
+                f'                    c"{f.name}",',
+                "                )?),",
+            ]
+    return (
+        LIBRARY.replace("{fields}", "\n".join(fields))
+        .replace("{values}", "\n".join(values))
+        .rstrip("\n")
+        .split("\n")
+    )
+
+
+def nccl_blocks(whole, own):
+    """The items of the header of libfastnorm_nccl; its functions are addresses."""
+    for item in own.items:
+        if isinstance(item, Enum):
+            yield print_enum(item)
+        elif isinstance(item, Struct):
+            yield print_struct(whole, item)
+        elif isinstance(item, Opaque):
+            yield print_opaque(item)
+        elif not isinstance(item, Function) or item.inline:
+            raise TreeError(f"no rule for {item}")
+    yield print_library(own.functions)
+    yield print_asserts(own)
+
+
 def blocks(tree):
     """The items in the order of the headers; functions that follow each other share a block."""
     functions = []
@@ -308,4 +438,9 @@ def generate(tree, out_dir):
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join([HEAD, USES, *["\n".join(block) + "\n" for block in blocks(tree)]])
     path.write_text(text)
-    return [path]
+    own = load_nccl(tree)
+    whole = type(tree)([*tree.items, *own.items])
+    parts = ["\n".join(block) + "\n" for block in nccl_blocks(whole, own)]
+    nccl = out_dir / NCCL_OUTPUT
+    nccl.write_text("\n".join([HEAD, NCCL_USES, *parts]))
+    return [path, nccl]

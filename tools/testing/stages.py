@@ -43,6 +43,7 @@ def native_build():
         "-Dlibdir=lib",
         "-Djax=auto",
         f"-Djax_python={JAX_PYTHON}",
+        "-Dnccl=true",
     )
 
 
@@ -153,10 +154,10 @@ def consumers(report, _):
     script = ROOT / "pkgconfig" / "consumer_test.py"
     # In a run after the first there is JAX at this point.
     plugin = native.folder / "examples" / "jax" / "libfastnorm_xla.so"
-    also = ["--also", plugin.name] if plugin.exists() else []
+    also = ["--nccl", *(["--also", plugin.name] if plugin.exists() else [])]
     for name, options in (
         ("installed", ["--pkgconfig", prefix / "lib" / "pkgconfig", "--prefix", prefix, *also]),
-        ("uninstalled", ["--pkgconfig", native.folder / "meson-uninstalled"]),
+        ("uninstalled", ["--pkgconfig", native.folder / "meson-uninstalled", "--nccl"]),
     ):
         native.run_program(
             report,
@@ -194,6 +195,10 @@ def bindings(report, _):
             native.folder / "meson-uninstalled",
             "--library-dir",
             native.folder / "src",
+            "--nccl-dir",
+            native.folder / "src" / "nccl",
+            "--fake-nccl",
+            native.folder / "tests" / "nccl" / "libnccl.so.2",
             "--work",
             ROOT / "build-test" / f"bindings-{language}",
         ]

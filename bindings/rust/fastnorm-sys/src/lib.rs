@@ -5,6 +5,9 @@
 //! [`fastnorm_dtype_of`], which the headers define inline. Assertions at compile time compare size
 //! and offsets of every struct with those of a C compiler.
 //!
+//! libfastnorm_nccl is no library that this crate links: [`fastnorm_nccl_library`] has the addresses
+//! of its functions, once who uses it has loaded it.
+//!
 //! build.rs finds the library with pkg-config. With the feature `static` it links the archive.
 
 #![no_std]
@@ -13,8 +16,10 @@
 compile_error!("libfastnorm supports 64-bit Linux only");
 
 mod ffi;
+mod nccl;
 
 pub use ffi::*;
+pub use nccl::*;
 
 /// The dtype struct of an id.
 pub const fn fastnorm_dtype_of(id: fastnorm_dtype_id) -> fastnorm_dtype {
@@ -50,6 +55,21 @@ mod tests {
             size_of::<fastnorm_info>()
         );
         assert_eq!(fastnorm_tensor::new().ndim, 0);
+    }
+
+    #[test]
+    fn functions_are_found_by_name() {
+        // SAFETY: no function is called.
+        let missing = unsafe {
+            fastnorm_nccl_library::find(|name| {
+                if name == c"fastnorm_nccl_peer" {
+                    core::ptr::null()
+                } else {
+                    core::ptr::NonNull::dangling().as_ptr()
+                }
+            })
+        };
+        assert_eq!(missing.map(|_| ()), Err(c"fastnorm_nccl_peer"));
     }
 
     #[test]

@@ -13,6 +13,8 @@
 //!   [parts](NormHeadsPart);
 //! - [`NormHeadsBackward`]: their gradients, in [parts](NormHeadsBackwardPart).
 //! - [`Peer`]: one of several ranks; [`PeerAllreduceNorm`] and [`PeerShardedNorm`] are their norms.
+//! - [`Nccl`]: one of several ranks on a communicator of NCCL's. Its library is loaded at its first
+//!   use.
 //! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`]
 //!   read what its kernels recorded.
 //! - [`Error`] and [`Status`]: what was wrong, in the library's words.
@@ -31,6 +33,7 @@ mod device;
 mod dtype;
 mod info;
 mod mla_decode;
+mod nccl;
 mod norm;
 mod norm_backward;
 mod norm_heads;
@@ -51,6 +54,10 @@ pub use dtype::{DType, Element, F4x2E2M1, F8E4M3, F8E5M2, F8E8M0};
 pub use info::Info;
 pub use mla_decode::{
     decode_profile, write_trace, LseBase, MlaDecode, ProfileEvent, ProfileId, ProfileKind,
+};
+pub use nccl::{
+    load_nccl, nccl_allreduce_norm_all, nccl_sequence_norm_all, nccl_version, set_nccl_functions,
+    Nccl, NcclCall, NcclOptions, NcclRank, NcclSequenceNorm,
 };
 pub use norm::{
     norm_many, norm_many_prepare, norm_many_query, norm_many_with, Activation, GatePosition,

@@ -85,7 +85,7 @@ macro_rules! slots {
             /// Points the arguments at the tensors and these at their shapes, until the norm is
             /// moved.
             #[inline]
-            fn link(&mut self) -> *const sys::fastnorm_norm_args {
+            pub(crate) fn link(&mut self) -> *const sys::fastnorm_norm_args {
                 $(if !self.args.$field.is_null() {
                     // SAFETY: `put` wrote the view when it set the field.
                     let view = unsafe { self.views[Slot::$slot as usize].assume_init_mut() };
@@ -477,7 +477,7 @@ impl<'a> Norm<'a> {
     }
 
     /// The same bits, to be linked where only a shared borrow is at hand. Never run.
-    fn copied(&self) -> Norm<'_> {
+    pub(crate) fn copied(&self) -> Norm<'_> {
         Norm {
             args: self.args,
             views: self.views,
@@ -495,16 +495,29 @@ pub(crate) fn launch(
     query: impl FnOnce() -> Result<Info>,
     call: impl Fn(Workspace) -> sys::fastnorm_status,
 ) -> Result<()> {
+    launch_by(check, context, workspace, query, call)
+}
+
+/// As [`launch`]; `check` has the text of what the call returned.
+#[inline]
+pub(crate) fn launch_by(
+    check: impl Fn(sys::fastnorm_status) -> Result<()>,
+    context: &Context,
+    workspace: Workspace,
+    query: impl FnOnce() -> Result<Info>,
+    call: impl Fn(Workspace) -> sys::fastnorm_status,
+) -> Result<()> {
     let status = call(workspace);
     if status == sys::FASTNORM_OK && !context.has_callbacks() {
         return Ok(());
     }
-    after(context, status, workspace, query, call)
+    after(check, context, status, workspace, query, call)
 }
 
 /// What is left of a call that failed, or had callbacks.
 #[cold]
 fn after(
+    check: impl Fn(sys::fastnorm_status) -> Result<()>,
     context: &Context,
     status: sys::fastnorm_status,
     workspace: Workspace,
@@ -518,7 +531,7 @@ fn after(
     let missing = |error: &Error| error.status() == Status::ARGUMENT && workspace.bytes == 0;
     if context.is_cpu() && result.as_ref().is_err_and(missing) {
         // A refused call has done nothing, so it can be made again.
-        let bytes = query().map_or(0, |info| info.workspace_bytes);
+        let bytes = query()?.workspace_bytes; // its error is of what else is wrong
         if bytes > 0 {
             let scratch = Scratch::new(bytes)?;
             result = check(call(scratch.workspace()));
@@ -531,13 +544,13 @@ fn after(
 }
 
 /// Host memory for a call on the CPU.
-struct Scratch {
+pub(crate) struct Scratch {
     address: *mut u8,
     layout: Layout,
 }
 
 impl Scratch {
-    fn new(bytes: u64) -> Result<Self> {
+    pub(crate) fn new(bytes: u64) -> Result<Self> {
         let none = || {
             Error::new(
                 Status::OUT_OF_MEMORY,
@@ -554,7 +567,7 @@ impl Scratch {
         Ok(Self { address, layout })
     }
 
-    fn workspace(&self) -> Workspace {
+    pub(crate) fn workspace(&self) -> Workspace {
         Workspace {
             address: self.address.cast(),
             bytes: self.layout.size(),

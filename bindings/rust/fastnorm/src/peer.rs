@@ -34,6 +34,16 @@ pub enum PeerAlgorithm {
     TwoShot,
 }
 
+impl PeerAlgorithm {
+    pub(crate) fn raw(self) -> sys::fastnorm_peer_algorithm {
+        match self {
+            Self::Auto => sys::FASTNORM_PEER_AUTO,
+            Self::OneShot => sys::FASTNORM_PEER_ONE_SHOT,
+            Self::TwoShot => sys::FASTNORM_PEER_TWO_SHOT,
+        }
+    }
+}
+
 /// Which sum of the ranks' rows goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -87,11 +97,7 @@ impl PeerOptions {
 
     /// How rows travel. Default: by size.
     pub fn algorithm(mut self, algorithm: PeerAlgorithm) -> Self {
-        self.raw.algorithm = match algorithm {
-            PeerAlgorithm::Auto => sys::FASTNORM_PEER_AUTO,
-            PeerAlgorithm::OneShot => sys::FASTNORM_PEER_ONE_SHOT,
-            PeerAlgorithm::TwoShot => sys::FASTNORM_PEER_TWO_SHOT,
-        };
+        self.raw.algorithm = algorithm.raw();
         self
     }
 
@@ -200,6 +206,7 @@ pub struct Peer<'c> {
     raw: NonNull<sys::fastnorm_peer>,
     context: &'c Context,
     ranks: usize,
+    is_owned: bool,
 }
 
 // SAFETY: the library ties a peer to no thread.
@@ -213,6 +220,17 @@ impl<'c> Peer<'c> {
             raw: NonNull::new(raw).expect("a peer that was created"),
             context,
             ranks: usize::try_from(ranks).unwrap_or(0),
+            is_owned: true,
+        }
+    }
+
+    /// The peer of a handle of NCCL, which outlives it.
+    pub(crate) fn borrowed(raw: NonNull<sys::fastnorm_peer>, context: &'c Context) -> Self {
+        Self {
+            raw,
+            context,
+            ranks: 0,
+            is_owned: false,
         }
     }
 
@@ -283,7 +301,7 @@ impl<'c> Peer<'c> {
         check(unsafe { sys::fastnorm_peer_reset(self.as_ptr()) })
     }
 
-    /// Ranks of its group.
+    /// Ranks of its group; 0 for the peer of an [`Nccl`](crate::Nccl).
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -291,8 +309,10 @@ impl<'c> Peer<'c> {
 
 impl Drop for Peer<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was created by the library and is destroyed once; no call can be under way.
-        unsafe { sys::fastnorm_peer_destroy(self.as_ptr()) };
+        if self.is_owned {
+            // SAFETY: it was created by the library and is destroyed once; no call can be under way.
+            unsafe { sys::fastnorm_peer_destroy(self.as_ptr()) };
+        }
     }
 }
 
@@ -469,7 +489,7 @@ macro_rules! calls {
                 })
             }
 
-            fn copied(&self) -> $type<'_> {
+            pub(crate) fn copied(&self) -> $type<'_> {
                 $type {
                     args: self.args,
                     views: self.views,
@@ -520,6 +540,24 @@ mod allreduce {
     }
 
     impl<'a> PeerAllreduceNorm<'a> {
+        /// That of a handle of NCCL, which has its own peer.
+        pub(crate) fn of_nccl(
+            context: &'a Context,
+            kind: sys::fastnorm_norm_kind,
+            eps: f32,
+        ) -> Self {
+            Self {
+                args: sys::fastnorm_peer_allreduce_norm_args {
+                    kind,
+                    eps,
+                    ..sys::fastnorm_peer_allreduce_norm_args::new()
+                },
+                views: [None; SLOTS],
+                context,
+                borrow: PhantomData,
+            }
+        }
+
         /// Added to the sum. Default: nothing is.
         pub fn residual(self, residual: Tensor<'a>) -> Self {
             self.put(Slot::Residual, residual.view)

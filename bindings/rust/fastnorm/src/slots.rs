@@ -29,7 +29,7 @@ macro_rules! slots {
         impl $type<'_> {
             /// Points the arguments at the tensors and these at their shapes, until the description
             /// is moved.
-            fn link(&mut self) -> *const sys::$arguments {
+            pub(crate) fn link(&mut self) -> *const sys::$arguments {
                 $(self.args.$field = self.views[Slot::$slot as usize]
                     .as_mut()
                     .map_or(std::ptr::null(), |view| view.link());)*

@@ -104,6 +104,24 @@ impl Error {
         }
     }
 
+    /// A failure of a library beside libfastnorm, whose text this is.
+    #[cold]
+    pub(crate) fn of_other(status: Status, message: String) -> Self {
+        let mut error = Self::last(status);
+        // Where it was libfastnorm that failed, the text is the same.
+        if error.message != message {
+            error.device_error = 0;
+            error.message = Cow::Owned(message);
+        }
+        error
+    }
+
+    /// The same error of one of several calls.
+    pub(crate) fn of_call(mut self, index: usize) -> Self {
+        self.message = Cow::Owned(format!("args[{index}]: {}", self.message));
+        self
+    }
+
     /// The calling thread's last failure in the library.
     #[cold]
     fn last(status: Status) -> Self {

@@ -37,7 +37,7 @@ mkdir -p "$out"
 ${CC:-cc} -std=gnu99 -O2 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing \
   -Wall -Wextra ${CFLAGS:-} -I"$java_home/include" -I"$java_home/include/linux" \
   $(pkg-config --cflags fastnorm) "$sources/wrap.c" \
-  -o "$out/libfastnorm_jni.so" -L"$libdir" $(pkg-config --libs fastnorm) \
+  -o "$out/libfastnorm_jni.so" -L"$libdir" $(pkg-config --libs fastnorm) -ldl \
   -Wl,-rpath,'$ORIGIN' -Wl,--disable-new-dtags -Wl,-z,lazy -Wl,-z,defs -Wl,--as-needed
 echo "$libdir" >"$out/libdir"
 if [ "${FASTNORM_BUNDLE:-0}" = 1 ]; then

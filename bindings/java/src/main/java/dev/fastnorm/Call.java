@@ -12,7 +12,8 @@ import java.nio.ByteBuffer;
  * <p>All methods may be used by several threads at a time as long as none changes the description.
  */
 public abstract sealed class Call
-        permits CallList, MlaDecode, Norm, NormBackward, NormHeads, NormHeadsBackward, PeerCall {
+        permits CallList, MlaDecode, NcclSequenceNorm, Norm, NormBackward, NormHeads,
+        NormHeadsBackward, PeerCall {
     /**
      * Workspace that the last call on a CPU needed; a hint, so that the next one brings it along.
      */

@@ -16,9 +16,21 @@ public final class FastnormException extends RuntimeException {
 
     /** Called by the native code. */
     private FastnormException(int code, byte[] text, int deviceError) {
-        super(Text.of(text));
+        this(code, Text.of(text), deviceError);
+    }
+
+    private FastnormException(int code, String text, int deviceError) {
+        super(text);
         this.code = code;
         this.deviceError = deviceError;
+    }
+
+    /** The same error of one of several calls. */
+    FastnormException of(String call) {
+        FastnormException named =
+                new FastnormException(code, call + ": " + getMessage(), deviceError);
+        named.setStackTrace(getStackTrace());
+        return named;
     }
 
     /**

@@ -35,15 +35,25 @@ public final class Peer implements AutoCloseable {
     private final Context context;
     private final int rank;
     private final int ranks;
-    private final Handle handle;
+    private final NativeHandle handle;
     private final Cleaner.Cleanable cleanable;
 
-    private Peer(Context context, int rank, int ranks, Handle handle) {
+    private Peer(Context context, int rank, int ranks, NativeHandle handle) {
         this.context = context;
         this.rank = rank;
         this.ranks = ranks;
         this.handle = handle;
         cleanable = Context.CLEANER.register(this, handle);
+    }
+
+    /** The peer of a handle of NCCL, which has been acquired for it. */
+    static Peer borrowed(long address, Context context, NativeHandle owner) {
+        return new Peer(context, -1, -1, new NativeHandle(address, "peer") {
+            @Override
+            void end() {
+                owner.release();
+            }
+        });
     }
 
     /**
@@ -201,7 +211,7 @@ public final class Peer implements AutoCloseable {
     /**
      * This end's number.
      *
-     * @return the rank
+     * @return the rank; -1 for the peer of an {@link Nccl}
      */
     public int rank() {
         return rank;
@@ -210,7 +220,7 @@ public final class Peer implements AutoCloseable {
     /**
      * Ends of its group.
      *
-     * @return the number
+     * @return the number; -1 for the peer of an {@link Nccl}
      */
     public int ranks() {
         return ranks;
@@ -319,7 +329,8 @@ public final class Peer implements AutoCloseable {
 
     @Override
     public String toString() {
-        return "Peer[" + rank + " of " + ranks + (isClosed() ? ", closed" : "") + "]";
+        String which = rank < 0 ? "of an Nccl" : rank + " of " + ranks;
+        return "Peer[" + which + (isClosed() ? ", closed" : "") + "]";
     }
 
     /** Begins a call: until {@link #release} the native peer exists. */

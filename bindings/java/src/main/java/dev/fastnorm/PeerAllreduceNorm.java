@@ -19,6 +19,16 @@ public final class PeerAllreduceNorm extends PeerCall {
     private PeerAllreduceNorm(Peer peer, int kind, double eps) {
         super(peer);
         description.set(Words.PEER_ALLREDUCE_NORM_PEER, addressOf(peer));
+        set(kind, eps);
+    }
+
+    /** Of a handle of NCCL, which has its own peer. */
+    PeerAllreduceNorm(Nccl nccl, int kind, double eps) {
+        super(nccl);
+        set(kind, eps);
+    }
+
+    private void set(int kind, double eps) {
         description.set(Words.PEER_ALLREDUCE_NORM_KIND, kind);
         description.set(Words.PEER_ALLREDUCE_NORM_EPS, (float) eps);
     }
@@ -386,17 +396,29 @@ public final class PeerAllreduceNorm extends PeerCall {
     }
 
     @Override
-    void runPeer(long context, long[] words, long workspace, long bytes, long stream) {
-        Raw.fnb_peer_allreduce_norm(context, words, workspace, bytes, stream);
+    void runPeer(long target, long[] words, long workspace, long bytes, long stream) {
+        if (nccl() != null) {
+            Raw.fnb_nccl_allreduce_norm(target, words, workspace, bytes, stream);
+        } else {
+            Raw.fnb_peer_allreduce_norm(target, words, workspace, bytes, stream);
+        }
     }
 
     @Override
-    void queryPeer(long context, long[] words, fastnorm_info info) {
-        Raw.fnb_peer_allreduce_norm_query(context, words, info);
+    void queryPeer(long target, long[] words, fastnorm_info info) {
+        if (nccl() != null) {
+            Raw.fnb_nccl_allreduce_norm_query(target, words, info);
+        } else {
+            Raw.fnb_peer_allreduce_norm_query(target, words, info);
+        }
     }
 
     @Override
-    void preparePeer(long context, long[] words) {
-        Raw.fnb_peer_allreduce_norm_prepare(context, words);
+    void preparePeer(long target, long[] words) {
+        if (nccl() != null) {
+            Raw.fnb_nccl_allreduce_norm_prepare(target, words);
+        } else {
+            Raw.fnb_peer_allreduce_norm_prepare(target, words);
+        }
     }
 }

@@ -3,36 +3,53 @@ package dev.fastnorm;
 import java.util.Objects;
 
 /**
- * A call that all ranks of a group make: {@link PeerAllreduceNorm} or {@link PeerShardedNorm}. On a
- * GPU {@link Peer#state} tells of ranks that did not come.
+ * A call that all ranks of a group make: {@link PeerAllreduceNorm} or {@link PeerShardedNorm}. Ranks
+ * are those of a {@link Peer}, or of an {@link Nccl}. On a GPU {@link Peer#state} tells of ranks
+ * that did not come.
  */
 public abstract sealed class PeerCall extends Call permits PeerAllreduceNorm, PeerShardedNorm {
     private final Peer peer;
+    private final Nccl nccl;
 
     PeerCall(Peer peer) {
         this.peer = Objects.requireNonNull(peer, "peer");
+        nccl = null;
+    }
+
+    PeerCall(Nccl nccl) {
+        peer = null;
+        this.nccl = nccl;
     }
 
     /**
      * The peer that makes the call.
      *
-     * @return the peer
+     * @return the peer; null for a call of an {@link Nccl}
      */
     public final Peer peer() {
         return peer;
     }
 
     /**
-     * Runs the call on the peer's context, together with all other ranks. On a CUDA device it goes
+     * The rank of a communicator that makes the call.
+     *
+     * @return the handle; null for a call of a {@link Peer}
+     */
+    public final Nccl nccl() {
+        return nccl;
+    }
+
+    /**
+     * Runs the call on the context of its peer or handle, together with all other ranks. On a CUDA device it goes
      * to the legacy default stream.
      *
      * @throws FastnormException if the library refuses; on the CPU also {@link Status#ERROR_DEVICE}
      *     for a rank that did not arrive in time
      * @throws IllegalArgumentException if an output is read-only
-     * @throws IllegalStateException if the peer or its context is closed
+     * @throws IllegalStateException if the peer or the handle or its context is closed
      */
     public final void run() {
-        run(peer.context());
+        run(nccl == null ? peer.context() : nccl.context());
     }
 
     /** The native peer's address, for the words. It stays the same, also when it is closed. */
@@ -42,39 +59,56 @@ public abstract sealed class PeerCall extends Call permits PeerAllreduceNorm, Pe
         return address;
     }
 
-    abstract void runPeer(long context, long[] words, long workspace, long bytes, long stream);
+    /** What the functions below take: the native context, or the handle of NCCL. */
+    private long enter(long context) {
+        if (nccl != null) {
+            return nccl.acquire(context);
+        }
+        peer.acquire();
+        return context;
+    }
 
-    abstract void queryPeer(long context, long[] words, fastnorm_info info);
+    private void leave() {
+        if (nccl != null) {
+            nccl.release();
+        } else {
+            peer.release();
+        }
+    }
 
-    abstract void preparePeer(long context, long[] words);
+    abstract void runPeer(long target, long[] words, long workspace, long bytes, long stream);
+
+    abstract void queryPeer(long target, long[] words, fastnorm_info info);
+
+    abstract void preparePeer(long target, long[] words);
 
     @Override
     final void run(long context, long[] words, long workspace, long workspaceBytes, long stream) {
-        peer.acquire();
+        long target = enter(context);
         try {
-            runPeer(context, words, workspace, workspaceBytes, stream);
+            runPeer(target, words, workspace, workspaceBytes, stream);
         } finally {
-            peer.release();
+            leave();
         }
     }
 
     @Override
     final void query(long context, long[] words, fastnorm_info info) {
-        peer.acquire();
+        long target = enter(context);
         try {
-            queryPeer(context, words, info);
+            queryPeer(target, words, info);
         } finally {
-            peer.release();
+            leave();
         }
     }
 
     @Override
     final void prepare(long context, long[] words) {
-        peer.acquire();
+        long target = enter(context);
         try {
-            preparePeer(context, words);
+            preparePeer(target, words);
         } finally {
-            peer.release();
+            leave();
         }
     }
 }

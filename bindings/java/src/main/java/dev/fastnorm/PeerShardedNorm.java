@@ -197,17 +197,17 @@ public final class PeerShardedNorm extends PeerCall {
     }
 
     @Override
-    void runPeer(long context, long[] words, long workspace, long bytes, long stream) {
-        Raw.fnb_peer_sharded_norm(context, words, workspace, bytes, stream);
+    void runPeer(long target, long[] words, long workspace, long bytes, long stream) {
+        Raw.fnb_peer_sharded_norm(target, words, workspace, bytes, stream);
     }
 
     @Override
-    void queryPeer(long context, long[] words, fastnorm_info info) {
-        Raw.fnb_peer_sharded_norm_query(context, words, info);
+    void queryPeer(long target, long[] words, fastnorm_info info) {
+        Raw.fnb_peer_sharded_norm_query(target, words, info);
     }
 
     @Override
-    void preparePeer(long context, long[] words) {
-        Raw.fnb_peer_sharded_norm_prepare(context, words);
+    void preparePeer(long target, long[] words) {
+        Raw.fnb_peer_sharded_norm_prepare(target, words);
     }
 }
