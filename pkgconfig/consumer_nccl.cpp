@@ -1,7 +1,6 @@
 // Uses what `pkg-config fastnorm-nccl` gives: without a communicator, nobody gets a handle.
-#include <fastnorm/nccl.hpp>
-
 #include <cstdio>
+#include <fastnorm/nccl.hpp>
 
 int main() {
   try {

@@ -20,7 +20,8 @@
 // stages: a gate, groups, statistics of several devices, and the norm of a [Branch] before the
 // residual. [NormBackward] describes its gradients. [NormHeads] describes the norm, the rotary
 // embedding and the paged cache of query and key heads. [MLADecode] describes attention of new
-// tokens over a paged cache of latents.
+// tokens over a paged cache of latents. A [Peer] is one of several ranks that normalise together,
+// and an [NCCL] is one on a communicator of NCCL's.
 //
 // # Memory
 //

@@ -295,8 +295,8 @@ func (s *NCCLSequenceNorm) call() *call {
 	return q
 }
 
-// AllreduceNorm adds up the ranks' X and normalises, together with all other ranks. Where it goes by
-// NCCL, X is compact and its sum is rounded. On a GPU it takes a [Stream] and a [Workspace].
+// AllreduceNorm adds up the ranks' X and normalises, together with all other ranks. Where it goes
+// by NCCL, X is compact and its sum is rounded. On a GPU it takes a [Stream] and a [Workspace].
 func (n *NCCL) AllreduceNorm(norm PeerAllreduceNorm, options ...CallOption) error {
 	q := norm.call(0)
 	q.apply(options)
@@ -313,8 +313,8 @@ func (n *NCCL) AllreduceNormQuery(norm PeerAllreduceNorm) (Info, error) {
 	return q.query(n, ncclAllreduceNorm)
 }
 
-// AllreduceNormPrepare loads what the call needs of the library's kernels. On GPUs: before a call is
-// captured in a graph.
+// AllreduceNormPrepare loads what the call needs of the library's kernels. On GPUs: before a call
+// is captured in a graph.
 func (n *NCCL) AllreduceNormPrepare(norm PeerAllreduceNorm) error {
 	q := norm.call(0)
 	defer q.free()
@@ -461,8 +461,8 @@ func (t *together) run(f *several, workspaceBytes uintptr) error {
 	return checkedBy(ncclError, func() int32 { return f.run(l, t.q) })
 }
 
-// takeHostWorkspaces gives the ranks of CPUs what they need. The error of a query names the rank, as
-// that of the library does.
+// takeHostWorkspaces gives the ranks of CPUs what they need. The error of a query names the rank,
+// as that of the library does.
 func (t *together) takeHostWorkspaces(pinner *runtime.Pinner) error {
 	var most uint64
 	for i, n := range t.ranks {

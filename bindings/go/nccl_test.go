@@ -284,11 +284,11 @@ func TestNCCLRefused(t *testing.T) {
 		"options.max_columns is 0; required: 1 to 65536": func(o *fastnorm.NCCLOptions) {
 			o.MaxColumns = 0
 		},
-		"options.peer_bytes is -1; required: >= 0":  func(o *fastnorm.NCCLOptions) { o.PeerBytes = -1 },
-		"options.rings is 257":                      func(o *fastnorm.NCCLOptions) { o.Rings = 257 },
-		"options.algorithm is 7":                    func(o *fastnorm.NCCLOptions) { o.Algorithm = 7 },
-		"options.wait_ns is 1;":                     func(o *fastnorm.NCCLOptions) { o.Wait = 1 },
-		"options.one_shot_bytes is -1; required: >": func(o *fastnorm.NCCLOptions) { o.OneShotBytes = -1 },
+		"options.peer_bytes is -1; required: >= 0": func(o *fastnorm.NCCLOptions) { o.PeerBytes = -1 },
+		"options.rings is 257":                     func(o *fastnorm.NCCLOptions) { o.Rings = 257 },
+		"options.algorithm is 7":                   func(o *fastnorm.NCCLOptions) { o.Algorithm = 7 },
+		"options.wait_ns is 1;":                    func(o *fastnorm.NCCLOptions) { o.Wait = 1 },
+		"options.one_shot_bytes is -1;":            func(o *fastnorm.NCCLOptions) { o.OneShotBytes = -1 },
 	} {
 		o := ncclOptions
 		change(&o)

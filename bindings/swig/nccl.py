@@ -1,4 +1,4 @@
-"""What Go and Java have of libfastnorm_nccl: copies of its header and of nccl_calls.h, as the library
+"""What Go and Java have of libfastnorm_nccl: copies of its header and of nccl_calls.h. The library
 may not be there where the bindings are compiled."""
 
 import re

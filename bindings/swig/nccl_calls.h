@@ -1,8 +1,8 @@
 /* libfastnorm_nccl for Go and Java.
  *
- * The bindings do not need the library: it is loaded when it is first used. Its functions take words
- * in the place of descriptions, as those of words.h. Handles, communicators, streams and lists of
- * them are addresses, and so is the memory that receives results. */
+ * The bindings do not need the library: it is loaded when it is first used. Its functions take
+ * words in the place of descriptions, as those of words.h. Handles, communicators, streams and
+ * lists of them are addresses, and so is the memory that receives results. */
 #ifndef FASTNORM_BINDINGS_NCCL_CALLS_H_
 #define FASTNORM_BINDINGS_NCCL_CALLS_H_
 

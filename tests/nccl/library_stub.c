@@ -3,6 +3,7 @@
   int fastnorm_nccl_##name(void) { return 0; }
 FUNCTION(set_functions)
 FUNCTION(version)
+FUNCTION(create)
 FUNCTION(create_all)
 FUNCTION(destroy)
 FUNCTION(peer)

@@ -5,8 +5,8 @@
 //! [`fastnorm_dtype_of`], which the headers define inline. Assertions at compile time compare size
 //! and offsets of every struct with those of a C compiler.
 //!
-//! libfastnorm_nccl is no library that this crate links: [`fastnorm_nccl_library`] has the addresses
-//! of its functions, once who uses it has loaded it.
+//! This crate does not link libfastnorm_nccl. [`fastnorm_nccl_library`] has the addresses of its
+//! functions, once who uses it has loaded it.
 //!
 //! build.rs finds the library with pkg-config. With the feature `static` it links the archive.
 

@@ -1,5 +1,5 @@
-//! Tensor parallel norms on a communicator of NCCL's: libfastnorm_nccl, a library of its own that is
-//! loaded when it is first used.
+//! Tensor parallel norms on a communicator of NCCL's. They are of libfastnorm_nccl, a library of
+//! its own that is loaded when it is first used.
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::fmt;
@@ -317,8 +317,10 @@ fn count(ranks: usize) -> i32 {
 ///
 /// ```no_run
 /// # use fastnorm::*;
-/// # fn rank(comm: *mut std::ffi::c_void, stream: Stream, workspace: Workspace, x: Tensor, y: TensorMut)
-/// #     -> Result<()> {
+/// # type Comm = *mut std::ffi::c_void;
+/// # fn rank(
+/// #     comm: Comm, stream: Stream, workspace: Workspace, x: Tensor, y: TensorMut,
+/// # ) -> Result<()> {
 /// let context = Context::cuda(0)?;
 /// // SAFETY: the communicator is of that GPU, and outlives the handle.
 /// let rank = unsafe { NcclOptions::new(DType::BF16, 8192).create(&context, comm, stream) }?;
@@ -333,8 +335,8 @@ pub struct Nccl<'c> {
 
 // SAFETY: the library ties a handle to no thread.
 unsafe impl Send for Nccl<'_> {}
-// SAFETY: its functions may be called from any thread; a second call of a peer at a time is refused,
-// and NCCL takes calls of one communicator from several threads one after the other.
+// SAFETY: its functions may be called from any thread; a second call of a peer at a time is
+// refused, and NCCL takes calls of one communicator from several threads one after the other.
 unsafe impl Sync for Nccl<'_> {}
 
 impl<'c> Nccl<'c> {
@@ -537,8 +539,8 @@ impl fmt::Debug for Nccl<'_> {
 /// Sequence parallel: each rank normalises its tokens of all tokens.
 ///
 /// All tensors of the norm are compact. x is `[tokens, n]`, this rank's part of all tokens' sums;
-/// tokens is a multiple of the ranks. The residual and statistics are of this rank's tokens alone. y,
-/// codes and their scales are of all tokens. There is no amax, and no swizzled scale.
+/// tokens is a multiple of the ranks. The residual and statistics are of this rank's tokens alone.
+/// y, codes and their scales are of all tokens. There is no amax, and no swizzled scale.
 #[derive(Debug)]
 #[must_use = "nothing happens until it runs"]
 pub struct NcclSequenceNorm<'a> {
@@ -664,7 +666,7 @@ impl Together {
 pub fn nccl_allreduce_norm_all(calls: &mut [NcclCall<'_, PeerAllreduceNorm<'_>>]) -> Result<()> {
     let all = Together::new(calls, |call| call.handle.allreduce_norm_query(&call.norm))?;
     let args: Vec<_> = calls.iter_mut().map(|call| call.norm.link()).collect();
-    // SAFETY: all lists have an entry for each rank, and all is linked, as in `allreduce_norm_with`.
+    // SAFETY: all lists have an entry for each rank. All is linked, as in `allreduce_norm_with`.
     all.finish(unsafe {
         (all.library.0.fastnorm_nccl_allreduce_norm_all)(
             all.handles.as_ptr(),

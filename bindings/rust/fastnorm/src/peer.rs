@@ -310,7 +310,7 @@ impl<'c> Peer<'c> {
 impl Drop for Peer<'_> {
     fn drop(&mut self) {
         if self.is_owned {
-            // SAFETY: it was created by the library and is destroyed once; no call can be under way.
+            // SAFETY: it was created by the library and is destroyed once; no call is under way.
             unsafe { sys::fastnorm_peer_destroy(self.as_ptr()) };
         }
     }

@@ -1,5 +1,5 @@
-//! Ranks on communicators of a library that pretends to be NCCL: the same bits by peers, by NCCL and
-//! from one thread; and what is refused.
+//! Ranks on communicators of a library that pretends to be NCCL: the same bits by peers, by NCCL
+//! and from one thread; and what is refused.
 
 use std::env;
 use std::ffi::{c_char, c_int, c_void, CStr, CString};

@@ -24,8 +24,8 @@ import java.util.Objects;
  * a file or a folder, from java.library.path, or from where libfastnorm is. Without it all methods
  * that need it throw an {@link UnsatisfiedLinkError}.
  *
- * <p>The communicator is borrowed: it must outlive the handle, which does not destroy it. The handle
- * may be closed while another thread is in a call, and keeps its context, as a {@link Peer}.
+ * <p>The communicator is borrowed: it must outlive the handle, which does not destroy it. The
+ * handle may be closed while another thread is in a call, and keeps its context, as a {@link Peer}.
  */
 public final class Nccl implements AutoCloseable {
     private final Context context;
@@ -323,8 +323,8 @@ public final class Nccl implements AutoCloseable {
 
     /**
      * Makes the calls of several ranks of this process from one thread, on the default streams: all
-     * are checked, then NCCL starts their sums together, then their norms follow. On CPUs memory for
-     * workspaces is allocated.
+     * are checked, then NCCL starts their sums together, then their norms follow. On CPUs memory
+     * for workspaces is allocated.
      *
      * @param calls of {@link #rms} or {@link #layer}, one of each rank
      * @throws FastnormException if the library refuses; the text names the rank
@@ -343,8 +343,8 @@ public final class Nccl implements AutoCloseable {
      * @param workspaceBytes size of each; 0 on CPUs, where it is allocated
      * @param calls of {@link #rms} or {@link #layer}, one of each rank
      * @throws FastnormException if the library refuses; the text names the rank
-     * @throws IllegalArgumentException if an output is read-only, or a call is of a {@link Peer}, or
-     *     a list has another length
+     * @throws IllegalArgumentException if an output is read-only, a call is of a {@link Peer}, or a
+     *     list has another length
      * @throws IllegalStateException if a handle is closed
      */
     public static void allreduceNormAll(long[] streams, long[] workspaces, long workspaceBytes,
@@ -353,8 +353,8 @@ public final class Nccl implements AutoCloseable {
         for (int i = 0; i < ranks.length; i++) {
             ranks[i] = calls[i].nccl();
             if (ranks[i] == null) {
-                throw new IllegalArgumentException(
-                        "calls[" + i + "] is of a Peer; required: a call of Nccl.rms or Nccl.layer");
+                throw new IllegalArgumentException("calls[" + i
+                        + "] is of a Peer; required: a call of Nccl.rms or Nccl.layer");
             }
         }
         new NcclCalls(calls, ranks, streams, workspaces).run(workspaceBytes,

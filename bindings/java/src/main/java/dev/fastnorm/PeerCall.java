@@ -3,9 +3,9 @@ package dev.fastnorm;
 import java.util.Objects;
 
 /**
- * A call that all ranks of a group make: {@link PeerAllreduceNorm} or {@link PeerShardedNorm}. Ranks
- * are those of a {@link Peer}, or of an {@link Nccl}. On a GPU {@link Peer#state} tells of ranks
- * that did not come.
+ * A call that all ranks of a group make: {@link PeerAllreduceNorm} or {@link PeerShardedNorm}.
+ * Ranks are those of a {@link Peer}, or of an {@link Nccl}. On a GPU {@link Peer#state} tells of
+ * ranks that did not come.
  */
 public abstract sealed class PeerCall extends Call permits PeerAllreduceNorm, PeerShardedNorm {
     private final Peer peer;
@@ -40,8 +40,8 @@ public abstract sealed class PeerCall extends Call permits PeerAllreduceNorm, Pe
     }
 
     /**
-     * Runs the call on the context of its peer or handle, together with all other ranks. On a CUDA device it goes
-     * to the legacy default stream.
+     * Runs the call on the context of its peer or handle, together with all other ranks. On a CUDA
+     * device it goes to the legacy default stream.
      *
      * @throws FastnormException if the library refuses; on the CPU also {@link Status#ERROR_DEVICE}
      *     for a rank that did not arrive in time

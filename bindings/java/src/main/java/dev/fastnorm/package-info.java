@@ -29,6 +29,9 @@
  * <p>{@link dev.fastnorm.MlaDecode} describes attention of new tokens over a paged cache of
  * latents, and is run in the same way.
  *
+ * <p>{@link dev.fastnorm.Peer} is one of several ranks that normalise together, and {@link
+ * dev.fastnorm.Nccl} is one on a communicator of NCCL's.
+ *
  * <p>Contexts, tensors and devices may be used by any number of threads at a time. A {@code Norm}
  * is a builder: it may be run by several threads as long as none of them changes it.
  */

@@ -48,14 +48,15 @@ class CompletenessTest {
 
     /**
      * Enums whose values are no Java enum. Most are methods: rms, layer, dryRun, pdlWait, rope,
-     * accumulateDweight, mropeInterleaved, writeTrace, noPeers. Others are constants of Peer, or names that
-     * the library gives (the ids of a profile).
+     * accumulateDweight, mropeInterleaved, writeTrace, noPeers. Others are constants of Peer, or
+     * names that the library gives (the ids of a profile).
      */
     private static final Set<String> METHODS = Set.of(
             "fastnorm_norm_kind=0,1", "fastnorm_context_flags=1", "fastnorm_norm_flags=1,2,4,8",
             "fastnorm_norm_backward_flags=1,2,8,16,32,64,128", "fastnorm_trace_format=0",
             "fastnorm_norm_heads_flags=8", "fastnorm_norm_heads_part_flags=1,2,4,8,16,32",
-            "fastnorm_norm_heads_backward_flags=64,128", "fastnorm_peer_limits=8,128", "fastnorm_nccl_flags=1,2",
+            "fastnorm_norm_heads_backward_flags=64,128", "fastnorm_peer_limits=8,128",
+            "fastnorm_nccl_flags=1,2",
             "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
                     .collect(Collectors.joining(",")));
 

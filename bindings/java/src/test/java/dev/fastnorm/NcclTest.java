@@ -439,8 +439,8 @@ class NcclTest {
             assertEquals("libfastnorm " + Fastnorm.versionString(), lines[0]);
             assertTrue(lines[1].startsWith(wanted), lines[1]);
             assertTrue(lines[1].endsWith("it is looked for in the system property "
-                    + "fastnorm.nccl.library (a file or a folder), in java.library.path, and beside "
-                    + "libfastnorm"), lines[1]);
+                    + "fastnorm.nccl.library (a file or a folder), in java.library.path, and "
+                    + "beside libfastnorm"), lines[1]);
             assertEquals(kind.equals("missing") || kind.equals("text"),
                     lines[1].contains("-Dnccl=true"));
         } finally {
