@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -17,6 +18,10 @@ import (
 // A library that cannot be loaded, or one that uses another copy of libfastnorm, is an
 // [ErrUnsupported].
 func LoadNCCL(path string) error {
+	if strings.Contains(path, "\x00") { // where C would take it to end
+		return &Error{Status: StatusArgument,
+			Message: fmt.Sprintf("path is %q; required: a path without a zero byte", path)}
+	}
 	return checkedBy(ncclError, func() int32 { return raw.Fnb_nccl_load(path) })
 }
 

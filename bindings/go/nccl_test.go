@@ -364,6 +364,8 @@ func TestNCCLRefused(t *testing.T) {
 	functions.AllGather = 0
 	wantError(t, fastnorm.SetNCCLFunctions(functions), fastnorm.ErrArgument,
 		"functions.all_gather is NULL")
+	wantError(t, fastnorm.LoadNCCL("a\x00b"), fastnorm.ErrArgument,
+		`path is "a\x00b"; required: a path without a zero byte`)
 	check(t, fastnorm.SetNCCLFunctions(nil)) // NCCL itself does not serve the memory of a CPU
 	_, err = c.NewNCCL(comms[0], ncclOptions, 0)
 	wantError(t, err, fastnorm.ErrUnsupported, "NCCL is for CUDA (2)")
