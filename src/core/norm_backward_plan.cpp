@@ -162,7 +162,8 @@ class Planner {
     if (v.dtype != d_.x.dtype) return false;
     if (v.form == BackwardForm::kBranchRows) return d_.branch.present;
     if (v.has_branch() != d_.branch.present) return false;
-    if (v.form == BackwardForm::kGatedRows) return has_gate();
+    if (v.form == BackwardForm::kGatedRows)
+      return has_gate() && (!v.is_one_warp() || vectors() <= int64_t{kBackwardWarpVectors});
     if (v.stat != stat_of(d_)) return false;
     if (v.writes_rows()) return v.form == rows_form();
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;

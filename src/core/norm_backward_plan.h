@@ -156,6 +156,9 @@ struct NormBackwardStep {
   bool of_branch = false;    // statistics of the branch's rows
 };
 
+// The longest rows of kGatedRows where a row has one warp, in vectors of 16 bytes.
+inline constexpr uint32_t kBackwardWarpVectors = 1 << 19;
+
 // The most that a launch of a kernel asks for.
 int32_t most_backward_shared_bytes(const NormBackwardVariant& variant);
 

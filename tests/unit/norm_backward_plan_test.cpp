@@ -206,6 +206,32 @@ TEST(NormBackwardPlan, GatesHaveTheirForms) {
   }
 }
 
+// A warp has rows up to a limit.
+TEST(NormBackwardPlan, WarpsHaveNoGatedRowsBeyondTheirLimit) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const auto table = cuda::norm_backward_table(*arch);
+    int warps = 0;
+    for (size_t i = 0; i < table.size(); ++i) {
+      const NormBackwardVariant& v = table[i].variant;
+      if (v.form != BackwardForm::kGatedRows) continue;
+      for (const bool longer : {false, true}) {
+        const int64_t vectors = int64_t{kBackwardWarpVectors} + (longer ? 1 : 0);
+        NormBackwardDesc d = call_of(v, 4, vectors * 16 / dtype_bytes(v.dtype));
+        d.gate.present = true;
+        d.gate.gate = d.dy;
+        NormBackwardPlan plan;
+        Error error;
+        EXPECT_EQ(plan_norm_backward_for(d, facts_of(*arch), table, static_cast<int32_t>(i), &plan,
+                                         error) == FASTNORM_OK,
+                  !longer || !v.is_one_warp())
+            << table[i].name;
+      }
+      warps += v.is_one_warp() ? 1 : 0;
+    }
+    EXPECT_EQ(warps, 3) << arch->name;
+  }
+}
+
 // What a gate needs for a held form. Other calls, and other architectures, take the general form.
 TEST(NormBackwardPlan, HeldGates) {
   using D = NormBackwardDesc;

@@ -5,6 +5,8 @@
 // multiplies dy, one before it multiplies x.
 #pragma once
 
+#include <bit>
+
 #include "cuda/common/activation.cuh"
 #include "cuda/norm_backward/general.cuh"
 
@@ -28,6 +30,14 @@ __device__ __forceinline__ void make_factors(float (&gate)[kCount], const NormBa
   activate(gate, p.gate_act);
   round_gated(gate, p);
 }
+
+// Digits of the number of a thread's group of vectors. A warp has shorter rows, and so registers
+// for either statistic.
+template <class Tile>
+inline constexpr int kGatedDigits =
+    Tile::kOneWarp
+        ? std::countr_zero(kBackwardWarpVectors / (uint32_t{Tile::kThreads} * StreamFold::kGroup))
+        : StreamFold::kDigits;
 
 // The tensors of a row that every pass reads.
 template <Dtype kDtype>
@@ -230,11 +240,12 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
 
   const AnyDtypeRow weight = row_or_none(p.weight, index);
   float c[kSums];
-  means_of_row<Tile>(c, p.vectors, p, scratch, place, [&](int64_t number, float(&sum)[kSums]) {
+  const auto sums_of = [&](int64_t number, float(&sum)[kSums]) {
     const Vector v(p, row, weight, statistics, number);
     sum[0] = vector_dot(v.e, v.x);
     if constexpr (kStat == Stat::kLayer) sum[kSums - 1] = vector_sum(v.e);
-  });
+  };
+  means_of_row<Tile, kGatedDigits<Tile>>(c, p.vectors, p, scratch, place, sums_of);
   if (!live) return;
 
   const GatedStore<kDtype, kStat> to(p, index);

@@ -23,8 +23,9 @@ using ForwardSlots = Slots<packed(NormKey{kDtype, Source::kPlain, kStat, Affine:
                                   fastnorm::Tile{kThreads, 0, 1}),
                            Variant{}.packed_policies()>;
 
-// The canonical folds of kSums sums at once, each as fold_stream() does it.
-template <class Tile, int kSums, typename Fn>
+// The canonical folds of kSums sums at once, each as fold_stream() does it. kDigits: of the number
+// of a thread's group of vectors. Fewer of them need fewer registers.
+template <class Tile, int kDigits = StreamFold::kDigits, int kSums, typename Fn>
 __device__ __forceinline__ void fold_streams(float (&total)[kSums], int64_t count, Fn sums_of) {
   const int digits = count <= StreamFold::kGroup ? 2 : 64 - __clzll(count - 1);
   const uint32_t groups = 1u << (digits - 2);
@@ -34,7 +35,8 @@ __device__ __forceinline__ void fold_streams(float (&total)[kSums], int64_t coun
     float q[kSums][StreamFold::kGroup];
     sums_of(int64_t{low}, int64_t{1} << (digits - 2), q);
 #pragma unroll
-    for (int k = 0; k < kSums; ++k) fold[k].add(fold_registers(q[k]), g);
+    for (int k = 0; k < kSums; ++k)
+      fold[k].add(fold_registers(q[k]), kDigits < StreamFold::kDigits ? g % (1u << kDigits) : g);
   }
 #pragma unroll
   for (int k = 0; k < kSums; ++k) total[k] = fold[k].total;
@@ -42,27 +44,27 @@ __device__ __forceinline__ void fold_streams(float (&total)[kSums], int64_t coun
 
 // The means over a row of kSums sums, in the canonical order. sums_of(number, sum) has those of a
 // vector, of which there are `vectors`.
-template <class Tile, int kSums, class Scratch, typename Fn>
+template <class Tile, int kDigits = StreamFold::kDigits, int kSums, class Scratch, typename Fn>
 __device__ __forceinline__ void means_of_row(float (&mean)[kSums], int64_t vectors,
                                              const NormBackwardParams& p, Scratch& scratch,
                                              const Place<Tile>& place, Fn sums_of) {
-  fold_streams<Tile>(mean, (vectors + Tile::kStride - 1) / Tile::kStride,
-                     [&](int64_t first, int64_t step, float(&q)[kSums][StreamFold::kGroup]) {
+  fold_streams<Tile, kDigits>(
+      mean, (vectors + Tile::kStride - 1) / Tile::kStride,
+      [&](int64_t first, int64_t step, float(&q)[kSums][StreamFold::kGroup]) {
 #pragma unroll 1
-                       for (int i = 0; i < StreamFold::kGroup; ++i) {
-                         const int64_t number = place.first + (first + i * step) * Tile::kStride;
-                         float sum[kSums];
+        for (int i = 0; i < StreamFold::kGroup; ++i) {
+          const int64_t number = place.first + (first + i * step) * Tile::kStride;
+          float sum[kSums];
 #pragma unroll
-                         for (float& s : sum) s = 0.0f;
-                         if (number < vectors) sums_of(number, sum);
+          for (float& s : sum) s = 0.0f;
+          if (number < vectors) sums_of(number, sum);
 #pragma unroll
-                         for (int k = 0; k < kSums; ++k) {
+          for (int k = 0; k < kSums; ++k) {
 #pragma unroll
-                           for (int j = 0; j < StreamFold::kGroup; ++j)
-                             q[k][j] = j == i ? sum[k] : q[k][j];
-                         }
-                       }
-                     });
+            for (int j = 0; j < StreamFold::kGroup; ++j) q[k][j] = j == i ? sum[k] : q[k][j];
+          }
+        }
+      });
 #pragma unroll
   for (int k = 0; k < kSums; ++k)
     mean[k] = mean_of_sum(fold_row<Sum>(mean[k], scratch.fold[k], place), p);
