@@ -170,6 +170,27 @@ TEST(NormHeadsBackwardPlan, EveryHeldKernelIsChosen) {
   }
 }
 
+// Held kernels store the sums of parts with one block, which need no fold and no workspace.
+TEST(NormHeadsBackwardPlan, OneBlockNeedsNoFold) {
+  BackwardHeadsRequest r = plain_request();
+  const NormHeadsBackwardPlan two = Split(r).plan(cuda::kSm90);
+  ASSERT_EQ(two.launches, 2);
+  EXPECT_FALSE(two.parts[0].stores_sums) << "56 rows in 2 blocks of 32 lanes";
+  EXPECT_TRUE(two.parts[1].stores_sums) << "2 groups of 7 rows";
+  ASSERT_EQ(two.steps[1].count, 1);
+  EXPECT_EQ(two.steps[1].items[0].part, 0);
+  EXPECT_EQ(two.workspace_bytes, 2u * 512);
+  for (auto* t : {&r.parts[0].dy, &r.parts[0].x, &r.parts[0].dx}) {
+    (*t)->shape[1] = 4;
+    if (t != &r.parts[0].dx) (*t)->strides.clear();
+  }
+  const NormHeadsBackwardPlan one = Split(r).plan(cuda::kSm90);
+  ASSERT_EQ(one.launches, 1);
+  EXPECT_EQ(one.workspace_bytes, 0u);
+  EXPECT_FALSE(one.steps[0].triggers);
+  EXPECT_EQ(Split(r).plan(cuda::kSm80).launches, 2) << "general";
+}
+
 // What a token's heads share has a launch of its own, and so has a dbias with other groups.
 TEST(NormHeadsBackwardPlan, FirstLaunch) {
   BackwardHeadsRequest r = backward_heads_request();
