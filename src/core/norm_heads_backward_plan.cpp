@@ -94,7 +94,8 @@ bool can_hold(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) {
 bool can_have_whole(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) {
   const int64_t vectors = d.n * dtype_bytes(d.dtype) / kVectorBytes, heads = d.of_heads.heads;
   if (!has_vectors(d, v, d.n * heads) || !is_aligned(d.dx)) return false;
-  if (vectors > 32 || (vectors & (vectors - 1)) != 0) return false;
+  if (vectors > NormHeadsBackwardVariant::kMostHeadVectors || (vectors & (vectors - 1)) != 0)
+    return false;
   if (is_layer(d) || d.dbias || (d.has_sums() && d.groups != heads) || !has_angles(d, false))
     return false;
   return !d.of_heads.normalise || (d.of_heads.across_heads && has_statistics(d));
@@ -205,6 +206,7 @@ class Planner {
     begin(fold);
     for (int32_t i = 0; i < call_.count; ++i) {
       const NormBackwardDesc& d = *call_.at[i];
+      if (plan_.parts[i].stores_sums) continue;
       const auto tiles =
           static_cast<uint64_t>((d.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns * d.groups);
       if (d.dweight) add(i, HeadsBackwardRole::kDweight, tiles);
@@ -269,8 +271,10 @@ class Planner {
       p.blocks = std::min(std::max(1u, static_cast<uint32_t>(facts_.multiprocessors)),
                           (tokens + kLanes - 1) / kLanes);
     }
-    const auto bytes = static_cast<uint64_t>(d.groups) * p.blocks *
-                       static_cast<uint64_t>(p.partial_stride) * sizeof(float);
+    p.stores_sums = d.has_sums() && p.blocks == 1 && variant_of(index).is_held();
+    const auto bytes = p.stores_sums ? 0
+                                     : static_cast<uint64_t>(d.groups) * p.blocks *
+                                           static_cast<uint64_t>(p.partial_stride) * sizeof(float);
     if (d.dweight) p.partial_offset[0] = region(bytes);
     if (d.dbias) p.partial_offset[1] = region(bytes);
     const int64_t tokens = variant_of(index).is_whole() ? 0 : tokens_of(i);

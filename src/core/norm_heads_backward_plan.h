@@ -36,6 +36,8 @@ struct NormHeadsBackwardVariant {
   constexpr bool is_held() const { return form == HeadsBackwardForm::kHeld; }
   constexpr bool has_tokens() const { return form == HeadsBackwardForm::kTokens; }
   constexpr bool is_whole() const { return form == HeadsBackwardForm::kWhole; }
+  // kWhole: most vectors of a head, whose pairs are in one warp.
+  static constexpr int64_t kMostHeadVectors = 32;
   constexpr bool has_held_params() const { return is_held() || has_tokens() || is_whole(); }
   constexpr int block_threads() const { return threads * rows; }
 };
@@ -105,6 +107,7 @@ struct HeadsBackwardStep {
 // Of one description. Offsets are bytes into the workspace, multiples of 256.
 struct HeadsGradientPlan {
   uint32_t lanes = 1, blocks = 0;   // how rows are spread; with sums the row order of dweight
+  bool stores_sums = false;         // its one block has all rows, so dweight and dbias need no fold
   int64_t partial_stride = 0;       // floats from a block's sums to the next one's
   uint64_t partial_offset[2] = {};  // of dweight and dbias
   uint64_t token_offset = 0;        // kTokenFloats floats for each token

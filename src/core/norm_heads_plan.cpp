@@ -278,8 +278,8 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
   return wanted && blocks <= facts.arch->max_blocks;
 }
 
-// The first form of kLatent, kApart, kBeside, kAny, kMore, kTokens and kGeneral that can run a call,
-// with its smallest tile.
+// The first form of kLatent, kApart, kBeside, kAny, kMore, kTokens and kGeneral that can run a
+// call, with its smallest tile.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {

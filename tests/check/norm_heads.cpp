@@ -141,7 +141,7 @@ void check_norm_heads(Target& target, const Options& options, Counts* counts) {
   checks.run_chosen(CallKind::kAligned, options.reduced ? 100 : 1500);
   checks.run_chosen(CallKind::kMore, options.reduced ? 100 : 500);
   checks.run_chosen(CallKind::kAcross, options.reduced ? 60 : 500);
-  checks.run_chosen(CallKind::kLatents, options.reduced ? 100 : 500);
+  checks.run_chosen(CallKind::kLatents, options.reduced ? 100 : 1000);
   checks.run_chosen(CallKind::kMany, options.reduced ? 2 : 40);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;

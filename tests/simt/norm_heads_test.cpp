@@ -100,7 +100,7 @@ TEST(SimtNormHeads, CallsAcrossHeadsEqualTheModel) {
   run_form(HeadsForm::kTokens, CallKind::kAcross, 200);
 }
 
-TEST(SimtNormHeads, LatentsEqualTheModel) { run_form(HeadsForm::kLatent, CallKind::kLatents, 200); }
+TEST(SimtNormHeads, LatentsEqualTheModel) { run_form(HeadsForm::kLatent, CallKind::kLatents, 400); }
 
 // Many tokens: groups of lanes take several heads one after the other.
 TEST(SimtNormHeads, ManyTokensEqualTheModel) {

@@ -274,6 +274,8 @@ void RandomHeadsCall::make_slots() {
   pages_ = slots / page_size_ + 1;
 }
 
+constexpr int64_t kLatent = 512;  // columns
+
 void RandomHeadsCall::make_part() {
   CallPart p;
   const int64_t columns[] = {1, 2, 8, 17, 32, 48, 64, 96, 128, 130, 192, 256, 512, 576, 1100, 2056};
@@ -282,8 +284,7 @@ void RandomHeadsCall::make_part() {
   // Most parts of a call have rows of one length.
   p.n = aligned_ ? random_.of(whole) : random_.of(columns);
   if (aligned_ && !parts_.empty() && !random_.one_in(4)) p.n = parts_[0].n;
-  if (aligned_ && parts_.empty() && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
-  constexpr int64_t kLatent = 512;
+  if (aligned_ && !latents_ && parts_.empty() && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
   if (latents_) p.n = parts_.empty() || random_.one_in(3) ? kLatent : random_.of({8, 32, 64, 64});
   const bool latent = latents_ && p.n == kLatent;
   constexpr int64_t kMostHeads = 48, kMostColumns = 8192;  // across_
@@ -298,7 +299,7 @@ void RandomHeadsCall::make_part() {
   if (!latent && rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) && random_.one_in(2))
     make_rope(p);
   if ((!aligned_ || more_) && random_.one_in(2)) make_codes(p);
-  if (random_.one_in(2)) make_cache(p);
+  if (latent || random_.one_in(2)) make_cache(p);
   p.in_place = random_.one_in(3);
   const bool codes_alone = more_ && p.codes != nullptr;
   const bool sums_alone = across_ && p.sumsq != nullptr && p.cache == nullptr && random_.one_in(4);
@@ -463,7 +464,9 @@ void RandomHeadsCall::make_cache(CallPart& p) {
   const fastnorm_dtype_id formats[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
                                        FASTNORM_DTYPE_I8};
   const std::vector<int64_t> shape = {pages_, page_size_, p.heads, p.n};
-  const int64_t scheme = random_.below(across_ ? 2 : 3);
+  // Most latents have scales of blocks.
+  const int64_t scheme =
+      latents_ && p.n == kLatent ? random_.of({0, 1, 2, 2, 2, 2}) : random_.below(across_ ? 2 : 3);
   if (scheme == 0) {
     p.cache = make_tensor(shape, id_of(type_), gap(3), shift());
     return;

@@ -170,6 +170,27 @@ TEST(NormHeadsBackwardPlan, EveryHeldKernelIsChosen) {
   }
 }
 
+// Held kernels store the sums of parts with one block, which need no fold and no workspace.
+TEST(NormHeadsBackwardPlan, OneBlockNeedsNoFold) {
+  BackwardHeadsRequest r = plain_request();
+  const NormHeadsBackwardPlan two = Split(r).plan(cuda::kSm90);
+  ASSERT_EQ(two.launches, 2);
+  EXPECT_FALSE(two.parts[0].stores_sums) << "56 rows in 2 blocks of 32 lanes";
+  EXPECT_TRUE(two.parts[1].stores_sums) << "2 groups of 7 rows";
+  ASSERT_EQ(two.steps[1].count, 1);
+  EXPECT_EQ(two.steps[1].items[0].part, 0);
+  EXPECT_EQ(two.workspace_bytes, 2u * 512);
+  for (auto* t : {&r.parts[0].dy, &r.parts[0].x, &r.parts[0].dx}) {
+    (*t)->shape[1] = 4;
+    if (t != &r.parts[0].dx) (*t)->strides.clear();
+  }
+  const NormHeadsBackwardPlan one = Split(r).plan(cuda::kSm90);
+  ASSERT_EQ(one.launches, 1);
+  EXPECT_EQ(one.workspace_bytes, 0u);
+  EXPECT_FALSE(one.steps[0].triggers);
+  EXPECT_EQ(Split(r).plan(cuda::kSm80).launches, 2) << "general";
+}
+
 // What a token's heads share has a launch of its own, and so has a dbias with other groups.
 TEST(NormHeadsBackwardPlan, FirstLaunch) {
   BackwardHeadsRequest r = backward_heads_request();
@@ -184,7 +205,7 @@ TEST(NormHeadsBackwardPlan, FirstLaunch) {
   EXPECT_EQ(plan.steps[0].items[1].role, HeadsBackwardRole::kRows);
   EXPECT_EQ(plan.steps[0].items[1].first_block, 7u);
   EXPECT_EQ(plan.steps[1].count, 3);
-  EXPECT_EQ(plan.steps[2].count, 4) << "dweight and dbias of two parts";
+  EXPECT_EQ(plan.steps[2].count, 3) << "the key's dweight has one block";
 }
 
 // What a token's heads share runs on the least kernel that holds them, else on the general one.
@@ -198,7 +219,7 @@ TEST(NormHeadsBackwardPlan, FirstLaunchOfHeldTokens) {
     p.weight->shape = p.dweight->shape = {heads, 128};
     change(r, p);
     const NormHeadsBackwardPlan plan = Split(r).plan(cuda::kSm90);
-    EXPECT_EQ(plan.launches, 3);
+    EXPECT_EQ(plan.launches, plan.entry->variant.is_held() ? 2 : 3) << "one block needs no fold";
     EXPECT_EQ(plan.steps[0].blocks, 7u);
     return std::string(
         cuda::norm_heads_backward_table(cuda::kSm90)[static_cast<size_t>(plan.steps[0].index)]

@@ -287,11 +287,16 @@ HeadsRequest latent_request() {
     p.x->shape = {7, 1, n}, p.x->strides = {576, n, 1};
     p.x->byte_offset = i * 1024;
     if (i == 0) p.weight->shape = {n};
-    if (i == 1) p.weight.reset();
+    if (i == 1) p.weight.reset(), p.args.eps = 0;
     p.y = p.x;
     p.cache.reset();
   }
   return r;
+}
+
+void drop_tables(HeadsRequest& r) {
+  r.args.rope_dim = 0;
+  for (auto* t : {&r.cos, &r.sin, &r.positions}) t->reset();
 }
 
 TEST(NormHeadsPlan, LatentForm) {
@@ -303,11 +308,19 @@ TEST(NormHeadsPlan, LatentForm) {
   constexpr const char *kLatent = "norm_heads bf16 latent 16x4", *kAny = "norm_heads bf16 any 32x2",
                        *kMore = "norm_heads bf16 more 32x2";
   EXPECT_EQ(kernel([](HeadsRequest&) {}), kLatent);
-  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts.pop_back(); }), kLatent);
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              drop_tables(r);
+              r.parts.pop_back();
+            }),
+            kLatent);
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].weight.reset(); }), kLatent);
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.rounding = FASTNORM_ROUND_NORMALIZED; }),
             kLatent);
-  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].args.flags = 0; }), kLatent);
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              drop_tables(r);
+              r.parts[1].args.flags = 0;
+            }),
+            kLatent);
   // What it does not have.
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.kind = FASTNORM_NORM_LAYER; }), kAny);
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].weight->dtype = FASTNORM_DTYPE_F32; }), kAny);
@@ -315,7 +328,11 @@ TEST(NormHeadsPlan, LatentForm) {
             kAny);
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].args.flags = FASTNORM_NORM_HEADS_ROPE; }),
             kAny);
-  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.flags = 0; }),
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              auto& p = r.parts[0];
+              p.args.flags = 0, p.args.eps = 0;
+              p.weight.reset();
+            }),
             "norm_heads bf16 beside 32x2");
   EXPECT_EQ(kernel([](HeadsRequest& r) {
               auto& p = r.parts[0];
@@ -421,7 +438,7 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     const fastnorm_dtype_id ids[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16};
     p.x->dtype = p.weight->dtype = ids[static_cast<int>(v.dtype)];
     p.x->shape[1] = heads, p.x->shape[2] = p.weight->shape[0] = n;
-    if (v.has_latents()) p.args.flags &= ~uint32_t{FASTNORM_NORM_HEADS_ROPE};
+    if (v.has_latents()) drop_tables(r), p.args.flags = FASTNORM_NORM_HEADS_NORM;
     p.x->strides = {12 * n, n, 1};
     p.y = p.x;
     if (v.form == HeadsForm::kBeside) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;

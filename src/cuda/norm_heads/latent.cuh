@@ -1,6 +1,6 @@
-// MLA's tokens: latents that fill the tile, with a norm and without rope, and short rows such as the
-// rotary key, as kBeside has them. Half a warp has a latent, so that neighbouring lanes have a block
-// of its columns. Fewer lanes have a short row, so that few idle.
+// MLA's tokens: latents that fill the tile, with a norm and without rope, and shorter heads such as
+// the rotary key, which are as kBeside has them. Half a warp has a latent, so that neighbouring
+// lanes have a block of its columns. Fewer lanes have a shorter head, so that few are idle.
 //
 // What a call asks for is tested once a row.
 #pragma once

@@ -7,6 +7,16 @@
 
 namespace fastnorm::cuda {
 
+// Stores the sum of a group's column.
+__device__ __forceinline__ void put_heads_sum(const HeadsSumOut& out, uint32_t group,
+                                              int64_t column, float sum) {
+  char* const to =
+      out.data + int64_t{group} * out.stride + column * (out.dtype == Dtype::kF32 ? 4 : 2);
+  sum = positive_zero(sum);
+  if (out.accumulates) sum = __fadd_rn(load_any_element(to, out.dtype), sum);
+  store_any_element(to, sum, out.dtype);
+}
+
 template <int kThreads>
 __device__ __forceinline__ void fold_heads_sums(const HeadsFoldParams& p) {
   auto& values = ptx::block_shared<FoldBuffer<kThreads>>().values;
@@ -18,14 +28,9 @@ __device__ __forceinline__ void fold_heads_sums(const HeadsFoldParams& p) {
   const int64_t first = int64_t{number - group * tiles} * kBackwardFoldColumns;
   ptx::grid_wait();
   const float* const partial = s.partial + int64_t{group} * s.blocks * s.partial_stride;
-  char* const out = s.out + int64_t{group} * s.out_stride;
-  fold_columns<kThreads>(values, partial, s.partial_stride, s.blocks, s.n, first,
-                         [&](int64_t column, float sum) {
-                           char* const to = out + column * (s.dtype == Dtype::kF32 ? 4 : 2);
-                           sum = positive_zero(sum);
-                           if (s.accumulates) sum = __fadd_rn(load_any_element(to, s.dtype), sum);
-                           store_any_element(to, sum, s.dtype);
-                         });
+  fold_columns<kThreads>(
+      values, partial, s.partial_stride, s.blocks, s.n, first,
+      [&](int64_t column, float sum) { put_heads_sum(s.out, group, column, sum); });
 }
 
 }  // namespace fastnorm::cuda

@@ -4,14 +4,15 @@
 // so no barrier of the block is needed. A row's angles are asked for when its turn comes, as all
 // heads of a token share them.
 //
-// Bytes: dy and x once, dx once; the sums of each block once, which fold.cuh reads.
+// Bytes: dy and x once, dx once; the sums of each block once, which fold.cuh reads. The sums of a
+// part with one block are its gradients.
 #pragma once
 
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/common/ptx/shared.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_heads/held.cuh"
-#include "cuda/norm_heads_backward/params.h"
+#include "cuda/norm_heads_backward/fold.cuh"
 
 namespace fastnorm::cuda {
 
@@ -404,13 +405,17 @@ struct HeldGains {
   static __device__ __forceinline__ Buffer& shared() { return ptx::block_shared<Buffer>(); }
 };
 
-// The lanes of a block folded, and stored: the highest digits of their numbers in registers, the
-// lowest in shared memory.
+// The lanes of a block folded, and stored if they are wanted: the highest digits of their numbers
+// in registers, the lowest in shared memory.
 template <class S>
-__device__ __forceinline__ void store_held_sums(float* to,
-                                                const float (&sums)[S::kVectors][S::kPerVector],
-                                                const HeldGradientParams& part,
+__device__ __forceinline__ void store_held_sums(const float (&sums)[S::kVectors][S::kPerVector],
+                                                const HeldGradientParams& part, int which,
+                                                uint32_t group, uint32_t block,
                                                 const HeldGradientPlace<S>& place) {
+  const HeadsRowOrder& o = part.order;
+  const HeadsSumOut& out = o.out[which];
+  if (o.partial[which] == nullptr && out.data == nullptr) return;
+  float* const to = o.partial[which] + (int64_t{group} * o.blocks + block) * o.partial_stride;
   constexpr int kWidth = S::kWidth, kThreads = S::kBlockThreads;
   constexpr int kLow = kThreads > kWidth ? kThreads / kWidth : 1;  // threads of a column
   constexpr int kHigh = S::kRows / kLow;
@@ -446,7 +451,12 @@ __device__ __forceinline__ void store_held_sums(float* to,
       for (int i = 0; i < kLow; ++i) w[i] = values[i * kWidth + column];
       total = fold_registers(w);
     }
-    if (low == 0 && column < n) ptx::st_global_u32(to + column, __float_as_uint(total));
+    if (low != 0 || column >= n) continue;
+    if (out.data != nullptr) {
+      put_heads_sum(out, group, column, total);
+    } else {
+      ptx::st_global_u32(to + column, __float_as_uint(total));
+    }
   }
 }
 
@@ -598,11 +608,8 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   ptx::copy_async_wait();
   if (p.triggers) ptx::grid_trigger();
 
-  const int64_t partial = (int64_t{group} * o.blocks + block) * o.partial_stride;
-  if (o.partial[0] != nullptr) store_held_sums<S>(o.partial[0] + partial, dweight, part, place);
-  if constexpr (S::kAny) {
-    if (o.partial[1] != nullptr) store_held_sums<S>(o.partial[1] + partial, dbias, part, place);
-  }
+  store_held_sums<S>(dweight, part, 0, group, block, place);
+  if constexpr (S::kAny) store_held_sums<S>(dbias, part, 1, group, block, place);
 }
 
 }  // namespace fastnorm::cuda

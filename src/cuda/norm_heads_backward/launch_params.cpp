@@ -64,6 +64,12 @@ char* at(void* workspace, uint64_t offset) {
   return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(workspace) + offset);
 }
 
+HeadsSumOut sum_out(const NormBackwardDesc& d, bool weights) {
+  const ParameterTensor& out = weights ? d.dweight : d.dbias;
+  return {pointer(out.data), group_stride(d, out), out.dtype,
+          weights ? d.accumulate_dweight : d.accumulate_dbias};
+}
+
 HeadsRowOrder order_of(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
                        uint32_t first_block, void* workspace) {
   HeadsRowOrder o = {};
@@ -74,6 +80,10 @@ HeadsRowOrder order_of(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   o.blocks = plan.blocks;
   o.step = plan.lanes * plan.blocks;
   o.partial_stride = plan.partial_stride;
+  if (plan.stores_sums) {
+    o.out[0] = sum_out(d, true), o.out[1] = sum_out(d, false);
+    return o;
+  }
   if (d.dweight) o.partial[0] = reinterpret_cast<float*>(at(workspace, plan.partial_offset[0]));
   if (d.dbias) o.partial[1] = reinterpret_cast<float*>(at(workspace, plan.partial_offset[1]));
   return o;
@@ -199,7 +209,6 @@ HeadsFoldParams make_heads_fold_params(const HeadsGradients& call,
     const NormBackwardDesc& d = *call.at[item.part];
     const HeadsGradientPlan& of_part = plan.parts[item.part];
     const bool weights = item.role == HeadsBackwardRole::kDweight;
-    const ParameterTensor& out = weights ? d.dweight : d.dbias;
     HeadsFoldSum& s = p.sum[p.count++];
     s.first_block = item.first_block;
     s.groups = static_cast<uint32_t>(d.groups);
@@ -208,9 +217,7 @@ HeadsFoldParams make_heads_fold_params(const HeadsGradients& call,
         reinterpret_cast<const float*>(at(workspace, of_part.partial_offset[weights ? 0 : 1]));
     s.partial_stride = of_part.partial_stride;
     s.n = d.n;
-    s.out = pointer(out.data), s.out_stride = group_stride(d, out);
-    s.dtype = out.dtype;
-    s.accumulates = weights ? d.accumulate_dweight : d.accumulate_dbias;
+    s.out = sum_out(d, weights);
   }
   return p;
 }

@@ -8,6 +8,14 @@
 
 namespace fastnorm::cuda {
 
+// Where a sum of each column goes: dweight or dbias.
+struct HeadsSumOut {
+  char* data;      // nullptr = not wanted
+  int64_t stride;  // bytes from a group's to the next one's
+  Dtype dtype;
+  bool accumulates;
+};
+
 // Which rows a block has, and where their sums go.
 struct HeadsRowOrder {
   uint32_t first_block;
@@ -17,6 +25,7 @@ struct HeadsRowOrder {
   uint32_t step;           // lanes * blocks: from a row of a lane to its next
   float* partial[2];  // of dweight and dbias: [group][block][partial_stride]; null = not wanted
   int64_t partial_stride;  // floats
+  HeadsSumOut out[2];      // in place of `partial` where a group has one block
 };
 
 // A part of the general form. `forward` has x, the rope as dy turns by it, and the statistics.
@@ -91,10 +100,7 @@ struct HeadsFoldSum {
   const float* partial;
   int64_t partial_stride;
   int64_t n;
-  char* out;
-  int64_t out_stride;  // bytes from a group's to the next one's
-  Dtype dtype;
-  bool accumulates;
+  HeadsSumOut out;
 };
 
 struct HeadsFoldParams {
