@@ -1,6 +1,9 @@
-// Backward passes on the devices of a target, against the model bit for bit and the reference in
-// double.
+// Backward passes on the devices of targets, against the model bit for bit and the reference in
+// double. A device that leaves the very bytes that another left before, of the same case, has that
+// one's result: the model runs once.
 #pragma once
+
+#include <span>
 
 #include "check/options.h"
 #include "check/sweep.h"
@@ -8,6 +11,6 @@
 
 namespace fastnorm::check {
 
-void check_norm_backward(Target& target, const Options& options, Counts* counts);
+void check_norm_backward(std::span<Target* const> targets, const Options& options, Counts* counts);
 
 }  // namespace fastnorm::check

@@ -134,7 +134,8 @@ class Checks {
 }  // namespace
 
 void check_norm_heads(Target& target, const Options& options, Counts* counts) {
-  constexpr const char* kFamily = "norm_heads";
+  // A call's text begins so. That of norm_heads_backward does not.
+  constexpr const char* kFamily = "norm_heads ";
   if (!options.wants(kFamily) && options.filter.find(kFamily) == std::string::npos) return;
   Checks checks(target, options, counts);
   checks.run_chosen(CallKind::kAny, options.reduced ? 200 : 1500);

@@ -1,28 +1,11 @@
 #include "ref/dtype.h"
 
-#include <cmath>
+#include <algorithm>
+#include <bit>
 #include <cstring>
-#include <limits>
 
 namespace fastnorm::ref {
 namespace {
-
-struct Format {
-  int precision;     // bits of the significand with the hidden one
-  int least_normal;  // exponent of the least normal number
-  double greatest;
-};
-
-constexpr Format format_of(Type type) {
-  switch (type) {
-    case Type::kF16:
-      return {11, -14, 65504.0};
-    case Type::kBF16:
-      return {8, -126, 0x1.fep127};
-    default:
-      return {24, -126, 0x1.fffffep127};
-  }
-}
 
 template <typename Word>
 void decode_words(Type type, const void* from, float* to, int64_t count) {
@@ -45,15 +28,27 @@ void encode_words(Type type, const float* from, void* to, int64_t count) {
 
 }  // namespace
 
+// Adding 1.5 x 2^52 units drops what is below a unit, to nearest even. No function is called: every
+// result of every check comes here several times.
 double round_to(Type type, double value) {
-  if (!std::isfinite(value) || value == 0) return value;
-  const Format format = format_of(type);
-  const int exponent = std::ilogb(value);
-  const int unit =
-      (exponent > format.least_normal ? exponent : format.least_normal) - (format.precision - 1);
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
-  if (std::fabs(rounded) <= format.greatest) return rounded;
-  return std::copysign(std::numeric_limits<double>::infinity(), value);
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  const int precision = type == Type::kF16 ? 11 : type == Type::kBF16 ? 8 : 24;
+  const int least_normal = type == Type::kF16 ? -14 : -126;
+  const int over = type == Type::kF16 ? 16 : 128;  // exponent of the first number that is Inf
+  const auto bits = std::bit_cast<uint64_t>(value), sign = bits & kSign, magnitude = bits & ~kSign;
+  const int exponent = static_cast<int>(magnitude >> 52) - 1023;
+  if (exponent == 1024) return value;  // Inf, NaN
+  uint64_t result = uint64_t{0x7ff} << 52;
+  if (exponent < over) {
+    const int unit = std::max(exponent, least_normal) - (precision - 1);
+    const double dropper = std::bit_cast<double>((static_cast<uint64_t>(1023 + 52 + unit) << 52) +
+                                                 (uint64_t{1} << 51));
+    const double rounded = (std::bit_cast<double>(magnitude) + dropper) - dropper;
+    // A carry may reach the exponent of Inf.
+    if (rounded < std::bit_cast<double>(static_cast<uint64_t>(1023 + over) << 52))
+      result = std::bit_cast<uint64_t>(rounded);
+  }
+  return std::bit_cast<double>(sign | result);
 }
 
 void decode_row(Type type, const void* from, float* to, int64_t count) {

@@ -20,16 +20,20 @@ struct Terms {
   int64_t n;
 };
 
-// Phi: pads with +0 to a power of two, then adds the upper half to the lower half until one is
-// left. With lowest_first, wrongly: neighbours first.
-float phi(std::vector<float> q, bool lowest_first) {
-  size_t p = std::bit_ceil(q.size());
-  q.resize(p, 0.0f);
+// Phi of q[0 .. p), a power of two: adds the upper half to the lower half until one is left. With
+// lowest_first, wrongly: neighbours first.
+float phi(float* q, size_t p, bool lowest_first) {
   while (p > 1) {
     p /= 2;
     for (size_t j = 0; j < p; ++j) q[j] = lowest_first ? q[2 * j] + q[2 * j + 1] : q[j] + q[j + p];
   }
   return q[0];
+}
+
+// Of any number of values: they are padded with +0.
+float phi(std::vector<float> q, bool lowest_first) {
+  q.resize(std::bit_ceil(q.size()), 0.0f);
+  return phi(q.data(), q.size(), lowest_first);
 }
 
 float gpu_sum(Type dtype, const Terms& terms, bool lowest_first) {
@@ -122,21 +126,23 @@ int64_t clamped(int64_t value, int64_t low, int64_t high) {
 template <class Term>
 float column_sum(int64_t rows, int64_t n, const Term& term) {
   const auto columns = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
-  const int64_t q_lanes = clamped(4096 / columns, 1, 64);
-  const int64_t most = clamped((int64_t{1} << 20) / columns, 16, 128);
+  constexpr int64_t kMostLanes = 64, kMostBlocks = 128;
+  const int64_t q_lanes = clamped(4096 / columns, 1, kMostLanes);
+  const int64_t most = clamped((int64_t{1} << 20) / columns, 16, kMostBlocks);
   const int64_t blocks = std::min(most, (rows + q_lanes - 1) / q_lanes);
-  std::vector<float> of_blocks;
+  if (blocks == 0) return 0.0f;
+  float lanes[kMostLanes], of_blocks[kMostBlocks] = {};  // on the stack: there are many columns
   for (int64_t b = 0; b < blocks; ++b) {
-    std::vector<float> lanes(static_cast<size_t>(q_lanes), 0.0f);
+    std::fill_n(lanes, q_lanes, 0.0f);
     for (int64_t i = b * q_lanes; i < rows; i += q_lanes * blocks) {
       for (int64_t j = i; j < std::min(i + q_lanes, rows); ++j) {
-        float& lane = lanes[static_cast<size_t>(j % q_lanes)];
+        float& lane = lanes[j % q_lanes];
         lane = term(j, lane);
       }
     }
-    of_blocks.push_back(phi(std::move(lanes), false));
+    of_blocks[b] = phi(lanes, static_cast<size_t>(q_lanes), false);
   }
-  return of_blocks.empty() ? 0.0f : phi(std::move(of_blocks), false) + 0.0f;
+  return phi(of_blocks, std::bit_ceil(static_cast<size_t>(blocks)), false) + 0.0f;
 }
 
 template <class Term>

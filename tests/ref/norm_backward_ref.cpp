@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ref/long_sum.h"
+
 namespace fastnorm::ref {
 namespace {
 
@@ -69,7 +71,8 @@ struct ColumnSum {
     high += greatest;
     magnitude += std::max(std::fabs(least), std::fabs(greatest));
   }
-  long double low = 0, high = 0, magnitude = 0;
+  LongSum low, high;
+  double magnitude = 0;  // an error's factor
 };
 
 // The number of roundings on the longest path of a column's sum.
@@ -87,13 +90,10 @@ double longest_column_path(int64_t rows, int64_t n) {
 Range bounds_of(const ColumnSum& sum, double path, int64_t rows, int64_t column,
                 const StoredSum& stored, Near factor = {1, 0}) {
   const double old = stored.old != nullptr ? static_cast<double>(stored.old[column]) : 0;
-  double low = static_cast<double>(sum.low), high = static_cast<double>(sum.high);
-  const double error =
-      path * kU * static_cast<double>(sum.magnitude) + kLeast * static_cast<double>(rows);
+  double low = sum.low.value(), high = sum.high.value();
+  const double error = path * kU * sum.magnitude + kLeast * static_cast<double>(rows);
   // false for NaN
-  if (!(static_cast<double>(sum.magnitude) * std::max(1.0, std::fabs(factor.value)) +
-            std::fabs(old) <
-        kMost)) {
+  if (!(sum.magnitude * std::max(1.0, std::fabs(factor.value)) + std::fabs(old) < kMost)) {
     return {-kInf, kInf};
   }
   low -= error;
@@ -137,7 +137,8 @@ std::vector<Near> dh_near(const NormBackwardOptions& o, const NormBackwardRow& r
   if (is_modelled(o, row)) return {};
   const auto n = static_cast<double>(row.n);
   const bool layer = o.kind == Kind::kLayer;
-  long double product = 0, gradient = 0, product_magnitude = 0, gradient_magnitude = 0;
+  LongSum product, gradient;
+  double product_magnitude = 0, gradient_magnitude = 0;
   double product_error = 0, gradient_error = 0;  // of a gate
   for (int64_t i = 0; i < row.n; ++i) {
     const double gain = gain_of(o, row, i);
@@ -152,18 +153,16 @@ std::vector<Near> dh_near(const NormBackwardOptions& o, const NormBackwardRow& r
   }
   const double rstd = row.rstd;
   // false for NaN
-  if (!(static_cast<double>(product_magnitude) < kMost &&
-        static_cast<double>(gradient_magnitude) < kMost && rstd < 0x1p60)) {
+  if (!(product_magnitude < kMost && gradient_magnitude < kMost && rstd < 0x1p60)) {
     return {};
   }
-  const double c1 = static_cast<double>(product) / n;
-  const double c2 = layer ? static_cast<double>(gradient) / n : 0;
+  const double c1 = product.over(n);
+  const double c2 = layer ? gradient.over(n) : 0;
   const double path = longest_path(order, o.x_dtype, row.n);
-  const double error1 = (path + 7) * kU * static_cast<double>(product_magnitude) / n + n * kLeast +
-                        1.01 * product_error / n;
-  const double error2 = layer ? (path + 4) * kU * static_cast<double>(gradient_magnitude) / n +
-                                    n * kLeast + 1.01 * gradient_error / n
-                              : 0;
+  const double error1 =
+      (path + 7) * kU * product_magnitude / n + n * kLeast + 1.01 * product_error / n;
+  const double error2 =
+      layer ? (path + 4) * kU * gradient_magnitude / n + n * kLeast + 1.01 * gradient_error / n : 0;
   std::vector<Near> values;
   for (int64_t i = 0; i < row.n; ++i) {
     const double gain = gain_of(o, row, i);

@@ -4,6 +4,8 @@
 #include <cfloat>
 #include <cmath>
 
+#include "ref/long_sum.h"
+
 namespace fastnorm::ref {
 namespace {
 
@@ -51,15 +53,15 @@ struct Statistics {
 };
 
 double average(const std::vector<double>& v) {
-  long double sum = 0;
+  LongSum sum;
   for (const double e : v) sum += e;
-  return static_cast<double>(sum / static_cast<long double>(v.size()));
+  return sum.over(static_cast<double>(v.size()));
 }
 
 double mean_distance(const std::vector<double>& v, double from) {
-  long double sum = 0;
+  LongSum sum;
   for (const double e : v) sum += std::fabs(e - from);
-  return static_cast<double>(sum / static_cast<long double>(v.size()));
+  return sum.over(static_cast<double>(v.size()));
 }
 
 Statistics statistics_of(const NormOptions& o, const Sums& sums, double path) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ref/activation.h"
+#include "ref/long_sum.h"
 
 namespace fastnorm::ref {
 namespace {
@@ -131,9 +132,9 @@ constexpr double kFunction = 8 * kU;  // relative error of an activation, which 
 bool in_range(double v) { return std::fabs(v) < 0.25 * FLT_MAX; }
 
 double average(const std::vector<double>& v) {
-  long double sum = 0;
+  LongSum sum;
   for (const double e : v) sum += e;
-  return static_cast<double>(sum / static_cast<long double>(v.size()));
+  return sum.over(static_cast<double>(v.size()));
 }
 
 // A value, and how far a single-precision one may be from it.

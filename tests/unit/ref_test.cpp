@@ -2,12 +2,15 @@
 // single-precision model against the reference in double.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "ref/data.h"
+#include "ref/long_sum.h"
 #include "ref/norm_model.h"
 #include "ref/norm_ref.h"
 
@@ -79,6 +82,51 @@ TEST(Conversions, NearestEvenBetweenAllNeighbours) {
   EXPECT_EQ(round_to(Type::kF32, 1.0 + 0x1.8p-24), 1.0 + 0x1p-23);
   EXPECT_EQ(round_to(Type::kF32, 0x1p128), kInf);
   EXPECT_EQ(round_to(Type::kF32, 0x1.8p-149), 0x1p-148);
+}
+
+// Against the formula: a multiple of the unit of the value's exponent, in doubles of all exponents.
+TEST(Conversions, FromDoubleByTheFormula) {
+  for (const Type type : kTypes) {
+    const int precision = type == Type::kF16 ? 11 : type == Type::kBF16 ? 8 : 24;
+    const int least = type == Type::kF16 ? -14 : -126, over = type == Type::kF16 ? 16 : 128;
+    for (int exponent = -1074; exponent <= 1023; ++exponent) {
+      for (uint64_t i = 0; i < 24; ++i) {
+        const uint64_t random = hash(5, exponent, static_cast<int64_t>(i));
+        const uint64_t fraction = (random >> 12) & ~((uint64_t{1} << 2 * i) - 1);  // ties, too
+        const double significand = std::bit_cast<double>(uint64_t{1023} << 52 | fraction);
+        const double value = std::ldexp((random & 1) != 0 ? -significand : significand, exponent);
+        const int unit = std::max(exponent, least) - (precision - 1);
+        const double steps = std::nearbyint(std::ldexp(value, -unit));
+        double wanted = std::ldexp(steps, unit);
+        if (std::fabs(wanted) >= std::ldexp(1.0, over)) wanted = std::copysign(kInf, value);
+        ASSERT_EQ(std::bit_cast<uint64_t>(round_to(type, value)), std::bit_cast<uint64_t>(wanted))
+            << name_of(type) << " " << value;
+      }
+    }
+    EXPECT_TRUE(std::isnan(round_to(type, static_cast<double>(kNan))));
+    for (const double kept : {0.0, -0.0, static_cast<double>(kInf), static_cast<double>(-kInf)})
+      EXPECT_EQ(std::bit_cast<uint64_t>(round_to(type, kept)), std::bit_cast<uint64_t>(kept));
+  }
+}
+
+TEST(LongSums, KeepWhatRoundingTakes) {
+  LongSum sum;
+  for (const double v : {0x1p60, 1.0, 0x1p-40, -0x1p60}) sum += v;
+  EXPECT_EQ(sum.value(), 1.0 + 0x1p-40);
+  EXPECT_EQ(sum.over(3), (1.0 + 0x1p-40) / 3);
+  // Rows of one value have that mean, in every significand.
+  for (int64_t i = 0; i < 1000; ++i) {
+    const double v = std::bit_cast<double>(uint64_t{1023} << 52 | hash(9, i) >> 12);
+    LongSum row;
+    const int64_t n = 1 + static_cast<int64_t>(hash(9, i, 1) % 3000);
+    for (int64_t k = 0; k < n; ++k) row += v;
+    ASSERT_EQ(row.over(static_cast<double>(n)), v) << n;
+  }
+  sum += kInf;
+  EXPECT_EQ(sum.value(), kInf);
+  EXPECT_EQ(sum.over(3), kInf);
+  sum += -kInf;
+  EXPECT_TRUE(std::isnan(sum.value()));
 }
 
 TEST(Conversions, RowsAtAnyAddress) {
