@@ -440,8 +440,8 @@ def test_stages(program):
         USAGE,
         *shape,
         "--backward",
-        "--gate",
-        says="--gate excludes --backward",
+        "--sumsq",
+        says="--sumsq excludes --backward",
     )
     program.expect(
         "bench stages",

@@ -447,8 +447,50 @@ def test_explain(program):
         "launches           2: persistent, fold" in text and "\ngrids  " in text,
         text,
     )
+    stages = ("--shape", "4096,512")
+    rows = 4096 * 1024
+    for options, read, written, workspace in (
+        # dy, x, gate; dx, dgate
+        (("--gate", "--gate-act", "silu", "--no-dweight"), 3 * rows, 2 * rows, 0),
+        (("--gate", "--no-dweight", "--no-dgate"), 3 * rows, rows, 0),
+        (("--gate", "--no-dweight", "--group-size", "128"), 3 * rows + 3 * 4 * 4096, 2 * rows, 0),
+        # dy, x, branch; dx, dbranch, dbranch_weight
+        (("--branch", "--branch-norm", "rms", "--branch-weight", "--no-dweight"),
+         3 * rows + 4 * 4096 + 1024, 2 * rows, 0),
+    ):
+        found = explained(*stages, *options)
+        cases.equal(
+            f"explain {' '.join(options)}",
+            (found["bytes_read"], found["bytes_written"], found["workspace_bytes"]),
+            (read + 4 * 4096 + 1024, written, workspace),
+        )
+    sums = explained(*stages, "--branch", "--branch-norm", "layer", "--branch-weight",
+                     "--branch-bias", "--residual-gate", "512", "--sum-scale")  # fmt: skip
+    more = explained(*stages, "--branch", "--branch-norm", "layer", "--branch-weight",
+                     "--branch-bias", "--residual-gate", "512", "--sum-scale",
+                     "--accumulate")  # fmt: skip
+    cases.equal(
+        "explain: four sums with a branch, and their old values",
+        (sums["workspace_bytes"], more["bytes_read"] - sums["bytes_read"]),
+        (4 * 128 * 512 * 4, 4 * 1024),
+    )
+    again = explained(*stages, "--branch", "--branch-norm", "rms", "--recompute")
+    given = explained(*stages, "--branch", "--branch-norm", "rms")
+    cases.equal("explain: two statistics", given["bytes_read"] - again["bytes_read"], 2 * 4 * 4096)
+    cases.equal(
+        "explain: a gate on a GPU", launched("--shape", "4096,4096", "--gate", "--gate-act", "silu"),
+        "persistent, fold",
+    )
+    branch = explained("--shape", "4096,4096", "--device", "sm_90", "--branch", "--branch-norm",
+                       "rms", "--branch-weight")  # fmt: skip
+    cases.check(
+        "explain: launches with a branch have no names",
+        branch["launches"] > 0 and "launched" not in branch, branch,
+    )  # fmt: skip
     for options, says in (
         (("--residual",), "--residual excludes --backward"),
+        (("--branch-rstd",), "--branch-rstd excludes --backward"),
+        (("--modulation-scale", "64"), "--modulation-scale excludes --backward"),
         (("--rstd",), "--rstd excludes --backward"),
         (("--no-dx", "--in-place"), "--in-place needs dx"),
     ):
@@ -670,17 +712,104 @@ def test_branch(program, rng):
         cases.check(f"branch: {name}", close(found[name], wanted, size))
     dtypes = [found[name][0] for name in ("dr", "db", "dk")]
     cases.check("branch: dtypes", dtypes == ["F32", "BF16", "BF16"])
+    old = {name: ("F32", n, tensor_file.encode("F32", rng.standard_normal(n)))
+           for name in ("old_dg", "old_ds", "old_dk")}  # fmt: skip
+    tensor_file.write(program.work / "in.safetensors", tensors | old)
+    added = run(program, "branch: accumulated", *options, "--old-dbranch-weight", "old_dg",
+                "--old-dbranch-bias", "old_ds", "--old-dresidual-gate", "old_dk")  # fmt: skip
+    for name, wanted, size in (
+        ("dg", (du * xhat).sum(0), np.abs(du * xhat).sum(0)),
+        ("ds", du.sum(0), np.abs(du).sum(0)),
+        ("dk", slope * terms.sum(0), np.abs(terms).sum(0)),
+    ):
+        wanted = wanted + tensor_file.decode(old[f"old_{name}"])
+        cases.check(f"branch: accumulated {name}", close(added[name], wanted, size + 3))
     for name, options, says in (
         ("no branch", ["--branch-norm", "rms"], "branch is NULL and branch_norm is 1"),
         ("a gradient without its gate", ["--branch", "branch", "--dresidual-gate", "dk"],
          "dresidual_gate is given and residual_gate is NULL"),
+        ("an old sum without a new one",
+         ["--branch", "branch", "--residual-gate", "gate", "--old-dresidual-gate", "old_dk"],
+         "there is a tensor 'old_dk' to add to, but the sum has no name"),
+        ("a gate and a branch", ["--branch", "branch", "--dbranch", "db", "--gate", "x"],
+         "gate is given and branch is given"),
     ):
         run(program, f"branch: {name}", "--dy", "dy", *options, code=FAILURE, says=says)
+
+
+def test_gate(program, rng):
+    """A gate before or after the norm of groups, and its gradient."""
+    cases, groups = program.cases, 3
+    shape, n = (7, 96), (96,)
+    normal = {
+        "x": ("BF16", shape), "dy": ("BF16", shape), "z": ("F32", shape), "weight": ("F32", n),
+        "shift": ("F32", n),
+    }
+    tensors = {
+        name: (dtype, size, tensor_file.encode(dtype, rng.standard_normal(size)))
+        for name, (dtype, size) in normal.items()
+    }
+    tensor_file.write(program.work / "in.safetensors", tensors)
+    x, dy, z, weight, shift = (tensor_file.decode(t).astype(np.float64) for t in tensors.values())
+    sigmoid = 1 / (1 + np.exp(-z))
+    act, slope = z * sigmoid, sigmoid * (1 + z * (1 - sigmoid))
+    options = [
+        "--dy", "dy", "--weight", "weight", "--bias", "shift", "--eps", "0.01", "--gate", "z",
+        "--gate-act", "silu", "--group-size", "32", "--dx", "gx", "--dweight", "gw", "--dbias",
+        "gb", "--dgate", "gz",
+    ]  # fmt: skip
+
+    def grouped(values):
+        return values.reshape(*values.shape[:-1], groups, -1)
+
+    def norm(values, gradient):
+        found = gradient_of_norm(grouped(values), grouped(gradient), grouped(weight), 0.01, False)
+        return [part.reshape(shape) for part in found]
+
+    dx, xhat = norm(x, dy * act)
+    du, uhat = norm(x * act, dy)
+    after = {
+        "gx": dx, "gz": dy * (xhat * weight + shift) * slope, "gw": dy * act * xhat, "gb": dy * act
+    }  # fmt: skip
+    before = {"gx": du * act, "gz": du * x * slope, "gw": dy * uhat, "gb": dy}
+    for position, wanted in (("after-norm", after), ("before-norm", before)):
+        found = run(program, f"gate {position}", *options, "--gate-position", position)
+        cases.equal(
+            f"gate {position}: dtypes",
+            {name: t[0] for name, t in found.items()},
+            {"gx": "BF16", "gw": "F32", "gb": "F32", "gz": "F32"},
+        )
+        for name, value in wanted.items():
+            sums = name in ("gw", "gb")
+            size = np.abs(value).sum(0) if sums else np.abs(value) + 1
+            value = value.sum(0) if sums else value
+            cases.check(f"gate {position}: {name}", close(found[name], value, size))
+    narrow = run(program, "gate: dgate's dtype", *options, "--dgate-dtype", "bf16")
+    plain = run(program, "gate: again", *options)
+    cases.equal(
+        "gate: dgate's dtype",
+        narrow["gz"],
+        ("BF16", shape, tensor_file.encode("BF16", tensor_file.decode(plain["gz"]))),
+    )
+    placed = run(program, "gate: in place", *options, "--in-place")
+    cases.check("gate: in place", all(placed[name] == plain[name] for name in plain))
+    source = run(program, "gate: source", *options, "--gate-source", "rounded")
+    cases.check("gate: the source changes dgate", source["gz"] != plain["gz"])
+    for name, more, says in (
+        ("no gate", ["--dgate", "gz"], "dgate is given and gate is NULL"),
+        ("groups of another size", ["--group-size", "36"], "group_size is 36 and n is 96"),
+        ("dgate of another dtype", ["--gate", "z", "--dgate", "gz", "--dgate-dtype", "f16"],
+         "dgate.dtype is f16"),
+    ):
+        run(program, f"gate: {name}", "--dy", "dy", *more, code=FAILURE, says=says)
+    run(program, "gate: two outputs of one name", "--dy", "dy", "--gate", "z", "--dgate", "dx",
+        code=USAGE, says="two outputs are named 'dx'")  # fmt: skip
 
 
 def test(program):
     rng = np.random.default_rng(41)
     test_branch(program, np.random.default_rng(43))
+    test_gate(program, np.random.default_rng(44))
     test_gradients(program, rng)
     test_outputs(program, rng)
     test_refused(program, rng)

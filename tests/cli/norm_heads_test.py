@@ -27,6 +27,13 @@ LAYERS = [
     "--rounding once-rw --kind layer --head-weights --weight-offset 1 --y-dtype f32",
     "--in-place --rounding every-step --from-rounded --rope-rounding every-step",
     "--separate --in-place --no-norm --inverse --table-dtype f32",
+    "--mrope 16,24,24",
+    "--mrope 8,12,12 --mrope-interleaved --rope-dim 64 --interleaved",
+    "--mrope 4,12,0,16 --rope-dim 64 --rope-offset -1",
+    "--statistics --sumsq --kind layer",
+    "--statistics --sumsq --across-heads --head-weights --cache none",
+    "--statistics-in --kind layer --cache i8",
+    "--statistics-in --across-heads --head-weights",
 ]
 
 
@@ -75,6 +82,17 @@ def test_runs(program):
               "--tokens", "33", "--check-tokens", "1000")
     cases.equal("norm_heads run: all tokens on request", odd["checked_rows"],
                 33 * 40 + odd["cached_rows"])
+    statistics = run(program, "--statistics", "--kind", "layer", "--tokens", "9")
+    sums = run(program, "--sumsq", "--across-heads", "--head-weights", "--tokens", "9")
+    cases.equal("norm_heads run: statistics were compared", [
+        document["checked_statistics"] for document in (plain, statistics, sums)
+    ], [0, 9 * 40, 9 * 2])
+    alone = program.json("norm_heads run: sums alone", "norm_heads", "run", "--sumsq", "--no-y",
+                         "--cache", "none", "--kind", "layer", "--dtype", "f32")
+    cases.equal("norm_heads run: sums alone",
+                (alone["checked_rows"], alone["checked_statistics"], alone["wrong_rows"]),
+                (0, 16 * 40, 0))
+    cases.equal("norm_heads run: bytes of sums alone", alone["bytes_written"], 16 * 40 * 8)
     none = run(program, "--tokens", "0")
     cases.equal("norm_heads run: no tokens", (none["launches"], none["checked_rows"]), (0, 0))
     program.expect("norm_heads run text",
@@ -82,6 +100,8 @@ def test_runs(program):
                    "norm_heads",
                    "run",
                    says=("kernel \"bf16\"", "16 token(s)", "0 wrong", "0 slot(s)", "the same bits"))
+    program.expect("norm_heads run text of statistics", SUCCESS, "norm_heads", "run", "--sumsq",
+                   says="640 statistic(s) compared")
 
 
 def make_layer(rng):
@@ -167,6 +187,45 @@ def test_file(program):
                 np.abs(values[6] - key[0, 0]).max() <= scale[6] / 2 * 1.0001)
     cases.check("norm_heads run on a file, in place: the same key",
                 np.array_equal(tensor_file.decode(codes["key"]), key))
+    axes = np.array([[8, 0, 3, 3, 1], [2, 7, 7, 0, 5], [4, 4, 1, 8, 6]], np.int64)
+    given = np.linspace(0.5, 1.5, 10, dtype=np.float32).reshape(5, 2)
+    tensor_file.write(
+        work / "layer.safetensors", {
+            **tensors, "axes": ("I64", (3, 5), axes.tobytes()),
+            "given": ("F32", (5, 2), given.tobytes())
+        })
+    for name, more, axis in (
+        ("mrope", ["--mrope", "3,3,2"], [0, 0, 0, 1, 1, 1, 2, 2]),
+        ("mrope-interleaved", ["--mrope", "4,2,2", "--mrope-interleaved"],
+         [0, 1, 2, 0, 1, 2, 0, 0]),
+    ):
+        program.expect(f"norm_heads run on a file, {name}", SUCCESS,
+                       *words(positions="axes", **{"query-rstd-in": "given"}), *more)
+        found = tensor_file.read(work / "out.safetensors")
+        cases.equal(f"norm_heads run on a file, {name}: its tensors", sorted(found), [
+            "key", "key_cache", "query", "value_cache"
+        ])
+        rows = axes[axis].T  # the table's row of each token and pair
+        tables = {t: arrays[t][rows, np.arange(8)] for t in "cs"} | {"p": np.arange(5)}
+        query = tensor_file.decode(found["query"]).astype(np.float64)
+        wide = arrays["q"].astype(np.float64)
+        wanted = turned(wide, arrays["qw"], tables) * given[..., None] * np.sqrt(
+            (wide**2).mean(-1, keepdims=True) + np.float64(np.float32(1e-5)))
+        error = np.abs(query - wanted).max()
+        cases.check(f"norm_heads run on a file, {name}: query", error < 1e-5, error)
+        key = turned(arrays["k"], arrays["kw"], tables)
+        error = np.abs(tensor_file.decode(found["key"]).astype(np.float64) - key).max()
+        cases.check(f"norm_heads run on a file, {name}: key", error < 5e-6, error)
+    program.expect("norm_heads run on a file: statistics", SUCCESS, *words(), "--statistics",
+                   "--sumsq")
+    found = tensor_file.read(work / "out.safetensors")
+    for part, x in (("query", arrays["q"]), ("key", arrays["k"])):
+        squares = (x.astype(np.float64)**2).sum(-1)
+        for name, wanted in (("rstd", 1 / np.sqrt(squares / 40 + 1e-5)), ("sumsq", squares)):
+            values = tensor_file.decode(found[f"{part}_{name}"])
+            cases.check(f"norm_heads run on a file: {name} of the {part}",
+                        values.shape == wanted.shape
+                        and np.allclose(values, wanted, rtol=1e-6, atol=0), values)
     limit = {**tensors, "limit": ("F32", (1, ), np.float32(0.5).tobytes())}
     tensor_file.write(work / "layer.safetensors", limit)
     few = {name: value for name, value in names.items() if name not in ("value", "slots")}
@@ -283,6 +342,8 @@ def test_refusals(program):
         ("no page", "--page", ("run", "--page", "0")),
         ("blocks of a cache without codes", "needs --cache", ("explain", "--cache-scheme",
                                                               "per-block")),
+        ("five axes", "required: 1 to 4 sections", ("run", "--mrope", "16,16,16,8,8")),
+        ("no sections", "--mrope is 16,x", ("explain", "--mrope", "16,x")),
         ("a device to plan for", "not cpu or cuda:N", ("run", "--device", "sm_90")),
         ("nothing to time", "--tokens is 0", ("bench", "--tokens", "0")),
         ("no word", "subcommand", ()),
@@ -293,6 +354,13 @@ def test_refusals(program):
          ("run", "--rope-dim", "33")),
         ("a window past the row", "parts[0].rope_offset is 4 and rope_dim is 128",
          ("explain", "--rope-offset", "4")),
+        ("sections of another sum", "mrope_0 to mrope_3 are 16, 24, 0 and 0",
+         ("run", "--mrope", "16,24")),
+        ("alternating axes without axes", "has MROPE_INTERLEAVED", ("explain",
+                                                                    "--mrope-interleaved")),
+        ("statistics in and out", "parts[0].rstd is given and rstd_in is given",
+         ("run", "--statistics", "--statistics-in")),
+        ("nothing to store", "required: an output", ("run", "--no-y", "--cache", "none")),
         ("wide rows", "FASTNORM_ERROR_UNSUPPORTED", ("run", "--head-dim", "8200")),
         ("a division of no codes", "parts[0].quant_division is 1", ("run", "--quant-division",
                                                                    "divide")),

@@ -444,8 +444,8 @@ def test_stages(program, rng):
     program.expect("run with a table alone", FAILURE, *command, "--scale-table", "table",
                    says="scale_table is given and modulation_scale is NULL; required: both")
     program.expect("run with a wrong act", USAGE, *command, "--gate-act", "relu", says="relu")
-    program.expect("run --backward with a gate", USAGE, *command, "--backward", "--dy", "x", "--gate",
-                   "z", says="--gate")
+    program.expect("run --backward with an activation", USAGE, *command, "--backward", "--dy", "x",
+                   "--activation", "silu", says="--activation")
     cases.check("no output of what was refused", not (work / "refused.safetensors").exists())
 
 

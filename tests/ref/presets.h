@@ -3,7 +3,9 @@
 
 #include <span>
 
+#include "ref/norm_heads_ref.h"
 #include "ref/norm_spec.h"
+#include "ref/norm_stages_ref.h"
 #include "ref/quant_spec.h"
 
 namespace fastnorm::ref {
@@ -26,6 +28,29 @@ struct QuantPreset {
 };
 
 std::span<const QuantPreset> quant_presets();
+
+// Norm and rope of heads.
+struct RopePreset {
+  const char* peer;
+  HeadOptions options;  // without dtypes, columns and eps
+  const char* tables;   // dtype of cos and sin
+  bool exact;           // with the same statistics and tables, y has the same bits
+  const char* differs;
+};
+
+// The stages of a norm that a preset is about.
+enum class PresetStage : uint8_t { kGate, kSandwich, kModulation };
+
+struct StagePreset {
+  PresetStage stage;
+  const char* peer;
+  StagesOptions options;  // without dtypes, groups, eps and alpha
+  bool exact;             // with the same statistics and activations, y has the same bits
+  const char* differs;
+};
+
+std::span<const RopePreset> rope_presets();
+std::span<const StagePreset> stage_presets();
 
 // All presets. An implementation with several forms has several lines.
 std::span<const Preset> presets();

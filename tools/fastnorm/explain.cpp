@@ -13,10 +13,8 @@
 #include "json.h"
 
 namespace fastnorm::tool {
-namespace {
 
-// Extents with commas between them, of `option`.
-std::vector<int64_t> parse_shape(const char* option, const std::string& text) {
+std::vector<int64_t> parse_extents(const char* option, const std::string& text) {
   std::vector<int64_t> shape;
   const char *at = text.data(), *const end = at + text.size();
   while (true) {
@@ -33,6 +31,8 @@ std::vector<int64_t> parse_shape(const char* option, const std::string& text) {
   }
 }
 
+namespace {
+
 // The tensors of a call's stages.
 class PretendedStages {
  public:
@@ -42,12 +42,7 @@ class PretendedStages {
                          f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32),
                          parameters = dtype_or(options.parameter_dtype, dtype);
     const int64_t n = options.shape.back();
-    std::vector<int64_t> rows = {1};
-    if (options.shape.size() > 1) rows.assign(options.shape.begin(), options.shape.end() - 1);
-    std::vector<int64_t> groups = rows;
-    // The library refuses another size.
-    if (s.group_size > 0 && s.group_size < n && n % s.group_size == 0)
-      groups.push_back(n / s.group_size);
+    const std::vector<int64_t> rows = pretended->row_shape(), groups = pretended->group_shape();
     std::vector<int64_t> sums = groups;
     if (options.norm.is_layer()) sums.push_back(2);
     const auto make = [&](const std::string& asked, TensorView* view, fastnorm_dtype of,
@@ -65,7 +60,7 @@ class PretendedStages {
     make(s.modulation_index, &modulation_index_, fastnorm_dtype_of(FASTNORM_DTYPE_I32), rows);
     const auto modulator = [&](const char* option, const std::string& shape, TensorView* view,
                                const std::string& asked, TensorView* table) {
-      if (!shape.empty()) *view = pretended->tensor(parameters, parse_shape(option, shape));
+      if (!shape.empty()) *view = pretended->tensor(parameters, parse_extents(option, shape));
       make(asked, table, parameters, {n});
     };
     modulator("--residual-gate", s.residual_gate, &residual_gate_, s.residual_gate_table,
@@ -280,13 +275,21 @@ void add_backward_options(CLI::App& command, ExplainOptions& options) {
   dtype("--dresidual-dtype", options.dresidual_dtype, "dresidual is stored; default: it is not");
   dtype("--dweight-dtype", options.dweight_dtype, "f32 or the weight's; default: the weight's");
   flag("--no-dx", options.no_dx, "dx is not wanted");
-  flag("--no-dweight", options.no_dweight, "dweight is not wanted");
+  flag("--no-dweight", options.no_dweight, "dweight and dbranch_weight are not wanted");
+  flag("--branch", options.branch, "the forward added its x to a residual; dbranch is wanted");
+  flag("--no-dgate", options.no_dgate, "dgate and dresidual_gate are not wanted");
   flag("--recompute", options.recompute, "mean and rstd are not given");
-  flag("--accumulate", options.accumulate, "dweight and dbias are added to what is there");
-  separate_backward(command, backward,
-                    {"--shape", "--dtype", "--device", "--parameter-dtype", "--bias-dtype",
-                     "--no-weight", "--bias", "--head-weights", "--in-place", "--row-stride",
-                     "--offset", "--tuning", "--threads", "--json"});
+  flag("--accumulate", options.accumulate, "sums over rows are added to what is there");
+  std::vector<std::string> of_both = {
+      "--shape",      "--dtype",      "--device", "--parameter-dtype",
+      "--bias-dtype", "--no-weight",  "--bias",   "--head-weights",
+      "--in-place",   "--row-stride", "--offset", "--tuning",
+      "--threads",    "--json"};
+  // Statistics of the branch are given unless they are computed again.
+  for (const std::string& name : StageOptions::of_backward()) {
+    if (name != "--branch-rstd") of_both.push_back(name);
+  }
+  separate_backward(command, backward, of_both);
 }
 
 }  // namespace
@@ -337,7 +340,8 @@ void add_explain(CLI::App& program) {
   command->add_flag("--rstd", options->statistics, "rstd is stored");
   command->add_flag("--clamp-scale", options->clamp_scale, "the clamp is a value on the device");
   command->add_flag("--in-place", options->in_place,
-                    "y over x, residual_out over residual; --backward: dx over dy");
+                    "y over x, residual_out over residual; --backward: dx over dy, dgate over the "
+                    "gate, dbranch over the branch");
   command->add_option("--row-stride", options->row_stride_elems,
                       "elements from one row to the next; default: compact");
   command
@@ -353,7 +357,7 @@ void add_explain(CLI::App& program) {
   options->stages.add_without_names_to(*command);
   add_backward_options(*command, *options);
   command->callback([options] {
-    options->shape = parse_shape("--shape", options->shape_text);
+    options->shape = parse_extents("--shape", options->shape_text);
     check_combination(*options);
     run_explain(*options);
   });

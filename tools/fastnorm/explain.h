@@ -24,8 +24,8 @@ struct ExplainOptions {
   int32_t threads = 1;
   NormOptions norm;
   StageOptions stages;
-  bool backward = false, dresidual_in = false, no_dx = false, no_dweight = false, recompute = false,
-       accumulate = false;
+  bool backward = false, dresidual_in = false, no_dx = false, no_dweight = false, no_dgate = false,
+       branch = false, recompute = false, accumulate = false;
   std::string x_dtype, dresidual_in_dtype, dresidual_dtype, dweight_dtype;
 };
 
@@ -50,6 +50,9 @@ class Pretended {
   TensorView rows(fastnorm_dtype dtype) { return rows_at(regions_.next(), dtype, true); }
   // The same where `other` is.
   TensorView rows_over(TensorView& other, fastnorm_dtype dtype);
+  TensorView rows_over(bool over, TensorView& other, fastnorm_dtype dtype) {
+    return over ? rows_over(other, dtype) : rows(dtype);
+  }
   // Of another shape, compact.
   TensorView tensor(fastnorm_dtype dtype, std::vector<int64_t> shape) {
     return TensorView(target_, regions_.next(), dtype, std::move(shape));
@@ -58,21 +61,27 @@ class Pretended {
   TensorView values(fastnorm_dtype dtype) { return tensor(dtype, row_shape()); }
   // A weight or a bias.
   TensorView parameters(fastnorm_dtype dtype);
+  std::vector<int64_t> row_shape() const;
+  // Of a value of a group of columns. A group size that the library will refuse counts as none.
+  std::vector<int64_t> group_shape() const;
 
  private:
   TensorView rows_at(std::byte* address, fastnorm_dtype dtype, bool shifted) const;
-  std::vector<int64_t> row_shape() const;
 
   const ExplainOptions& options_;
   Target target_;
   Regions regions_;
 };
 
+// Extents with commas between them, of `option`.
+std::vector<int64_t> parse_extents(const char* option, const std::string& text);
+
 // What the query of the backward pass answers.
 fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& options,
                              const Target& target);
 
-// The kernels of a backward pass on a GPU, in order: "columns, rows, fold"; "" of other calls.
+// The kernels of a backward pass on a GPU, in order: "columns, rows, fold"; "" of other calls,
+// and of those with a branch.
 std::string backward_launches(const fastnorm_info& info);
 
 // Prints what a query says, as lines or as JSON. `device`: as --device names it.

@@ -16,11 +16,13 @@ namespace {
 
 // HeadsNames of tensors in the input file. Empty = absent.
 struct HeadsNames {
-  std::string x[kHeadsParts], weight[2], cos, sin, positions, slots, clamp_scale;
+  std::string x[kHeadsParts], weight[2], mean_in[2], rstd_in[2];
+  std::string cos, sin, positions, slots, clamp_scale;
 };
 
 struct HeadsCommandOptions {
   NormHeadsOptions layer;
+  std::string mrope;
   std::string device = "cpu", tuning, input, output;
   HeadsNames names;
   int64_t check_tokens = 16;
@@ -74,6 +76,9 @@ void tell_heads(const HeadsCommandOptions& options, const Json& document,
       "wrong; %lld slot(s) without a token written; run twice: %s bits\n",
       number(errors.rows), number(errors.cached_rows), number(errors.wrong_rows),
       number(errors.touched_slots), same_bits ? "the same" : "other");
+  if (errors.statistics != 0) {
+    std::printf("%lld statistic(s) compared, too\n", number(errors.statistics));
+  }
 }
 
 void run_random_heads(const HeadsCommandOptions& options) {
@@ -108,6 +113,7 @@ void run_random_heads(const HeadsCommandOptions& options) {
   document["bytes_written"] = info.bytes_written;
   document["checked_rows"] = errors.rows;
   document["cached_rows"] = errors.cached_rows;
+  document["checked_statistics"] = errors.statistics;
   document["wrong_rows"] = errors.wrong_rows;
   document["touched_slots"] = errors.touched_slots;
   document["max_error"] = errors.max_error;
@@ -170,7 +176,11 @@ void run_file_heads(const HeadsCommandOptions& options) {
     inputs.x[p] = load(file, options.names.x[p]);
     if (!options.names.x[p].empty()) require_rank(kOptions[p], inputs.x[p], 3);
   }
-  for (int p = 0; p < 2; ++p) inputs.weight[p] = load(file, options.names.weight[p]);
+  for (int p = 0; p < 2; ++p) {
+    inputs.weight[p] = load(file, options.names.weight[p]);
+    inputs.mean_in[p] = load(file, options.names.mean_in[p]);
+    inputs.rstd_in[p] = load(file, options.names.rstd_in[p]);
+  }
   inputs.cos = load(file, options.names.cos);
   inputs.sin = load(file, options.names.sin);
   inputs.positions = load(file, options.names.positions);
@@ -302,11 +312,20 @@ void check_heads_names(const HeadsNames& names) {
   }
 }
 
-void check_layer(NormHeadsOptions& o) {
+void check_layer(HeadsCommandOptions& options) {
+  NormHeadsOptions& o = options.layer;
   if (o.cache_scheme == "per-block" && !o.has_codes()) {
     throw CLI::ValidationError("--cache-scheme per-block needs --cache f8_e4m3, f8_e5m2 or i8");
   }
   if (o.cache_scheme == "per-block" && o.cache_block == 0) o.cache_block = 128;
+  if (options.mrope.empty()) return;
+  constexpr int64_t kMostPairs = int64_t{1} << 24;
+  const std::vector<int64_t> pairs = parse_extents("--mrope", options.mrope);
+  if (pairs.size() > 4 || *std::max_element(pairs.begin(), pairs.end()) > kMostPairs) {
+    throw CLI::ValidationError("--mrope is " + options.mrope +
+                               "; required: 1 to 4 sections of at most 16777216 pairs");
+  }
+  o.mrope.assign(pairs.begin(), pairs.end());
 }
 
 void add_layer(CLI::App& command, HeadsCommandOptions& options) {
@@ -347,6 +366,15 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
       ->group("Norm");
   command.add_flag("--across-heads", o.across_heads, "one statistic for all heads of a token")
       ->group("Norm");
+  command.add_flag("--statistics", o.statistics, "rstd is stored, and the mean (layer)")
+      ->group("Norm");
+  command.add_flag("--sumsq", o.sumsq, "sums of squares are stored (layer: means and sums)")
+      ->group("Norm");
+  command
+      .add_flag("--statistics-in", o.statistics_in,
+                "rstd is given, and the mean (layer); a file has --query-rstd-in ..")
+      ->group("Norm");
+  command.add_flag("--no-y", o.no_y, "normalised query and key are not stored")->group("Layer");
   command.add_option("--rope-dim", o.rope_dim, "columns that turn; 0 = none; default: all")
       ->check(CLI::Range(0, 1 << 24))
       ->group("Rope");
@@ -356,6 +384,13 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
       ->group("Rope");
   command.add_flag("--interleaved", o.interleaved, "pairs are neighbours (GPT-J)")->group("Rope");
   command.add_flag("--inverse", o.inverse, "turn back")->group("Rope");
+  command
+      .add_option("--mrope", options.mrope,
+                  "pairs of each axis, such as 16,24,24; positions are [axes, tokens]")
+      ->type_name("SECTIONS")
+      ->group("Rope");
+  command.add_flag("--mrope-interleaved", o.mrope_interleaved, "the axes alternate (Qwen3-VL)")
+      ->group("Rope");
   command.add_flag("--from-rounded", o.from_rounded, "round between norm and rope")->group("Rope");
   choice("--rope-rounding", o.rope_rounding, {"once", "every-step"}, "where rope rounds", "Rope");
   choice("--cache", o.cache, {"own", "none", "f8_e4m3", "f8_e5m2", "i8"},
@@ -403,7 +438,13 @@ void add_run_heads(CLI::App& family) {
   input("--key-weight", names.weight[kKey], "likewise");
   input("--cos", names.cos, "[positions, rope dim / 2] or [positions, rope dim]; default: no rope");
   input("--sin", names.sin, "as --cos");
-  input("--positions", names.positions, "[tokens] i32 or i64; default: each token's number");
+  input("--query-rstd-in", names.rstd_in[kQuery],
+        "[tokens, heads] f32, in place of the row's; --across-heads: [tokens]");
+  input("--key-rstd-in", names.rstd_in[kKey], "likewise");
+  input("--query-mean-in", names.mean_in[kQuery], "likewise (layer)");
+  input("--key-mean-in", names.mean_in[kKey], "likewise (layer)");
+  input("--positions", names.positions,
+        "[tokens] or, with --mrope, [axes, tokens], i32 or i64; default: each token's number");
   input("--slots", names.slots, "[at most tokens] i32 or i64; default: no cache");
   input("--clamp-scale", names.clamp_scale,
         "[1] f32, in place of --clamp: clamp to +- its value if that is > 0");
@@ -418,7 +459,7 @@ void add_run_heads(CLI::App& family) {
       ->check(CLI::Validator(check_device, "DEVICE"))
       ->capture_default_str();
   command->callback([options] {
-    check_layer(options->layer);
+    check_layer(*options);
     if (options->input.empty()) {
       if (options->layer.rope_dim < 0) {
         options->layer.rope_dim = static_cast<int32_t>(options->layer.columns);
@@ -443,7 +484,7 @@ void add_explain_heads(CLI::App& family) {
       ->check(CLI::Validator(check_target, "DEVICE"))
       ->capture_default_str();
   command->callback([options] {
-    check_layer(options->layer);
+    check_layer(*options);
     if (options->layer.rope_dim < 0) {
       options->layer.rope_dim = static_cast<int32_t>(options->layer.columns);
     }
@@ -471,7 +512,7 @@ void add_bench_heads(CLI::App& family) {
       ->capture_default_str();
   command->add_option("--output", options->output, "also write the results to this file");
   command->callback([options] {
-    check_layer(options->layer);
+    check_layer(*options);
     if (options->layer.tokens == 0) {
       throw CLI::ValidationError(
           "--tokens is 0; required: at least 1, as there is nothing to time");

@@ -21,16 +21,17 @@ fastnorm_dtype named(const std::string& name, fastnorm_dtype otherwise) {
   return name.empty() || name == "own" ? otherwise : find_dtype(name)->dtype;
 }
 
-// Codes of a quantised dtype: their largest value, and how far a code may be from its value.
+// Codes of a quantised dtype: their least and largest value, and how far a code may be from its
+// value.
 struct CodeFormat {
-  double most, relative, absolute;
+  double least, most, relative, absolute;
 };
 
 CodeFormat code_format(fastnorm_dtype dtype) {
-  if (dtype.code == 10) return {448, 0x1p-4, 0x1p-10};
-  if (dtype.code == 12) return {57344, 0x1p-3, 0x1p-17};
-  if (dtype.code == 1) return {6, 0x1p-2, 0x1p-2};  // pairs of e2m1 in u8
-  return {127, 0, 0.5};
+  if (dtype.code == 10) return {-448, 448, 0x1p-4, 0x1p-10};
+  if (dtype.code == 12) return {-57344, 57344, 0x1p-3, 0x1p-17};
+  if (dtype.code == 1) return {-6, 6, 0x1p-2, 0x1p-2};  // pairs of e2m1 in u8
+  return {-128, 127, 0, 0.5};
 }
 
 // A float of few bits without infinities: e4m3, e5m2 (below its infinity), e2m1.
@@ -64,6 +65,27 @@ double scale_at(fastnorm_dtype dtype, const std::byte* scales, size_t index) {
 void put_index(HostTensor* t, int64_t i, int64_t value) {
   const auto narrow = static_cast<int32_t>(value);
   std::memcpy(&t->content[static_cast<size_t>(i) * 4], &narrow, 4);
+}
+
+int64_t axes_of(const NormHeadsOptions& o) { return static_cast<int64_t>(o.mrope.size()); }
+
+// The axis of positions that pair j takes.
+int64_t axis_of(const NormHeadsOptions& o, int64_t j) {
+  if (o.mrope_interleaved) {
+    const int64_t axis = j % 3;
+    return axis < axes_of(o) && j < 3 * o.mrope[static_cast<size_t>(axis)] ? axis : 0;
+  }
+  int64_t axis = 0;
+  for (; axis + 1 < axes_of(o) && j >= o.mrope[static_cast<size_t>(axis)]; ++axis) {
+    j -= o.mrope[static_cast<size_t>(axis)];
+  }
+  return axis;
+}
+
+// Of a mean or an rstd of heads x.
+std::vector<int64_t> statistic_shape(const NormHeadsOptions& o, const HostTensor& x) {
+  if (o.across_heads) return {x.shape[0]};
+  return {x.shape[0], x.shape[1]};
 }
 
 }  // namespace
@@ -106,10 +128,15 @@ NormHeadsInputs::NormHeadsInputs(const NormHeadsOptions& o) {
     weight[p] = {named(o.parameter_dtype, dtype), {o.columns}, {}};
     if (o.head_weights) weight[p].shape = {heads[p], o.columns};
   }
+  for (int p = 0; p < 2 && o.statistics_in; ++p) {
+    rstd_in[p] = {dtype_of(FASTNORM_DTYPE_F32), statistic_shape(o, x[p]), {}};
+    if (o.norm.is_layer()) mean_in[p] = rstd_in[p];
+  }
   if (o.rope_dim != 0) {
     cos = {named(o.table_dtype, dtype), {o.table_rows, o.rope_dim / 2}, {}};
     sin = cos;
     positions = {dtype_of(FASTNORM_DTYPE_I32), {o.tokens}, {}};
+    if (!o.mrope.empty()) positions.shape.insert(positions.shape.begin(), axes_of(o));
   }
   if (o.has_cache()) {
     slots = {dtype_of(FASTNORM_DTYPE_I32), {o.tokens}, {}};
@@ -132,6 +159,10 @@ void NormHeadsInputs::fill(uint64_t seed) {
   for (HostTensor& t : weight) {
     if (t.present()) numbers(&t, 0.5, 1.5);
   }
+  for (int p = 0; p < 2; ++p) {
+    if (rstd_in[p].present()) numbers(&rstd_in[p], 0.5, 1.5);
+    if (mean_in[p].present()) numbers(&mean_in[p], -0.5, 0.5);
+  }
   if (cos.present()) {
     cos.content.resize(cos.bytes()), sin.content.resize(sin.bytes());
     const size_t element = element_bytes(cos.dtype), pairs = static_cast<size_t>(cos.shape[1]);
@@ -143,7 +174,7 @@ void NormHeadsInputs::fill(uint64_t seed) {
       encode(sin.dtype, std::sin(angle), &sin.content[i * element]);
     }
     positions.content.resize(positions.bytes());
-    for (int64_t i = 0; i < positions.shape[0]; ++i) {
+    for (int64_t i = 0; i < static_cast<int64_t>(positions.elements()); ++i) {
       put_index(&positions, i,
                 static_cast<int64_t>(random.next() % static_cast<uint64_t>(cos.shape[0])));
     }
@@ -173,6 +204,7 @@ NormHeadsCall::NormHeadsCall(const NormHeadsOptions& options, const NormHeadsInp
     args_.sin = input(inputs.sin);
     if (inputs.positions.present()) args_.positions = input(inputs.positions);
   }
+  set_mrope();
   if (inputs.slots.present()) args_.slots = input(inputs.slots);
   fastnorm_norm_args norm = {};
   options.norm.apply(&norm);
@@ -201,6 +233,12 @@ const fastnorm_tensor* NormHeadsCall::output(const char* name, HeadsPart part, f
   o.data = place_(o.bytes(), nullptr);
   outputs_.push_back(o);
   return view(o.data, dtype, std::move(shape));
+}
+
+void NormHeadsCall::set_mrope() {
+  if (options_.mrope_interleaved) args_.flags |= FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
+  int32_t* const sections[] = {&args_.mrope_0, &args_.mrope_1, &args_.mrope_2, &args_.mrope_3};
+  for (size_t i = 0; i < options_.mrope.size(); ++i) *sections[i] = options_.mrope[i];
 }
 
 // Heads of all parts side by side for each token, unless they are separate.
@@ -260,6 +298,7 @@ void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
       part.rounding = norm.rounding;
       if (inputs_.weight[p].present()) part.weight = input(inputs_.weight[p]);
     }
+    add_statistics(p);
     if (inputs_.cos.present()) {
       part.flags |= FASTNORM_NORM_HEADS_ROPE;
       if (options_.interleaved) part.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
@@ -271,6 +310,8 @@ void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
     }
     if (options_.norm.quantises()) {
       add_quantized(p, norm);
+    } else if (options_.no_y) {
+      part.y = nullptr;
     } else if (options_.in_place) {
       part.y = part.x;
       outputs_.push_back({kNames[p], p, rows_[p], x.dtype, x.shape, token_bytes_[p], true});
@@ -289,6 +330,22 @@ void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
   const bool divided =
       part.cache_scheme != FASTNORM_QUANT_NONE || (part.quantized != nullptr && quotients);
   if (divided || !(quotients || options_.has_codes())) part.quant_division = norm.quant_division;
+}
+
+void NormHeadsCall::add_statistics(HeadsPart p) {
+  fastnorm_norm_heads_part& part = part_[p];
+  const fastnorm_dtype f32 = dtype_of(FASTNORM_DTYPE_F32);
+  const bool layer = options_.norm.is_layer();
+  std::vector<int64_t> shape = statistic_shape(options_, inputs_.x[p]);
+  if (inputs_.rstd_in[p].present()) part.rstd_in = input(inputs_.rstd_in[p]);
+  if (inputs_.mean_in[p].present()) part.mean_in = input(inputs_.mean_in[p]);
+  if (options_.statistics) {
+    part.rstd = output("_rstd", p, f32, shape);
+    if (layer) part.mean = output("_mean", p, f32, shape);
+  }
+  if (!options_.sumsq) return;
+  if (layer) shape.push_back(2);
+  part.sumsq = output("_sumsq", p, f32, shape);
 }
 
 void NormHeadsCall::add_quantized(HeadsPart p, const fastnorm_norm_args& norm) {
@@ -367,6 +424,11 @@ struct ExactRow {
   double share = 0;
 };
 
+// Of a row of x, or of all heads of a token. `size`: the mean of the magnitudes.
+struct ExactStatistic {
+  double mean = 0, squares = 0, rstd = 0, size = 0;
+};
+
 class Formula {
  public:
   Formula(const NormHeadsOptions& options, const NormHeadsInputs& inputs)
@@ -396,8 +458,8 @@ class Formula {
     return row;
   }
 
- private:
-  void normalise(HeadsPart p, int64_t token, int64_t head, ExactRow* row) const {
+  // Of x alone, also where other statistics are given.
+  ExactStatistic statistic(HeadsPart p, int64_t token, int64_t head) const {
     const HostTensor& x = inputs_.x[p];
     const int64_t heads = x.shape[1], first = options_.across_heads ? 0 : head;
     std::vector<double> all;
@@ -406,11 +468,28 @@ class Formula {
       all.insert(all.end(), more.begin(), more.end());
     }
     const auto n = static_cast<double>(all.size());
-    const bool layer = norm_.kind == FASTNORM_NORM_LAYER;
-    const double mean = layer ? std::accumulate(all.begin(), all.end(), 0.0) / n : 0;
-    double squares = 0;
-    for (const double v : all) squares += (v - mean) * (v - mean);
-    const double rstd = 1 / std::sqrt(squares / n + static_cast<double>(norm_.eps));
+    ExactStatistic s;
+    if (norm_.kind == FASTNORM_NORM_LAYER)
+      s.mean = std::accumulate(all.begin(), all.end(), 0.0) / n;
+    for (const double v : all) {
+      s.squares += (v - s.mean) * (v - s.mean);
+      s.size += std::abs(v) / n;
+    }
+    s.rstd = 1 / std::sqrt(s.squares / n + static_cast<double>(norm_.eps));
+    return s;
+  }
+
+ private:
+  void normalise(HeadsPart p, int64_t token, int64_t head, ExactRow* row) const {
+    const int64_t heads = inputs_.x[p].shape[1];
+    ExactStatistic s = statistic(p, token, head);
+    const int64_t at = options_.across_heads ? token : token * heads + head;
+    const auto given = [&](const HostTensor& t, double* value) {
+      if (t.present()) *value = decode(t.dtype, &t.content[static_cast<size_t>(at) * 4]);
+    };
+    given(inputs_.mean_in[p], &s.mean);
+    given(inputs_.rstd_in[p], &s.rstd);
+    const double mean = s.mean, rstd = s.rstd;
     const HostTensor& w = inputs_.weight[p];
     const std::vector<double> weight = w.present() ? row_of(w, w.shape.size() == 2 ? head : 0)
                                                    : std::vector<double>(row->o.size(), 1);
@@ -424,21 +503,30 @@ class Formula {
 
   void turn(int64_t token, ExactRow* row) const {
     const auto pairs = static_cast<size_t>(options_.rope_dim / 2);
-    const int64_t entry = inputs_.positions.present() ? index_at(inputs_.positions, token) : token;
-    const std::vector<double> c = row_of(inputs_.cos, entry), s = row_of(inputs_.sin, entry);
-    const size_t wide = c.size() / std::max<size_t>(pairs, 1);  // 2: each frequency twice
+    // Tables of each axis.
+    std::vector<std::vector<double>> c, s;
+    for (int64_t axis = 0; axis < std::max<int64_t>(axes_of(options_), 1); ++axis) {
+      const int64_t tokens = inputs_.x[kQuery].present() ? inputs_.x[kQuery].shape[0] : 0;
+      const int64_t entry =
+          inputs_.positions.present() ? index_at(inputs_.positions, axis * tokens + token) : token;
+      c.push_back(row_of(inputs_.cos, entry));
+      s.push_back(row_of(inputs_.sin, entry));
+    }
+    const size_t wide = c[0].size() / std::max<size_t>(pairs, 1);  // 2: each frequency twice
     const size_t offset = options_.rope_offset == -1 ? row->o.size() - 2 * pairs
                                                      : static_cast<size_t>(options_.rope_offset);
     for (size_t j = 0; j < pairs; ++j) {
       const size_t first = offset + (options_.interleaved ? 2 * j : j),
                    second = options_.interleaved ? first + 1 : first + pairs;
       const size_t at = options_.interleaved ? wide * j : j;
-      const double sine = options_.inverse ? -s[at] : s[at], v1 = row->o[first],
-                   v2 = row->o[second], m1 = row->magnitude[first], m2 = row->magnitude[second];
-      row->o[first] = v1 * c[at] - v2 * sine;
-      row->o[second] = v2 * c[at] + v1 * sine;
-      row->magnitude[first] = m1 * std::abs(c[at]) + m2 * std::abs(sine);
-      row->magnitude[second] = m2 * std::abs(c[at]) + m1 * std::abs(sine);
+      const auto axis = static_cast<size_t>(axis_of(options_, static_cast<int64_t>(j)));
+      const double cosine = c[axis][at], sine = options_.inverse ? -s[axis][at] : s[axis][at],
+                   v1 = row->o[first], v2 = row->o[second], m1 = row->magnitude[first],
+                   m2 = row->magnitude[second];
+      row->o[first] = v1 * cosine - v2 * sine;
+      row->o[second] = v2 * cosine + v1 * sine;
+      row->magnitude[first] = m1 * std::abs(cosine) + m2 * std::abs(sine);
+      row->magnitude[second] = m2 * std::abs(cosine) + m1 * std::abs(sine);
     }
   }
 
@@ -468,6 +556,9 @@ class Comparison {
         const HostTensor& x = inputs_.x[p];
         for (int64_t h = 0; x.present() && h < x.shape[1]; ++h) {
           compare_row(static_cast<HeadsPart>(p), token, h);
+          if (h == 0 || !options_.across_heads) {
+            compare_statistics(static_cast<HeadsPart>(p), token, h);
+          }
         }
       }
     }
@@ -511,10 +602,35 @@ class Comparison {
               : compare_values(cache, cached, exact));
   }
 
+  void compare_statistics(HeadsPart p, int64_t token, int64_t head) {
+    const int rstd = find(p, "_rstd"), mean = find(p, "_mean"), sumsq = find(p, "_sumsq");
+    if (rstd < 0 && sumsq < 0) return;
+    const ExactStatistic s = formula_.statistic(p, token, head);
+    const int64_t row = options_.across_heads ? token : token * inputs_.x[p].shape[1] + head;
+    const bool layer = options_.norm.is_layer();
+    double worst = 0;
+    const auto compare = [&](int output, int64_t at, double wanted, double size) {
+      if (output < 0) return;
+      const std::byte* found = &results_[static_cast<size_t>(output)][static_cast<size_t>(at) * 4];
+      note(decode(fastnorm_dtype_of(FASTNORM_DTYPE_F32), found), wanted, size * 0x1p-18, &worst);
+    };
+    compare(rstd, row, s.rstd, s.rstd);
+    compare(mean, row, s.mean, s.size);
+    if (layer) compare(sumsq, 2 * row, s.mean, s.size);
+    compare(sumsq, layer ? 2 * row + 1 : row, s.squares, s.squares);
+    ++errors_.statistics;
+    take(worst);
+    if (!(worst <= 1)) ++errors_.wrong_rows;
+  }
+
   void judge(double worst) {
     ++errors_.rows;
-    errors_.worst = worst <= errors_.worst || std::isnan(errors_.worst) ? errors_.worst : worst;
+    take(worst);
     if (!(worst <= 1)) ++errors_.wrong_rows;
+  }
+
+  void take(double worst) {
+    errors_.worst = worst <= errors_.worst || std::isnan(errors_.worst) ? errors_.worst : worst;
   }
 
   void note(double found, double wanted, double allowed, double* worst) {
@@ -557,7 +673,7 @@ class Comparison {
                                           results_[static_cast<size_t>(scales)].data(), index);
       double wanted = exact.o[i];
       if (clamp > 0) wanted = std::clamp(wanted, -clamp, clamp);
-      wanted = std::clamp(wanted, -format.most * scale, format.most * scale);
+      wanted = std::clamp(wanted, format.least * scale, format.most * scale);
       // From the value rounded to T, where the source says so.
       const double source = norm_.quant_source == FASTNORM_QUANT_FROM_ROUNDED ? 0x1p-8 : 0;
       const double allowed = std::abs(wanted) * format.relative + scale * format.absolute +

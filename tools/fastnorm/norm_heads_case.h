@@ -27,6 +27,9 @@ struct NormHeadsOptions {
   bool no_norm = false, no_weight = false, head_weights = false, across_heads = false;
   bool interleaved = false, inverse = false, from_rounded = false, cache_pow2 = false;
   bool separate = false, in_place = false;
+  std::vector<int32_t> mrope;  // pairs of each axis of positions; empty: one row of positions
+  bool mrope_interleaved = false;
+  bool statistics = false, sumsq = false, statistics_in = false, no_y = false;
   NormOptions norm;
 
   bool has_cache() const { return cache != "none"; }
@@ -68,6 +71,7 @@ class CallMemory {
 
 struct NormHeadsInputs {
   HostTensor x[kHeadsParts], weight[2], cos, sin, positions, slots, clamp_scale;
+  HostTensor mean_in[2], rstd_in[2];  // of query and key
   int64_t pages = 0;
 
   // Shapes of a layer, without content.
@@ -117,7 +121,9 @@ class NormHeadsCall {
   const fastnorm_tensor* output(const char* name, HeadsPart part, fastnorm_dtype dtype,
                                 std::vector<int64_t> shape);
   void place_rows();
+  void set_mrope();
   void describe(HeadsPart part, const fastnorm_norm_args& norm);
+  void add_statistics(HeadsPart part);
   void add_quantized(HeadsPart part, const fastnorm_norm_args& norm);
   void add_cache(HeadsPart part);
 
@@ -144,12 +150,12 @@ class NormHeadsCall {
 // How far the results are from the formula. `worst` is the largest error as a share of what is
 // allowed: at most 1 is right.
 struct NormHeadsErrors {
-  int64_t rows = 0, wrong_rows = 0, cached_rows = 0, touched_slots = 0;
+  int64_t rows = 0, wrong_rows = 0, cached_rows = 0, touched_slots = 0, statistics = 0;
   double max_error = 0, worst = 0;
 };
 
-// Compares every stored row of `check_tokens` tokens, spread over the call. `results` are the
-// outputs' bytes, in their order. Slots that no token has must be as reset() left them.
+// Compares every stored row and statistic of `check_tokens` tokens, spread over the call. `results`
+// are the outputs' bytes, in their order. Slots that no token has must be as reset() left them.
 NormHeadsErrors compare_norm_heads(const NormHeadsOptions& options, const NormHeadsInputs& inputs,
                                    const std::vector<HeadsOutput>& outputs,
                                    const std::vector<std::vector<std::byte>>& results,

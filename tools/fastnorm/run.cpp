@@ -166,8 +166,8 @@ void check_names(const RunOptions& options) {
     if (gradients.dy.empty()) throw CLI::ValidationError("--backward needs --dy");
     const std::string dx = options.no_dx ? std::string() : gradients.dx;
     return check_outputs({dx, gradients.dresidual, gradients.dweight, gradients.dbias,
-                          gradients.dbranch, gradients.dbranch_weight, gradients.dbranch_bias,
-                          gradients.dresidual_gate});
+                          gradients.dgate, gradients.dbranch, gradients.dbranch_weight,
+                          gradients.dbranch_bias, gradients.dresidual_gate});
   }
   std::vector<std::string> outputs = options.stages.outputs();
   outputs.insert(outputs.end(), {names.y, names.residual_out, names.mean, names.rstd,
@@ -200,11 +200,15 @@ void add_backward_options(CLI::App& command, RunOptions& options) {
   add("--dresidual-in", names.dresidual_in, "gradient that reaches residual_out from elsewhere");
   add("--old-dweight", names.old_dweight, "what dweight is added to; dweight has its dtype");
   add("--old-dbias", names.old_dbias, "the same for dbias");
+  add("--old-dbranch-weight", names.old_dbranch_weight, "the same for dbranch_weight");
+  add("--old-dbranch-bias", names.old_dbranch_bias, "the same for dbranch_bias");
+  add("--old-dresidual-gate", names.old_dresidual_gate, "the same for dresidual_gate");
   add("--dx", names.dx, "gradient of x, output")->capture_default_str();
   command.add_flag("--no-dx", options.no_dx, "dx is not wanted")->group(kBackwardGroup);
   add("--dresidual", names.dresidual, "the same gradient in another dtype, output");
   add("--dweight", names.dweight, "gradient of the weight, output");
   add("--dbias", names.dbias, "gradient of the bias, output; shaped as --bias, else as the weight");
+  add("--dgate", names.dgate, "gradient of --gate, output; reads --bias");
   add("--branch", names.branch, "the forward's x, where it added a residual");
   add("--branch-mean", names.branch_mean, "means of the branch, f32 (layer)");
   add("--dbranch", names.dbranch, "gradient of the branch, output");
@@ -217,11 +221,12 @@ void add_backward_options(CLI::App& command, RunOptions& options) {
   dtype("--dweight-dtype", options.dweight_dtype, "f32 or the weight's; default: the weight's");
   dtype("--dbias-dtype", options.dbias_dtype,
         "default: that of --bias, else the weight's, else x's");
+  dtype("--dgate-dtype", options.dgate_dtype, "x's or f32; default: the gate's");
   std::vector<std::string> of_both = {"IN",       "OUT",       "--x",       "--weight",
                                       "--bias",   "--mean",    "--rstd",    "--device",
                                       "--tuning", "--threads", "--in-place"};
-  const std::vector<std::string>& of_branch = StageOptions::of_backward();
-  of_both.insert(of_both.end(), of_branch.begin(), of_branch.end());
+  const std::vector<std::string>& of_stages = StageOptions::of_backward();
+  of_both.insert(of_both.end(), of_stages.begin(), of_stages.end());
   separate_backward(command, flag, of_both);
 }
 
@@ -295,7 +300,7 @@ void add_run(CLI::App& program) {
       ->capture_default_str();
   command->add_flag("--in-place", options->in_place,
                     "write y over x and residual_out over residual (in memory, not in the file); "
-                    "--backward: dx over dy, dbranch over the branch");
+                    "--backward: dx over dy, dgate over the gate, dbranch over the branch");
   options->norm.add_to(*command);
   options->stages.add_to(*command);
   add_backward_options(*command, *options);

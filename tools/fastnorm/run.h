@@ -18,10 +18,11 @@ struct Names {
 };
 
 // Those of a backward pass, in which mean and rstd are inputs. `bias` gives dbias its shape and
-// dtype.
+// dtype, and is read for dgate.
 struct BackwardNames {
   std::string dy, dresidual_in, old_dweight, old_dbias;
-  std::string dx = "dx", dresidual, dweight, dbias;
+  std::string old_dbranch_weight, old_dbranch_bias, old_dresidual_gate;
+  std::string dx = "dx", dresidual, dweight, dbias, dgate;
   std::string branch, branch_mean, dbranch, dbranch_weight, dbranch_bias, dresidual_gate;
 };
 
@@ -36,7 +37,7 @@ struct RunOptions {
   StageOptions stages;
   bool backward = false, no_dx = false;
   BackwardNames gradients;
-  std::string dx_dtype, dresidual_dtype = "f32", dweight_dtype, dbias_dtype;
+  std::string dx_dtype, dresidual_dtype = "f32", dweight_dtype, dbias_dtype, dgate_dtype;
 };
 
 // A tensor of a call: its memory and its view, and for outputs the name to store it under.

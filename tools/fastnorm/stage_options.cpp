@@ -86,17 +86,34 @@ void StageOptions::add(CLI::App& command, bool named) {
 std::vector<std::string> StageOptions::outputs() const { return {sumsq, branch_rstd}; }
 
 const std::vector<std::string>& StageOptions::of_backward() {
-  static const std::vector<std::string> kNames = {
-      "--branch-norm",    "--branch-eps",    "--branch-weight-offset", "--branch-rounding",
-      "--branch-rounded", "--branch-weight", "--branch-bias",          "--branch-rstd",
-      "--alpha",          "--sum-scale",     "--residual-gate",        "--residual-gate-act"};
+  static const std::vector<std::string> kNames = {"--gate",
+                                                  "--gate-act",
+                                                  "--gate-position",
+                                                  "--gate-source",
+                                                  "--group-size",
+                                                  "--branch-norm",
+                                                  "--branch-eps",
+                                                  "--branch-weight-offset",
+                                                  "--branch-rounding",
+                                                  "--branch-rounded",
+                                                  "--branch-weight",
+                                                  "--branch-bias",
+                                                  "--branch-rstd",
+                                                  "--alpha",
+                                                  "--sum-scale",
+                                                  "--residual-gate",
+                                                  "--residual-gate-act"};
   return kNames;
 }
 
 template <class Args>
-void StageOptions::apply_branch(Args* args) const {
-  args->branch_norm = branch_norm_ != "none" ? 1 : 0;
-  args->branch_kind = branch_norm_ == "layer" ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+void StageOptions::apply_shared(Args* args) const {
+  args->gate_act = stage_choice<fastnorm_activation>(kStageActivations, gate_act_);
+  args->gate_position = stage_choice<fastnorm_gate_position>(kGatePositions, gate_position_);
+  args->gate_source = stage_choice<fastnorm_gate_source>(kGateSources, gate_source_);
+  args->group_size = group_size;
+  args->branch_norm = normalises_branch() ? 1 : 0;
+  args->branch_kind = branch_is_layer() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
   args->branch_eps = branch_eps_;
   args->branch_weight_offset = branch_weight_offset_;
   args->branch_rounding = stage_choice<fastnorm_rounding>(kBranchRoundings, branch_rounding_);
@@ -105,15 +122,12 @@ void StageOptions::apply_branch(Args* args) const {
   args->residual_gate_act =
       stage_choice<fastnorm_activation>(kStageActivations, residual_gate_act_);
 }
-template void StageOptions::apply_branch(fastnorm_norm_backward_args*) const;
+
+void StageOptions::apply(fastnorm_norm_backward_args* args) const { apply_shared(args); }
 
 void StageOptions::apply(fastnorm_norm_args* args) const {
-  apply_branch(args);
-  args->gate_act = stage_choice<fastnorm_activation>(kStageActivations, gate_act_);
-  args->gate_position = stage_choice<fastnorm_gate_position>(kGatePositions, gate_position_);
-  args->gate_source = stage_choice<fastnorm_gate_source>(kGateSources, gate_source_);
+  apply_shared(args);
   args->activation = stage_choice<fastnorm_activation>(kStageActivations, activation_);
-  args->group_size = group_size;
   args->sum_rounding = stage_choice<fastnorm_sum_rounding>(kStepRoundings, sum_rounding_);
   args->modulation_rounding =
       stage_choice<fastnorm_modulation_rounding>(kStepRoundings, modulation_rounding_);

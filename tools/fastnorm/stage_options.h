@@ -18,10 +18,12 @@ class StageOptions {
   std::vector<std::string> outputs() const;
   // Sets the scalar fields of `args`; those that are 0 in a call without stages stay 0.
   void apply(fastnorm_norm_args* args) const;
-  // The same for those of a branch.
-  void apply(fastnorm_norm_backward_args* args) const { apply_branch(args); }
+  // The same for those of a gate, of groups and of a branch.
+  void apply(fastnorm_norm_backward_args* args) const;
   // Options that a backward pass has, too. --branch-rstd is an input there.
   static const std::vector<std::string>& of_backward();
+  bool normalises_branch() const { return branch_norm_ != "none"; }
+  bool branch_is_layer() const { return branch_norm_ == "layer"; }
 
   // Names of tensors, or what says that there is one. Empty = absent.
   std::string gate, mean_in, rstd_in, branch_weight, branch_bias, sum_scale, residual_gate,
@@ -33,7 +35,7 @@ class StageOptions {
  private:
   void add(CLI::App& command, bool named);
   template <class Args>
-  void apply_branch(Args* args) const;
+  void apply_shared(Args* args) const;
 
   std::string gate_act_ = "identity", gate_position_ = "after-norm", gate_source_ = "f32",
               activation_ = "identity", branch_norm_ = "none", branch_rounding_ = "once",
