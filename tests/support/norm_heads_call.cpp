@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/call_scales.h"
+
 namespace fastnorm::support {
 
 using ref::Type;
@@ -241,7 +243,8 @@ std::string RandomHeadsCall::text() const {
       s += " rounding " + std::to_string(static_cast<int>(p.options.norm.rounding));
     if (p.in_place) s += " in place";
     if (p.y != nullptr) s += p.y_f32 ? " y f32" : " y";
-    if (p.codes != nullptr) s += " codes";
+    if (p.codes != nullptr)
+      s += std::string(" codes ") + ref::name_of(p.quant.scheme) + name_of(p.args.scale_layout);
     if (p.cache != nullptr) s += " cache";
     s += "]";
   }
@@ -430,26 +433,14 @@ void RandomHeadsCall::make_codes(CallPart& p) {
   p.args.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
   if (scheme == 3) q.block_size = p.args.quant_block_size = random_.one_in(2) ? 64 : 128;
   if (scheme <= 3 && random_.one_in(3)) divide(p, q);
-  if (!more_ && random_.one_in(3)) q.clamp = p.args.clamp = 1.5f;
-  if (!more_ && q.clamp == 0 && random_.one_in(3)) {
-    const float given = random_.of({0.75f, 0.0f, -2.0f, std::nanf("")});
-    p.clamp = make_scalar(given);
-    q.clamp = given > 0 ? given : 0;
-  }
+  if (!more_) p.clamp = draw_quant_options(random_, &q, &p.args);
   if (random_.one_in(2)) p.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
-  std::vector<int64_t> shape = {tokens_, p.heads, f4 ? p.n / 2 : p.n};
+  const std::vector<int64_t> shape = {tokens_, p.heads, f4 ? p.n / 2 : p.n};
   p.codes = make_tensor(shape, f4 ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format],
                         more_ ? gap(2) : random_.below(2), shift());
-  shape[2] = ref::scopes_of(q, p.n);
-  if (scheme == 1) {
-    p.scale = make_scalar(p.tensor_scale);
-  } else {
-    p.scale = make_tensor(shape,
-                          scheme == 5                  ? FASTNORM_DTYPE_F8_E4M3FN
-                          : scheme != 2 && scheme != 3 ? FASTNORM_DTYPE_F8_E8M0FNU
-                                                       : FASTNORM_DTYPE_F32,
-                          random_.below(2));
-  }
+  p.scale = scheme == 1 ? make_scalar(p.tensor_scale)
+                        : make_scales(random_, q, tokens_, p.heads, ref::scopes_of(q, p.n),
+                                      &p.args.scale_layout);
   if (scheme == 5) p.global = make_scalar(0.5f);
 }
 
@@ -486,6 +477,11 @@ void RandomHeadsCall::make_cache(CallPart& p) {
   }
   q.scheme = ref::Scheme::kPerBlock;
   q.block_size = p.args.cache_block_size = random_.one_in(2) ? 64 : 128;
+  // One floor for codes and cache.
+  const bool of_codes =
+      p.quant.scheme == ref::Scheme::kPerRow || p.quant.scheme == ref::Scheme::kPerBlock;
+  if (!of_codes) p.args.amax_floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
+  q.amax_floor = p.args.amax_floor;
   p.args.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
   p.args.cache_pow2 = pow2 ? 1 : 0;
   p.cache_scale =
@@ -618,7 +614,7 @@ void RandomHeadsCall::predict_codes(CallPart& p, int64_t t, int64_t h,
   }
   if (p.codes == nullptr) return;
   put_codes(q, r, p.n, *p.codes, p.codes->place({t, h}));
-  if (q.scheme != ref::Scheme::kPerTensor) put_scales(q, r, *p.scale, p.scale->place({t, h}));
+  if (q.scheme != ref::Scheme::kPerTensor) expect_scales(q, r, t, h, p.heads, *p.scale);
 }
 
 void RandomHeadsCall::predict_cache(CallPart& p, int64_t t, int64_t h,

@@ -28,6 +28,7 @@ struct CallTensor {
   size_t first = 0;   // byte of `now` that is the first element's
   std::vector<unsigned char> now, expected;
   void* elsewhere = nullptr;  // where `now` lies for the call, if not there
+  bool compact = false;       // the call gets no strides
   fastnorm_tensor abi = {};
 
   // `gap` elements are left between the indices of each dimension but the last, `shift` ahead of
@@ -53,7 +54,7 @@ struct CallTensor {
     abi.data = (elsewhere != nullptr ? static_cast<unsigned char*>(elsewhere) : now.data()) + first;
     abi.ndim = static_cast<int32_t>(shape.size());
     abi.shape = shape.data();
-    abi.strides = strides.data();
+    abi.strides = compact ? nullptr : strides.data();
     return &abi;
   }
 
