@@ -52,6 +52,15 @@ void CallTables::give(fastnorm_norm_heads_args* args) {
   args->positions = abi_of(positions);
 }
 
+void CallTables::spread(int64_t first, int64_t stride) {
+  for (const OwnedTensor* t : {&cos, &sin}) {
+    (*t)->far_first = first;
+    (*t)->far_stride = stride;
+  }
+  for (size_t i = 0; i < position_.size(); ++i)
+    set_index(*positions, static_cast<int64_t>(i), first + position_[i]);
+}
+
 void CallTables::make_positions(ref::Random& random, fastnorm_norm_heads_args* args) {
   const int64_t half = rope_dim / 2;
   const int64_t axes[] = {0, 1, 3, 4};  // 0: of rank 1
@@ -127,17 +136,24 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
       seed_(seed),
       order_(order),
       aligned_(kind != CallKind::kAny),
-      many_(kind == CallKind::kMany),
-      more_(kind == CallKind::kMore),
+      many_(kind == CallKind::kMany || kind == CallKind::kLarge),
+      more_(kind == CallKind::kMore || (kind == CallKind::kFew && seed % 2 == 0)),
       across_(kind == CallKind::kAcross),
-      latents_(kind == CallKind::kLatents) {
-  type_ = ref::kTypes[across_ || latents_ ? 1 + random_.below(2) : random_.below(3)];
-  tokens_ = many_ ? 100 + random_.below(300) : aligned_ ? 1 + random_.below(9) : random_.below(7);
+      latents_(kind == CallKind::kLatents),
+      large_(kind == CallKind::kLarge),
+      few_(kind == CallKind::kFew) {
+  type_ = ref::kTypes[across_ || latents_ || few_ ? 1 + random_.below(2) : random_.below(3)];
+  tokens_ = large_     ? 320 + random_.below(80)
+            : many_    ? 100 + random_.below(300)
+            : few_     ? 3
+            : aligned_ ? 1 + random_.below(9)
+                       : random_.below(7);
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130}, whole[] = {16, 32, 48, 64, 96, 128, 256};
   rope_dim_ = aligned_ ? random_.of(whole) : random_.of(dims);
   if (latents_) rope_dim_ = random_.of({16, 32, 64});
   table_heads_ = !latents_ && random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
-  const int64_t count = random_.one_in(16) ? 8 : 1 + random_.below(4);
+  if (large_ || few_) rope_dim_ = 16 * (1 + random_.below(2)), table_heads_ = 0;
+  const int64_t count = large_ || few_ ? 1 : random_.one_in(16) ? 8 : 1 + random_.below(4);
   make_slots();
   for (int64_t i = 0; i < count; ++i) make_part();
   bool rope = false, cache = false;
@@ -152,7 +168,7 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
     tables_.rope_dim = rope_dim_;
     tables_.heads = table_heads_;
     tables_.aligned = aligned_;
-    tables_.many = many_;
+    tables_.many = many_ || few_;
     tables_.make(random_, &args_);
   }
   if (!cache) slots_.reset();
@@ -160,6 +176,14 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
 
 void RandomHeadsCall::expect_results() {
   for (CallPart& p : parts_) predict(p);
+}
+
+void RandomHeadsCall::spread_rows(int64_t stride) {
+  for (CallPart& p : parts_) {
+    for (const OwnedTensor* t : {&p.x, &p.y, &p.codes, &p.cache}) {
+      if (*t != nullptr) (*t)->far_stride = stride;
+    }
+  }
 }
 
 std::vector<CallTensor*> RandomHeadsCall::tensors() const {
@@ -227,7 +251,9 @@ std::string RandomHeadsCall::difference() const {
 std::string RandomHeadsCall::text() const {
   std::string s = "norm_heads " + std::string(ref::name_of(type_)) + " seed " +
                   std::to_string(seed_) +
-                  (many_      ? " many"
+                  (large_     ? " large"
+                   : few_     ? " few"
+                   : many_    ? " many"
                    : across_  ? " across heads"
                    : aligned_ ? " aligned"
                               : "") +
@@ -267,8 +293,8 @@ void RandomHeadsCall::make_slots() {
   wide_ = random_.one_in(2);
   slots_ =
       make_tensor(std::vector<int64_t>{count}, wide_ ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32);
-  page_size_ = 1 + random_.below(5);
-  const int64_t slots = many_ ? 401 : 47;
+  page_size_ = few_ ? 1 : 1 + random_.below(5);
+  const int64_t slots = many_ ? 401 : few_ ? 3 : 47;
   for (int64_t t = 0; t < count; ++t) {
     const int64_t slot = random_.one_in(4) ? -1 : (t * 5 + 3) % slots;  // distinct
     slot_.push_back(slot);
@@ -285,20 +311,29 @@ void RandomHeadsCall::make_part() {
   // Most parts of a call have rows of one length.
   p.n = aligned_ ? random_.of(whole) : random_.of(columns);
   if (aligned_ && !parts_.empty() && !random_.one_in(4)) p.n = parts_[0].n;
-  if (aligned_ && parts_.empty() && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
   constexpr int64_t kLatent = 512;
+  if (large_) {
+    const int64_t some[] = {48, 64, 80, 128};
+    p.n = random_.of(some);
+  } else if (few_) {
+    p.n = random_.one_in(4) ? kLatent : std::max<int64_t>(p.n, 32);
+  } else if (aligned_ && parts_.empty() && random_.one_in(2)) {
+    rope_dim_ = p.n / 16 * 16;
+  }
   if (latents_) p.n = parts_.empty() || random_.one_in(3) ? kLatent : random_.of({8, 32, 64, 64});
   const bool latent = latents_ && p.n == kLatent;
   constexpr int64_t kMostHeads = 48, kMostColumns = 8192;  // across_
   const int64_t most = across_ ? std::min(kMostHeads, kMostColumns / p.n) : aligned_ ? 11 : 4;
   p.heads = latent ? 1 : table_heads_ != 0 ? table_heads_ : 1 + random_.below(most);
+  if (large_) p.heads = 33 + random_.below(32);
   p.options.norm.dtype = type_;
   p.x = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type_), gap(3), shift());
   for (int64_t t = 0; t < tokens_; ++t) {
     for (int64_t h = 0; h < p.heads; ++h) fill(*p.x, p.x->place({t, h}), p.n);
   }
   if (latent || !random_.one_in(aligned_ ? 4 : 2)) make_norm(p);
-  if (!latent && rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) && random_.one_in(2))
+  if (!latent && rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) &&
+      (large_ || few_ || random_.one_in(2)))
     make_rope(p);
   if ((!aligned_ || more_) && random_.one_in(2)) make_codes(p);
   if (random_.one_in(2)) make_cache(p);
