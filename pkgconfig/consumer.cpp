@@ -86,6 +86,79 @@ void test_many(const fastnorm::context& cpu) {
   check(std::memcmp(y, z, sizeof y) == 0, "the same twice");
 }
 
+bool near(float value, float expected) { return std::fabs(value - expected) < 1e-6f; }
+
+// A quarter turn of a normalised head, and one of a plain head back.
+void test_heads(const fastnorm::context& cpu) {
+  const float x[] = {3, 4}, cosine[] = {0}, sine[] = {1};
+  float y[2] = {}, back[2] = {};
+  const fastnorm::tensor tx(x, FASTNORM_DTYPE_F32, {1, 1, 2}), ty(y, {1, 1, 2}),
+      tback(back, {1, 1, 2}), tcos(cosine, FASTNORM_DTYPE_F32, {1, 1}),
+      tsin(sine, FASTNORM_DTYPE_F32, {1, 1});
+  fastnorm::norm_heads_args args;
+  args.rope_dim = 2;
+  args.cos = tcos.get();
+  args.sin = tsin.get();
+  fastnorm::norm_heads_part turned, plain;
+  turned.flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE;
+  turned.x = plain.x = tx.get();
+  turned.y = ty.get();
+  plain.flags = FASTNORM_NORM_HEADS_ROPE | FASTNORM_NORM_HEADS_ROPE_INVERSE;
+  plain.y = tback.get();
+  check(fastnorm::norm_heads_query(cpu, args, {&turned, &plain}).bytes_written == 16,
+        "bytes of two heads");
+  fastnorm::norm_heads_prepare(cpu, args, {&turned, &plain});
+  fastnorm::norm_heads(cpu, args, {&turned, &plain});
+  const float rstd = 1 / std::sqrt(12.5f);
+  check(near(y[0], -4 * rstd) && near(y[1], 3 * rstd), "a head, normalised and turned");
+  check(back[0] == 4 && back[1] == -3, "a head, turned back");
+  turned.x = nullptr;
+  try {
+    fastnorm::norm_heads(cpu, args, {&plain, &turned});
+    check(false, "a part without x throws");
+  } catch (const fastnorm::error& e) {
+    check(e.status() == FASTNORM_ERROR_ARGUMENT, "its status");
+    check(std::strstr(e.what(), "parts[1]") != nullptr, e.what());
+  }
+}
+
+// The gradients of the first of these heads.
+void test_heads_backward(const fastnorm::context& cpu) {
+  const float x[] = {3, 4}, dy[] = {1, 0}, w[] = {1, 1}, cosine[] = {0}, sine[] = {1};
+  float dx[2] = {}, dweight[2] = {1, 1};
+  const fastnorm::tensor tx(x, FASTNORM_DTYPE_F32, {1, 1, 2}),
+      tdy(dy, FASTNORM_DTYPE_F32, {1, 1, 2}), tw(w, FASTNORM_DTYPE_F32, {2}), tdx(dx, {1, 1, 2}),
+      tdw(dweight, {2}), tcos(cosine, FASTNORM_DTYPE_F32, {1, 1}),
+      tsin(sine, FASTNORM_DTYPE_F32, {1, 1});
+  fastnorm::norm_heads_args args;
+  args.rope_dim = 2;
+  args.cos = tcos.get();
+  args.sin = tsin.get();
+  fastnorm::norm_heads_backward_part part;
+  part.flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE;
+  part.x = tx.get();
+  part.dy = tdy.get();
+  part.weight = tw.get();
+  part.dx = tdx.get();
+  part.dweight = tdw.get();
+  const size_t bytes =
+      static_cast<size_t>(fastnorm::norm_heads_backward_query(cpu, args, {&part}).workspace_bytes);
+  std::vector<unsigned char> memory(bytes + 256);
+  const size_t past = reinterpret_cast<std::uintptr_t>(memory.data()) % 256;
+  fastnorm::norm_heads_backward_prepare(cpu, args, {&part});
+  fastnorm::norm_heads_backward(cpu, args, {&part}, nullptr, memory.data() + (256 - past), bytes);
+  const float rstd = 1 / std::sqrt(12.5f);
+  check(near(dx[0], 0.48f * rstd) && near(dx[1], -0.36f * rstd), "dx of a head");
+  check(dweight[0] == 0 && near(dweight[1], -4 * rstd), "dweight of a head");
+  part.dy = nullptr;
+  try {
+    fastnorm::norm_heads_backward(cpu, args, {&part});
+    check(false, "a part without dy throws");
+  } catch (const fastnorm::error& e) {
+    check(e.status() == FASTNORM_ERROR_ARGUMENT, "its status");
+  }
+}
+
 void test_error(const fastnorm::context& cpu) {
   fastnorm::norm_args args;
   try {
@@ -109,6 +182,8 @@ int main() {
   test_result(cpu);
   test_backward(cpu);
   test_many(cpu);
+  test_heads(cpu);
+  test_heads_backward(cpu);
   test_error(cpu);
   if (failed == 0) std::printf("libfastnorm %s\n", fastnorm_version_string());
   return failed != 0;

@@ -377,7 +377,7 @@ typedef struct fastnorm_norm_args {
   fastnorm_norm_kind branch_kind;     /**< RMS or LAYER. */
   float branch_eps;                   /**< Finite, >= 0. */
   float branch_weight_offset;         /**< Finite; 0 where branch_weight is NULL. */
-  fastnorm_rounding branch_rounding;  /**< Default: the branch is not rounded on its way. */
+  fastnorm_rounding branch_rounding;  /**< Default: not rounded. ONCE_RW is an error. */
   int32_t branch_rounded;             /**< 1: the branch is rounded to x's dtype before the sum. */
   float alpha;                        /**< Factor of the branch. Finite; 0 = 1. */
   fastnorm_sum_rounding sum_rounding; /**< Default: the sum is not rounded on its way. */

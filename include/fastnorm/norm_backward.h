@@ -67,7 +67,7 @@
  *  dh is the gradient of the forward's x and of its residual alike: dx serves for both where their
  *  dtypes agree. weight_offset enters through g alone. xhat in dweight is rounded to T where the
  *  forward rounds it (FASTNORM_ROUND_NORMALIZED, FASTNORM_ROUND_EVERY_STEP), and g is rounded to T
- *  with FASTNORM_ROUND_EVERY_STEP. All other roundings count as the identity.
+ *  with FASTNORM_ROUND_EVERY_STEP. All other roundings count as the identity. ONCE_RW is as ONCE.
  *
  *  **Arithmetic** is IEEE single precision, each operation rounded to nearest even, subnormals
  *  kept. Products enter a sum by a fused multiply-add, and so do e - xhat * c1 and the addition of
@@ -153,7 +153,7 @@ typedef struct fastnorm_norm_backward_args {
   fastnorm_norm_kind kind;    /**< The forward's. */
   float eps;                  /**< The forward's. Finite, >= 0. Used where rstd is NULL. */
   float weight_offset;        /**< The forward's. Finite; 0 where weight is NULL. */
-  fastnorm_rounding rounding; /**< The forward's. */
+  fastnorm_rounding rounding; /**< The forward's. ONCE_RW has the gradient of ONCE. */
   uint32_t flags;             /**< fastnorm_norm_backward_flags. */
   int32_t reserved;           /**< Must be 0. */
 
@@ -222,7 +222,7 @@ typedef struct fastnorm_norm_backward_args {
   fastnorm_norm_kind branch_kind;    /**< The forward's. */
   float branch_eps;                  /**< The forward's. Used where branch_rstd is NULL. */
   float branch_weight_offset;        /**< The forward's. Finite; 0 where branch_weight is NULL. */
-  fastnorm_rounding branch_rounding; /**< The forward's. */
+  fastnorm_rounding branch_rounding; /**< The forward's. ONCE_RW is an error. */
   int32_t branch_norm;               /**< The forward's. 0: the other fields of the branch's norm
                                          are 0. */
   int32_t branch_rounded;            /**< The forward's. */

@@ -1,5 +1,7 @@
 #include "check/memory.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -10,25 +12,47 @@ namespace fastnorm::check {
 namespace {
 
 constexpr size_t kAlignment = 256;
+constexpr size_t kSparse = size_t{1} << 30;  // larger blocks are address space until they are used
 
 class CpuMemory final : public Memory {
  public:
-  ~CpuMemory() override { std::free(block_); }
+  ~CpuMemory() override { CpuMemory::release(); }
 
   std::byte* block(size_t bytes) override {
     if (bytes > bytes_) {
-      std::free(block_);
-      bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-      block_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes_));
+      release();
+      const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+      block_ = static_cast<std::byte*>(rounded < kSparse ? std::aligned_alloc(kAlignment, rounded)
+                                                         : map(rounded));
       if (block_ == nullptr) throw std::bad_alloc();
+      bytes_ = rounded;
     }
     return block_;
   }
-  void upload(const std::byte* from, size_t bytes) override { std::memcpy(block_, from, bytes); }
-  void download(std::byte* to, size_t bytes) override { std::memcpy(to, block_, bytes); }
+  void release() override {
+    if (bytes_ < kSparse) {
+      std::free(block_);
+    } else {
+      munmap(block_, bytes_);
+    }
+    block_ = nullptr;
+    bytes_ = 0;
+  }
+  void write(size_t at, const std::byte* from, size_t bytes) override {
+    std::memcpy(block_ + at, from, bytes);
+  }
+  void read(size_t at, std::byte* to, size_t bytes) override {
+    std::memcpy(to, block_ + at, bytes);
+  }
   void* stream(int) override { return nullptr; }
 
  private:
+  static void* map(size_t bytes) {
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+  }
+
   std::byte* block_ = nullptr;
   size_t bytes_ = 0;
 };
@@ -39,23 +63,29 @@ class CudaMemory final : public Memory {
 
   std::byte* block(size_t bytes) override {
     if (bytes > bytes_) {
-      block_ = support::DeviceBuffer();
+      release();
       block_ = support::DeviceBuffer(device_, bytes);
       bytes_ = bytes;
     }
-    return static_cast<std::byte*>(block_.get());
+    return start();
   }
-  void upload(const std::byte* from, size_t bytes) override {
-    support::devmem_check(devmem_upload(device_.get(), block_.get(), from, bytes));
+  void release() override {
+    block_ = support::DeviceBuffer();
+    bytes_ = 0;
   }
-  void download(std::byte* to, size_t bytes) override {
+  void write(size_t at, const std::byte* from, size_t bytes) override {
+    support::devmem_check(devmem_upload(device_.get(), start() + at, from, bytes));
+  }
+  void read(size_t at, std::byte* to, size_t bytes) override {
     stream_.synchronize();
     support::devmem_check(devmem_stream_synchronize(device_.get(), nullptr));
-    support::devmem_check(devmem_download(device_.get(), to, block_.get(), bytes));
+    support::devmem_check(devmem_download(device_.get(), to, start() + at, bytes));
   }
   void* stream(int number) override { return number % 2 == 0 ? nullptr : stream_.get(); }
 
  private:
+  std::byte* start() const { return static_cast<std::byte*>(block_.get()); }
+
   support::DevmemPtr device_;
   support::DeviceStream stream_;
   support::DeviceBuffer block_;

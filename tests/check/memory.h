@@ -11,9 +11,13 @@ class Memory {
   virtual ~Memory() = default;
   // `bytes` bytes of device memory, 256-byte aligned. Reuses the block if it is large enough.
   virtual std::byte* block(size_t bytes) = 0;
-  virtual void upload(const std::byte* from, size_t bytes) = 0;
+  virtual void release() = 0;  // the block
+  void upload(const std::byte* from, size_t bytes) { write(0, from, bytes); }
+  void download(std::byte* to, size_t bytes) { read(0, to, bytes); }
+  // The same, `at` bytes into the block.
+  virtual void write(size_t at, const std::byte* from, size_t bytes) = 0;
   // Waits for all queued work. Throws if any of it failed.
-  virtual void download(std::byte* to, size_t bytes) = 0;
+  virtual void read(size_t at, std::byte* to, size_t bytes) = 0;
   // Streams to run on. A CPU has only nullptr.
   virtual void* stream(int number) = 0;
 };

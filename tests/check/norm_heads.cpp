@@ -1,9 +1,12 @@
 #include "check/norm_heads.h"
 
 #include <cstdio>
+#include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "check/far_call.h"
 #include "check/placed_call.h"
 #include "core/norm_heads_check.h"
 #include "support/norm_heads_call.h"
@@ -17,6 +20,7 @@ using support::RandomHeadsCall;
 constexpr int32_t kChosen = -1;  // the kernel that planning chooses
 
 using Placed = PlacedCall<RandomHeadsCall>;
+using FarPlaced = FarCall<RandomHeadsCall>;
 
 // Describes a call for a device.
 fastnorm_status describe(RandomHeadsCall& call, const DeviceFacts& facts, NormHeadsDesc* desc,
@@ -27,8 +31,9 @@ fastnorm_status describe(RandomHeadsCall& call, const DeviceFacts& facts, NormHe
 }
 
 // Whether a kernel can run a call.
+template <class Place = Placed>
 bool can_run(RandomHeadsCall& call, Target& target, int32_t kernel) {
-  const Placed placed(call, target);
+  const Place placed(call, target);
   const Device& device = *target.devices[0];
   NormHeadsDesc desc;
   NormHeadsPlan plan;
@@ -39,9 +44,10 @@ bool can_run(RandomHeadsCall& call, Target& target, int32_t kernel) {
 }
 
 // Returns "", or what is wrong.
+template <class Place = Placed>
 std::string run(RandomHeadsCall& call, Target& target, int32_t kernel) {
   call.expect_results();
-  Placed placed(call, target);
+  Place placed(call, target);
   for (const std::unique_ptr<Device>& device : target.devices) {
     NormHeadsDesc desc;
     NormHeadsPlan plan;
@@ -113,12 +119,50 @@ class Checks {
     }
   }
 
+  // Rows, or those of tables at positions from a million on, lie so far apart that their offsets
+  // exceed 2^31 elements. Each kernel that can. Memory of a GPU is needed in full.
+  void run_far(uint64_t seeds) {
+    constexpr size_t kMostBytes = 24000000000;
+    try {
+      target_.memory->block(kMostBytes);
+    } catch (const std::exception& e) {
+      ++counts_.skipped;
+      std::printf("SKIP %s norm_heads far apart: %s\n", target_.name.c_str(), e.what());
+      return;
+    }
+    const auto kernels = static_cast<int32_t>(target_.devices[0]->norm_heads_table().size());
+    for (uint64_t seed = 0; seed < seeds; ++seed) {
+      for (const bool tables : {false, true}) {
+        if (!options_.wants(far_call(seed, tables)->text())) continue;
+        for (int32_t kernel = kChosen; kernel < kernels; ++kernel) {
+          const auto call = far_call(seed, tables);
+          if (kernel == kChosen || can_run<FarPlaced>(*call, target_, kernel))
+            report(*call, run<FarPlaced>(*call, target_, kernel));
+        }
+      }
+    }
+    target_.memory->release();
+  }
+
   int64_t cases() const { return cases_; }
   int64_t never() const { return never_; }  // kernels that no call ran on
 
  private:
-  void check(RandomHeadsCall& call, int32_t kernel) {
-    const std::string finding = run(call, target_, kernel);
+  std::unique_ptr<RandomHeadsCall> far_call(uint64_t seed, bool tables) const {
+    constexpr int64_t kMillion = 1000000, kFar = (int64_t{1} << 30) + 16, kFarOfTables = 2160;
+    static_assert(2 * kFar > INT32_MAX && kMillion * kFarOfTables > INT32_MAX);
+    auto call = std::make_unique<RandomHeadsCall>(seed, target_.order, CallKind::kFew);
+    if (tables) {
+      call->spread_tables(kMillion, kFarOfTables);
+    } else {
+      call->spread_rows(kFar);
+    }
+    return call;
+  }
+
+  void check(RandomHeadsCall& call, int32_t kernel) { report(call, run(call, target_, kernel)); }
+
+  void report(RandomHeadsCall& call, const std::string& finding) {
     ++cases_;
     finding.empty() ? ++counts_.passed : ++counts_.failed;
     if (!finding.empty())
@@ -144,6 +188,8 @@ void check_norm_heads(Target& target, const Options& options, Counts* counts) {
   checks.run_chosen(CallKind::kAcross, options.reduced ? 60 : 500);
   checks.run_chosen(CallKind::kLatents, options.reduced ? 100 : 1000);
   checks.run_chosen(CallKind::kMany, options.reduced ? 2 : 40);
+  checks.run_chosen(CallKind::kLarge, options.reduced ? 1 : 10);
+  checks.run_far(options.reduced ? 4 : 16);
   if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
   if (checks.cases() == 0) return;
   const bool tells = heads_tell_orders(target);

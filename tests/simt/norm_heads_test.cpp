@@ -118,6 +118,11 @@ TEST(SimtNormHeads, ManyTokensEqualTheModel) {
   }
 }
 
+// More rows than 10240, of more than 32 heads, with rope of some of their columns.
+TEST(SimtNormHeads, LargeCallsEqualTheModel) {
+  for (uint64_t seed = 0; seed < 2 && !HasFailure(); ++seed) run_chosen(seed, CallKind::kLarge);
+}
+
 // Each kernel, with several calls that it can serve.
 TEST(SimtNormHeads, EveryKernelEqualsTheModel) {
   constexpr int kCalls = 6;

@@ -80,6 +80,48 @@ TEST(SimtNormStages, CommonCallsEqualTheModel) {
   EXPECT_GE(run_chosen(160, StagesKind::kMixed, 20), 10) << "compared with double precision";
 }
 
+// Numbers of rows outside a modulator's: each kind of them, on kernels that hold rows and others.
+TEST(SimtNormStages, RowsOutsideTheTableTakeTheNearest) {
+  constexpr int kCalls = 3;
+  constexpr int64_t kRows = 0;
+  struct Kind {
+    bool wide, held;
+    int64_t number;  // kRows: the first behind the rows
+    int calls = 0;
+  };
+  std::vector<Kind> kinds;
+  for (const bool held : {false, true}) {
+    for (const int64_t number : {int64_t{-1}, kRows, int64_t{INT32_MIN}})
+      kinds.push_back({false, held, number});
+    for (const int64_t number :
+         {int64_t{-1}, kRows, INT64_MIN, INT64_MAX, int64_t{1} << 32, -(int64_t{1} << 32)})
+      kinds.push_back({true, held, number});
+  }
+  const auto seen = [](const Kind& k) { return k.calls >= kCalls; };
+  for (uint64_t seed = 0; seed < 4000 && !HasFailure(); ++seed) {
+    if (std::all_of(kinds.begin(), kinds.end(), seen)) break;
+    Described described(seed, seed % 2 == 0 ? StagesKind::kAny : StagesKind::kModulated);
+    NormPlan plan;
+    Error error;
+    ASSERT_EQ(make_plan(described.desc, facts(), {}, &plan, error), FASTNORM_OK) << error.text;
+    if (plan.entry == nullptr) continue;
+    const bool held = facts().arch->stages->entries[plan.index].variant.is_held();
+    bool wanted = false;
+    for (Kind& k : kinds) {
+      for (const RandomStagesCall::Outside& o : described.call.outside()) {
+        const int64_t number = k.number == kRows ? o.rows : k.number;
+        if (seen(k) || k.wide != o.wide || k.held != held || number != o.number) continue;
+        ++k.calls;
+        wanted = true;
+        break;
+      }
+    }
+    if (wanted) described.run(plan);
+  }
+  for (const Kind& k : kinds)
+    EXPECT_TRUE(seen(k)) << (k.wide ? "i64 " : "i32 ") << k.number << (k.held ? " held" : "");
+}
+
 // Each kernel, with several calls that it can serve.
 TEST(SimtNormStages, EveryKernelEqualsTheModel) {
   constexpr int kCalls = 12;

@@ -129,7 +129,7 @@ void RandomHeadsBackwardCall::make_norm(BackwardCallPart& p) {
   p.args.flags |= FASTNORM_NORM_HEADS_NORM;
   if (wide() || (!plain() && random_.one_in(3))) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
   o.kind = random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(ref::kRoundings));
   o.eps = 1e-5f;
   p.args.kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
   p.args.rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/call_scales.h"
+
 namespace fastnorm::support {
 
 using ref::Type;
@@ -48,6 +50,15 @@ void CallTables::give(fastnorm_norm_heads_args* args) {
   args->cos = abi_of(cos);
   args->sin = abi_of(sin);
   args->positions = abi_of(positions);
+}
+
+void CallTables::spread(int64_t first, int64_t stride) {
+  for (const OwnedTensor* t : {&cos, &sin}) {
+    (*t)->far_first = first;
+    (*t)->far_stride = stride;
+  }
+  for (size_t i = 0; i < position_.size(); ++i)
+    set_index(*positions, static_cast<int64_t>(i), first + position_[i]);
 }
 
 void CallTables::make_positions(ref::Random& random, fastnorm_norm_heads_args* args) {
@@ -125,17 +136,24 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
       seed_(seed),
       order_(order),
       aligned_(kind != CallKind::kAny),
-      many_(kind == CallKind::kMany),
-      more_(kind == CallKind::kMore),
+      many_(kind == CallKind::kMany || kind == CallKind::kLarge),
+      more_(kind == CallKind::kMore || (kind == CallKind::kFew && seed % 2 == 0)),
       across_(kind == CallKind::kAcross),
-      latents_(kind == CallKind::kLatents) {
-  type_ = ref::kTypes[across_ || latents_ ? 1 + random_.below(2) : random_.below(3)];
-  tokens_ = many_ ? 100 + random_.below(300) : aligned_ ? 1 + random_.below(9) : random_.below(7);
+      latents_(kind == CallKind::kLatents),
+      large_(kind == CallKind::kLarge),
+      few_(kind == CallKind::kFew) {
+  type_ = ref::kTypes[across_ || latents_ || few_ ? 1 + random_.below(2) : random_.below(3)];
+  tokens_ = large_     ? 320 + random_.below(80)
+            : many_    ? 100 + random_.below(300)
+            : few_     ? 3
+            : aligned_ ? 1 + random_.below(9)
+                       : random_.below(7);
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130}, whole[] = {16, 32, 48, 64, 96, 128, 256};
   rope_dim_ = aligned_ ? random_.of(whole) : random_.of(dims);
   if (latents_) rope_dim_ = random_.of({16, 32, 64});
   table_heads_ = !latents_ && random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
-  const int64_t count = random_.one_in(16) ? 8 : 1 + random_.below(4);
+  if (large_ || few_) rope_dim_ = 16 * (1 + random_.below(2)), table_heads_ = 0;
+  const int64_t count = large_ || few_ ? 1 : random_.one_in(16) ? 8 : 1 + random_.below(4);
   make_slots();
   for (int64_t i = 0; i < count; ++i) make_part();
   bool rope = false, cache = false;
@@ -150,7 +168,7 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
     tables_.rope_dim = rope_dim_;
     tables_.heads = table_heads_;
     tables_.aligned = aligned_;
-    tables_.many = many_;
+    tables_.many = many_ || few_;
     tables_.make(random_, &args_);
   }
   if (!cache) slots_.reset();
@@ -158,6 +176,14 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
 
 void RandomHeadsCall::expect_results() {
   for (CallPart& p : parts_) predict(p);
+}
+
+void RandomHeadsCall::spread_rows(int64_t stride) {
+  for (CallPart& p : parts_) {
+    for (const OwnedTensor* t : {&p.x, &p.y, &p.codes, &p.cache}) {
+      if (*t != nullptr) (*t)->far_stride = stride;
+    }
+  }
 }
 
 std::vector<CallTensor*> RandomHeadsCall::tensors() const {
@@ -225,7 +251,9 @@ std::string RandomHeadsCall::difference() const {
 std::string RandomHeadsCall::text() const {
   std::string s = "norm_heads " + std::string(ref::name_of(type_)) + " seed " +
                   std::to_string(seed_) +
-                  (many_      ? " many"
+                  (large_     ? " large"
+                   : few_     ? " few"
+                   : many_    ? " many"
                    : across_  ? " across heads"
                    : aligned_ ? " aligned"
                               : "") +
@@ -241,7 +269,8 @@ std::string RandomHeadsCall::text() const {
       s += " rounding " + std::to_string(static_cast<int>(p.options.norm.rounding));
     if (p.in_place) s += " in place";
     if (p.y != nullptr) s += p.y_f32 ? " y f32" : " y";
-    if (p.codes != nullptr) s += " codes";
+    if (p.codes != nullptr)
+      s += std::string(" codes ") + ref::name_of(p.quant.scheme) + name_of(p.args.scale_layout);
     if (p.cache != nullptr) s += " cache";
     s += "]";
   }
@@ -264,8 +293,8 @@ void RandomHeadsCall::make_slots() {
   wide_ = random_.one_in(2);
   slots_ =
       make_tensor(std::vector<int64_t>{count}, wide_ ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32);
-  page_size_ = 1 + random_.below(5);
-  const int64_t slots = many_ ? 401 : 47;
+  page_size_ = few_ ? 1 : 1 + random_.below(5);
+  const int64_t slots = many_ ? 401 : few_ ? 3 : 47;
   for (int64_t t = 0; t < count; ++t) {
     const int64_t slot = random_.one_in(4) ? -1 : (t * 5 + 3) % slots;  // distinct
     slot_.push_back(slot);
@@ -284,19 +313,28 @@ void RandomHeadsCall::make_part() {
   // Most parts of a call have rows of one length.
   p.n = aligned_ ? random_.of(whole) : random_.of(columns);
   if (aligned_ && !parts_.empty() && !random_.one_in(4)) p.n = parts_[0].n;
-  if (aligned_ && !latents_ && parts_.empty() && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
+  if (large_) {
+    const int64_t some[] = {48, 64, 80, 128};
+    p.n = random_.of(some);
+  } else if (few_) {
+    p.n = random_.one_in(4) ? kLatent : std::max<int64_t>(p.n, 32);
+  } else if (aligned_ && !latents_ && parts_.empty() && random_.one_in(2)) {
+    rope_dim_ = p.n / 16 * 16;
+  }
   if (latents_) p.n = parts_.empty() || random_.one_in(3) ? kLatent : random_.of({8, 32, 64, 64});
   const bool latent = latents_ && p.n == kLatent;
   constexpr int64_t kMostHeads = 48, kMostColumns = 8192;  // across_
   const int64_t most = across_ ? std::min(kMostHeads, kMostColumns / p.n) : aligned_ ? 11 : 4;
   p.heads = latent ? 1 : table_heads_ != 0 ? table_heads_ : 1 + random_.below(most);
+  if (large_) p.heads = 33 + random_.below(32);
   p.options.norm.dtype = type_;
   p.x = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type_), gap(3), shift());
   for (int64_t t = 0; t < tokens_; ++t) {
     for (int64_t h = 0; h < p.heads; ++h) fill(*p.x, p.x->place({t, h}), p.n);
   }
   if (latent || !random_.one_in(aligned_ ? 4 : 2)) make_norm(p);
-  if (!latent && rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) && random_.one_in(2))
+  if (!latent && rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) &&
+      (large_ || few_ || random_.one_in(2)))
     make_rope(p);
   if ((!aligned_ || more_) && random_.one_in(2)) make_codes(p);
   if (latent || random_.one_in(2)) make_cache(p);
@@ -431,26 +469,14 @@ void RandomHeadsCall::make_codes(CallPart& p) {
   p.args.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
   if (scheme == 3) q.block_size = p.args.quant_block_size = random_.one_in(2) ? 64 : 128;
   if (scheme <= 3 && random_.one_in(3)) divide(p, q);
-  if (!more_ && random_.one_in(3)) q.clamp = p.args.clamp = 1.5f;
-  if (!more_ && q.clamp == 0 && random_.one_in(3)) {
-    const float given = random_.of({0.75f, 0.0f, -2.0f, std::nanf("")});
-    p.clamp = make_scalar(given);
-    q.clamp = given > 0 ? given : 0;
-  }
+  if (!more_) p.clamp = draw_quant_options(random_, &q, &p.args);
   if (random_.one_in(2)) p.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
-  std::vector<int64_t> shape = {tokens_, p.heads, f4 ? p.n / 2 : p.n};
+  const std::vector<int64_t> shape = {tokens_, p.heads, f4 ? p.n / 2 : p.n};
   p.codes = make_tensor(shape, f4 ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format],
                         more_ ? gap(2) : random_.below(2), shift());
-  shape[2] = ref::scopes_of(q, p.n);
-  if (scheme == 1) {
-    p.scale = make_scalar(p.tensor_scale);
-  } else {
-    p.scale = make_tensor(shape,
-                          scheme == 5                  ? FASTNORM_DTYPE_F8_E4M3FN
-                          : scheme != 2 && scheme != 3 ? FASTNORM_DTYPE_F8_E8M0FNU
-                                                       : FASTNORM_DTYPE_F32,
-                          random_.below(2));
-  }
+  p.scale = scheme == 1 ? make_scalar(p.tensor_scale)
+                        : make_scales(random_, q, tokens_, p.heads, ref::scopes_of(q, p.n),
+                                      &p.args.scale_layout);
   if (scheme == 5) p.global = make_scalar(0.5f);
 }
 
@@ -489,6 +515,11 @@ void RandomHeadsCall::make_cache(CallPart& p) {
   }
   q.scheme = ref::Scheme::kPerBlock;
   q.block_size = p.args.cache_block_size = random_.one_in(2) ? 64 : 128;
+  // One floor for codes and cache.
+  const bool of_codes =
+      p.quant.scheme == ref::Scheme::kPerRow || p.quant.scheme == ref::Scheme::kPerBlock;
+  if (!of_codes) p.args.amax_floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
+  q.amax_floor = p.args.amax_floor;
   p.args.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
   p.args.cache_pow2 = pow2 ? 1 : 0;
   p.cache_scale =
@@ -621,7 +652,7 @@ void RandomHeadsCall::predict_codes(CallPart& p, int64_t t, int64_t h,
   }
   if (p.codes == nullptr) return;
   put_codes(q, r, p.n, *p.codes, p.codes->place({t, h}));
-  if (q.scheme != ref::Scheme::kPerTensor) put_scales(q, r, *p.scale, p.scale->place({t, h}));
+  if (q.scheme != ref::Scheme::kPerTensor) expect_scales(q, r, t, h, p.heads, *p.scale);
 }
 
 void RandomHeadsCall::predict_cache(CallPart& p, int64_t t, int64_t h,

@@ -28,6 +28,10 @@ struct CallTensor {
   size_t first = 0;   // byte of `now` that is the first element's
   std::vector<unsigned char> now, expected;
   void* elsewhere = nullptr;  // where `now` lies for the call, if not there
+  bool compact = false;       // the call gets no strides
+  // Of a call whose first dimension lies apart, from one index to the next; 0: as `strides` says.
+  int64_t far_stride = 0;
+  int64_t far_first = 0;  // indices of such a call ahead of those that `now` has
   fastnorm_tensor abi = {};
 
   // `gap` elements are left between the indices of each dimension but the last, `shift` ahead of
@@ -53,8 +57,23 @@ struct CallTensor {
     abi.data = (elsewhere != nullptr ? static_cast<unsigned char*>(elsewhere) : now.data()) + first;
     abi.ndim = static_cast<int32_t>(shape.size());
     abi.shape = shape.data();
-    abi.strides = strides.data();
+    abi.strides = compact ? nullptr : strides.data();
+    if (far_stride != 0) {
+      far_shape_ = shape;
+      far_shape_[0] += far_first;
+      far_strides_ = strides;
+      far_strides_[0] = far_stride;
+      abi.shape = far_shape_.data();
+      abi.strides = far_strides_.data();
+    }
     return &abi;
+  }
+
+  // Elements from the first of an index of the first dimension to behind its last.
+  int64_t span() const {
+    int64_t count = 1;
+    for (size_t i = 1; i < shape.size(); ++i) count += (shape[i] - 1) * strides[i];
+    return count;
   }
 
   // The byte of an element.
@@ -81,6 +100,9 @@ struct CallTensor {
     std::memcpy(now.data() + at, &value, sizeof value);
     std::memcpy(expected.data() + at, &value, sizeof value);
   }
+
+ private:
+  std::vector<int64_t> far_shape_, far_strides_;
 };
 
 using OwnedTensor = std::unique_ptr<CallTensor>;
@@ -109,6 +131,8 @@ class CallTables {
   std::vector<float> angles(const CallTensor& table, const ref::RopeOptions& o, int64_t head,
                             int64_t token) const;
   void give(fastnorm_norm_heads_args* args);
+  // Positions begin at `first`, and rows of the tables lie `stride` elements apart.
+  void spread(int64_t first, int64_t stride);
 
  private:
   void fill(ref::Random& random, CallTensor& t, int64_t head, int64_t row) const;
@@ -149,6 +173,8 @@ enum class CallKind {
   kMore,     // aligned, with sums of squares, and with codes of y by a static scale
   kAcross,   // aligned, of 16 bits, with statistics across the heads of up to 8192 columns
   kLatents,  // aligned, of 16 bits: latents of MLA, and short rows
+  kLarge,    // aligned: more than 10240 rows of a part, more than 32 heads, rope of some columns
+  kFew,      // aligned, of 16 bits: one part of 3 tokens and 3 slots, to be spread
 };
 
 class RandomHeadsCall {
@@ -157,6 +183,11 @@ class RandomHeadsCall {
 
   // Works out what should be there afterwards. Before the call.
   void expect_results();
+
+  // Before `expect_results`: what lies `stride` elements apart, the rows of a token or page.
+  void spread_rows(int64_t stride);
+  // Or those of the tables, of which the positions are `first` and up.
+  void spread_tables(int64_t first, int64_t stride) { tables_.spread(first, stride); }
 
   // All memory; `elsewhere` and abi.device_type of each may be set.
   std::vector<CallTensor*> tensors() const;
@@ -200,7 +231,7 @@ class RandomHeadsCall {
   ref::Random random_;
   const uint64_t seed_;
   const ref::Order order_;
-  const bool aligned_, many_, more_, across_, latents_;
+  const bool aligned_, many_, more_, across_, latents_, large_, few_;
   ref::Type type_ = ref::Type::kF32;
   int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0, page_size_ = 1, pages_ = 1;
   bool wide_ = false;

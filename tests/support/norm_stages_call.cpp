@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/call_scales.h"
+
 namespace fastnorm::support {
 
 using ref::Type;
@@ -210,8 +212,7 @@ void RandomStagesCall::make_modulation() {
     index_rows_ = 1 + random_.below(4);
     for (int64_t b = 0; b < batch_; ++b) {
       for (int64_t h = 0; h < heads_; ++h) {
-        const int64_t index = random_.below(index_rows_);
-        indices_.push_back(index);
+        const int64_t index = make_index(wide);
         if (wide) {
           index_->set_number(index_->place({b, h}), index);
         } else {
@@ -240,6 +241,21 @@ void RandomStagesCall::make_modulation() {
     options_.modulation_every_step = true;
     args_.modulation_rounding = FASTNORM_MODULATION_EVERY_STEP;
   }
+}
+
+// The number of a modulator's row. GPUs take the nearest row for one outside the rows.
+int64_t RandomStagesCall::make_index(bool wide) {
+  const int64_t wide_ones[] = {-1,        index_rows_,      INT64_MIN,
+                               INT64_MAX, int64_t{1} << 32, -(int64_t{1} << 32)};
+  const int64_t narrow_ones[] = {-1, index_rows_, INT32_MIN, INT32_MAX};
+  const int64_t inside = random_.below(index_rows_),
+                outside = wide ? random_.of(wide_ones) : random_.of(narrow_ones);
+  const bool gpu = order_ == ref::Order::kGpu || order_ == ref::Order::kGpuLowestFirst;
+  const bool leaves = random_.one_in(3) && gpu;
+  if (leaves) outside_.push_back({wide, outside, index_rows_});
+  const int64_t index = leaves ? outside : inside;
+  indices_.push_back(std::clamp<int64_t>(index, 0, index_rows_ - 1));
+  return index;
 }
 
 // Of x's dimensions any may be 1, and leading ones may be missing.
@@ -330,25 +346,20 @@ void RandomStagesCall::make_codes() {
   args_.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
   if (q.scheme == ref::Scheme::kPerBlock)
     q.block_size = args_.quant_block_size = random_.one_in(2) ? 64 : 128;
-  if (random_.one_in(3)) q.clamp = args_.clamp = 1.5f;
+  clamp_scale_ = draw_quant_options(random_, &q, &args_);
   if (random_.one_in(2)) args_.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
   if (scheme <= 3 && random_.one_in(3)) {
     args_.quant_division = FASTNORM_QUANT_DIVIDE;
     q.divide = true;
   }
-  std::vector<int64_t> shape = {batch_, heads_, is_fp4() ? n_ / 2 : n_};
+  const std::vector<int64_t> shape = {batch_, heads_, is_fp4() ? n_ / 2 : n_};
   codes_ = make_tensor(shape, is_fp4() ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format],
                        random_.below(3), random_.below(3));
-  shape[2] = ref::scopes_of(q, n_);
   if (q.scheme == ref::Scheme::kPerTensor) {
     scale_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
     scale_->set_number(0, tensor_scale_);
   } else {
-    scale_ = make_tensor(shape,
-                         q.scheme == ref::Scheme::kNvfp4 ? FASTNORM_DTYPE_F8_E4M3FN
-                         : ref::is_mx(q.scheme)          ? FASTNORM_DTYPE_F8_E8M0FNU
-                                                         : FASTNORM_DTYPE_F32,
-                         random_.below(2));
+    scale_ = make_scales(random_, q, batch_, heads_, ref::scopes_of(q, n_), &args_.scale_layout);
   }
   if (q.scheme == ref::Scheme::kNvfp4) {
     global_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
@@ -413,6 +424,7 @@ std::vector<RandomStagesCall::Named> RandomStagesCall::named() const {
           {"codes", codes_},
           {"scale", scale_},
           {"global_scale", global_},
+          {"clamp_scale", clamp_scale_},
           {"amax", amax_}};
 }
 
@@ -451,6 +463,7 @@ const fastnorm_norm_args& RandomStagesCall::args() {
   args_.quantized = abi_of(codes_);
   args_.scale = abi_of(scale_);
   args_.global_scale = abi_of(global_);
+  args_.clamp_scale = abi_of(clamp_scale_);
   args_.amax = abi_of(amax_);
   return args_;
 }
@@ -549,13 +562,7 @@ void RandomStagesCall::predict_codes(int64_t b, int64_t h, const std::vector<flo
     bytes.resize(static_cast<size_t>(n_ / 2));
   }
   codes_->expect_bytes(codes_->place({b, h}), bytes.data(), bytes.size());
-  if (q.scheme == ref::Scheme::kPerTensor) return;
-  const size_t at = scale_->place({b, h});
-  if (ref::has_scale_bytes(q)) {
-    scale_->expect_bytes(at, r.scale_bytes.data(), r.scale_bytes.size());
-  } else {
-    scale_->expect(at, Type::kF32, r.scale.data(), static_cast<int64_t>(r.scale.size()));
-  }
+  if (q.scheme != ref::Scheme::kPerTensor) expect_scales(q, r, b, h, heads_, *scale_);
 }
 
 void RandomStagesCall::check_bounds(const ref::StagesRow& row, const std::vector<float>& z) {
@@ -633,9 +640,14 @@ std::string RandomStagesCall::text() const {
   if (options_.plain_scale) s += " plain";
   if (options_.modulation_every_step) s += " modulation every step";
   if (index_ != nullptr) s += " by index";
+  if (!outside_.empty()) s += " and outside";
   if (rstd_in_ != nullptr) s += " given";
   if (sumsq_ != nullptr) s += " sumsq";
   if (codes_ != nullptr) s += std::string(" codes ") + ref::name_of(quant_.scheme);
+  if (codes_ != nullptr) s += name_of(args_.scale_layout);
+  if (quant_.pow2) s += " pow2";
+  if (quant_.amax_floor != 0) s += " floor";
+  if (clamp_scale_ != nullptr) s += " clamp_scale";
   if (y_over_x_) s += " y over x";
   if (y_over_gate_) s += " y over gate";
   return s;

@@ -43,6 +43,14 @@ class RandomStagesCall {
   // Rows that were compared with the specification in double.
   int64_t bounded() const { return bounded_; }
 
+  // A number of a modulator's row that is none of its `rows`.
+  struct Outside {
+    bool wide;  // i64
+    int64_t number, rows;
+  };
+  // Those of the call. Of GPUs alone: on CPUs they are errors.
+  const std::vector<Outside>& outside() const { return outside_; }
+
  private:
   struct Named {
     const char* name;
@@ -53,6 +61,7 @@ class RandomStagesCall {
     OwnedTensor rows, table;
   };
   std::vector<Named> named() const;
+  int64_t make_index(bool wide);
   Modulator make_modulator();
   // Its values for a row, as many as x has columns.
   std::vector<float> modulator_row(const Modulator& m, int64_t b, int64_t h) const;
@@ -96,10 +105,11 @@ class RandomStagesCall {
   fastnorm_norm_args args_ = {};
   OwnedTensor x_, residual_, weight_, bias_, y_, residual_out_, mean_, rstd_, gate_, sumsq_,
       mean_in_, rstd_in_, branch_weight_, branch_bias_, branch_rstd_, sum_scale_, codes_, scale_,
-      global_, amax_, index_;
+      global_, clamp_scale_, amax_, index_;
   Modulator residual_gate_, modulation_scale_, modulation_shift_;
   std::vector<int64_t> indices_;  // [batch, heads]
   int64_t index_rows_ = 0;
+  std::vector<Outside> outside_;
   ref::ModelScratch scratch_;
   std::string finding_;
   int64_t bounded_ = 0;

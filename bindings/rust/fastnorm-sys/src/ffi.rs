@@ -860,7 +860,7 @@ pub struct fastnorm_norm_args {
     pub branch_eps: f32,
     /// Finite; 0 where branch_weight is NULL.
     pub branch_weight_offset: f32,
-    /// Default: the branch is not rounded on its way.
+    /// Default: not rounded. ONCE_RW is an error.
     pub branch_rounding: fastnorm_rounding,
     /// 1: the branch is rounded to x's dtype before the sum.
     pub branch_rounded: i32,
@@ -1162,7 +1162,7 @@ pub struct fastnorm_norm_backward_args {
     pub eps: f32,
     /// The forward's. Finite; 0 where weight is NULL.
     pub weight_offset: f32,
-    /// The forward's.
+    /// The forward's. ONCE_RW has the gradient of ONCE.
     pub rounding: fastnorm_rounding,
     /// fastnorm_norm_backward_flags.
     pub flags: u32,
@@ -1243,7 +1243,7 @@ pub struct fastnorm_norm_backward_args {
     pub branch_eps: f32,
     /// The forward's. Finite; 0 where branch_weight is NULL.
     pub branch_weight_offset: f32,
-    /// The forward's.
+    /// The forward's. ONCE_RW is an error.
     pub branch_rounding: fastnorm_rounding,
     /// The forward's. 0: the other fields of the branch's norm are 0.
     pub branch_norm: i32,
