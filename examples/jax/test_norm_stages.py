@@ -125,6 +125,23 @@ def test_gated(suite):
             gate_act=1,
         )
 
+        def activated():
+            return fs.gated_norm(a.x, None, a.weight, EPS, activation="silu")
+
+        y = activated()
+        suite.check(f"{dtype}: silu of a norm", close(y, silu(rms(x) * w)))
+        same_everywhere(
+            suite,
+            f"{dtype}: silu of a norm",
+            activated,
+            y,
+            c.RMS,
+            ("y",),
+            x=a.x,
+            weight=a.weight,
+            activation=1,
+        )
+
         def before():
             return fs.gated_norm(
                 a.x, a.gate, a.weight[:GROUP], EPS, gate_before=True, group_size=GROUP,
@@ -450,7 +467,7 @@ def test_errors(suite):
     a = Inputs("float32")
     refused = (
         ("a gate of another shape", "gate.shape", lambda: fs.gated_norm(a.x, a.gate[:1])),
-        ("no gate", "gate is None", lambda: fs.gated_norm(a.x, None)),
+        ("an act of no gate", "gate_act is ", lambda: fs.gated_norm(a.x, gate_act="silu")),
         ("a group size", "group_size is 7", lambda: fs.gated_norm(a.x, a.gate, group_size=7)),
         ("a scale's shape", "modulation_scale.shape", lambda: fs.adaln(a.x, a.x[:, :3])),
         (

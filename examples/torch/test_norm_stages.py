@@ -62,7 +62,7 @@ def test_gated(suite):
     for dtype in dtypes():
         both = random(5, 3, 512, dtype=dtype, seed=1)
         x, gate = both[..., :256], both[..., 256:]
-        for group, columns in ((256, 256), (64, 64), (64, 256), (32, 32)):
+        for group, columns in ((64, 64), (64, 256), (32, 32), (256, 256)):
             weight = 1 + 0.2 * random(columns, dtype=dtype, seed=2)
             for act in ("silu", "sigmoid", "identity"):
                 for before in (False, True):
@@ -92,6 +92,12 @@ def test_gated(suite):
             exact_gated(x, gate, torch.ones(256, device=DEVICE), "identity", 256, False)
         )
         suite.check(f"gated, {dtype}, activation of the result", near(y, exact, dtype))
+        for kind in ("rms", "layer"):
+            for act in ("silu", "sigmoid", "tanh"):
+                y = fs.gated_norm(x, weight=weight, eps=EPS, kind=kind, activation=act)
+                z = exact_norm(x.double(), weight.double(), torch.zeros_like(weight), kind, 256)
+                z = {"silu": torch.nn.functional.silu}.get(act, getattr(torch, act, None))(z)
+                suite.check(f"{act} of a norm, no gate, {dtype}, {kind}", near(y, z, dtype))
 
 
 def exact_norm(x, weight, bias, kind, group):
@@ -134,6 +140,17 @@ def test_gated_gradients(suite):
                     f"{'before' if before else 'after'}",
                     found.grad.dtype == dtype and near(found.grad, wanted.grad, dtype, 2),
                 )
+    x, weight, bias, dy = (random(4, n, dtype=torch.float32, seed=28) for n in (96, 32, 32, 96))
+    leaves = [t.clone().requires_grad_() for t in (x, weight[0], bias[0])]
+    y = fs.gated_norm(leaves[0], None, leaves[1], EPS, bias=leaves[2], group_size=32)
+    y.backward(dy)
+    exact = [t.double().requires_grad_() for t in (x, weight[0], bias[0])]
+    exact_norm(*exact, "rms", 32).backward(dy.double())
+    for name, found, wanted in zip(("dx", "dweight", "dbias"), leaves, exact):
+        suite.check(
+            f"gradient {name} of groups without a gate",
+            near(found.grad, wanted.grad, torch.float32, 2),
+        )
     x, gate = (random(4, 96, dtype=torch.bfloat16, seed=s) for s in (26, 27))
     alone = gate.clone().requires_grad_()
     fs.gated_norm(x, alone, None, EPS).float().sum().backward()
@@ -519,6 +536,12 @@ def test_errors(suite):
         ValueError,
         "gate_act is 'gelu'",
         lambda: fs.gated_norm(x, gate, gate_act="gelu"),
+    )
+    suite.raises(
+        "the act of a gate that is not there",
+        RuntimeError,
+        "gate_act is ",
+        lambda: fs.gated_norm(x, gate_act="silu"),
     )
     suite.raises(
         "a gate of another shape",

@@ -8,6 +8,12 @@ ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
 STEPS = {"once": 0, "every_step": 1}
 PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
 
+
+def act_of_gate(act, gate):
+    """The word of a gate's act, where None is the usual one."""
+    return ("identity" if gate is None else "silu") if act is None else act
+
+
 # A modulator and its table.
 OF_GATE = ("residual_gate", "residual_gate_table")
 OF_SCALE = ("modulation_scale", "scale_table")

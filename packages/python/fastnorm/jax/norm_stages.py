@@ -310,13 +310,13 @@ def _branch_options(eps, branch_eps, weight_offset, rounding, rounded):
 
 def gated_norm(
     x: Any,
-    gate: Any,
+    gate: Any = None,
     weight: Any = None,
     eps: Optional[float] = 1e-6,
     *,
     bias: Any = None,
     kind: str = "rms",
-    gate_act: str = "silu",
+    gate_act: Optional[str] = None,
     gate_before: bool = False,
     gate_from_rounded: bool = False,
     group_size: int = 0,
@@ -325,21 +325,23 @@ def gated_norm(
     rounding: str = "once",
     y_dtype: Any = None,
 ) -> jax.Array:
-    """norm(x) * act(gate), or with gate_before norm(x * act(gate)).
+    """activation(norm(x) * gate_act(gate)), or with gate_before activation(norm(x * gate_act(gate))).
+    Without a gate activation(norm(x)).
 
     gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all.
-    Weight and bias are [n], or [group_size] for all groups alike."""
+    are "identity", "silu", "sigmoid" or "tanh". gate_act None is "silu" of a gate. group_size
+    columns share a statistic, 0: all. Weight and bias are [n], or [group_size] for all groups
+    alike."""
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding),
-        "gate_act": word(_stages.ACTS, "gate_act", gate_act),
+        "gate_act": word(_stages.ACTS, "gate_act", _stages.act_of_gate(gate_act, gate)),
         "gate_position": int(gate_before),
         "gate_source": int(gate_from_rounded),
         "group_size": _shared._number("group_size", group_size, int),
         "activation": word(_stages.ACTS, "activation", activation),
     }
-    arrays = {"x": x, "gate": _shared._array("gate", gate), "weight": weight, "bias": bias}
+    arrays = {"x": x, "gate": gate, "weight": weight, "bias": bias}
     return _call(options, arrays, y_dtype)[0]
 
 

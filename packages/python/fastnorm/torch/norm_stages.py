@@ -62,7 +62,7 @@ class _Schema(NamedTuple):
 
 _OPERATORS = {
     "gated_norm": _Schema(
-        "Tensor x, Tensor gate, Tensor? weight, Tensor? bias",
+        "Tensor x, Tensor? gate, Tensor? weight, Tensor? bias",
         "float? eps, str kind, str gate_act, bool gate_before, bool gate_from_rounded, "
         "int group_size, str activation, float weight_offset, str rounding",
         ("y",),
@@ -303,13 +303,13 @@ _gated_norm, _sandwich_norm, _adaln = (
 
 def gated_norm(
     x: Tensor,
-    gate: Tensor,
+    gate: Optional[Tensor] = None,
     weight: Optional[Tensor] = None,
     eps: Optional[float] = 1e-6,
     *,
     bias: Optional[Tensor] = None,
     kind: str = "rms",
-    gate_act: str = "silu",
+    gate_act: Optional[str] = None,
     gate_before: bool = False,
     gate_from_rounded: bool = False,
     group_size: int = 0,
@@ -318,11 +318,13 @@ def gated_norm(
     rounding: str = "once",
     y_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:
-    """norm(x) * act(gate), or with gate_before norm(x * act(gate)).
+    """activation(norm(x) * gate_act(gate)), or with gate_before activation(norm(x * gate_act(gate))).
+    Without a gate activation(norm(x)).
 
     gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all.
-    Weight and bias are [n], or [group_size] for all groups alike."""
+    are "identity", "silu", "sigmoid" or "tanh". gate_act None is "silu" of a gate. group_size
+    columns share a statistic, 0: all. Weight and bias are [n], or [group_size] for all groups
+    alike."""
     return _gated_norm(
         x,
         gate,
@@ -330,7 +332,7 @@ def gated_norm(
         bias,
         eps,
         kind,
-        gate_act,
+        _stages.act_of_gate(gate_act, gate),
         gate_before,
         gate_from_rounded,
         group_size,
