@@ -277,7 +277,7 @@ def test_quantised(suite):
                 wide = wide.repeat_interleave(HEAD // columns, -1)
             step = 1.0 if codes == torch.int8 else 2.0**-9
             found = quantized.double() * wide
-            least = -128.0 if codes == torch.int8 else -greatest[codes]  # a given scale saturates
+            least = -128.0 if codes == torch.int8 else -greatest[codes]  # saturates
             kept = exact.clamp(least * wide, greatest[codes] * wide)
             share = 0.0 if codes == torch.int8 else 1 / 16
             allowed = kept.abs() * share + wide * (step / 2) + 1e-5

@@ -822,9 +822,8 @@ class Peer:
         options["dtype"] = dtype_id(options["dtype"])
         struct = PeerOptions(struct_size=sizeof(PeerOptions), **options)
         self._context, self.handle = context, c_void_p()
-        self._check(
-            context.library.c.fastnorm_peer_create(context.handle, byref(struct), byref(self.handle))
-        )
+        c = context.library.c
+        self._check(c.fastnorm_peer_create(context.handle, byref(struct), byref(self.handle)))
 
     def _check(self, status):
         self._context.library.check(status)

@@ -1,5 +1,6 @@
 """What the functions of stages and heads for PyTorch and for JAX share: words, statistics of ranks,
-and how gradients of stages follow from one fastnorm_norm_backward. Tensors have the names of fastnorm_norm_args."""
+and how gradients of stages follow from one fastnorm_norm_backward. Tensors have the names of
+fastnorm_norm_args."""
 
 from fastnorm import abi as _c
 

@@ -47,8 +47,11 @@ _FORWARD = _Family(
         "modulation_shift",
         "shift_table",
         "modulation_index",
+        "mean_in",
+        "rstd_in",
+        "scale",
     ),
-    ("y", "residual_out", "branch_rstd", "mean", "rstd"),
+    ("y", "residual_out", "branch_rstd", "mean", "rstd", "sumsq", "quantized", "scale"),
     (
         "kind",
         "rounding",
@@ -66,6 +69,9 @@ _FORWARD = _Family(
         "sum_rounding",
         "residual_gate_act",
         "modulation_rounding",
+        "quant_scheme",
+        "quant_block_size",
+        "quant_division",
     ),
     ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
 )
