@@ -2,6 +2,8 @@
 and how gradients of stages follow from one fastnorm_norm_backward. Tensors have the names of
 fastnorm_norm_args."""
 
+from typing import Any, NamedTuple
+
 from fastnorm import abi as _c
 
 KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
@@ -16,6 +18,29 @@ SCHEMES = {
     "mxfp4": 6,
 }
 PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
+
+
+class Quant(NamedTuple):
+    """How the result of a stage becomes codes."""
+
+    scheme: str  # "per_tensor", "per_row", "per_block", "mxfp8", "nvfp4" or "mxfp4"
+    block_size: int = 0  # "per_block": 64 or 128
+    dtype: Any = None  # of codes: float8_e4m3fn, float8_e5m2 or int8; None: that of the scheme
+    scale: Any = None  # "per_tensor": float32 [1], read
+    division: str = "reciprocal"  # codes of y * (1 / scale); "divide": of y / scale
+    y: bool = False  # whether y is stored, too
+
+
+class Quantized(NamedTuple):
+    """What a call with a Quant gives; None for what it does not have."""
+
+    quantized: Any
+    scale: Any  # None of "per_tensor"
+    y: Any
+    residual_out: Any  # the sum
+
+
+DIVISIONS = {"reciprocal": 0, "divide": 1}
 
 
 def statistics_of_sums(sums, columns, eps, is_layer, sqrt):

@@ -25,7 +25,6 @@ _c, FastnormError = _shared._c, _shared.FastnormError
 _TARGET, _BACKWARD_TARGET = "fastnorm_norm_heads", "fastnorm_norm_heads_backward"
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
-_DIVISIONS = {"reciprocal": 0, "divide": 1}
 # What a part's masks tell of, in the order of the handler's operands and results behind x.
 _INPUTS = ("weight", "bias", "cache", "cache_scale", "mean_in", "rstd_in", "scale")
 _OUTPUTS = ("y", "cache", "cache_scale", "mean", "rstd", "sumsq", "quantized", "scale")
@@ -144,7 +143,7 @@ def _describe(i, part):
         "rope_offset": number("rope_offset", part.rope_offset, int),
         "cache_scheme": scheme,
         "cache_block_size": block,
-        "quant_division": word(_DIVISIONS, "division", part.division),
+        "quant_division": word(_stages.DIVISIONS, "division", part.division),
         "quant_scheme": word(_SCHEMES, "scheme", part.scheme),
         "quant_block_size": number("block_size", part.block_size, int),
     }

@@ -23,7 +23,6 @@ _c, FastnormError = _shared._c, _shared.FastnormError
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
 _ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
-_DIVISIONS = {"reciprocal": 0, "divide": 1}
 _SCHEMES = {None: 0, **_stages.SCHEMES}
 _NONE, _SELF = -1, -2
 
@@ -362,7 +361,7 @@ def _numbers(part):
         "rope_offset": part.rope_offset,
         "quant_scheme": _word(_SCHEMES, "scheme", part.scheme),
         "quant_block_size": part.block_size,
-        "quant_division": _word(_DIVISIONS, "division", part.division),
+        "quant_division": _word(_stages.DIVISIONS, "division", part.division),
         "cache_scheme": scheme,
         "cache_block_size": part.cache_block,
     }
