@@ -21,17 +21,20 @@ enum Word : size_t {
   kCacheScheme,
   kCacheBlock,
   kDivision,
+  kScheme,
+  kBlock,
   kFirstHead,  // of x, whose others are not looked at
   kHeads,
-  kInputs,   // mask: weight, bias, cache, cache_scale
-  kOutputs,  // mask: y, cache, cache_scale
+  kInputs,   // mask: weight, bias, cache, cache_scale, mean_in, rstd_in, scale
+  kOutputs,  // mask: y, cache, cache_scale, mean, rstd, sumsq, quantized, scale
   kWords
 };
 enum SharedWord : size_t { kCallFlags, kRopeDim, kMrope, kTensors = kMrope + 4, kSharedWords };
 
-constexpr size_t kMostParts = 8, kPartBuffers = 8, kSharedTensors = 4;
+constexpr size_t kMostParts = 8, kPartBuffers = 16, kSharedTensors = 4;
 constexpr int32_t kCacheInput = 4, kScaleInput = 8;  // of the mask of inputs
 constexpr int32_t kY = 1, kCache = 2, kScale = 4;    // of the mask of outputs
+constexpr int kOtherInputs = 4, kOtherOutputs = 3;   // bits of the others, in their order
 
 class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
  public:
@@ -55,6 +58,8 @@ class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
     p.cache_scheme = static_cast<fastnorm_quant_scheme>(words[kCacheScheme]);
     p.cache_block_size = words[kCacheBlock];
     p.quant_division = static_cast<fastnorm_quant_division>(words[kDivision]);
+    p.quant_scheme = static_cast<fastnorm_quant_scheme>(words[kScheme]);
+    p.quant_block_size = words[kBlock];
     const int32_t inputs = words[kInputs], outputs = words[kOutputs];
     p.x = operand();
     if (!fits_ || !take_heads(p.x, words[kFirstHead], words[kHeads])) return false;
@@ -62,9 +67,17 @@ class Call : HeadsBuffers<kMostParts * kPartBuffers + kSharedTensors> {
     if ((inputs & 2) != 0) p.bias = operand();
     const fastnorm_tensor* const cache = (inputs & kCacheInput) != 0 ? operand() : nullptr;
     const fastnorm_tensor* const scale = (inputs & kScaleInput) != 0 ? operand() : nullptr;
+    int bit = kOtherInputs;
+    for (const fastnorm_tensor** field : {&p.mean_in, &p.rstd_in, &p.scale}) {
+      if ((inputs >> bit++ & 1) != 0) *field = operand();
+    }
     if ((outputs & kY) != 0) p.y = result();
     if ((outputs & kCache) != 0) p.cache = result();
     p.cache_scale = (outputs & kScale) != 0 ? result() : scale;
+    bit = kOtherOutputs;
+    for (const fastnorm_tensor** field : {&p.mean, &p.rstd, &p.sumsq, &p.quantized, &p.scale}) {
+      if ((outputs >> bit++ & 1) != 0) *field = result();
+    }
     return fits_ && takes_over(cache, p.cache) && takes_over(scale, p.cache_scale);
   }
 

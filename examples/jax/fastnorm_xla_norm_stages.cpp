@@ -36,9 +36,14 @@ struct Forward {
       &Args::modulation_shift,
       &Args::shift_table,
       &Args::modulation_index,
+      &Args::mean_in,
+      &Args::rstd_in,
+      &Args::scale,
   };
-  static constexpr Tensor kOutputs[] = {&Args::y, &Args::residual_out, &Args::branch_rstd,
-                                        &Args::mean, &Args::rstd};
+  static constexpr Tensor kOutputs[] = {
+      &Args::y,    &Args::residual_out, &Args::branch_rstd, &Args::mean,
+      &Args::rstd, &Args::sumsq,        &Args::quantized,   &Args::scale,
+  };
 
   template <typename Take>
   static void set(Args& args, Take word) {
@@ -58,6 +63,9 @@ struct Forward {
     word(args.sum_rounding);
     word(args.residual_gate_act);
     word(args.modulation_rounding);
+    word(args.quant_scheme);
+    word(args.quant_block_size);
+    word(args.quant_division);
     word(args.eps);
     word(args.weight_offset);
     word(args.branch_eps);

@@ -304,6 +304,124 @@ def test_codes(suite):
         )
 
 
+def test_ranks(suite):
+    """Statistics out and in: heads spread over ranks are normalised as on one."""
+    for dtype, kind in itertools.product(DTYPES, ("rms", "layer")):
+        name = f"{dtype}, {kind}"
+        x = normal((TOKENS, 8, HEAD), dtype, 21, 1.0, 0.5)
+        weight = normal((8, HEAD), dtype, 22)
+        base = fh.Part(x, norm=kind, weight=weight, eps=EPS, across_heads=True)
+        (whole,) = fh.norm_heads([base._replace(rstd=True, mean=kind == "layer")])
+        rows = f64(x).reshape(TOKENS, -1)
+        mean = rows.mean(1) if kind == "layer" else np.zeros(TOKENS)
+        centred = rows - mean[:, None]
+        rstd = 1 / np.sqrt((centred**2).mean(1) + EPS)
+        exact = (centred * rstd[:, None]).reshape(x.shape) * f64(weight)
+        suite.check(
+            f"{name}: mean and rstd",
+            np.allclose(f64(whole.rstd), rstd, rtol=1e-6)
+            and (whole.mean is None if kind == "rms" else np.allclose(f64(whole.mean), mean, 1e-6)),
+        )
+        if context is not None:
+            results = {n: getattr(whole, n) for n in ("y", "mean", "rstd")}
+            results = {n: a for n, a in results.items() if a is not None}
+            fields = {"x": x, "weight": weight, "eps": EPS, "kind": int(kind == "layer")}
+            fields["flags"] = c.NORM | c.ACROSS_HEADS
+            wanted = direct([fields], [{n: a * 0 for n, a in results.items()}])
+            suite.check(f"{name}: bits of the C ABI", wanted == list(map(bits, results.values())))
+        for ranks in (1, 2, 4):
+
+            def sums_of(x, w, base=base):
+                part = base._replace(x=x, weight=w, y=False, sumsq=True)
+                return fh.norm_heads([part])[0].sumsq
+
+            @jax.jit
+            def run(x, weight, ranks=ranks, base=base, kind=kind, sums_of=sums_of):
+                shards = list(zip(jnp.split(x, ranks, 1), jnp.split(weight, ranks)))
+                sums = jnp.stack([sums_of(*shard) for shard in shards])
+                found = fh.statistics_of_sums(sums, x[0].size // ranks, EPS, kind)
+                given = {"rstd_in": found} if kind == "rms" else dict(
+                    zip(("mean_in", "rstd_in"), found)
+                )  # fmt: skip
+                parts = [base._replace(x=x, weight=w, **given) for x, w in shards]
+                return given, jnp.concatenate([fh.norm_heads([p])[0].y for p in parts], 1)
+
+            given, y = run(x, weight)
+            suite.check(
+                f"{name}: statistics of {ranks} ranks",
+                np.allclose(f64(given["rstd_in"]), rstd, rtol=1e-6)
+                and np.allclose(f64(given.get("mean_in", mean)), mean, rtol=1e-6, atol=1e-6),
+            )
+            suite.check(f"{name}: results of {ranks} ranks", close(y, exact, abs(exact) + 0.1))
+    for name, says, call in (
+        (
+            "a gradient with given statistics",
+            "parts[0].rstd_in is given",
+            lambda x: fh.norm_heads([base._replace(x=x, **given)])[0].y.sum(),
+        ),
+        (
+            "a gradient of rstd",
+            "a gradient of the rstd that parts[0] stored",
+            lambda x: fh.norm_heads([base._replace(x=x, rstd=True)])[0].rstd.sum(),
+        ),
+    ):
+        suite.raises(name, FastnormError, says, lambda: jax.grad(call)(x.astype(jnp.float32)))
+    suite.raises(
+        "sums of layer without their mean",
+        ValueError,
+        "required: [.., 2]",
+        lambda: fh.statistics_of_sums([jnp.ones(3)], 8, EPS, "layer"),
+    )
+    suite.raises("no ranks", ValueError, "at least 1", lambda: fh.statistics_of_sums([], 8, EPS))
+
+
+def test_quantised(suite):
+    """Codes and scales of the result: jit and the C ABI give the same bits."""
+    for dtype in DTYPES:
+        x, weight = normal((TOKENS, QUERY, HEAD), dtype, 23), normal((HEAD,), dtype, 24, 0.2, 1.0)
+        exact = f64(x) / np.sqrt((f64(x) ** 2).mean(-1, keepdims=True) + EPS) * f64(weight)
+        for scheme, number, codes, block in (
+            ("per_tensor", 1, jnp.float8_e4m3fn, 0), ("per_tensor", 1, jnp.int8, 0),
+            ("per_row", 2, jnp.float8_e4m3fn, 0), ("per_row", 2, jnp.int8, 0),
+            ("per_block", 3, jnp.float8_e4m3fn, 64), ("per_block", 3, jnp.int8, 64),
+            ("mxfp8", 4, jnp.float8_e4m3fn, 0),
+        ):  # fmt: skip
+            name = f"{dtype}: {scheme} of {jnp.dtype(codes).name}"
+            scale = jnp.full(1, 1 / 32, jnp.float32) if scheme == "per_tensor" else None
+            part = fh.Part(
+                x, norm="rms", weight=weight, eps=EPS, scheme=scheme, block_size=block,
+                codes=codes, scale=scale,
+            )  # fmt: skip
+            (found,) = fh.norm_heads([part])
+            suite.equal(f"{name}: scales that are results", found.scale is None, scale is not None)
+            scales = f64(scale if found.scale is None else found.scale)
+            if scheme != "per_tensor":
+                scales = np.repeat(scales, HEAD // scales.shape[-1], -1)
+            greatest, step = (127, 0.5) if codes == jnp.int8 else (448, 2.0**-10)
+            least = -128 if codes == jnp.int8 else -448
+            kept = exact.clip(least * scales, greatest * scales)
+            share = 0.0 if codes == jnp.int8 else 1 / 16
+            error = abs(f64(found.quantized) * scales - kept)
+            suite.check(name, (error <= abs(kept) * share + scales * step + 1e-5).all())
+            arrays = [a for a in (found.y, found.quantized, found.scale) if a is not None]
+            jitted = jax.tree.leaves(jax.jit(lambda part=part: fh.norm_heads([part]))())
+            same = list(map(bits, jitted)) == list(map(bits, arrays))
+            suite.check(f"{name}: jit gives the same bits", same)
+            if context is None:
+                continue
+            fields = {"flags": c.NORM, "x": x, "weight": weight, "eps": EPS}
+            fields.update(quant_scheme=number, quant_block_size=block)
+            if scale is not None:
+                fields["scale"] = scale
+            results = dict(zip(("y", "quantized", "scale"), arrays))
+            wanted = direct([fields], [results])
+            suite.check(f"{name}: bits of the C ABI", wanted == list(map(bits, arrays)))
+    suite.raises(
+        "a scale that the scheme makes", FastnormError, "parts[0].scale is given",
+        lambda: fh.norm_heads([part._replace(scale=jnp.ones(1))]),
+    )  # fmt: skip
+
+
 def test_donation(suite):
     """A cache that is given away is written in place."""
     layer = Layer("float32")
@@ -780,6 +898,8 @@ if __name__ == "__main__":
             test_layer,
             test_options,
             test_codes,
+            test_ranks,
+            test_quantised,
             test_donation,
             test_cache_elsewhere,
             test_vmap,

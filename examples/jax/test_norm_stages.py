@@ -125,6 +125,23 @@ def test_gated(suite):
             gate_act=1,
         )
 
+        def activated():
+            return fs.gated_norm(a.x, None, a.weight, EPS, activation="silu")
+
+        y = activated()
+        suite.check(f"{dtype}: silu of a norm", close(y, silu(rms(x) * w)))
+        same_everywhere(
+            suite,
+            f"{dtype}: silu of a norm",
+            activated,
+            y,
+            c.RMS,
+            ("y",),
+            x=a.x,
+            weight=a.weight,
+            activation=1,
+        )
+
         def before():
             return fs.gated_norm(
                 a.x, a.gate, a.weight[:GROUP], EPS, gate_before=True, group_size=GROUP,
@@ -413,6 +430,132 @@ def test_gradients(suite):
     )
 
 
+def test_quantised(suite):
+    """Codes of each stage: double precision for those of rows, the bits of the C ABI for all."""
+    schemes = (
+        ("per_tensor", 1, jnp.float8_e4m3fn, 0), ("per_tensor", 1, jnp.int8, 0),
+        ("per_row", 2, jnp.float8_e4m3fn, 0), ("per_row", 2, jnp.int8, 0),
+        ("per_block", 3, jnp.float8_e4m3fn, 64), ("per_block", 3, jnp.int8, 64),
+        ("mxfp8", 4, jnp.float8_e4m3fn, 0), ("nvfp4", 5, jnp.uint8, 0),
+    )  # fmt: skip
+    for dtype in DTYPES:
+        a = Inputs(dtype)
+        x, gate, residual, w = map(f64, (a.x, a.gate, a.residual, a.weight))
+        u = rms(x) * f64(a.branch_weight) + residual
+        cases = (
+            (
+                "gated_norm",
+                lambda q, a=a: fs.gated_norm(a.x, a.gate, a.weight, EPS, quant=q),
+                rms(x) * w * silu(gate),
+                (c.RMS, {"x": a.x, "gate": a.gate, "weight": a.weight, "gate_act": 1}),
+            ),
+            (
+                "sandwich_norm",
+                lambda q, a=a: fs.sandwich_norm(
+                    a.x, a.residual, a.branch_weight, a.weight, EPS, quant=q
+                ),
+                rms(u) * w,
+                (
+                    c.RMS,
+                    {"x": a.x, "residual": a.residual, "branch_weight": a.branch_weight,
+                     "weight": a.weight, "branch_norm": 1, "branch_eps": EPS},
+                ),
+            ),
+            (
+                "adaln",
+                lambda q, a=a: fs.adaln(a.x, a.scale, a.shift, EPS, quant=q),
+                layer(x) * (1 + f64(a.scale)) + f64(a.shift),
+                (
+                    c.LAYER,
+                    {"x": a.x, "modulation_scale": a.scale, "modulation_shift": a.shift},
+                ),
+            ),
+        )  # fmt: skip
+        for stage, call, exact, (kind, fields) in cases:
+            for scheme, number, codes, block in schemes:
+                name = f"{dtype}: {stage}, {scheme} of {jnp.dtype(codes).name}"
+                static = {"scale": jnp.full(1, 1 / 32)} if scheme == "per_tensor" else {}
+                quant = fs.Quant(scheme, block, codes, y=scheme == "per_row", **static)
+                found = call(quant)
+                suite.check(
+                    f"{name}: what is there",
+                    (found.scale is None) == bool(static)
+                    and (found.y is None) == (scheme != "per_row")
+                    and (found.residual_out is None) == ("residual" not in fields),
+                )
+                if scheme in ("per_tensor", "per_row"):
+                    scales = f64(static.get("scale", found.scale))
+                    is_i8 = codes == jnp.int8
+                    least, greatest = (-128, 127) if is_i8 else (-448, 448)
+                    kept = exact.clip(least * scales, greatest * scales)
+                    error = abs(f64(found.quantized) * scales - kept)
+                    allowed = abs(kept) * (0 if is_i8 else 1 / 16)
+                    allowed = allowed + scales * (0.5 if is_i8 else 2.0**-10) + 1e-5
+                    suite.check(name, (error <= allowed).all())
+                if scheme == "per_row":
+                    suite.check(f"{name}: y", close(found.y, exact))
+                results = {n: r for n, r in found._asdict().items() if r is not None}
+
+                def run(call=call, quant=quant):
+                    return tuple(r for r in call(quant) if r is not None)
+
+                same_everywhere(
+                    suite, name, run, tuple(results.values()), kind, results,
+                    quant_scheme=number, quant_block_size=block, **fields, **static,
+                )  # fmt: skip
+    for name, kind, text, broken in (
+        ("a scheme", ValueError, "scheme is 'fp8'", fs.Quant("fp8")),
+        ("a block", RuntimeError, "block_size is 7", fs.Quant("per_block", 7)),
+        ("no scale", RuntimeError, "scale", fs.Quant("per_tensor")),
+        ("a scale that is made", RuntimeError, "scale is given", fs.Quant("per_row", scale=1.0)),
+        ("a division", ValueError, "division is 'half'", fs.Quant("per_row", division="half")),
+    ):
+        suite.raises(name, kind, text, lambda: fs.gated_norm(a.x, quant=broken))
+    suite.raises(
+        "a gradient of codes",
+        Exception,
+        "cannot be differentiated",
+        lambda: jax.grad(lambda x: fs.gated_norm(x, quant=fs.Quant("per_row")).scale.sum())(a.x),
+    )
+
+
+def test_ranks(suite):
+    """Sums out, statistics in: columns spread over ranks are normalised as on one."""
+    for dtype in DTYPES:
+        a = Inputs(dtype)
+        u = f64(a.x) * silu(f64(a.gate))
+        for kind, exact in (("rms", rms(u)), ("layer", layer(u))):
+            for ranks in (1, 3):
+
+                @jax.jit
+                def run(x, gate, weight, ranks=ranks, kind=kind):
+                    shards = list(zip(*(jnp.split(t, ranks, -1) for t in (x, gate, weight))))
+                    options = {"kind": kind, "gate_before": True}
+                    sums = jnp.stack([fs.gated_norm_sums(x, g, **options) for x, g, _ in shards])
+                    found = fh.statistics_of_sums(sums, N // ranks, EPS, kind)
+                    mean, rstd = (None, found) if kind == "rms" else found
+                    return jnp.concatenate(
+                        [fs.gated_norm(x, g, w, EPS, mean_in=mean, rstd_in=rstd, **options)
+                         for x, g, w in shards], -1,
+                    )  # fmt: skip
+
+                y = run(a.x, a.gate, a.weight)
+                suite.check(
+                    f"{dtype}: {kind} of {ranks} ranks", close(y, exact * f64(a.weight))
+                )
+    sums = fs.gated_norm_sums(a.x, group_size=GROUP)
+    exact = (f64(a.x).reshape(BATCH, TOKENS, -1, GROUP) ** 2).sum(-1)
+    suite.check("sums of groups", close(sums, exact))
+    suite.raises(
+        "a gradient with given statistics",
+        RuntimeError,
+        "rstd_in is given",
+        lambda: jax.grad(lambda x: fs.gated_norm(x, rstd_in=sums[..., :1]).sum())(
+            a.x.astype(jnp.float32)
+        ),
+    )
+
+
 def test_vmap(suite):
     a = Inputs("bfloat16")
     both = jax.vmap(lambda x, g, w: fs.gated_norm(x, g, w, EPS), in_axes=(0, 0, None))
@@ -450,7 +593,7 @@ def test_errors(suite):
     a = Inputs("float32")
     refused = (
         ("a gate of another shape", "gate.shape", lambda: fs.gated_norm(a.x, a.gate[:1])),
-        ("no gate", "gate is None", lambda: fs.gated_norm(a.x, None)),
+        ("an act of no gate", "gate_act is ", lambda: fs.gated_norm(a.x, gate_act="silu")),
         ("a group size", "group_size is 7", lambda: fs.gated_norm(a.x, a.gate, group_size=7)),
         ("a scale's shape", "modulation_scale.shape", lambda: fs.adaln(a.x, a.x[:, :3])),
         (
@@ -586,6 +729,7 @@ if __name__ == "__main__":
         suite.finish()
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.jax as fj
+    import fastnorm.jax.norm_heads as fh
     import fastnorm.jax.norm_stages as fs
 
     c = fj._c
@@ -596,6 +740,8 @@ if __name__ == "__main__":
             test_sandwich,
             test_adaln,
             test_gradients,
+            test_quantised,
+            test_ranks,
             test_vmap,
             test_vmap_of_gradients,
             test_nothing,

@@ -1,7 +1,8 @@
-"""SmolLM2-135M-Instruct in NumPy with every RMSNorm done by libfastnorm.
+"""SmolLM2-135M-Instruct in NumPy with every RMSNorm and the rope done by libfastnorm.
 
-Prints what the model answers, and checks that double-precision norms make it say the same. For each
-of its 61 norms it lists the error, the time, and the ratio to a copy of the same bytes.
+Prints what the model answers, and checks that norms and rope in double precision make it say the
+same. For each of its 61 norms it lists the error, the time, and the ratio to a copy of the same
+bytes.
 """
 
 import argparse
@@ -27,6 +28,9 @@ from weights import GgufModel, SyntheticModel, WeightsError, fetch  # noqa: E402
 # rstd, two more roundings follow it and three make y of it; a unit in the last place is at least
 # one rounding error and at most two.
 MAX_ULP = 18
+# Of rope, in roundoffs of f32 of what an element is the sum of: one of the table, one of the
+# product, one of the sum.
+MAX_TURN = 3
 
 
 def parse_arguments():
@@ -35,10 +39,14 @@ def parse_arguments():
     parser.add_argument(
         "--tokens", type=int, default=24, metavar="N", help="at most N tokens of answer"
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
-                        help="where the norms run; auto: a GPU if there is one with kernels here")
     parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="CPU threads of the norms"
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where norms and rope run; auto: a GPU if there is one with kernels here",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="CPU threads of the norms and rope"
     )
     parser.add_argument("--rows", type=int, default=2048, metavar="N",
                         help="rows of the timed calls (default 2048: a prompt of so many tokens)")
@@ -64,16 +72,16 @@ def load(arguments):
         sys.exit(f"smollm2: {error}")
 
 
-def choose_compute(arguments, library, weights, eps):
+def choose_compute(arguments, library, weights, eps, tables):
     if arguments.device != "cpu":
         devmem = arguments.build / "tests" / "support" / "libfastnorm_devmem.so"
         try:
-            return CudaCompute(library, weights, eps, devmem)
+            return CudaCompute(library, weights, eps, tables, devmem)
         except FastnormError as error:
             if arguments.device == "cuda":
                 raise
             print(f"the norms run on the CPU: {error}")
-    return CpuCompute(library, weights, eps, arguments.threads)
+    return CpuCompute(library, weights, eps, tables, arguments.threads)
 
 
 def name_of(index, last):
@@ -105,8 +113,11 @@ def print_summary(norms, results, seconds):
         f"{errors.calls} calls left sums equal to the last bit. The largest error against double "
         f"precision is {errors.max_ulp.max():.2f} units in the last place of f32; the arithmetic "
         f"allows {MAX_ULP}. A fused norm takes {ratios[0]:.2f} to {ratios[-1]:.2f} times as long as "
-        f"{compute.copy_name} of the same bytes, {ratios[len(ratios) // 2]:.2f} in the median. With "
-        f"norms in double precision the model says the same text."
+        f"{compute.copy_name} of the same bytes, {ratios[len(ratios) // 2]:.2f} in the median. "
+        f"{errors.turns} calls turned the queries and the keys; their largest error is "
+        f"{errors.max_turn:.2f} roundoffs of f32 of what an element is the sum of, and the "
+        f"arithmetic allows {MAX_TURN}. With norms and rope in double precision the model says the "
+        f"same text."
     )
 
 
@@ -117,8 +128,10 @@ def main():
     print(f"libfastnorm {library.version()}; model: {source.source}", flush=True)
     model = Model(source.config, source.weights())
     weights, eps = model.norm_weights(), source.config.eps
-    norms = LibraryNorms(weights, eps, choose_compute(arguments, library, weights, eps))
     prompt = source.encode(arguments.prompt)
+    tables = model.rope_tables(len(prompt) + arguments.tokens)
+    compute = choose_compute(arguments, library, weights, eps, tables)
+    norms = LibraryNorms(weights, eps, tables, compute)
 
     start = time.monotonic()
     made = generate(model, prompt, arguments.tokens, source.end_token, norms)
@@ -126,15 +139,17 @@ def main():
     text = source.decode(made)
     print(f"\n> {arguments.prompt}\n{text}", flush=True)
     in_double = source.decode(generate(model, prompt, arguments.tokens, source.end_token,
-                                       DoubleNorms(weights, eps)))
+                                       DoubleNorms(weights, eps, tables)))
     if in_double != text:
-        sys.exit(f"smollm2: with norms in double precision the model says\n{in_double}")
+        sys.exit(f"smollm2: with norms and rope in double precision the model says\n{in_double}")
     results = print_table(norms, arguments)
     print_summary(norms, results, seconds)
     if norms.errors.wrong_sums:
         sys.exit("smollm2: residual sums differ from the f32 sums")
     if norms.errors.max_ulp.max() > MAX_ULP:
         sys.exit(f"smollm2: an error is larger than {MAX_ULP} units in the last place")
+    if not norms.errors.max_turn <= MAX_TURN:
+        sys.exit(f"smollm2: an error of rope is larger than {MAX_TURN} roundoffs")
 
 
 try:

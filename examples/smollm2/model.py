@@ -1,4 +1,4 @@
-"""A Llama model in NumPy. Its norms are done by whatever object is handed in."""
+"""A Llama model in NumPy. Its norms and its rope are done by whatever object is handed in."""
 
 import numpy as np
 
@@ -15,8 +15,13 @@ class Cache:
 class Model:
     def __init__(self, config, weights):
         self.config, self.weights = config, weights
-        pairs = np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim
-        self._frequencies = config.rope_base ** -pairs
+
+    def rope_tables(self, length):
+        """Cosines and sines of the pairs of a head's columns, for the first `length` positions, in
+        double precision."""
+        pairs = np.arange(0, self.config.head_dim, 2, dtype=np.float64) / self.config.head_dim
+        angles = np.arange(length)[:, None] * self.config.rope_base ** -pairs
+        return np.cos(angles), np.sin(angles)
 
     def norm_weights(self):
         """Weights of the norms in the order in which a forward pass uses them."""
@@ -28,12 +33,14 @@ class Model:
         """Scores for the token after `tokens`, which are appended to the cache.
 
         norms.first(y) and norms.next(index, x, residual) normalise the rows of x, or of x +
-        residual, of which next() stores the sum over `residual`."""
+        residual, of which next() stores the sum over `residual`. norms.turn(query, key, positions)
+        applies rope to heads [tokens, heads, head_dim], on neighbouring pairs of columns, as GGUF's
+        Llama files order them."""
         c = self.config
         residual = self.weights["token_embd.weight"][tokens].copy()
         y = norms.first(residual)
         for block in range(c.blocks):
-            x = self._attention(block, y, cache)
+            x = self._attention(block, y, cache, norms)
             y = norms.next(2 * block + 1, x, residual)
             x = self._feed_forward(block, y)
             y = norms.next(2 * block + 2, x, residual)
@@ -48,16 +55,18 @@ class Model:
         inner = gate / (1 + np.exp(-gate)) * self._linear(block, "ffn_up", y)
         return self._linear(block, "ffn_down", inner)
 
-    def _attention(self, block, y, cache):
+    def _attention(self, block, y, cache, norms):
         c, count, start = self.config, len(y), cache.length
         end = start + count
 
         def heads(name, number):
-            return self._linear(block, name, y).reshape(count, number, c.head_dim).swapaxes(0, 1)
+            return self._linear(block, name, y).reshape(count, number, c.head_dim)
 
-        query = self._rotate(heads("attn_q", c.heads), start)
-        cache.keys[block, :, start:end] = self._rotate(heads("attn_k", c.kv_heads), start)
-        cache.values[block, :, start:end] = heads("attn_v", c.kv_heads)
+        positions = np.arange(start, end, dtype=np.int32)
+        query, key = norms.turn(heads("attn_q", c.heads), heads("attn_k", c.kv_heads), positions)
+        query = query.swapaxes(0, 1)
+        cache.keys[block, :, start:end] = key.swapaxes(0, 1)
+        cache.values[block, :, start:end] = heads("attn_v", c.kv_heads).swapaxes(0, 1)
         keys, values = cache.keys[block, :, :end], cache.values[block, :, :end]
         group = c.heads // c.kv_heads  # query heads that share a key head
         query = query.reshape(c.kv_heads, group * count, c.head_dim)
@@ -70,14 +79,6 @@ class Model:
         mixed = scores.reshape(c.kv_heads, group * count, end) @ values
         mixed = mixed.reshape(c.heads, count, c.head_dim).swapaxes(0, 1).reshape(count, c.hidden)
         return self._linear(block, "attn_output", mixed)
-
-    def _rotate(self, x, start):
-        """Rotary positions on neighbouring pairs, as GGUF's Llama files order them."""
-        angles = np.arange(start, start + x.shape[1])[:, None] * self._frequencies
-        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-        even, odd = x[..., 0::2], x[..., 1::2]
-        rotated = np.stack((even * cos - odd * sin, even * sin + odd * cos), axis=-1)
-        return rotated.reshape(x.shape)
 
 
 def generate(model, prompt, count, end_token, norms):

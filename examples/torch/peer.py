@@ -8,11 +8,10 @@ A process for each GPU. Ranks tell each other where their buffers are by an all_
 """
 
 import argparse
-import ctypes
 import os
 import sys
-from ctypes import byref, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
@@ -22,84 +21,50 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from fastnorm import abi  # noqa: E402
 
-BLOB_BYTES = 128
-WAIT, TRIGGER = 1, 2  # fastnorm_norm_flags
-BF16 = 0x00011004
-
-
-class PeerOptions(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t), ("rank", c_int32), ("ranks", c_int32), ("dtype", c_uint32),
-        ("algorithm", c_int32), ("max_columns", c_int64), ("one_shot_bytes", c_int64),
-        ("wait_ns", c_int64), ("rings", c_int32), ("reserved", c_int32),
-    ]
-
-
-class AllreduceNormArgs(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", c_size_t), ("peer", c_void_p), ("kind", c_int32), ("eps", c_float),
-        ("weight_offset", c_float), ("rounding", c_int32), ("residual_rounding", c_int32),
-        ("sum_rounding", c_int32), ("flags", c_uint32), ("reserved", c_int32),
-        *((name, c_void_p) for name in ("x", "residual", "weight", "bias", "y", "residual_out",
-                                        "mean", "rstd")),
-        ("quant_scheme", c_int32), ("quant_block_size", c_int32), ("quant_source", c_int32),
-        ("scale_layout", c_int32), ("scale_pow2", c_int32), ("amax_floor", c_float),
-        ("clamp", c_float), ("quant_division", c_int32),
-        *((name, c_void_p) for name in ("global_scale", "quantized", "scale", "amax",
-                                        "clamp_scale")),
-    ]
-
 
 class Peer:
     """One rank's end; PyTorch's process group brings the blobs to all."""
 
     def __init__(self, device, columns):
-        self.library = ctypes.CDLL(os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.0"))
-        self.library.fastnorm_last_error.restype = ctypes.c_char_p
-        self.device = device
-        self.context, self.peer = c_void_p(), c_void_p()
-        self.check(self.library.fastnorm_context_create(
-            abi.Device(abi.CUDA, device.index), None, byref(self.context)))
-        options = PeerOptions(struct_size=ctypes.sizeof(PeerOptions), rank=dist.get_rank(),
-                              ranks=dist.get_world_size(), dtype=BF16, max_columns=columns)
-        self.check(
-            self.library.fastnorm_peer_create(self.context, byref(options), byref(self.peer))
+        self.context = abi.Context(abi.Library(abi.library_path()), abi.CUDA, device.index)
+        self.peer = abi.Peer(
+            self.context,
+            rank=dist.get_rank(),
+            ranks=dist.get_world_size(),
+            dtype=abi.BF16,
+            max_columns=columns,
         )
-        mine = ctypes.create_string_buffer(BLOB_BYTES)
-        self.check(self.library.fastnorm_peer_export(self.peer, mine, c_size_t(BLOB_BYTES)))
         blobs = [None] * dist.get_world_size()
-        dist.all_gather_object(blobs, mine.raw)
-        every = b"".join(blobs)
-        self.check(self.library.fastnorm_peer_import(self.peer, every, c_size_t(len(every))))
+        dist.all_gather_object(blobs, self.peer.blob())
+        self.peer.connect(blobs)
 
     def close(self):
         torch.cuda.synchronize()
         dist.barrier()  # no rank uses another one's buffer any more
-        self.library.fastnorm_peer_destroy(self.peer)
-        self.library.fastnorm_context_destroy(self.context)
+        self.peer.close()
+        self.context.close()
 
-    def check(self, status):
-        if status != 0:
-            raise RuntimeError(self.library.fastnorm_last_error().decode())
-
-    def tensor(self, t):
-        shape = (c_int64 * t.dim())(*t.shape)
-        view = abi.Tensor(data=t.data_ptr(), device_type=abi.CUDA, device_id=self.device.index,
-                          ndim=t.dim(), dtype=abi.BF16, shape=shape)
-        return view, shape
+    @staticmethod
+    def view(t):
+        strides = [stride * t.element_size() for stride in t.stride()]
+        return SimpleNamespace(
+            address=t.data_ptr(),
+            dtype=abi.BF16,
+            shape=t.shape,
+            strides=strides,
+            itemsize=t.element_size(),
+        )
 
     def add_rms_norm(self, x, residual, weight, y, eps=1e-6):
         """y = norm(sum of the ranks' x + residual), which residual becomes. Rows are aligned."""
-        views = {name: self.tensor(t) for name, t in
-                 {"x": x, "residual": residual, "weight": weight, "y": y}.items()}
-        args = AllreduceNormArgs(struct_size=ctypes.sizeof(AllreduceNormArgs),
-                                 peer=self.peer, eps=eps, flags=WAIT | TRIGGER)
-        for name, (view, _) in views.items():
-            setattr(args, name, ctypes.addressof(view))
-        args.residual_out = args.residual
-        stream = c_void_p(torch.cuda.current_stream().cuda_stream)
-        self.check(self.library.fastnorm_peer_allreduce_norm(
-            self.context, byref(args), None, c_size_t(0), stream))
+        tensors = {"x": x, "residual": residual, "residual_out": residual, "weight": weight, "y": y}
+        self.context.peer_allreduce_norm(
+            self.peer,
+            torch.cuda.current_stream().cuda_stream,
+            eps=eps,
+            flags=abi.PDL_WAIT | abi.PDL_TRIGGER,
+            **{name: self.view(t) for name, t in tensors.items()},
+        ).run()
 
 
 def microseconds(step, calls=50, samples=9):

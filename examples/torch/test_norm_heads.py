@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
+from norm_testing import Suite, View, arguments, missing, use_library  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -216,6 +216,207 @@ def test_division(suite):
     suite.check(
         "which are not those of products", not torch.equal(found["divide"], found["reciprocal"])
     )
+
+
+def direct(part, scheme, outputs):
+    """The part by the C ABI alone, on copies in host memory. outputs: tensors by name, whose
+    likes are written. Their bytes."""
+
+    def view(t):
+        kept.append(t.detach().cpu().contiguous().clone())
+        t = kept[-1]
+        return View(t.data_ptr(), DTYPES[t.dtype], t.shape, t.stride(), t.element_size())
+
+    kept, inputs = [], {"x": part.x, "weight": part.weight, "rstd_in": part.rstd_in}
+    if scheme == "per_tensor":
+        inputs["scale"] = part.scale
+    fields = {name: view(t) for name, t in inputs.items() if t is not None}
+    fields.update({name: view(torch.zeros_like(t.view(torch.uint8)).view(t.dtype))
+                   for name, t in outputs.items()})  # fmt: skip
+    context = fh._c.Context(fh._shared._library, fh._c.CPU)
+    schemes = {None: 0, "per_tensor": 1, "per_row": 2, "per_block": 3, "mxfp8": 4}
+    fields["quant_scheme"] = schemes[scheme]
+    context.norm_heads(
+        [{"flags": fh._c.NORM, "eps": EPS, "quant_block_size": part.block_size, **fields}]
+    ).run_on_cpu()
+    return [t.view(torch.uint8).numpy().tobytes() for t in kept[-len(outputs) :]]
+
+
+def bytes_of(t):
+    return t.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def test_quantised(suite):
+    """Codes and scales of the result against double precision, and bit by bit against the C
+    ABI."""
+    e4m3, greatest = torch.float8_e4m3fn, {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
+    for dtype in dtypes():
+        x = Layer(dtype).heads()[0]
+        weight = Layer(dtype).weights[0]
+        exact = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + EPS).sqrt()
+        exact = exact * weight.double()
+        for scheme, codes, block in (
+            ("per_tensor", e4m3, 0), ("per_tensor", torch.int8, 0),
+            ("per_row", e4m3, 0), ("per_row", torch.int8, 0), ("per_block", e4m3, 64),
+            ("per_block", torch.int8, 64), ("mxfp8", e4m3, 0),
+        ):  # fmt: skip
+            name = f"{dtype}: {scheme} of {codes}"
+            quantized = torch.zeros(x.shape, dtype=torch.uint8, device=DEVICE).view(codes)
+            columns = {"mxfp8": HEAD // 32}.get(scheme, 1)
+            shape = (1,) if scheme == "per_tensor" else (*x.shape[:-1], columns)
+            kind = torch.float8_e8m0fnu if scheme == "mxfp8" else torch.float32
+            scale = torch.full(shape, 1 / 32, device=DEVICE).to(kind)
+            part = fh.Part(
+                x, norm="rms", weight=weight, eps=EPS, quantized=quantized, scheme=scheme,
+                block_size=block, scale=scale,
+            )  # fmt: skip
+            (y,) = fh.norm_heads([part])
+            suite.check(f"{name}: y", close(y, exact, exact.abs() + 0.1))
+            wide = scale.double()
+            if scheme != "per_tensor":
+                wide = wide.repeat_interleave(HEAD // columns, -1)
+            step = 1.0 if codes == torch.int8 else 2.0**-9
+            found = quantized.double() * wide
+            least = -128.0 if codes == torch.int8 else -greatest[codes]  # saturates
+            kept = exact.clamp(least * wide, greatest[codes] * wide)
+            share = 0.0 if codes == torch.int8 else 1 / 16
+            allowed = kept.abs() * share + wide * (step / 2) + 1e-5
+            suite.check(name, bool(((found - kept).abs() <= allowed).all()))
+            if scheme in ("per_row", "per_block"):
+                wanted = exact.abs().amax(-1, keepdim=True) / greatest[codes]
+                suite.check(f"{name}: scales", torch.allclose(wide[..., :1], wanted, rtol=1e-5))
+            if DEVICE.type == "cpu":
+                outputs = {"quantized": quantized}
+                if scheme != "per_tensor":
+                    outputs["scale"] = scale
+                wanted = direct(part, scheme, outputs)
+                found = [bytes_of(t) for t in outputs.values()]
+                suite.check(f"{name}: bits of the C ABI", found == wanted)
+    buffer = torch.zeros(7, QUERY, 2 * HEAD, dtype=torch.int8, device=DEVICE)
+    row_scales = torch.zeros(7, QUERY, device=DEVICE)
+    part = fh.Part(
+        x, y=False, quantized=buffer[..., HEAD:], scheme="per_row", scale=row_scales
+    )
+    found = fh.norm_heads([part])
+    suite.check(
+        "codes into columns of a buffer",
+        found == [None]
+        and bool((buffer[..., :HEAD] == 0).all())
+        and bool((buffer[..., HEAD:].abs().amax(-1) == 127).all()),
+    )
+    suite.raises(
+        "a scheme without a name", ValueError, "scheme is 'fp8'",
+        lambda: fh.norm_heads([part._replace(scheme="fp8")]),
+    )  # fmt: skip
+    suite.raises(
+        "codes without a scheme", RuntimeError, "quant",
+        lambda: fh.norm_heads([part._replace(scheme=None)]),
+    )  # fmt: skip
+    suite.raises(
+        "a gradient with codes", RuntimeError, "norm_heads has no backward",
+        lambda: fh.norm_heads([part._replace(x=x.clone().requires_grad_(), y=True)]),
+    )  # fmt: skip
+
+
+def test_wide_results(suite):
+    """Results of float32, and their gradients."""
+    for dtype in dtypes():
+        layer = Layer(dtype)
+        exact, options = layer.exact(), layer.options()
+        part = layer.parts()[0]._replace(y_dtype=torch.float32)
+        options.pop("slots")
+        (y,) = fh.norm_heads([part], **options)
+        suite.check(
+            f"{dtype}: a result of float32", y.dtype == torch.float32 and close(y, *exact[0])
+        )
+        leaf = part._replace(x=part.x.clone().requires_grad_())
+        fh.norm_heads([leaf], **options)[0].sum().backward()
+        double = part._replace(x=part.x.double().requires_grad_(), weight=part.weight.double())
+        formula(double, layer.cos, layer.sin, layer.positions).sum().backward()
+        error = (leaf.x.grad.double() - double.x.grad).abs()
+        size = double.x.grad.abs().amax() + 1
+        unit = UNIT[str(dtype).removeprefix("torch.")]
+        suite.check(
+            f"{dtype}: its gradient",
+            leaf.x.grad.dtype == dtype and bool((error <= (2 * unit + 2.0**-17) * size).all()),
+        )
+    suite.raises(
+        "in place of another dtype",
+        RuntimeError,
+        "parts[0].y_dtype is torch.float32",
+        lambda: fh.norm_heads_([Layer(torch.bfloat16).parts()[0]._replace(y_dtype=torch.float32)]),
+    )
+
+
+def test_ranks(suite):
+    """Statistics out and in: heads spread over ranks are normalised as on one."""
+    for dtype in dtypes():
+        generator = torch.Generator().manual_seed(5)
+        x = (0.5 + torch.randn(6, 8, HEAD, generator=generator)).to(dtype).to(DEVICE)
+        weight = torch.randn(8, HEAD, generator=generator).to(dtype).to(DEVICE)
+        for kind in ("rms", "layer"):
+            name = f"{dtype}, {kind}"
+            base = fh.Part(x, norm=kind, weight=weight, eps=EPS, across_heads=True)
+            mean, rstd = (torch.zeros(6, device=DEVICE) for _ in range(2))
+            statistics = {"rstd": rstd} if kind == "rms" else {"mean": mean, "rstd": rstd}
+            (whole,) = fh.norm_heads([base._replace(**statistics)])
+            wide = x.double().flatten(1)
+            exact_mean = wide.mean(1) if kind == "layer" else torch.zeros(6, device=DEVICE).double()
+            centred = wide - exact_mean[:, None]
+            exact_rstd = 1 / (centred.pow(2).mean(1) + EPS).sqrt()
+            exact = (centred * exact_rstd[:, None]).view(x.shape) * weight.double()
+            suite.check(
+                f"{name}: mean and rstd",
+                torch.allclose(rstd.double(), exact_rstd, rtol=1e-6)
+                and torch.allclose(mean.double(), exact_mean, rtol=1e-6, atol=1e-6),
+            )
+            for ranks in (1, 2, 4):
+                shape = (6,) if kind == "rms" else (6, 2)
+                shards = [base._replace(x=a, weight=w)
+                          for a, w in zip(x.chunk(ranks, 1), weight.chunk(ranks, 0))]  # fmt: skip
+                sums = [torch.zeros(shape, device=DEVICE) for _ in range(ranks)]
+                for part, own in zip(shards, sums):
+                    fh.norm_heads([part._replace(y=False, sumsq=own)])
+                found = fh.statistics_of_sums(sums, x[0].numel() // ranks, EPS, kind)
+                again = fh.statistics_of_sums(torch.stack(sums), x[0].numel() // ranks, EPS, kind)
+                pair = (None, found) if kind == "rms" else found
+                suite.check(
+                    f"{name}: statistics of {ranks} ranks",
+                    torch.allclose(pair[1].double(), exact_rstd, rtol=1e-6)
+                    and (pair[0] is None
+                         or torch.allclose(pair[0].double(), exact_mean, rtol=1e-6, atol=1e-6))
+                    and all(map(torch.equal, found, again)),
+                )  # fmt: skip
+                parts = [part._replace(mean_in=pair[0], rstd_in=pair[1]) for part in shards]
+                y = torch.cat([fh.norm_heads([part])[0] for part in parts], 1)
+                suite.check(
+                    f"{name}: results of {ranks} ranks", close(y, exact, exact.abs() + 0.1)
+                )
+            given = base._replace(mean_in=mean if kind == "layer" else None, rstd_in=rstd)
+            suite.check(
+                f"{name}: the library's own statistics give the same bits",
+                torch.equal(fh.norm_heads([given])[0], whole),
+            )
+    leaf = given._replace(x=x.clone().requires_grad_())
+    suite.raises(
+        "a gradient with given statistics",
+        RuntimeError,
+        "norm_heads has no backward",
+        lambda: fh.norm_heads([leaf]),
+    )
+    suite.raises(
+        "sums of layer without their mean",
+        ValueError,
+        "required: [.., 2]",
+        lambda: fh.statistics_of_sums([torch.ones(3)], 8, EPS, "layer"),
+    )
+    suite.raises(
+        "no ranks", ValueError, "at least 1", lambda: fh.statistics_of_sums([], 8, EPS)
+    )
+    suite.raises(
+        "statistics of a kind", ValueError, "kind is 'l2'",
+        lambda: fh.statistics_of_sums([torch.ones(3)], 8, EPS, "l2"),
+    )  # fmt: skip
 
 
 def test_latents(suite):
@@ -493,6 +694,13 @@ def test_opcheck(suite):
     parts = [q._replace(x=q.x.clone()), k._replace(x=k.x.clone()), v]
     cos, sin, positions, slots = layer.options().values()
     results = [torch.empty_like(parts[0].x), torch.empty_like(parts[1].x), None]
+    q = parts[0]
+    parts[0] = q._replace(
+        rstd=torch.zeros(q.x.shape[:2], device=DEVICE),
+        quantized=torch.zeros(q.x.shape, dtype=torch.int8, device=DEVICE),
+        scheme="per_row",
+        scale=torch.zeros(q.x.shape[:2], device=DEVICE),
+    )
     for name, written in (("norm_heads", results), ("norm_heads_", None)):
         args = fh._arguments(parts, written, cos, sin, None, positions, slots, (), False)
         found = torch.library.opcheck(
@@ -597,6 +805,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.torch.norm_heads as fh
 
+    DTYPES = fh._shared._DTYPES
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     if options.device == "cuda":
         try:
@@ -612,6 +821,9 @@ if __name__ == "__main__":
             test_layer,
             test_codes,
             test_division,
+            test_quantised,
+            test_wide_results,
+            test_ranks,
             test_latents,
             test_gradients,
             test_errors,

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
+from norm_testing import Suite, View, arguments, missing, use_library  # noqa: E402
 
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 EPS, BRANCH_EPS = 1e-5, 1e-3
@@ -62,7 +62,7 @@ def test_gated(suite):
     for dtype in dtypes():
         both = random(5, 3, 512, dtype=dtype, seed=1)
         x, gate = both[..., :256], both[..., 256:]
-        for group, columns in ((256, 256), (64, 64), (64, 256), (32, 32)):
+        for group, columns in ((64, 64), (64, 256), (32, 32), (256, 256)):
             weight = 1 + 0.2 * random(columns, dtype=dtype, seed=2)
             for act in ("silu", "sigmoid", "identity"):
                 for before in (False, True):
@@ -92,6 +92,12 @@ def test_gated(suite):
             exact_gated(x, gate, torch.ones(256, device=DEVICE), "identity", 256, False)
         )
         suite.check(f"gated, {dtype}, activation of the result", near(y, exact, dtype))
+        for kind in ("rms", "layer"):
+            for act in ("silu", "sigmoid", "tanh"):
+                y = fs.gated_norm(x, weight=weight, eps=EPS, kind=kind, activation=act)
+                z = exact_norm(x.double(), weight.double(), torch.zeros_like(weight), kind, 256)
+                z = {"silu": torch.nn.functional.silu}.get(act, getattr(torch, act, None))(z)
+                suite.check(f"{act} of a norm, no gate, {dtype}, {kind}", near(y, z, dtype))
 
 
 def exact_norm(x, weight, bias, kind, group):
@@ -134,6 +140,17 @@ def test_gated_gradients(suite):
                     f"{'before' if before else 'after'}",
                     found.grad.dtype == dtype and near(found.grad, wanted.grad, dtype, 2),
                 )
+    x, weight, bias, dy = (random(4, n, dtype=torch.float32, seed=28) for n in (96, 32, 32, 96))
+    leaves = [t.clone().requires_grad_() for t in (x, weight[0], bias[0])]
+    y = fs.gated_norm(leaves[0], None, leaves[1], EPS, bias=leaves[2], group_size=32)
+    y.backward(dy)
+    exact = [t.double().requires_grad_() for t in (x, weight[0], bias[0])]
+    exact_norm(*exact, "rms", 32).backward(dy.double())
+    for name, found, wanted in zip(("dx", "dweight", "dbias"), leaves, exact):
+        suite.check(
+            f"gradient {name} of groups without a gate",
+            near(found.grad, wanted.grad, torch.float32, 2),
+        )
     x, gate = (random(4, 96, dtype=torch.bfloat16, seed=s) for s in (26, 27))
     alone = gate.clone().requires_grad_()
     fs.gated_norm(x, alone, None, EPS).float().sum().backward()
@@ -506,6 +523,186 @@ def test_adaln_transforms(suite):
     )
 
 
+NUMBERS = {"per_tensor": 1, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5}
+
+
+def direct(kind, inputs, outputs, **fields):
+    """The call by the C ABI alone, on copies in host memory; the bytes of the outputs."""
+    kept = []
+
+    def view(t):
+        kept.append(t.detach().cpu().contiguous().clone())
+        t = kept[-1]
+        return View(t.data_ptr(), ft._DTYPES[t.dtype], t.shape, t.stride(), t.element_size())
+
+    fields.update({name: view(t) for name, t in inputs.items() if t is not None})
+    fields.update({name: view(t) for name, t in outputs.items()})
+    context = ft._c.Context(ft._library, ft._c.CPU)
+    context.call(kind, eps=EPS, **fields).run()
+    return list(map(bytes_of, kept[-len(outputs) :]))
+
+
+def bytes_of(t):
+    return t.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def check_codes(suite, name, found, exact, quant):
+    """Codes and scales against the result in double precision."""
+    scale = quant.scale if found.scale is None else found.scale
+    suite.check(f"{name}: scales", (found.scale is None) == (quant.scheme == "per_tensor"))
+    if quant.scheme == "nvfp4":  # bits alone
+        return
+    columns = {"per_block": quant.block_size, "mxfp8": 32}.get(quant.scheme, exact.shape[-1])
+    wide = scale.double().repeat_interleave(columns, -1)[..., : exact.shape[-1]]
+    greatest, share, step = (127, 0.0, 0.5) if quant.dtype == torch.int8 else (448, 1 / 16, 2**-10)
+    least = -128 if quant.dtype == torch.int8 else -greatest
+    kept = torch.maximum(torch.minimum(exact, greatest * wide), least * wide)
+    error = (found.quantized.double() * wide - kept).abs()
+    suite.check(name, bool((error <= kept.abs() * share + wide * step + 1e-5).all()))
+
+
+def test_quantised(suite):
+    """Codes of each stage against double precision, and bit by bit against the C ABI."""
+    schemes = (
+        ("per_tensor", torch.float8_e4m3fn, 0),
+        ("per_tensor", torch.int8, 0),
+        ("per_row", torch.float8_e4m3fn, 0),
+        ("per_row", torch.int8, 0),
+        ("per_block", torch.float8_e4m3fn, 64),
+        ("per_block", torch.int8, 128),
+        ("mxfp8", torch.float8_e4m3fn, 0),
+        ("nvfp4", torch.uint8, 0),
+    )
+    for dtype in dtypes():
+        x, gate, residual = (random(3, 5, 256, dtype=dtype, seed=s) for s in (61, 62, 63))
+        weight, shift = (1 + 0.2 * random(256, dtype=dtype, seed=s) for s in (64, 65))
+        total = x.double() + residual.double()
+        cases = (
+            (
+                "gated_norm",
+                lambda quant: fs.gated_norm(x, gate, weight, EPS, quant=quant),
+                exact_gated(x, gate, weight, "silu", 256, False),
+                (0, {"x": x, "gate": gate, "weight": weight}, {"gate_act": 1}),
+            ),
+            (
+                "silu of a norm",
+                lambda quant: fs.gated_norm(x, None, weight, EPS, activation="silu", quant=quant),
+                torch.nn.functional.silu(rms(x, weight, EPS)),
+                (0, {"x": x, "weight": weight}, {"activation": 1}),
+            ),
+            (
+                "sandwich_norm",
+                lambda quant: fs.sandwich_norm(x, residual, weight, shift, EPS, quant=quant),
+                rms(rms(x, weight, EPS) + residual.double(), shift, EPS),
+                (
+                    0,
+                    {"x": x, "residual": residual, "branch_weight": weight, "weight": shift},
+                    {"branch_norm": 1, "branch_eps": EPS},
+                ),
+            ),
+            (
+                "adaln",
+                lambda quant: fs.adaln(x, weight, shift, EPS, residual=residual, quant=quant),
+                rms(total - total.mean(-1, keepdim=True), 1 + weight.double(), EPS)
+                + shift.double(),
+                (
+                    1,
+                    {"x": x, "residual": residual, "modulation_scale": weight,
+                     "modulation_shift": shift},
+                    {},
+                ),
+            ),
+        )  # fmt: skip
+        for stage, call, exact, (kind, inputs, fields) in cases:
+            for scheme, codes, block in schemes:
+                name = f"{stage}, {dtype}, {scheme} of {codes}"
+                scale = torch.full((1,), 1 / 32, device=DEVICE) if scheme == "per_tensor" else None
+                quant = fs.Quant(scheme, block, codes, scale, y=scheme == "per_row")
+                found = call(quant)
+                check_codes(suite, name, found, exact, quant)
+                suite.check(
+                    f"{name}: y and the sum",
+                    (found.y is None if not quant.y else near(found.y, exact, dtype, terms=1))
+                    and (found.residual_out is None) == ("residual" not in inputs),
+                )
+                if DEVICE.type != "cpu":
+                    continue
+                outputs = {n: t for n, t in found._asdict().items() if t is not None}
+                static = {} if scale is None else {"scale": scale}
+                wanted = direct(
+                    kind, {**inputs, **static}, outputs, quant_scheme=NUMBERS[scheme],
+                    quant_block_size=block, **fields,
+                )  # fmt: skip
+                suite.check(
+                    f"{name}: bits of the C ABI", list(map(bytes_of, outputs.values())) == wanted
+                )
+        both = [
+            call(fs.Quant("per_tensor", dtype=torch.int8, scale=scale, division=division))
+            for scale in (torch.full((1,), 0.0123, device=DEVICE),)
+            for division in ("reciprocal", "divide")
+        ]
+        apart = (both[0].quantized.int() - both[1].quantized.int()).abs()
+        suite.check(f"{dtype}: quotients are next to products", int(apart.max()) <= 1)
+    five = random(2, 3, 2, 3, 64, dtype=torch.float32, seed=66)
+    quant = fs.Quant("per_tensor", dtype=torch.int8, scale=torch.full((1,), 1 / 32, device=DEVICE))
+    suite.check(
+        "five dimensions",
+        torch.equal(
+            fs.gated_norm(five, quant=quant).quantized,
+            fs.gated_norm(five.flatten(0, 3), quant=quant).quantized.view(five.shape),
+        ),
+    )
+    for name, kind, text, broken in (
+        ("a scheme", ValueError, "scheme is 'fp8'", fs.Quant("fp8")),
+        ("a block", RuntimeError, "block_size is 7", fs.Quant("per_block", 7)),
+        ("no scale", RuntimeError, "scale", fs.Quant("per_tensor")),
+        ("a scale that is made", RuntimeError, "scale is given", fs.Quant("per_row", scale=weight)),
+        ("a quotient", ValueError, "division is 'half'", fs.Quant("per_row", division="half")),
+    ):
+        suite.raises(name, kind, text, lambda: fs.gated_norm(x, quant=broken))
+    suite.raises(
+        "a gradient of codes",
+        RuntimeError,
+        "gated_norm_outputs has no backward",
+        lambda: fs.gated_norm(x.clone().requires_grad_(), quant=fs.Quant("per_row")),
+    )
+
+
+def test_ranks(suite):
+    """Sums out, statistics in: columns spread over ranks are normalised as on one."""
+    for dtype in dtypes():
+        x, gate = (random(3, 5, 256, dtype=dtype, seed=s) + 0.5 for s in (71, 72))
+        weight = 1 + 0.2 * random(256, dtype=dtype, seed=73)
+        for kind in ("rms", "layer"):
+            u = x.double() * torch.nn.functional.silu(gate.double())
+            exact = exact_norm(u, weight.double(), torch.zeros_like(weight).double(), kind, 256)
+            for ranks in (1, 2, 4):
+                shards = [t.chunk(ranks, -1) for t in (x, gate, weight)]
+                options = {"kind": kind, "gate_before": True}
+                sums = [fs.gated_norm_sums(a, g, **options) for a, g, _ in zip(*shards)]
+                shape = (3, 5) if kind == "rms" else (3, 5, 2)
+                found = fh.statistics_of_sums(sums, 256 // ranks, EPS, kind)
+                mean, rstd = (None, found) if kind == "rms" else found
+                parts = [
+                    fs.gated_norm(a, g, w, EPS, mean_in=mean, rstd_in=rstd, **options)
+                    for a, g, w in zip(*shards)
+                ]
+                suite.check(
+                    f"{ranks} ranks, {dtype}, {kind}",
+                    all(s.shape == shape for s in sums)
+                    and near(torch.cat(parts, -1), exact, dtype, terms=1),
+                )
+    sums = fs.gated_norm_sums(x, group_size=64)
+    exact = x.double().unflatten(-1, (4, 64)).pow(2).sum(-1)
+    suite.check("sums of groups", near(sums, exact, torch.float32))
+    suite.raises(
+        "a gradient with given statistics",
+        RuntimeError,
+        "no backward for a given rstd_in",
+        lambda: fs.gated_norm(x.float().requires_grad_(), rstd_in=torch.ones(3, 5, 1)),
+    )
+
+
 def test_errors(suite):
     x, gate = (random(4, 96, dtype=torch.bfloat16, seed=s) for s in (7, 8))
     suite.raises(
@@ -519,6 +716,12 @@ def test_errors(suite):
         ValueError,
         "gate_act is 'gelu'",
         lambda: fs.gated_norm(x, gate, gate_act="gelu"),
+    )
+    suite.raises(
+        "the act of a gate that is not there",
+        RuntimeError,
+        "gate_act is ",
+        lambda: fs.gated_norm(x, gate_act="silu"),
     )
     suite.raises(
         "a gate of another shape",
@@ -584,7 +787,7 @@ def test_opcheck(suite):
     weight, scale = random(96, dtype=torch.bfloat16, seed=11), torch.ones(1, device=DEVICE)
     calls = {
         "gated_norm": (
-            x, gate, weight, None, EPS, "rms", "silu", False, True, 48, "identity", 1.0,
+            x, gate, weight, None, None, None, EPS, "rms", "silu", False, True, 48, "identity", 1.0,
             "once", None
         ),
         "sandwich_norm": (
@@ -595,9 +798,12 @@ def test_opcheck(suite):
     gated = calls["gated_norm"]
     calls["gated_norm, gradients"] = tuple(
         a.clone().requires_grad_() if isinstance(a, torch.Tensor) else a
-        for a in (gated[0].float(), gated[1].float(), *gated[2:5], *gated[5:8], False, *gated[9:])
+        for a in (gated[0].float(), gated[1].float(), *gated[2:10], False, *gated[11:])
     )
-    calls["gated_norm"] = (*gated[:2], None, *gated[3:11], 0.0, "once", None)
+    calls["gated_norm"] = (*gated[:2], None, *gated[3:13], 0.0, "once", None)
+    calls["gated_norm_outputs"] = (
+        *gated[:6], None, *gated[6:15], "per_block", 64, "reciprocal", torch.int8, True, True, None,
+    )  # fmt: skip
     x, residual, first, second = (
         random(*shape, dtype=torch.float32, seed=s).requires_grad_()
         for s, shape in enumerate([(4, 96)] * 2 + [(96,)] * 2, 41)
@@ -715,6 +921,7 @@ if __name__ == "__main__":
     os.environ["FASTNORM_LIBRARY"] = use_library(options)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.torch as ft
+    import fastnorm.torch.norm_heads as fh
     import fastnorm.torch.norm_stages as fs
 
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
@@ -732,6 +939,8 @@ if __name__ == "__main__":
             test_adaln_some_gradients,
             test_adaln_strides,
             test_adaln_transforms,
+            test_quantised,
+            test_ranks,
             test_errors,
             test_opcheck,
             test_compare,

@@ -24,6 +24,8 @@ ACCUMULATE_DWEIGHT, ACCUMULATE_DBIAS = 8, 16  # flags of NormBackwardArgs
 # Flags of NormHeadsPart, and that of NormHeadsArgs.
 NORM, ROPE, ROPE_INTERLEAVED, ROPE_INVERSE, ROPE_FROM_ROUNDED, ACROSS_HEADS = 1, 2, 4, 8, 16, 32
 MROPE_INTERLEAVED = 8
+PDL_WAIT, PDL_TRIGGER = 1, 2  # flags of norms: programmatic dependent launch
+PEER_BLOB_BYTES = 128
 PER_TENSOR, PER_BLOCK = 1, 3  # schemes of a cache of codes
 
 
@@ -39,6 +41,13 @@ F32, F16, BF16 = Dtype(2, 32, 1), Dtype(2, 16, 1), Dtype(4, 16, 1)
 F8_E4M3FN, F8_E5M2, F8_E8M0FNU = Dtype(10, 8, 1), Dtype(12, 8, 1), Dtype(14, 8, 1)
 F4_E2M1FN_X2 = Dtype(17, 4, 2)
 I8, U8, I32, I64 = Dtype(0, 8, 1), Dtype(1, 8, 1), Dtype(0, 32, 1), Dtype(0, 64, 1)
+
+
+def dtype_id(dtype):
+    """The number of fastnorm_dtype_id."""
+    return dtype.code | dtype.bits << 8 | dtype.lanes << 16
+
+
 DTYPES = {
     np.dtype(np.float32): F32,
     np.dtype(np.float16): F16,
@@ -334,6 +343,78 @@ class NormHeadsArgs(ctypes.Structure):
     ]
 
 
+class PeerOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rank", c_int32),
+        ("ranks", c_int32),
+        ("dtype", c_uint32),
+        ("algorithm", c_int32),
+        ("max_columns", c_int64),
+        ("one_shot_bytes", c_int64),
+        ("wait_ns", c_int64),
+        ("rings", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class PeerAllreduceNormArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("peer", c_void_p),
+        ("kind", c_int32),
+        ("eps", c_float),
+        ("weight_offset", c_float),
+        ("rounding", c_int32),
+        ("residual_rounding", c_int32),
+        ("sum_rounding", c_int32),
+        ("flags", c_uint32),
+        ("reserved", c_int32),
+        ("x", TensorPointer),
+        ("residual", TensorPointer),
+        ("weight", TensorPointer),
+        ("bias", TensorPointer),
+        ("y", TensorPointer),
+        ("residual_out", TensorPointer),
+        ("mean", TensorPointer),
+        ("rstd", TensorPointer),
+        ("quant_scheme", c_int32),
+        ("quant_block_size", c_int32),
+        ("quant_source", c_int32),
+        ("scale_layout", c_int32),
+        ("scale_pow2", c_int32),
+        ("amax_floor", c_float),
+        ("clamp", c_float),
+        ("quant_division", c_int32),
+        ("global_scale", TensorPointer),
+        ("quantized", TensorPointer),
+        ("scale", TensorPointer),
+        ("amax", TensorPointer),
+        ("clamp_scale", TensorPointer),
+    ]
+
+
+class PeerShardedNormArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("peer", c_void_p),
+        ("kind", c_int32),
+        ("eps", c_float),
+        ("weight_offset", c_float),
+        ("rounding", c_int32),
+        ("flags", c_uint32),
+        ("reserved", c_int32),
+        ("x", TensorPointer),
+        ("weight", TensorPointer),
+        ("bias", TensorPointer),
+        ("y", TensorPointer),
+        ("x2", TensorPointer),
+        ("weight2", TensorPointer),
+        ("bias2", TensorPointer),
+        ("y2", TensorPointer),
+    ]
+
+
 def tensor_names(struct):
     return tuple(name for name, kind in struct._fields_ if kind is TensorPointer)
 
@@ -395,6 +476,16 @@ FUNCTIONS = {
     **_family("fastnorm_mla_decode", c_void_p, POINTER(MlaDecodeArgs)),
     **_family("fastnorm_norm_heads", *_heads(NormHeadsPart)),
     **_family("fastnorm_norm_heads_backward", *_heads(NormHeadsBackwardPart)),
+    "fastnorm_peer_buffer_bytes": (
+        c_int32,
+        [c_void_p, POINTER(PeerOptions), POINTER(c_uint64)],
+    ),
+    "fastnorm_peer_create": (c_int32, [c_void_p, POINTER(PeerOptions), POINTER(c_void_p)]),
+    "fastnorm_peer_export": (c_int32, [c_void_p, c_char_p, c_size_t]),
+    "fastnorm_peer_import": (c_int32, [c_void_p, c_char_p, c_size_t]),
+    "fastnorm_peer_destroy": (None, [c_void_p]),
+    **_family("fastnorm_peer_allreduce_norm", c_void_p, POINTER(PeerAllreduceNormArgs)),
+    **_family("fastnorm_peer_sharded_norm", c_void_p, POINTER(PeerShardedNormArgs)),
 }
 
 
@@ -404,6 +495,9 @@ QUERY_OF = {
     NormHeadsArgs: "fastnorm_norm_heads_query",
     NormHeadsPart: "fastnorm_norm_heads_query",
     NormHeadsBackwardPart: "fastnorm_norm_heads_backward_query",
+    PeerOptions: "fastnorm_peer_buffer_bytes",
+    PeerAllreduceNormArgs: "fastnorm_peer_allreduce_norm_query",
+    PeerShardedNormArgs: "fastnorm_peer_sharded_norm_query",
 }
 
 
@@ -479,6 +573,15 @@ class Library:
                 1,
                 byref(Info(struct_size=sizeof(Info))),
             ),
+            PeerOptions: lambda s: self.c.fastnorm_peer_buffer_bytes(
+                context, byref(s), byref(c_uint64())
+            ),
+            PeerAllreduceNormArgs: lambda s: self.c.fastnorm_peer_allreduce_norm_query(
+                context, byref(s), byref(Info(struct_size=sizeof(Info)))
+            ),
+            PeerShardedNormArgs: lambda s: self.c.fastnorm_peer_sharded_norm_query(
+                context, byref(s), byref(Info(struct_size=sizeof(Info)))
+            ),
         }
         self.check(self.c.fastnorm_context_create(device, None, byref(context)))
         try:
@@ -542,6 +645,14 @@ class Context:
     def mla_decode(self, stream=None, **fields):
         """As call(), with the fields of fastnorm_mla_decode_args."""
         return MlaDecodeCall(self, stream, fields)
+
+    def peer_allreduce_norm(self, peer, stream=None, **fields):
+        """As call(), with a Peer and the fields of fastnorm_peer_allreduce_norm_args."""
+        return PeerCall(self, "fastnorm_peer_allreduce_norm", peer, stream, fields)
+
+    def peer_sharded_norm(self, peer, stream=None, **fields):
+        """As call(), with a Peer and the fields of fastnorm_peer_sharded_norm_args."""
+        return PeerCall(self, "fastnorm_peer_sharded_norm", peer, stream, fields)
 
 
 class Exported:
@@ -623,6 +734,12 @@ class Call:
         c.library.check(self._query(c.handle, *self._arguments, byref(info)))
         return info
 
+    def run_on_cpu(self):
+        """run() of a call on the CPU, with a workspace made for it."""
+        size = self.query().workspace_bytes
+        memory = np.empty(size + 255, np.uint8)
+        self.run((memory.ctypes.data + 255) & ~255 if size else None, size)
+
 
 class NormCall(Call):
     def __init__(self, context, kind, stream, fields):
@@ -646,12 +763,6 @@ class NormBackwardCall(Call):
             stream,
             fields,
         )
-
-    def run_on_cpu(self):
-        """run() of a call on the CPU, with a workspace made for it."""
-        size = self.query().workspace_bytes
-        memory = np.empty(size + 255, np.uint8)
-        self.run((memory.ctypes.data + 255) & ~255 if size else None, size)
 
 
 class NormHeadsCall(Call):
@@ -683,6 +794,56 @@ class MlaDecodeCall(Call):
             stream,
             fields,
         )
+
+
+class PeerCall(Call):
+    STRUCTS = {
+        "fastnorm_peer_allreduce_norm": PeerAllreduceNormArgs,
+        "fastnorm_peer_sharded_norm": PeerShardedNormArgs,
+    }
+
+    def __init__(self, context, name, peer, stream, fields):
+        c, struct = context.library.c, self.STRUCTS[name]
+        super().__init__(
+            context,
+            struct(struct_size=sizeof(struct), peer=peer.handle),
+            (getattr(c, name), getattr(c, f"{name}_query")),
+            stream,
+            fields,
+        )
+        self._kept.append(peer)
+
+
+class Peer:
+    """One rank's end of a group. The caller brings the blobs of all ranks to each, by any means."""
+
+    def __init__(self, context, **options):
+        """options: those of fastnorm_peer_options. dtype is a Dtype."""
+        options["dtype"] = dtype_id(options["dtype"])
+        struct = PeerOptions(struct_size=sizeof(PeerOptions), **options)
+        self._context, self.handle = context, c_void_p()
+        c = context.library.c
+        self._check(c.fastnorm_peer_create(context.handle, byref(struct), byref(self.handle)))
+
+    def _check(self, status):
+        self._context.library.check(status)
+
+    def blob(self):
+        """What the other ranks need to reach this one, as bytes."""
+        made = ctypes.create_string_buffer(PEER_BLOB_BYTES)
+        c = self._context.library.c
+        self._check(c.fastnorm_peer_export(self.handle, made, PEER_BLOB_BYTES))
+        return made.raw
+
+    def connect(self, blobs):
+        """blobs: those of all ranks, in rank order."""
+        every = b"".join(blobs)
+        c = self._context.library.c
+        self._check(c.fastnorm_peer_import(self.handle, every, len(every)))
+
+    def close(self):
+        self._context.library.c.fastnorm_peer_destroy(self.handle)
+        self.handle = c_void_p()
 
 
 class Devmem:

@@ -1,12 +1,78 @@
-"""What the functions of stages for PyTorch and for JAX share: words, and how gradients follow from
-one fastnorm_norm_backward. Tensors have the names of fastnorm_norm_args."""
+"""What the functions of stages and heads for PyTorch and for JAX share: words, statistics of ranks,
+and how gradients of stages follow from one fastnorm_norm_backward. Tensors have the names of
+fastnorm_norm_args."""
+
+from typing import Any, NamedTuple
 
 from fastnorm import abi as _c
 
 KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
 ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
 STEPS = {"once": 0, "every_step": 1}
+SCHEMES = {
+    "per_tensor": _c.PER_TENSOR,
+    "per_row": 2,
+    "per_block": _c.PER_BLOCK,
+    "mxfp8": 4,
+    "nvfp4": 5,
+    "mxfp4": 6,
+}
 PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
+
+
+class Quant(NamedTuple):
+    """How the result of a stage becomes codes."""
+
+    scheme: str  # "per_tensor", "per_row", "per_block", "mxfp8", "nvfp4" or "mxfp4"
+    block_size: int = 0  # "per_block": 64 or 128
+    dtype: Any = None  # of codes: float8_e4m3fn, float8_e5m2 or int8; None: that of the scheme
+    scale: Any = None  # "per_tensor": float32 [1], read
+    division: str = "reciprocal"  # codes of y * (1 / scale); "divide": of y / scale
+    y: bool = False  # whether y is stored, too
+
+
+class Quantized(NamedTuple):
+    """What a call with a Quant gives; None for what it does not have."""
+
+    quantized: Any
+    scale: Any  # None of "per_tensor"
+    y: Any
+    residual_out: Any  # the sum
+
+
+DIVISIONS = {"reciprocal": 0, "divide": 1}
+
+
+def statistics_of_sums(sums, columns, eps, is_layer, sqrt):
+    """rstd, or (mean, rstd), from the sums of each rank in rank order. columns: of one rank. The
+    formula is that of peer.h."""
+    if not sums or columns < 1:
+        raise ValueError(
+            f"sums has {len(sums)} ranks and columns is {columns}; required: at least 1 of each"
+        )
+    share = 1.0 / (len(sums) * columns)
+    if not is_layer:
+        total = sums[0]
+        for of_rank in sums[1:]:
+            total = total + of_rank
+        return 1.0 / sqrt(total * share + eps)
+    if any(of_rank.shape[-1:] != (2,) for of_rank in sums):
+        raise ValueError(
+            f"sums has shapes {[tuple(of_rank.shape) for of_rank in sums]}; required: [.., 2], "
+            "the mean and the sum of (x - mean)^2"
+        )
+    mean, total = sums[0][..., 0], sums[0][..., 1]
+    for rank, of_rank in enumerate(sums[1:], 1):
+        delta = of_rank[..., 0] - mean
+        mean = mean + delta * (1.0 / (rank + 1))
+        total = (total + of_rank[..., 1]) + delta * delta * (columns * rank / (rank + 1))
+    return mean, 1.0 / sqrt(total * share + eps)
+
+
+def act_of_gate(act, gate):
+    """The word of a gate's act, where None is the usual one."""
+    return ("identity" if gate is None else "silu") if act is None else act
+
 
 # A modulator and its table.
 OF_GATE = ("residual_gate", "residual_gate_table")

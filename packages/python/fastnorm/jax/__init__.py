@@ -326,6 +326,32 @@ def _arrays(**values):
     }
 
 
+def quant_outputs(schemes, shape, scheme, block_size, dtype):
+    """Shapes and dtypes of codes and scales of rows. A static scale is no output. schemes: the
+    words that are taken."""
+    if scheme is None:
+        raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, schemes)))
+    _word(schemes, "scheme", scheme)
+    if block_size not in ((64, 128) if scheme == "per_block" else (0,)):
+        required = "64 or 128" if scheme == "per_block" else f"0, since the scheme is {scheme}"
+        raise FastnormError(
+            f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}"
+        )
+    *lead, n = shape
+    codes = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), dtype)
+    outputs = {"quantized": jax.ShapeDtypeStruct(*codes)}
+    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}
+    if scheme in columns:
+        scale_dtype = {
+            "mxfp8": jnp.float8_e8m0fnu,
+            "nvfp4": jnp.float8_e4m3fn,
+            "mxfp4": jnp.float8_e8m0fnu,
+        }.get(scheme, jnp.float32)
+        scales = (*lead, -(-n // max(columns[scheme], 1)))
+        outputs["scale"] = jax.ShapeDtypeStruct(scales, scale_dtype)
+    return outputs
+
+
 def _like(a, dtype=None):
     return jax.ShapeDtypeStruct(a.shape, a.dtype if dtype is None else dtype)
 
@@ -552,34 +578,16 @@ def rms_norm_quant(
 ) -> Tuple[jax.Array, jax.Array]:
     """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a
     row,). Codes of nvfp4 and mxfp4 are uint8, two to a byte."""
-    if scheme is None:
-        raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, _SCHEMES)))
-    _word(_SCHEMES, "scheme", scheme)
-    if block_size not in ((64, 128) if scheme == "per_block" else (0,)):
-        required = "64 or 128" if scheme == "per_block" else f"0, since the scheme is {scheme}"
-        raise FastnormError(
-            f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}"
-        )
     inputs = _arrays(x=x, weight=weight)
     if inputs["x"].ndim < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
-    *lead, n = inputs["x"].shape
-    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
-    scale_dtype = {
-        "mxfp8": jnp.float8_e8m0fnu,
-        "nvfp4": jnp.float8_e4m3fn,
-        "mxfp4": jnp.float8_e8m0fnu,
-    }.get(scheme, jnp.float32)
-    codes = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), dtype)
+    outputs = quant_outputs(_SCHEMES, inputs["x"].shape, scheme, block_size, dtype)
     return tuple(
         _norm(
             "rms",
             eps,
             inputs,
-            {
-                "quantized": jax.ShapeDtypeStruct(*codes),
-                "scale": jax.ShapeDtypeStruct((*lead, -(-n // max(columns, 1))), scale_dtype),
-            },
+            outputs,
             weight_offset=weight_offset,
             rounding=rounding,
             scheme=scheme,

@@ -19,15 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastnorm import jax as _shared
+from fastnorm import stages as _stages
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 _TARGET, _BACKWARD_TARGET = "fastnorm_norm_heads", "fastnorm_norm_heads_backward"
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
-_DIVISIONS = {"reciprocal": 0, "divide": 1}
 # What a part's masks tell of, in the order of the handler's operands and results behind x.
-_INPUTS = ("weight", "bias", "cache", "cache_scale")
-_OUTPUTS = ("y", "cache", "cache_scale")
+_INPUTS = ("weight", "bias", "cache", "cache_scale", "mean_in", "rstd_in", "scale")
+_OUTPUTS = ("y", "cache", "cache_scale", "mean", "rstd", "sumsq", "quantized", "scale")
+_SCHEMES = {None: 0, **_stages.SCHEMES}
 _SHARED = ("cos", "sin", "positions", "slots")
 
 
@@ -59,6 +60,16 @@ class Part(NamedTuple):
     cache_block: int = 0  # 64 or 128: cache_scale is [pages, page, heads, blocks] and written
     division: str = "reciprocal"  # codes of x * (1 / scale); "divide": of x / scale, as vLLM
     heads: Any = None  # (first, number): some heads of x, such as the queries of a fused buffer
+    # Statistics, float32 [tokens, heads], with across_heads [tokens]. Whether they are returned:
+    mean: bool = False  # "layer"
+    rstd: bool = False
+    sumsq: bool = False  # the sum of squares; "layer": [.., 2], the mean and M
+    mean_in: Any = None  # read, in place of one computed; with rstd_in
+    rstd_in: Any = None
+    scheme: Optional[str] = None  # codes: "per_tensor", or as of rms_norm_quant; a row is a head
+    block_size: int = 0  # "per_block": 64 or 128
+    codes: Any = jnp.float8_e4m3fn  # or int8; their dtype
+    scale: Any = None  # "per_tensor": [1], read
 
 
 class Result(NamedTuple):
@@ -67,6 +78,11 @@ class Result(NamedTuple):
     y: Any
     cache: Any
     cache_scale: Any  # of blocks
+    mean: Any = None
+    rstd: Any = None
+    sumsq: Any = None
+    quantized: Any = None
+    scale: Any = None
 
 
 def _flags(part):
@@ -127,7 +143,9 @@ def _describe(i, part):
         "rope_offset": number("rope_offset", part.rope_offset, int),
         "cache_scheme": scheme,
         "cache_block_size": block,
-        "quant_division": word(_DIVISIONS, "division", part.division),
+        "quant_division": word(_stages.DIVISIONS, "division", part.division),
+        "quant_scheme": word(_SCHEMES, "scheme", part.scheme),
+        "quant_block_size": number("block_size", part.block_size, int),
     }
     outputs, aliases = {}, []
     if part.y:
@@ -137,6 +155,20 @@ def _describe(i, part):
         if name in inputs:
             outputs[name] = jax.ShapeDtypeStruct(inputs[name].shape, inputs[name].dtype)
             aliases.append(name)
+    rows = (x.shape[0],) if part.across_heads else (x.shape[0], heads)
+    for name in ("mean", "rstd", "sumsq"):
+        if getattr(part, name):
+            shape = (*rows, 2) if name == "sumsq" and part.norm == "layer" else rows
+            outputs[name] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    if part.scheme is not None:
+        shape = (x.shape[0], heads, x.shape[2])
+        made = _shared.quant_outputs(_SCHEMES, shape, part.scheme, part.block_size, part.codes)
+        outputs.update(made)
+        if "scale" in made and "scale" in inputs:
+            raise FastnormError(
+                f"FASTNORM_ERROR_ARGUMENT: parts[{i}].scale is given; "
+                f"required: None, since {part.scheme} makes the scales"
+            )
     return _Described(tuple(scalars.items()), (first, heads), inputs, outputs, tuple(aliases))
 
 
@@ -202,6 +234,8 @@ def _words(p):
         "cache_scheme",
         "cache_block_size",
         "quant_division",
+        "quant_scheme",
+        "quant_block_size",
     )
     return [*(scalars[name] for name in names), *p.heads, *masks]
 
@@ -277,6 +311,12 @@ def _forward(call, arrays):
             raise FastnormError(
                 f"FASTNORM_ERROR_UNSUPPORTED: a gradient of {name} is wanted; "
                 "norm_heads has those of x, weight and bias"
+            )
+        given = name.rpartition(".")[0] + ".rstd_in"
+        if given in arrays:
+            raise FastnormError(
+                f"FASTNORM_ERROR_UNSUPPORTED: a gradient of {name} is wanted and {given} is given; "
+                "the backward is that of statistics of x"
             )
     arrays = {name: primal.value for name, primal in arrays.items()}
     # Caches are not needed again, nor slots.
@@ -480,3 +520,15 @@ def norm_heads(
     arrays.update(tables)
     found = iter(_differentiable((_Program(program), tuple(fields.items())), arrays))
     return [Result(*(next(found) if n in p.outputs else None for n in _OUTPUTS)) for p in described]
+
+
+def statistics_of_sums(sums, columns, eps, kind="rms"):
+    """What parts whose columns are spread over ranks take: rstd_in, or with "layer" (mean_in,
+    rstd_in), float32.
+
+    sums has `sumsq` of each rank in rank order: a list, or an array whose first dimension is the
+    ranks, such as jax.lax.all_gather gives it. columns: those that each rank has summed. "layer"
+    merges means and sums by Chan's formula. JAX computes it."""
+    is_layer = _shared._word({"rms": _c.RMS, "layer": _c.LAYER}, "kind", kind) == _c.LAYER
+    sums = [_shared._array(f"sums[{rank}]", of_rank) for rank, of_rank in enumerate(sums)]
+    return _stages.statistics_of_sums(sums, columns, eps, is_layer, jnp.sqrt)

@@ -16,6 +16,9 @@ import numpy as np
 
 from fastnorm import jax as _shared
 from fastnorm import stages as _stages
+from fastnorm.stages import Quant, Quantized
+
+__all__ = ["Quant", "Quantized", "adaln", "gated_norm", "gated_norm_sums", "sandwich_norm"]
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 
@@ -47,8 +50,11 @@ _FORWARD = _Family(
         "modulation_shift",
         "shift_table",
         "modulation_index",
+        "mean_in",
+        "rstd_in",
+        "scale",
     ),
-    ("y", "residual_out", "branch_rstd", "mean", "rstd"),
+    ("y", "residual_out", "branch_rstd", "mean", "rstd", "sumsq", "quantized", "scale"),
     (
         "kind",
         "rounding",
@@ -66,6 +72,9 @@ _FORWARD = _Family(
         "sum_rounding",
         "residual_gate_act",
         "modulation_rounding",
+        "quant_scheme",
+        "quant_block_size",
+        "quant_division",
     ),
     ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
 )
@@ -200,6 +209,11 @@ def _forward(call, inputs):
     """The results, and what the backward needs. What is said by the keys of a dictionary is part of
     the program: which gradients are wanted, and each input's shape and dtype."""
     options = dict(call[0])
+    if "rstd_in" in inputs:
+        raise FastnormError(
+            "FASTNORM_ERROR_UNSUPPORTED: a gradient is wanted and rstd_in is given; the backward "
+            "is that of statistics of x"
+        )
     wanted = {name: () for name, primal in inputs.items() if primal.perturbed}
     inputs = {name: primal.value for name, primal in inputs.items()}
     if "sum_scale" in wanted:
@@ -273,8 +287,35 @@ class _Gradients(_stages.Gradients):
 # --- the functions to call ---
 
 
-def _call(options, arrays, y_dtype):
-    """One fastnorm_norm. arrays: by name, or None. y, and the sum where there is a residual."""
+def _quantised(options, inputs, y_dtype, quant):
+    """One fastnorm_norm that stores codes."""
+    x, options = inputs["x"], dict(options)
+    codes = jnp.float8_e4m3fn if quant.dtype is None else quant.dtype
+    outputs = _shared.quant_outputs(
+        _stages.SCHEMES, x.shape, quant.scheme, quant.block_size, codes
+    )
+    options["quant_scheme"] = _stages.SCHEMES[quant.scheme]
+    options["quant_block_size"] = quant.block_size
+    options["quant_division"] = _shared._word(_stages.DIVISIONS, "division", quant.division)
+    if quant.scale is not None:
+        if "scale" in outputs:
+            raise FastnormError(
+                "FASTNORM_ERROR_ARGUMENT: scale is given; "
+                f"required: None, since {quant.scheme} makes the scales"
+            )
+        inputs = {**inputs, "scale": _shared._array("scale", quant.scale)}
+        _shared._check_devices(inputs)
+    if quant.y:
+        outputs["y"] = _shared._like(x, y_dtype)
+    if "residual" in inputs:
+        outputs["residual_out"] = _shared._like(inputs["residual"])
+    found = _run(_FORWARD, options, inputs, outputs)
+    return Quantized(*(found.get(name) for name in Quantized._fields))
+
+
+def _call(options, arrays, y_dtype, quant=None):
+    """One fastnorm_norm. arrays: by name, or None. y, and the sum where there is a residual; with a
+    Quant a Quantized."""
     inputs = {
         name: _shared._array(name, arrays[name])
         for name in _FORWARD.inputs
@@ -282,6 +323,8 @@ def _call(options, arrays, y_dtype):
     }
     _shared._check_devices(inputs)
     y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
+    if quant is not None:
+        return _quantised(options, inputs, y_dtype, quant)
     return _differentiable((tuple(options.items()), y_dtype), inputs)
 
 
@@ -310,37 +353,83 @@ def _branch_options(eps, branch_eps, weight_offset, rounding, rounded):
 
 def gated_norm(
     x: Any,
-    gate: Any,
+    gate: Any = None,
     weight: Any = None,
     eps: Optional[float] = 1e-6,
     *,
     bias: Any = None,
     kind: str = "rms",
-    gate_act: str = "silu",
+    gate_act: Optional[str] = None,
     gate_before: bool = False,
     gate_from_rounded: bool = False,
     group_size: int = 0,
     activation: str = "identity",
     weight_offset: float = 0.0,
     rounding: str = "once",
+    mean_in: Any = None,
+    rstd_in: Any = None,
     y_dtype: Any = None,
-) -> jax.Array:
-    """norm(x) * act(gate), or with gate_before norm(x * act(gate)).
+    quant: Optional[Quant] = None,
+) -> Any:
+    """activation(norm(x) * gate_act(gate)), or activation(norm(x * gate_act(gate))) with
+    gate_before. Without a gate activation(norm(x)).
 
     gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all.
-    Weight and bias are [n], or [group_size] for all groups alike."""
+    are "identity", "silu", "sigmoid" or "tanh". gate_act None is "silu" of a gate. group_size
+    columns share a statistic, 0: all. Weight and bias are [n], or [group_size] for all groups
+    alike.
+
+    mean_in ("layer") and rstd_in are float32, x.shape[:-1] or that and the groups. They take the
+    place of statistics of x: see gated_norm_sums. With quant the result is a Quantized."""
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding),
-        "gate_act": word(_stages.ACTS, "gate_act", gate_act),
+        "gate_act": word(_stages.ACTS, "gate_act", _stages.act_of_gate(gate_act, gate)),
         "gate_position": int(gate_before),
         "gate_source": int(gate_from_rounded),
         "group_size": _shared._number("group_size", group_size, int),
         "activation": word(_stages.ACTS, "activation", activation),
     }
-    arrays = {"x": x, "gate": _shared._array("gate", gate), "weight": weight, "bias": bias}
-    return _call(options, arrays, y_dtype)[0]
+    arrays = {"x": x, "gate": gate, "weight": weight, "bias": bias}
+    arrays.update(mean_in=mean_in, rstd_in=rstd_in)
+    found = _call(options, arrays, y_dtype, quant)
+    return found[0] if quant is None else found
+
+
+def gated_norm_sums(
+    x: Any,
+    gate: Any = None,
+    *,
+    kind: str = "rms",
+    gate_act: Optional[str] = None,
+    gate_before: bool = False,
+    group_size: int = 0,
+) -> jax.Array:
+    """The sums of a norm whose columns are spread over ranks, float32: x.shape[:-1], the sum of
+    squares; of "layer" that with a last 2, the mean and the sum of (x - mean)^2. Several groups of
+    a row are one more dimension before that.
+
+    norm_heads.statistics_of_sums makes rstd_in and mean_in from those of all ranks."""
+    options = {
+        **_options(kind, 0.0),
+        "gate_act": _shared._word(
+            _stages.ACTS, "gate_act", _stages.act_of_gate(gate_act, gate)
+        ),
+        "gate_position": int(gate_before),
+        "group_size": _shared._number("group_size", group_size, int),
+    }
+    inputs = {"x": _shared._array("x", x)}
+    if gate is not None:
+        inputs["gate"] = _shared._array("gate", gate)
+    _shared._check_devices(inputs)
+    shape = inputs["x"].shape
+    if not shape:
+        raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
+    groups = shape[-1] // options["group_size"] if options["group_size"] > 0 else 1
+    pair = (2,) if kind == "layer" else ()
+    shape = (*shape[:-1], *((groups,) if groups > 1 else ()), *pair)
+    outputs = {"sumsq": jax.ShapeDtypeStruct(shape, jnp.float32)}
+    return _run(_FORWARD, options, inputs, outputs)["sumsq"]
 
 
 def sandwich_norm(
@@ -361,11 +450,12 @@ def sandwich_norm(
     sum_scale: Any = None,
     sum_rounding: str = "once",
     y_dtype: Any = None,
-) -> Tuple[jax.Array, jax.Array]:
+    quant: Optional[Quant] = None,
+) -> Any:
     """(rms_norm of the sum, sum) with sum = (alpha * rms_norm(x) + residual) * sum_scale.
 
     The sum has residual's dtype. branch_eps None is eps. alpha 0 means 1. sum_scale is float32 [1].
-    sum_rounding is "once" or "every_step"."""
+    sum_rounding is "once" or "every_step". With quant the result is a Quantized."""
     options = {
         **_options("rms", eps, weight_offset, rounding, residual_rounding),
         **_branch_options(eps, branch_eps, branch_weight_offset, branch_rounding, branch_rounded),
@@ -379,7 +469,7 @@ def sandwich_norm(
         "weight": weight,
         "sum_scale": sum_scale,
     }
-    return _call(options, arrays, y_dtype)
+    return _call(options, arrays, y_dtype, quant)
 
 
 def adaln(
@@ -412,6 +502,7 @@ def adaln(
     sum_rounding: str = "once",
     modulation_rounding: str = "once",
     y_dtype: Any = None,
+    quant: Optional[Quant] = None,
 ) -> Any:
     """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
     with a residual (y, sum), where the sum has residual's dtype.
@@ -421,7 +512,8 @@ def adaln(
     0 means 1. plain_scale: the factor is scale, not 1 + it. sum_rounding and modulation_rounding
     are "once" or "every_step".
 
-    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps."""
+    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps. With quant the
+    result is a Quantized."""
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding, residual_rounding),
@@ -453,5 +545,5 @@ def adaln(
         "shift_table": shift_table,
         "modulation_index": index,
     }
-    found = _call(options, arrays, y_dtype)
-    return found if residual is not None else found[0]
+    found = _call(options, arrays, y_dtype, quant)
+    return found if residual is not None or quant is not None else found[0]

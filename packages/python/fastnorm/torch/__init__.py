@@ -159,7 +159,9 @@ _PARAMETERS = (
     "scale_table",
     "modulation_shift",
     "shift_table",
+    "static_scale",
 )
+_FIELDS = {"static_scale": "scale"}  # of a scale that is read, whose shape is not that of rows
 
 
 def _compact(shape):
@@ -322,7 +324,7 @@ class _Call:
                 struct = _c.tensor(
                     address, *self._device(t), self._dtype(name, t), *_view(name, t, groups)
                 )
-                setattr(self.args, name, ctypes.pointer(struct))
+                setattr(self.args, _FIELDS.get(name, name), ctypes.pointer(struct))
             self.structs.append(struct)
         self.address = ctypes.addressof(self.args)
         info = _c.Info(struct_size=ctypes.sizeof(_c.Info))

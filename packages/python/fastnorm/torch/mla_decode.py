@@ -29,7 +29,11 @@ _DTYPES = {
     torch.float64: _c.Dtype(2, 64, 1),
     torch.float8_e4m3fn: _c.F8_E4M3FN,
     torch.float8_e5m2: _c.F8_E5M2,
+    torch.float8_e8m0fnu: _c.F8_E8M0FNU,
 }
+_FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # since PyTorch 2.8
+if _FP4 is not None:
+    _DTYPES[_FP4] = _c.F4_E2M1FN_X2
 _LSE_BASES = {"natural": _c.NATURAL, "2": _c.BASE_2}
 _LATENT, _ALIGNMENT = 512, 256
 

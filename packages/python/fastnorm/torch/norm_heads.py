@@ -4,8 +4,11 @@ The library and the streams are those of mla_decode.py. Tensors keep the strides
 have, so query, key and value may be views of one QKV buffer. norm_heads.h says what each one is.
 
 norm_heads has a backward, by fastnorm_norm_heads_backward: gradients have the dtypes of their
-tensors. Parts that write a cache have none, nor has the call in place: they refuse tensors that
-require grad while grad is enabled.
+tensors. Parts that write a cache, codes or statistics or read statistics have none, nor has the
+call in place. They refuse tensors that require grad while grad is enabled.
+
+Heads spread over ranks: each rank writes `sumsq`, all ranks gather it, and statistics_of_sums()
+gives `rstd_in`, and `mean_in` where the norm is "layer".
 """
 
 from typing import NamedTuple, Optional
@@ -13,14 +16,15 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from fastnorm import stages as _stages
 from fastnorm.torch import mla_decode as _shared
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
 _ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
-_DIVISIONS = {"reciprocal": 0, "divide": 1}
-_NONE = -1
+_SCHEMES = {None: 0, **_stages.SCHEMES}
+_NONE, _SELF = -1, -2
 
 
 class Part(NamedTuple):
@@ -45,6 +49,19 @@ class Part(NamedTuple):
     cache_scale: Optional[Tensor] = None  # of codes: [1], read
     cache_block: int = 0  # 64 or 128: cache_scale is [pages, page, heads, blocks] and written
     division: str = "reciprocal"  # codes of x * (1 / scale); "divide": of x / scale, as vLLM
+    y_dtype: Optional[torch.dtype] = None  # of the result: x's, or float32
+    # Statistics, float32 [tokens, heads], with across_heads [tokens].
+    mean: Optional[Tensor] = None  # "layer"; written
+    rstd: Optional[Tensor] = None  # written
+    sumsq: Optional[Tensor] = None  # the sum of squares, "layer": [.., 2], mean and M; written
+    mean_in: Optional[Tensor] = None  # read, in place of one computed; with rstd_in
+    rstd_in: Optional[Tensor] = None
+    # Codes of the result, [tokens, heads, d] of float8, int8 or pairs of 4 bits; written.
+    quantized: Optional[Tensor] = None
+    scheme: Optional[str] = None  # "per_tensor", or as of rms_norm_quant; a row is a head
+    block_size: int = 0  # "per_block": 64 or 128
+    scale: Optional[Tensor] = None  # "per_tensor": [1], read; else written
+    global_scale: Optional[Tensor] = None  # "nvfp4": [1], read
 
 
 def _word(words, name, value):
@@ -66,12 +83,28 @@ def _flags(part):
     return sum(bit for on, bit in bits if on)
 
 
+# Fields of a part in the operators' lists. A tensor has a place: its number in `read` and then
+# `written`, _NONE where there is none, _SELF for x.
+_NUMBERS = (
+    "flags",
+    "kind",
+    "rounding",
+    "rope_rounding",
+    "rope_offset",
+    "quant_scheme",
+    "quant_block_size",
+    "quant_division",
+    "cache_scheme",
+    "cache_block_size",
+)
+_SCALARS = ("eps", "weight_offset")
+_READ = ("weight", "bias", "mean_in", "rstd_in", "global_scale")
+_WRITTEN = ("mean", "rstd", "sumsq", "quantized", "cache")
+_SCALES = ("scale", "cache_scale")  # read or written, by the scheme
+_PLACES = ("y", *_READ, *_WRITTEN, *_SCALES)
 _LISTS = (
-    "Tensor?[] weight, Tensor?[] bias, Tensor(a!)[] written, Tensor[] scale, Tensor? cos, "
-    "Tensor? sin, Tensor? positions, Tensor? slots, int[] flags, int[] kind, float[] eps, "
-    "float[] weight_offset, int[] rounding, int[] rope_offset, int[] rope_rounding, int[] y, "
-    "int[] cache, int[] cache_scale, int[] cache_block, int[] division, int rope_dim, "
-    "int[] mrope, "
+    "Tensor[] read, Tensor(a!)[] written, Tensor? cos, Tensor? sin, Tensor? positions, "
+    "Tensor? slots, int[] numbers, float[] scalars, int[] places, int rope_dim, int[] mrope, "
     "bool mrope_interleaved"
 )
 
@@ -112,92 +145,53 @@ def _run_with_workspace(call, like):
     call.run(_shared._aligned(memory)[0] if size else None, size)
 
 
+def _of_part(names, values, i):
+    """The values of a part, by name."""
+    return dict(zip(names, values[i * len(names) : (i + 1) * len(names)]))
+
+
 def _run(
-    in_place,
     x,
-    weight,
-    bias,
+    read,
     written,
-    scale,
     cos,
     sin,
     positions,
     slots,
-    flags,
-    kind,
-    eps,
-    weight_offset,
-    rounding,
-    rope_offset,
-    rope_rounding,
-    y,
-    cache,
-    cache_scale,
-    cache_block,
-    division,
+    numbers,
+    scalars,
+    places,
     rope_dim,
     mrope,
     mrope_interleaved,
 ):
-    """y, cache and the cache_scale of blocks are positions in `written`, -1 where there is none; in
-    place a y of 0 is x."""
     if not x:
         return
     device = x[0].device
-    _require_device(
-        device,
-        "x",
-        x=x,
-        weight=weight,
-        bias=bias,
-        cache=written,
-        scale=scale,
-        shared=(cos, sin, positions, slots),
-    )
-    view = _view
-    parts = []
-    ys = [None if at == _NONE else rows if in_place else written[at] for rows, at in zip(x, y)]
+    _require_device(device, "x", x=x, shared=(cos, sin, positions, slots))
+    tensors, parts = [*read, *written], []
     for i, rows in enumerate(x):
-        part = {
-            "flags": flags[i],
-            "kind": kind[i],
-            "eps": eps[i],
-            "weight_offset": weight_offset[i],
-            "rounding": rounding[i],
-            "rope_offset": rope_offset[i],
-            "rope_rounding": rope_rounding[i],
-            "x": view("x", rows),
-            "weight": view("weight", weight[i]),
-            "bias": view("bias", bias[i]),
-            "y": view("y", ys[i]),
-            "quant_division": division[i],
-        }
-        if cache[i] != _NONE:
-            part["cache"] = view("cache", written[cache[i]])
-        if cache_scale[i] != _NONE:
-            block = cache_block[i]
-            part["cache_scheme"] = _c.PER_BLOCK if block else _c.PER_TENSOR
-            part["cache_block_size"] = block
-            part["cache_scale"] = view("cache_scale", (written if block else scale)[cache_scale[i]])
+        part = {**_of_part(_NUMBERS, numbers, i), **_of_part(_SCALARS, scalars, i)}
+        part["x"] = _view("x", rows)
+        for name, place in _of_part(_PLACES, places, i).items():
+            if place != _NONE:
+                t = rows if place == _SELF else tensors[place]
+                _require_device(device, "x", **{name: (t,)})
+                part[name] = _view(name, t)
         parts.append(part)
     fields = _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved)
     call = _shared._contexts.of(device).norm_heads(
-        parts, _stream(device), slots=view("slots", slots), **fields
+        parts, _stream(device), slots=_view("slots", slots), **fields
     )
     _run_with_workspace(call, x[0])
 
 
 # What is written are arguments alone: then a compiler can reuse their memory.
 _new = _shared._operator(
-    "norm_heads", f"Tensor[] x, {_LISTS}", lambda *a: _run(False, *a), lambda *a: None, (3,), "()"
+    "norm_heads", f"Tensor[] x, {_LISTS}", _run, lambda *a: None, (2,), "()"
 )
 _in_place = _shared._operator(
-    "norm_heads_",
-    f"Tensor(b!)[] x, {_LISTS}",
-    lambda *a: _run(True, *a),
-    lambda *a: None,
-    (0, 3),
-    "()",
+    "norm_heads_", f"Tensor(b!)[] x, {_LISTS}", _run, lambda *a: None, (0, 2), "()"
 )
 
 
@@ -277,7 +271,7 @@ class _Differentiable(torch.autograd.Function):
             for part, x, weight, bias in zip(parts, *(tensors[i::3] for i in range(3)))
         ]
         ctx.save_for_backward(*tensors, *shared[:2], shared[3])
-        results = [part.x.new_empty(part.x.shape) if part.y else None for part in own]
+        results = _results(own)
         cos, sin, rope_dim, positions, mrope, interleaved = shared
         _new(*_arguments(own, results, cos, sin, rope_dim, positions, None, mrope, interleaved))
         return tuple(results)
@@ -342,44 +336,76 @@ def _needs_gradient(parts):
     )
 
 
+def _results(parts):
+    """Empty, where y of each part goes."""
+    return [
+        part.x.new_empty(part.x.shape, dtype=part.y_dtype) if part.y else None for part in parts
+    ]
+
+
+def _is_differentiable(part):
+    """Whether a part has but what the backward knows of."""
+    return all(getattr(part, name) is None for name in ("mean_in", "rstd_in", *_WRITTEN))
+
+
+def _numbers(part):
+    """By the names of _NUMBERS."""
+    scheme = 0
+    if part.cache_scale is not None:
+        scheme = _c.PER_BLOCK if part.cache_block else _c.PER_TENSOR
+    return {
+        "flags": _flags(part),
+        "kind": _word(_KINDS, "norm", part.norm) or 0,
+        "rounding": _word(_ROUNDINGS, "rounding", part.rounding),
+        "rope_rounding": _word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding),
+        "rope_offset": part.rope_offset,
+        "quant_scheme": _word(_SCHEMES, "scheme", part.scheme),
+        "quant_block_size": part.block_size,
+        "quant_division": _word(_stages.DIVISIONS, "division", part.division),
+        "cache_scheme": scheme,
+        "cache_block_size": part.cache_block,
+    }
+
+
+def _tensors(part):
+    """The tensors of a part but x and y, by name: those read, those written."""
+    read = {name: getattr(part, name) for name in _READ}
+    written = {name: getattr(part, name) for name in _WRITTEN}
+    (read if part.scheme == "per_tensor" else written)["scale"] = part.scale
+    (written if part.cache_block else read)["cache_scale"] = part.cache_scale
+    return [{n: t for n, t in of.items() if t is not None} for of in (read, written)]
+
+
 def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved):
     """Arguments of an operator. results: where y of each part goes; None for the call in place."""
-    written = [] if results is None else [y for y in results if y is not None]
-    scale, ys, cache, cache_scale = [], [], [], []
-    for part in parts:
-        ys.append(_NONE if not part.y else 0 if results is None else sum(y != _NONE for y in ys))
-        cache.append(_NONE if part.cache is None else len(written))
-        if part.cache is not None:
-            written.append(part.cache)
-        store = written if part.cache_block else scale
-        cache_scale.append(_NONE if part.cache_scale is None else len(store))
-        if part.cache_scale is not None:
-            store.append(part.cache_scale)
+    tensors = [_tensors(part) for part in parts]
+    read = [t for of, _ in tensors for t in of.values()]
+    written, places, next_read = [], [], 0
+    for i, (part, (reads, writes)) in enumerate(zip(parts, tensors)):
+        place = dict.fromkeys(_PLACES, _NONE)
+        for name in reads:
+            place[name], next_read = next_read, next_read + 1
+        if part.y and results is not None:
+            writes = {"y": results[i], **writes}
+        for name, t in writes.items():
+            place[name] = len(read) + len(written)
+            written.append(t)
+        if part.y and results is None:
+            place["y"] = _SELF
+        places += place.values()
     if rope_dim is None:
         rope_dim = 2 * cos.shape[-1] if cos is not None else 0
-    kinds = [_word(_KINDS, "norm", part.norm) for part in parts]
     return (
         [part.x for part in parts],
-        [part.weight for part in parts],
-        [part.bias for part in parts],
+        read,
         written,
-        scale,
         cos,
         sin,
         positions,
         slots,
-        [_flags(part) for part in parts],
-        [kind or 0 for kind in kinds],
-        [part.eps for part in parts],
-        [part.weight_offset for part in parts],
-        [_word(_ROUNDINGS, "rounding", part.rounding) for part in parts],
-        [part.rope_offset for part in parts],
-        [_word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding) for part in parts],
-        ys,
-        cache,
-        cache_scale,
-        [part.cache_block for part in parts],
-        [_word(_DIVISIONS, "division", part.division) for part in parts],
+        [number for part in parts for number in _numbers(part).values()],
+        [scalar for part in parts for scalar in (part.eps, part.weight_offset)],
+        places,
         rope_dim,
         list(mrope),
         mrope_interleaved,
@@ -401,19 +427,19 @@ def norm_heads(
     mrope_interleaved=False,
 ):
     """The results of up to 8 parts over the same tokens, in order, None for a part whose y is
-    False. Caches and their scales of blocks are written.
+    False. Caches, codes, statistics and scales are written to the tensors of the parts.
 
     cos and sin are [P, R] or [P, 2 R], or one such for each head. rope_dim is 2 R, by default twice
     the width of cos. positions [tokens], or [axes, tokens] with mrope, and slots [at most tokens]
     are int32 or int64. On the CPU they are checked; on a GPU they must be valid.
 
-    x, weight and bias of parts without a cache may require grad. Tables and positions have no
-    gradient."""
-    if _needs_gradient(parts) and slots is None:
+    x, weight and bias may require grad where no part has a cache, codes or statistics. Tables and
+    positions have no gradient."""
+    if _needs_gradient(parts) and slots is None and all(map(_is_differentiable, parts)):
         shared = (cos, sin, rope_dim, positions, tuple(mrope), mrope_interleaved)
         tensors = [t for part in parts for t in (part.x, part.weight, part.bias)]
         return list(_Differentiable.apply(tuple(parts), shared, *tensors))
-    results = [part.x.new_empty(part.x.shape) if part.y else None for part in parts]
+    results = _results(parts)
     _new(
         *_arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved)
     )
@@ -432,6 +458,23 @@ def norm_heads_(
     mrope_interleaved=False,
 ):
     """As norm_heads, with the results over x of the parts whose y is True."""
+    for i, part in enumerate(parts):
+        if part.y and part.y_dtype not in (None, part.x.dtype):
+            raise FastnormError(
+                f"FASTNORM_ERROR_DTYPE: parts[{i}].y_dtype is {part.y_dtype}; "
+                f"required: {part.x.dtype} or None, since the result replaces x"
+            )
     _in_place(
         *_arguments(parts, None, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved)
     )
+
+
+def statistics_of_sums(sums, columns, eps, kind="rms"):
+    """What parts whose columns are spread over ranks take: rstd_in, or with "layer" (mean_in,
+    rstd_in), float32.
+
+    sums has `sumsq` of each rank in rank order: a list, or a tensor whose first dimension is the
+    ranks. columns: those that each rank has summed. "layer" merges means and sums by Chan's
+    formula. PyTorch computes it; there is a gradient only if sums has one."""
+    is_layer = _word(_KINDS, "kind", kind) == _c.LAYER
+    return _stages.statistics_of_sums(list(sums), columns, eps, is_layer, torch.sqrt)

@@ -14,6 +14,10 @@ from torch import Tensor
 
 from fastnorm import stages as _stages
 from fastnorm import torch as _shared
+from fastnorm.stages import Quant, Quantized
+
+__all__ = ["Quant", "Quantized", "adaln", "gated_norm", "gated_norm_sums", "sandwich_norm"]
+FastnormError = _shared.FastnormError
 
 # --- stages as data ---
 #
@@ -31,6 +35,8 @@ _WORDS = {
     "residual_gate_act": _stages.ACTS,
     "activation": _stages.ACTS,
     "plain_scale": {False: 0, True: _stages.PLAIN_SCALE},
+    "quant_division": _stages.DIVISIONS,
+    "quant_scheme": {None: 0, **_stages.SCHEMES},
 }
 _RENAMED = {
     "gate_before": "gate_position",
@@ -62,7 +68,7 @@ class _Schema(NamedTuple):
 
 _OPERATORS = {
     "gated_norm": _Schema(
-        "Tensor x, Tensor gate, Tensor? weight, Tensor? bias",
+        "Tensor x, Tensor? gate, Tensor? weight, Tensor? bias, Tensor? mean_in, Tensor? rstd_in",
         "float? eps, str kind, str gate_act, bool gate_before, bool gate_from_rounded, "
         "int group_size, str activation, float weight_offset, str rounding",
         ("y",),
@@ -98,8 +104,22 @@ def _facts(options):
     return options.get("branch_norm", False), options.get("kind") == "layer"
 
 
+# Of an operator "_outputs", which stores what is asked for.
+_MORE = (
+    "str? quant_scheme, int quant_block_size, str quant_division, ScalarType codes, bool y, "
+    "bool sumsq"
+)
+_OUTPUTS = ("quantized", "scale", "y", "residual_out", "sumsq")
+
+
+def _groups_of(x, options):
+    """How many statistics a row has."""
+    n = x.shape[-1] if x.dim() else 0
+    return n // options["group_size"] if options.get("group_size", 0) > 0 else 1
+
+
 def _define(name, schema):
-    """The operator and its twin."""
+    """The operator and that which stores codes or sums."""
     tensor_names, option_names = _names(schema.tensors), _names(schema.options)
     arguments = f"({schema.tensors}, {schema.options}, ScalarType? y_dtype)"
 
@@ -115,8 +135,7 @@ def _define(name, schema):
         if residual is not None:
             outputs["residual_out"] = _shared._like(residual)
         if statistics:
-            n = x.shape[-1] if x.dim() else 0
-            groups = n // options["group_size"] if options.get("group_size", 0) > 0 else 1
+            groups = _groups_of(x, options)
             for statistic in _stages.statistics(*_facts(options)):
                 outputs[statistic] = x.new_empty((*x.shape[:-1], groups), dtype=torch.float32)
         run(
@@ -167,10 +186,75 @@ def _define(name, schema):
     def operator(run, *given):
         return call(run, given, False)
 
-    return operator
+    @_shared._operator(
+        f"{name}_outputs({schema.tensors}, Tensor? static_scale, {schema.options}, {_MORE}, "
+        f"ScalarType? y_dtype) -> ({', '.join(['Tensor'] * len(_OUTPUTS))})"
+    )
+    def outputs(run, *given):
+        names = (*tensor_names, "static_scale", *option_names, *_names(_MORE), "y_dtype")
+        given = dict(zip(names, given))
+        tensors = {n: given[n] for n in (*tensor_names, "static_scale")}
+        fields = ("quant_scheme", "quant_block_size", "quant_division")
+        options = {**schema.fixed, **{n: given[n] for n in (*option_names, *fields)}}
+        found = _new_outputs(tensors, options, given)
+        run(
+            tuple(_field(*option) for option in options.items()),
+            (*tensors, *found),
+            (*tensors.values(), *found.values()),
+        )
+        return _shared._some(tensors["x"], (found.get(result) for result in _OUTPUTS))
+
+    return operator, outputs
+
+
+def _new_outputs(tensors, options, given):
+    """Empty, by name: what a call stores. given: its arguments by name."""
+    x, scheme, found = tensors["x"], given["quant_scheme"], {}
+    if scheme is not None:
+        _shared._word(_stages.SCHEMES, "scheme", scheme)
+    if scheme == "per_tensor":
+        found["quantized"] = x.new_empty(x.shape, dtype=given["codes"])
+    elif scheme is not None:
+        found["quantized"], found["scale"] = _shared._quant_outputs(
+            x, scheme, given["quant_block_size"], given["codes"]
+        )
+        if tensors["static_scale"] is not None:
+            raise FastnormError(
+                "FASTNORM_ERROR_ARGUMENT: scale is given; "
+                f"required: None, since {scheme} makes the scales"
+            )
+    if given["y"]:
+        found["y"] = _shared._like(x, given["y_dtype"])
+    if tensors.get("residual") is not None:
+        found["residual_out"] = _shared._like(tensors["residual"])
+    if given["sumsq"]:
+        groups = _groups_of(x, options)
+        shape = (*x.shape[:-1], *((groups,) if groups > 1 else ()))
+        pair = (2,) if options["kind"] == "layer" else ()
+        found["sumsq"] = x.new_empty((*shape, *pair), dtype=torch.float32)
+    return found
+
+
+def _call(operators, tensors, options, y_dtype, quant, has_sum=False):
+    """One call; with a Quant that of the operator which stores codes."""
+    operator, outputs = operators
+    if quant is None:
+        return operator(*tensors, *options, y_dtype)
+    codes = torch.float8_e4m3fn if quant.dtype is None else quant.dtype
+    found = outputs(
+        *tensors, quant.scale, *options, quant.scheme, quant.block_size, quant.division, codes,
+        quant.y, False, y_dtype,
+    )  # fmt: skip
+    wanted = (True, quant.scheme != "per_tensor", quant.y, has_sum)
+    return Quantized(*(t if want else None for t, want in zip(found, wanted)))
 
 
 def _refuse_without_backward(name, tensors, options):
+    if tensors.get("rstd_in") is not None:
+        raise RuntimeError(
+            f"fastnorm::{name} has no backward for a given rstd_in: call it without, or under "
+            "torch.no_grad() or torch.inference_mode()"
+        )
     activation = options.get("activation", "identity")
     if activation != "identity":
         raise RuntimeError(
@@ -303,42 +387,71 @@ _gated_norm, _sandwich_norm, _adaln = (
 
 def gated_norm(
     x: Tensor,
-    gate: Tensor,
+    gate: Optional[Tensor] = None,
     weight: Optional[Tensor] = None,
     eps: Optional[float] = 1e-6,
     *,
     bias: Optional[Tensor] = None,
     kind: str = "rms",
-    gate_act: str = "silu",
+    gate_act: Optional[str] = None,
     gate_before: bool = False,
     gate_from_rounded: bool = False,
     group_size: int = 0,
     activation: str = "identity",
     weight_offset: float = 0.0,
     rounding: str = "once",
+    mean_in: Optional[Tensor] = None,
+    rstd_in: Optional[Tensor] = None,
     y_dtype: Optional[torch.dtype] = None,
-) -> Tensor:
-    """norm(x) * act(gate), or with gate_before norm(x * act(gate)).
+    quant: Optional[Quant] = None,
+) -> Union[Tensor, Quantized]:
+    """activation(norm(x) * gate_act(gate)), or activation(norm(x * gate_act(gate))) with
+    gate_before. Without a gate activation(norm(x)).
 
     gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu", "sigmoid" or "tanh". group_size columns share a statistic, 0: all.
-    Weight and bias are [n], or [group_size] for all groups alike."""
-    return _gated_norm(
-        x,
-        gate,
-        weight,
-        bias,
+    are "identity", "silu", "sigmoid" or "tanh". gate_act None is "silu" of a gate. group_size
+    columns share a statistic, 0: all. Weight and bias are [n], or [group_size] for all groups
+    alike.
+
+    mean_in ("layer") and rstd_in are float32, x.shape[:-1] or that and the groups. They take the
+    place of statistics of x: see gated_norm_sums. With quant the result is a Quantized."""
+    options = (
         eps,
         kind,
-        gate_act,
+        _stages.act_of_gate(gate_act, gate),
         gate_before,
         gate_from_rounded,
         group_size,
         activation,
         weight_offset,
         rounding,
-        y_dtype,
     )
+    return _call(
+        _gated_norm, (x, gate, weight, bias, mean_in, rstd_in), options, y_dtype, quant
+    )
+
+
+def gated_norm_sums(
+    x: Tensor,
+    gate: Optional[Tensor] = None,
+    *,
+    kind: str = "rms",
+    gate_act: Optional[str] = None,
+    gate_before: bool = False,
+    group_size: int = 0,
+) -> Tensor:
+    """The sums of a norm whose columns are spread over ranks, float32: x.shape[:-1], the sum of
+    squares; of "layer" that with a last 2, the mean and the sum of (x - mean)^2. Several groups of
+    a row are one more dimension before that.
+
+    norm_heads.statistics_of_sums makes rstd_in and mean_in from those of all ranks."""
+    act = _stages.act_of_gate(gate_act, gate)
+    _, outputs = _gated_norm
+    return outputs(
+        *(x, gate, None, None, None, None, None),
+        *(0.0, kind, act, gate_before, False, group_size, "identity", 0.0, "once"),
+        *(None, 0, "reciprocal", torch.float8_e4m3fn, False, True, None),
+    )[_OUTPUTS.index("sumsq")]
 
 
 def sandwich_norm(
@@ -359,17 +472,14 @@ def sandwich_norm(
     sum_scale: Optional[Tensor] = None,
     sum_rounding: str = "once",
     y_dtype: Optional[torch.dtype] = None,
-) -> Tuple[Tensor, Tensor]:
+    quant: Optional[Quant] = None,
+) -> Union[Tuple[Tensor, Tensor], Quantized]:
     """(rms_norm of the sum, sum) with sum = (alpha * rms_norm(x) + residual) * sum_scale.
 
     The sum is a new tensor of residual's dtype. branch_eps None is eps. alpha 0 means 1. sum_scale
-    is a float32 tensor [1]. sum_rounding is "once" or "every_step"."""
-    return _sandwich_norm(
-        x,
-        residual,
-        branch_weight,
-        weight,
-        sum_scale,
+    is a float32 tensor [1]. sum_rounding is "once" or "every_step". With quant the result is a
+    Quantized."""
+    options = (
         eps if branch_eps is None else branch_eps,
         eps,
         branch_weight_offset,
@@ -380,7 +490,14 @@ def sandwich_norm(
         residual_rounding,
         alpha,
         sum_rounding,
+    )
+    return _call(
+        _sandwich_norm,
+        (x, residual, branch_weight, weight, sum_scale),
+        options,
         y_dtype,
+        quant,
+        has_sum=True,
     )
 
 
@@ -414,7 +531,8 @@ def adaln(
     sum_rounding: str = "once",
     modulation_rounding: str = "once",
     y_dtype: Optional[torch.dtype] = None,
-) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    quant: Optional[Quant] = None,
+) -> Union[Tensor, Tuple[Tensor, Tensor], Quantized]:
     """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
     with a residual (y, sum), where the sum has residual's dtype.
 
@@ -425,10 +543,11 @@ def adaln(
     "identity", "silu", "sigmoid" or "tanh". alpha 0 means 1. plain_scale: the factor is scale, not
     1 + it. sum_rounding and modulation_rounding are "once" or "every_step".
 
-    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps."""
+    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps. With quant the
+    result is a Quantized."""
     if branch_eps is None:
         branch_eps = eps if branch_norm else 0.0
-    y, total = _adaln(
+    tensors = (
         x,
         residual,
         residual_gate,
@@ -441,6 +560,8 @@ def adaln(
         weight,
         bias,
         branch_weight,
+    )
+    options = (
         eps,
         kind,
         residual_gate_act,
@@ -456,6 +577,6 @@ def adaln(
         branch_weight_offset,
         branch_rounding,
         branch_rounded,
-        y_dtype,
     )
-    return y if residual is None else (y, total)
+    found = _call(_adaln, tensors, options, y_dtype, quant, residual is not None)
+    return found[0] if quant is None and residual is None else found
