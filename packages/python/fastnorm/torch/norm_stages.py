@@ -351,7 +351,9 @@ class _Gradients(_stages.Gradients):
     broadcast_shapes = staticmethod(torch.broadcast_shapes)
 
     def expanded(self, tensor, shape):
-        return tensor if tensor.shape == shape else tensor.expand(shape)
+        whole = tensor if tensor.shape == shape else tensor.expand(shape)
+        # A GPU numbers the rows of a parameter by one dimension, which needs compact ones.
+        return whole if tensor.shape[:-1] == shape[:-1] else whole.contiguous()
 
     def summed(self, tensor, shape):
         return tensor if tensor.shape == shape else tensor.float().sum_to_size(shape)
