@@ -250,7 +250,7 @@ TEST_F(CudaNormHeadsBackward, OtherGroups) {
   EXPECT_EQ(recorded[1].launch.grid.x, 128u);
   EXPECT_EQ(recorded[2].fold->count, 2);
   EXPECT_EQ(recorded[2].fold->sum[0].groups, 32u);
-  EXPECT_EQ(recorded[2].fold->sum[0].out_stride, 256);
+  EXPECT_EQ(recorded[2].fold->sum[0].out.stride, 256);
 }
 
 TEST_F(CudaNormHeadsBackward, PrepareLoadsTheKernels) {
@@ -261,6 +261,24 @@ TEST_F(CudaNormHeadsBackward, PrepareLoadsTheKernels) {
   ASSERT_EQ(recorded.size(), 2u);
   EXPECT_EQ(recorded[0].launch.kernel, notes.loaded[0]);
   EXPECT_EQ(recorded[1].launch.kernel, notes.loaded[1]);
+}
+
+// One block has all rows of a part: it stores dweight, and nothing is left to fold.
+TEST_F(CudaNormHeadsBackward, OneBlockStoresItsSums) {
+  const HeadsCall call(1);
+  const fastnorm_info info = query(call);
+  EXPECT_EQ(info.launches, 1);
+  EXPECT_EQ(info.workspace_bytes, 0u);
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  ASSERT_NE(recorded[0].held, nullptr);
+  const cuda::HeadsRowOrder& order = recorded[0].held->part[0].order;
+  EXPECT_EQ(order.blocks, 1u);
+  EXPECT_EQ(order.partial[0], nullptr);
+  EXPECT_EQ(order.out[0].data, call.part[0].dweight->data);
+  EXPECT_EQ(order.out[0].dtype, Dtype::kBF16);
+  EXPECT_FALSE(order.out[0].accumulates);
+  EXPECT_EQ(order.out[1].data, nullptr) << "no dbias is wanted";
 }
 
 // Without tokens dweight becomes zero.
