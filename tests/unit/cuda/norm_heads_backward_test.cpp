@@ -163,7 +163,7 @@ TEST_F(CudaNormHeadsBackward, HeldForm) {
   EXPECT_EQ(fold.early, 1);
   ASSERT_NE(recorded[1].fold, nullptr);
   EXPECT_EQ(recorded[1].fold->count, 2);
-  EXPECT_EQ(recorded[1].fold->sum[1].out, address_of(13));
+  EXPECT_EQ(recorded[1].fold->sum[1].out.data, address_of(13));
   EXPECT_EQ(recorded[1].fold->sum[1].blocks, 125u);
   EXPECT_EQ(notes.context, nullptr) << "current is what was";
 }
