@@ -548,7 +548,7 @@ def test_norm_heads(program):
 
 # The same of gradients: dy, x and dx, and what a token has of rstd.
 GRADIENTS = {
-    "5x3+1x64": (2 * 5 + 4) * 64 * 2 + 4 * 4,
+    "70x3+1x64": (2 * 5 + 4) * 64 * 2 + 4 * 4,
     "5x3+1x64:dx": (2 * 5 + 4) * 64 * 2 + 4 * 4,
     "70x3+1x64:across": (2 * 5 + 4) * 64 * 2 + 2 * 4,
     "70x3+1x64:rope": 2 * 5 * 64 * 2,
@@ -610,6 +610,13 @@ def test_pretended_norm_heads_backward(program):
     )
     if document:
         check_gradient_rows(program, "pretended gradients", document, most_launches=True)
+    few = program.results(
+        "pretended gradients of few tokens", "--device", "cuda:0", "--replays", "2",
+        "--norm-heads-backward", "5x3+1x64",
+    )
+    if few:
+        found = [(r["launches"], "workspace_bytes" in r) for r in few["results"]]
+        program.cases.equal("few tokens: one block of each part", found, [(1, False)])
     lists = program.results(
         "lists of gradients", "--device", "cuda:0", "--replays", "1", "--norm-heads-backward",
         "qwen3,qwen3-64,olmo2",
