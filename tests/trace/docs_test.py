@@ -61,7 +61,9 @@ def check_picture(cases, text):
         root = ElementTree.parse(DOCS / name).getroot()
         words = [e for e in root.iter() if e.tag.endswith("}text")]
         cases.check(
-            f"{name} is a picture with words", root.tag.endswith("}svg") and len(words) > 4, len(words)
+            f"{name} is a picture with words",
+            root.tag.endswith("}svg") and len(words) > 4,
+            len(words),
         )
         if name.endswith("_trace.svg"):
             spans = [r for r in root if r.get("class") == "span"]
