@@ -3,7 +3,12 @@
 #include <string>
 
 #include "api/api.h"
+// A build by other means than Meson has no such file.
+#if __has_include("api/commit.h")
 #include "api/commit.h"
+#else
+#define FASTNORM_COMMIT "unknown"
+#endif
 
 #define FASTNORM_TEXT_OF(x) #x
 #define FASTNORM_TEXT(x) FASTNORM_TEXT_OF(x)
