@@ -148,7 +148,8 @@ def check_sources(go):
     go.cases.check(
         "the README imports the module", f'"{module()}"' in (HERE / "README.md").read_text()
     )
-    go.check("go vet", ["go", "vet", ".", "./internal/direct", "./internal/gpu", "./internal/fakenccl"])
+    vetted = [".", "./internal/direct", "./internal/gpu", "./internal/fakenccl"]
+    go.check("go vet", ["go", "vet", *vetted])
     # SWIG turns C's addresses into pointers.
     go.check("go vet of raw", ["go", "vet", "-unsafeptr=false", "./internal/raw"])
 

@@ -551,7 +551,8 @@ def check_complete(tree, include, interface):
     listed = set(re.findall(r"%include <fastnorm/(\w+\.h)>", interface.read_text()))
     if listed != {p.name for p in headers} - {UMBRELLA}:
         raise TreeError(
-            f"{interface.name} includes {sorted(listed)}, the public headers are {[p.name for p in headers]}"
+            f"{interface.name} includes {sorted(listed)}, "
+            f"the public headers are {[p.name for p in headers]}"
         )
     source = re.sub(r"/\*.*?\*/", "", "\n".join(p.read_text() for p in headers), flags=re.S)
     for what, found, pattern in (

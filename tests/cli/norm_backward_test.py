@@ -478,7 +478,8 @@ def test_explain(program):
     given = explained(*stages, "--branch", "--branch-norm", "rms")
     cases.equal("explain: two statistics", given["bytes_read"] - again["bytes_read"], 2 * 4 * 4096)
     cases.equal(
-        "explain: a gate on a GPU", launched("--shape", "4096,4096", "--gate", "--gate-act", "silu"),
+        "explain: a gate on a GPU",
+        launched("--shape", "4096,4096", "--gate", "--gate-act", "silu"),
         "persistent, fold",
     )
     branch = explained("--shape", "4096,4096", "--device", "sm_90", "--branch", "--branch-norm",
