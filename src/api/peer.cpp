@@ -12,6 +12,7 @@
 #include "core/norm_heads_plan.h"
 #include "core/peer_check.h"
 #include "core/peer_layout.h"
+#include "core/peer_norm_fields.h"
 
 struct fastnorm_peer {
   fastnorm_context* context;
@@ -20,9 +21,6 @@ struct fastnorm_peer {
 
 namespace fastnorm {
 namespace {
-
-constexpr uint64_t kAlign = 256;
-uint64_t aligned(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 CheckedDevice device_of(const fastnorm_context& context) {
   const DeviceFacts& facts = context.device->facts;
@@ -86,40 +84,6 @@ class Options {
   uint32_t value_ = 0x811c9dc5u;
 };
 
-// The norm with the fields of an all-reduce.
-fastnorm_norm_args norm_of(const fastnorm_peer_allreduce_norm_args& a) {
-  fastnorm_norm_args n = {};
-  n.struct_size = sizeof n;
-  std::memcpy(&n.kind, &a.kind, sizeof n.kind);  // enums may hold any number
-  n.eps = a.eps;
-  n.weight_offset = a.weight_offset;
-  std::memcpy(&n.rounding, &a.rounding, sizeof n.rounding);
-  std::memcpy(&n.residual_rounding, &a.residual_rounding, sizeof n.residual_rounding);
-  n.flags = a.flags;
-  n.x = a.x;
-  n.residual = a.residual;
-  n.weight = a.weight;
-  n.bias = a.bias;
-  n.y = a.y;
-  n.residual_out = a.residual_out;
-  n.mean = a.mean;
-  n.rstd = a.rstd;
-  std::memcpy(&n.quant_scheme, &a.quant_scheme, sizeof n.quant_scheme);
-  n.quant_block_size = a.quant_block_size;
-  std::memcpy(&n.quant_source, &a.quant_source, sizeof n.quant_source);
-  std::memcpy(&n.scale_layout, &a.scale_layout, sizeof n.scale_layout);
-  n.scale_pow2 = a.scale_pow2;
-  n.amax_floor = a.amax_floor;
-  n.clamp = a.clamp;
-  std::memcpy(&n.quant_division, &a.quant_division, sizeof n.quant_division);
-  n.global_scale = a.global_scale;
-  n.quantized = a.quantized;
-  n.scale = a.scale;
-  n.amax = a.amax;
-  n.clamp_scale = a.clamp_scale;
-  return n;
-}
-
 // A checked all-reduce and norm. Where the sum is rounded, its rows are x of the norm. Where it is
 // exact, they are f32 with the residual added, and the norm's residual: x is then a row of -0,
 // which changes nothing that is added to it.
@@ -128,7 +92,7 @@ struct Allreduce {
   const fastnorm_peer_allreduce_norm_args* args;
   PeerLink* link;
   fastnorm_norm_args norm;
-  NormBatch<1> batch;  // of the norm as if x were the sum
+  NormBatch<1> batch;  // of the norm as if x were the sum; rows have the order of x's shape
   bool exact;
   bool keeps_sum;  // residual_out is needed for its dtype alone
   Dtype kept;      // that dtype
@@ -153,7 +117,9 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_allreduce_n
   FASTNORM_TRY(check_peer_flags(a.flags, error));
   call->link = a.peer->link.get();
   call->norm = norm_of(a);
-  FASTNORM_TRY(plan_one(planner_of(*context), &call->norm, &call->batch, error));
+  NormPlanner planner = planner_of(*context);
+  planner.keeps_order = true;
+  FASTNORM_TRY(plan_one(planner, &call->norm, &call->batch, error));
   const NormDesc& d = call->desc();
   FASTNORM_TRY(check_peer_allreduce_norm(a, d, call->link->desc, error));
   call->exact = number(a.sum_rounding) == FASTNORM_PEER_SUM_EXACT;
@@ -189,45 +155,17 @@ uint32_t options_of(const Allreduce& call) {
   return options.value();
 }
 
-fastnorm_info describe(const fastnorm_context& context, const Allreduce& call) {
-  fastnorm_info info = batch_info(*context.device, call.batch.planned(), call.workspace_bytes);
-  if (call.plan.entry == nullptr) return info;
-  if (!call.plan.is_fused()) {
-    ++info.launches;
-    info.blocks += static_cast<uint64_t>(call.plan.rings);
-    return info;
-  }
-  const PeerVariant& v = call.plan.entry->variant;
-  info.kernel = call.plan.entry->name;
-  info.kind = info.choice = info.variant = "";
-  info.launches = 1;
-  info.blocks = static_cast<uint64_t>(call.plan.rings);
-  info.threads_per_row = v.threads;
-  info.vectors_per_thread = v.vectors;
-  info.rows_per_block = 1;
-  info.blocks_per_row = 1;
-  return info;
-}
-
-fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Workspace& workspace,
-                    Error& error) {
-  FASTNORM_TRY(check_workspace(context, workspace, call.workspace_bytes, error));
-  FASTNORM_TRY(call.link->ready(error));
-  const NormDesc& d = call.desc();
-  if (d.rows == 0) return FASTNORM_OK;
-  if (call.plan.is_fused()) {
-    const NormPlan* const plan = call.batch.planned().front().plan;
-    return call.link->norm({&d, plan, &call.plan, options_of(call)}, workspace.stream, error);
-  }
+// Plans the norm of a call that is not fused. It takes the sum from the workspace, which begins
+// with it.
+fastnorm_status plan_behind_sum(const fastnorm_context& context, const Allreduce& call,
+                                std::byte* workspace, NormBatch<1>* batch, Error& error) {
   const fastnorm_peer_allreduce_norm_args& a = *call.args;
-  auto* const totals = static_cast<std::byte*>(workspace.data);
-  std::byte* const row = totals + call.totals_bytes;
-
+  std::byte* const row = workspace + call.totals_bytes;
   fastnorm_norm_args norm = call.norm;
   fastnorm_tensor sum = *a.x, zero = *a.x, kept = *a.x;
   int64_t broadcast[PeerRows::kMaxDims + 1] = {};
   broadcast[a.x->ndim - 1] = 1;
-  sum.data = totals;
+  sum.data = workspace;
   sum.strides = nullptr;
   sum.byte_offset = 0;
   norm.x = &sum;
@@ -250,26 +188,89 @@ fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Work
   // The kernel of the norm may start while the exchange runs: it waits for the exchange's end.
   if (call.plan.entry != nullptr)
     norm.flags = FASTNORM_NORM_PDL_WAIT | (a.flags & FASTNORM_NORM_PDL_TRIGGER);
-  NormBatch<1> batch;
   error.prefix = "with workspace for the sum: ";
-  FASTNORM_TRY(plan_one(planner_of(context), &norm, &batch, error));
+  FASTNORM_TRY(plan_one(planner_of(context), &norm, batch, error));
   error.prefix = "";
+  return FASTNORM_OK;
+}
+
+fastnorm_status describe(const fastnorm_context& context, const Allreduce& call,
+                         fastnorm_info* info, Error& error) {
+  FASTNORM_TRY(check_info(info, error));
+  std::span<const NormCall> planned = call.batch.planned();
+  const bool fused = call.plan.is_fused();
+  NormBatch<1> batch;
+  if (!planned.empty() && !fused) {
+    FASTNORM_TRY(plan_behind_sum(context, call, pretended_workspace(), &batch, error));
+    planned = batch.planned();
+  }
+  fastnorm_info result = batch_info(*context.device, planned, call.workspace_bytes);
+  if (!planned.empty()) {  // bytes of the caller's tensors
+    const NormPlan& plan = *call.batch.planned().front().plan;
+    result.bytes_read = plan.bytes_read;
+    result.bytes_written = plan.bytes_written;
+  }
+  if (fused) {
+    const PeerVariant& v = call.plan.entry->variant;
+    result.kernel = call.plan.entry->name;
+    result.kind = result.choice = result.variant = "";
+    result.launches = 0;
+    result.blocks = 0;
+    result.threads_per_row = v.threads;
+    result.vectors_per_thread = v.vectors;
+    result.rows_per_block = 1;
+    result.blocks_per_row = 1;
+  }
+  if (call.plan.entry != nullptr) {
+    ++result.launches;
+    result.blocks += peer_grid(call.plan).blocks;
+  }
+  give_struct(result, info);
+  return FASTNORM_OK;
+}
+
+// Nothing that the exchange reads or the norm adds may lie in the workspace, which the exchange
+// fills.
+fastnorm_status check_apart(const char* name, const PeerRows& rows, int64_t columns,
+                            const Workspace& workspace, uint64_t workspace_bytes, Error& error) {
+  const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
+  const PeerSpan span = peer_span(rows, columns * dtype_bytes(rows.dtype));
+  FASTNORM_REQUIRE(span.end <= begin || begin + workspace_bytes <= span.begin,
+                   FASTNORM_ERROR_LAYOUT,
+                   "workspace is %p and %s lies from 0x%" PRIxPTR " to 0x%" PRIxPTR
+                   "; required: no byte in common",
+                   workspace.data, name, span.begin, span.end);
+  return FASTNORM_OK;
+}
+
+fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Workspace& workspace,
+                    Error& error) {
+  FASTNORM_TRY(check_workspace(context, workspace, call.workspace_bytes, error));
+  FASTNORM_TRY(call.link->ready(error));
+  const NormDesc& d = call.desc();
+  if (d.rows == 0) return FASTNORM_OK;
+  if (call.plan.is_fused()) {
+    const NormPlan* const plan = call.batch.planned().front().plan;
+    return call.link->norm({&d, plan, &call.plan, options_of(call)}, workspace.stream, error);
+  }
+  const fastnorm_peer_allreduce_norm_args& a = *call.args;
+  auto* const totals = static_cast<std::byte*>(workspace.data);
+  NormBatch<1> batch;
+  FASTNORM_TRY(plan_behind_sum(context, call, totals, &batch, error));
   const PeerSum exchange{d.rows,
                          d.n,
                          peer_rows(*a.x),
                          call.exact,
                          a.residual != nullptr ? peer_rows(*a.residual) : PeerRows{},
                          totals,
-                         call.exact ? row : nullptr,
+                         call.exact ? totals + call.totals_bytes : nullptr,
                          options_of(call),
                          &d,
                          &call.plan};
-  const auto begin = reinterpret_cast<uintptr_t>(totals);
-  const PeerSpan x = peer_span(exchange.x, d.n * dtype_bytes(d.dtype));
-  FASTNORM_REQUIRE(x.end <= begin || begin + call.workspace_bytes <= x.begin, FASTNORM_ERROR_LAYOUT,
-                   "workspace is %p and x lies from 0x%" PRIxPTR " to 0x%" PRIxPTR
-                   "; required: no byte in common",
-                   workspace.data, x.begin, x.end);
+  FASTNORM_TRY(check_apart("x", exchange.x, d.n, workspace, call.workspace_bytes, error));
+  if (a.residual != nullptr)
+    FASTNORM_TRY(
+        check_apart("residual", exchange.residual, d.n, workspace, call.workspace_bytes, error));
   FASTNORM_TRY(call.link->sum(exchange, workspace.stream, error));
   return context.device->run_norm(batch.planned(), nullptr, workspace.stream, error);
 }
@@ -285,6 +286,8 @@ fastnorm_status with_allreduce(fastnorm_context* context,
 }
 
 struct HeadsCall {
+  [[gnu::noinline]] HeadsCall() {}  // much code, and a call has up to four of them
+
   NormHeadsDesc desc;
   NormHeadsPlan plan;
 };
@@ -414,9 +417,6 @@ fastnorm_status plan(const fastnorm_context& context, const Sharded& call, void*
   return plan_heads(apply_of, &planned->apply);
 }
 
-// Where the workspace of a query lies: nowhere near memory that a tensor may have.
-void* pretended_workspace() { return reinterpret_cast<void*>(uintptr_t{1} << 61); }
-
 fastnorm_status check(fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args,
                       Sharded* call, Error& error) {
   FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
@@ -465,7 +465,7 @@ fastnorm_status describe(const fastnorm_context& context, const Sharded& call, f
     result.bytes_read -=
         static_cast<uint64_t>(call.shape.tokens * call.shape.count) * (call.layer() ? 8 : 4);
     result.launches = 1;
-    result.blocks = static_cast<uint64_t>(call.plan.rings);
+    result.blocks = peer_grid(call.plan).blocks;
     result.threads_per_row = v.threads;
     result.vectors_per_thread = v.vectors;
     result.rows_per_block = 1;
@@ -476,7 +476,7 @@ fastnorm_status describe(const fastnorm_context& context, const Sharded& call, f
   }
   if (call.plan.entry != nullptr && apply.launches != 0) {
     result.launches += planned.sums.plan.launches + 1;
-    result.blocks += planned.sums.plan.blocks + static_cast<uint64_t>(call.plan.rings);
+    result.blocks += planned.sums.plan.blocks + peer_grid(call.plan).blocks;
   }
   if (apply.launches != 0) {
     result.threads_per_row = 1;
@@ -603,9 +603,7 @@ fastnorm_status fastnorm_peer_allreduce_norm_query(fastnorm_context* context,
                                                    fastnorm_info* info) {
   return fastnorm::with_allreduce(context, args,
                                   [=](const fastnorm::Allreduce& call, Error& error) {
-                                    FASTNORM_TRY(fastnorm::check_info(info, error));
-                                    fastnorm::give_struct(fastnorm::describe(*context, call), info);
-                                    return FASTNORM_OK;
+                                    return fastnorm::describe(*context, call, info, error);
                                   });
 }
 
@@ -613,10 +611,12 @@ fastnorm_status fastnorm_peer_allreduce_norm_prepare(
     fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args) {
   return fastnorm::with_allreduce(
       context, args, [=](const fastnorm::Allreduce& call, Error& error) -> fastnorm_status {
-        if (call.batch.planned().empty()) return FASTNORM_OK;
-        if (call.plan.entry != nullptr) FASTNORM_TRY(call.link->prepare(call.plan, error));
-        if (call.plan.is_fused()) return FASTNORM_OK;
-        return context->device->prepare_norm(call.batch.planned(), error);
+        // A peer has loaded its own kernels.
+        if (call.batch.planned().empty() || call.plan.is_fused()) return FASTNORM_OK;
+        fastnorm::NormBatch<1> batch;
+        FASTNORM_TRY(fastnorm::plan_behind_sum(*context, call, fastnorm::pretended_workspace(),
+                                               &batch, error));
+        return context->device->prepare_norm(batch.planned(), error);
       });
 }
 
@@ -646,7 +646,6 @@ fastnorm_status fastnorm_peer_sharded_norm_prepare(fastnorm_context* context,
         FASTNORM_TRY(
             fastnorm::plan(*context, call, fastnorm::pretended_workspace(), &planned, error));
         if (call.plan.entry == nullptr || call.shape.tokens == 0) return FASTNORM_OK;
-        FASTNORM_TRY(call.link->prepare(call.plan, error));
         if (call.plan.is_sharded()) return FASTNORM_OK;
         const auto prepare = [&](const fastnorm::HeadsCall& heads) {
           return context->device->prepare_norm_heads(heads.desc, heads.plan, error);

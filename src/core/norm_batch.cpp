@@ -22,8 +22,8 @@ FASTNORM_HOT fastnorm_status add(const NormPlanner& planner, const fastnorm_norm
   const int32_t at = batch->count;
   NormDesc& desc = batch->desc.at[at];
   NormPlan& plan = batch->plan.at[at];
-  FASTNORM_TRY(
-      check_norm(args, {facts.device_type, facts.device_id}, &desc, &batch->touched.at[at], error));
+  FASTNORM_TRY(check_norm(args, {facts.device_type, facts.device_id}, &desc, &batch->touched.at[at],
+                          error, planner.keeps_order));
   const bool second = *before != kNone;
   const bool like = second && plan_like(batch->desc.at[*before], batch->plan.at[*before], desc,
                                         facts, &plan, error);

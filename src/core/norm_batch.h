@@ -42,6 +42,7 @@ struct NormPlanner {
   const DeviceFacts& facts;
   const NormIndex& index;    // of the device's table
   const NormTuning* tuning;  // nullptr: none
+  bool keeps_order = false;  // rows stay in the order of x's shape
 };
 
 fastnorm_status plan_one(const NormPlanner& planner, const fastnorm_norm_args* args,

@@ -72,12 +72,13 @@ std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
 class NormCheck {
  public:
   NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Touched* touched,
-            Error& error, bool needs_output = true)
+            Error& error, bool keeps_order = false, bool needs_output = true)
       : args_(args),
         device_(device),
         d_(*desc),
         touched_(*touched),
         error(error),
+        keeps_order_(keeps_order),
         needs_output_(needs_output) {}
 
   fastnorm_status run() {
@@ -379,6 +380,7 @@ class NormCheck {
   NormDesc& d_;
   Touched& touched_;
   Error& error;
+  const bool keeps_order_;             // of rows
   const bool needs_output_;            // y or codes
   bool weights_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
 };
@@ -439,7 +441,7 @@ void NormCheck::swap_outer(int dim) {
 }
 
 // Weight and bias as the device's kernels take them. Most GPU kernels step along the innermost
-// dimension alone. The order of rows is free there, so any one dimension can be the innermost.
+// dimension alone. Where the order of rows is free, any one dimension can be the innermost.
 // Swizzled scales count rows, so their dimensions stay.
 [[gnu::noinline]] void NormCheck::arrange_weights() {
   int varying = 0, dim = 0;
@@ -448,7 +450,8 @@ void NormCheck::swap_outer(int dim) {
     ++varying;
     dim = d;
   }
-  const bool free_order = device_.device_type == FASTNORM_DEVICE_CUDA && !d_.quant.swizzled;
+  const bool free_order =
+      device_.device_type == FASTNORM_DEVICE_CUDA && !keeps_order_ && !d_.quant.swizzled;
   if (free_order && varying == 1 && dim != 0) swap_outer(dim);
   for (int d = 1; d < d_.outer_rank; ++d)
     d_.weights_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
@@ -492,7 +495,7 @@ void NormCheck::canonical() {
 }  // namespace
 
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
-                           Touched* touched, Error& error) {
+                           Touched* touched, Error& error, bool keeps_order) {
   fastnorm_norm_args local;
   const fastnorm_norm_args* ours = nullptr;
   FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
@@ -502,7 +505,7 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
     FASTNORM_TRY(fold_args(*ours, device, &folded, error));
     ours = &folded.args;
   }
-  return NormCheck(*ours, device, desc, touched, error).run();
+  return NormCheck(*ours, device, desc, touched, error, keeps_order).run();
 }
 
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
@@ -515,7 +518,7 @@ fastnorm_status check_norm_part(const fastnorm_norm_args& args, CheckedDevice de
                                 NormDesc* desc, Error& error) {
   clear(desc);
   Touched touched;
-  return NormCheck(args, device, desc, &touched, error, false).run();
+  return NormCheck(args, device, desc, &touched, error, false, false).run();
 }
 
 }  // namespace fastnorm

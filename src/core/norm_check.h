@@ -17,9 +17,10 @@ inline constexpr size_t kFirstNormArgs =
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
                            Error& error);
 
-// The same. If the call has rows, it also sets `touched` for check_norm_many().
+// The same. If the call has rows, it also sets `touched` for check_norm_many(). With `keeps_order`
+// rows have the order of x's shape. Without it those of a GPU may have another one.
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
-                           Touched* touched, Error& error);
+                           Touched* touched, Error& error, bool keeps_order = false);
 
 // The same for a part of another family's call. Its outputs may be elsewhere, so neither y nor
 // quantised output is required. x has at most 4 dimensions.

@@ -22,7 +22,6 @@ inline constexpr size_t kFirstPeerShardedNormArgs =
 
 inline constexpr int64_t kMostPeerColumns = 65536;
 inline constexpr int64_t kMostPeerRows = INT32_MAX;
-inline constexpr int32_t kMostPeerRings = 256;
 
 // `device_type`: of the context, for the default of rings.
 fastnorm_status check_peer_options(const fastnorm_peer_options* options, int32_t device_type,

@@ -11,6 +11,7 @@
 namespace fastnorm {
 
 inline constexpr int kMaxRanks = FASTNORM_PEER_MAX_RANKS;
+inline constexpr int32_t kMostPeerRings = 256;
 
 struct NormDesc;
 struct NormHeadsDesc;

@@ -57,7 +57,9 @@ inline PeerLayout peer_layout(const PeerDesc& desc) {
   };
   const auto columns = static_cast<uint64_t>(desc.max_columns);
   const uint64_t row_words = (columns * static_cast<uint64_t>(dtype_bytes(desc.dtype)) + 3) / 4;
-  const uint64_t payload[kPeerChannels] = {row_words, row_words, columns, 4};  // sums may be f32
+  // Sums may be f32: a word for each element of a row that is filled up to vectors of 16 bytes.
+  const uint64_t totals = round_up(columns, 16 / static_cast<uint64_t>(dtype_bytes(desc.dtype)));
+  const uint64_t payload[kPeerChannels] = {row_words, row_words, totals, 4};
   PeerLayout layout;
   layout.rings = desc.rings;
   for (int c = 0; c < kPeerChannels; ++c) {

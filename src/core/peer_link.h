@@ -30,8 +30,6 @@ class PeerLink {
   virtual fastnorm_status sharded(const PeerShardedNorm&, void* /*stream*/, Error& error) {
     return error.set(FASTNORM_ERROR_INTERNAL, "the device has no kernels of peer_sharded_norm");
   }
-  // Loads what sum() or norm() needs.
-  virtual fastnorm_status prepare(const PeerPlan&, Error&) { return FASTNORM_OK; }
   // The same questions without a call.
   virtual fastnorm_status ready(Error& error) const = 0;
 

@@ -25,6 +25,14 @@ PeerPlan find(std::span<const PeerEntry> table, Fits fits) {
 
 }  // namespace
 
+PeerGrid peer_grid(const PeerPlan& plan) {
+  const PeerVariant& v = plan.entry->variant;
+  const auto rings = static_cast<uint32_t>(plan.rings), threads = static_cast<uint32_t>(v.threads);
+  // A thread of it has a ring.
+  if (v.form == PeerForm::kStatistics) return {(rings + threads - 1) / threads, threads};
+  return {rings, threads};
+}
+
 int32_t peer_rings(const PeerDesc& peer, int64_t rows, bool two_shot) {
   const int64_t steps = two_shot ? (rows + peer.ranks - 1) / peer.ranks : rows;
   return static_cast<int32_t>(std::min<int64_t>(peer.rings, steps));

@@ -70,6 +70,12 @@ struct PeerPlan {
   bool is_sharded() const { return entry != nullptr && entry->variant.form == PeerForm::kSharded; }
 };
 
+// Thread blocks of a launch, and threads of a block.
+struct PeerGrid {
+  uint32_t blocks, threads;
+};
+PeerGrid peer_grid(const PeerPlan& plan);
+
 // Rings that a call of so many rows uses: all ranks say the same.
 int32_t peer_rings(const PeerDesc& peer, int64_t rows, bool two_shot);
 

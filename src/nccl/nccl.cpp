@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/peer_norm_fields.h"
 #include "nccl/functions.h"
 #include "nccl/staging.h"
 
@@ -27,9 +28,6 @@ struct fastnorm_nccl {
 
 namespace fastnorm::nccl {
 namespace {
-
-constexpr uint64_t kAlign = 256;
-uint64_t aligned(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 // Copies a struct of the caller's, which may be of an earlier version.
 template <class Struct>
@@ -101,7 +99,8 @@ fastnorm_status check_workspace(const void* workspace, size_t bytes, uint64_t ne
   NCCL_REQUIRE(bytes >= needed, FASTNORM_ERROR_ARGUMENT,
                "workspace_bytes is %zu; required: at least %" PRIu64, bytes, needed);
   NCCL_REQUIRE(
-      needed == 0 || (workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % kAlign == 0),
+      needed == 0 ||
+          (workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlign == 0),
       FASTNORM_ERROR_ARGUMENT, "workspace is %p; required: a 256-byte aligned address", workspace);
   return FASTNORM_OK;
 }
@@ -112,9 +111,6 @@ fastnorm_status require_fallback(const fastnorm_nccl& handle) {
                "FASTNORM_NCCL_FIXED_ORDER; nearest: fastnorm_nccl_allreduce_norm by peers");
   return FASTNORM_OK;
 }
-
-// Where the workspace of a query lies: nowhere near memory that a tensor may have.
-std::byte* pretended_workspace() { return reinterpret_cast<std::byte*>(uintptr_t{1} << 61); }
 
 // --- creation
 
@@ -235,13 +231,14 @@ fastnorm_status conclude(Joining& j) {
   return FASTNORM_OK;
 }
 
-// Makes all ranks peers, or none. Every rank takes part in both exchanges, whatever it found.
+// Makes all ranks peers, or none. A rank that cannot be a peer takes part in both exchanges. A rank
+// that has no memory for them, or whose NCCL or CUDA fails, cannot do so, and the others wait.
 fastnorm_status agree(std::span<Joining> local) {
   for (Joining& j : local) {
     const auto ranks = static_cast<size_t>(j.handle->ranks);
     NCCL_TRY(j.staging.create(j.handle->device, ranks * FASTNORM_PEER_BLOB_BYTES, j.stream));
-    offer_peer(j);
   }
+  for (Joining& j : local) offer_peer(j);
   NCCL_TRY(gather(local));
   for (Joining& j : local) {
     import_peers(j);
@@ -324,28 +321,6 @@ fastnorm_status create_all(fastnorm_context* const* contexts, const fastnorm_dev
 }
 
 // --- all-reduce and norm
-
-// The norm of an all-reduce: fields of one name mean the same.
-fastnorm_norm_args norm_of(const fastnorm_peer_allreduce_norm_args& a) {
-  fastnorm_norm_args n = {};
-  n.struct_size = sizeof n;
-  const auto copy = [](auto& to, const auto& from) {
-    static_assert(sizeof to == sizeof from);
-    std::memcpy(&to, &from, sizeof to);  // enums may hold any number
-  };
-  copy(n.kind, a.kind), copy(n.eps, a.eps), copy(n.weight_offset, a.weight_offset);
-  copy(n.rounding, a.rounding), copy(n.residual_rounding, a.residual_rounding);
-  copy(n.flags, a.flags);
-  n.x = a.x, n.residual = a.residual, n.weight = a.weight, n.bias = a.bias;
-  n.y = a.y, n.residual_out = a.residual_out, n.mean = a.mean, n.rstd = a.rstd;
-  copy(n.quant_scheme, a.quant_scheme), copy(n.quant_block_size, a.quant_block_size);
-  copy(n.quant_source, a.quant_source), copy(n.scale_layout, a.scale_layout);
-  copy(n.scale_pow2, a.scale_pow2), copy(n.amax_floor, a.amax_floor), copy(n.clamp, a.clamp);
-  copy(n.quant_division, a.quant_division);
-  n.global_scale = a.global_scale, n.quantized = a.quantized, n.scale = a.scale;
-  n.amax = a.amax, n.clamp_scale = a.clamp_scale;
-  return n;
-}
 
 struct Allreduce {
   fastnorm_peer_allreduce_norm_args args;  // of peers
@@ -702,7 +677,7 @@ fastnorm_status fastnorm_nccl_allreduce_norm_query(fastnorm_nccl* handle,
                                                    fastnorm_info* info) {
   return nccl::guarded([&]() -> fastnorm_status {
     nccl::Allreduce call;
-    NCCL_TRY(nccl::plan(handle, args, nccl::pretended_workspace(), &call));
+    NCCL_TRY(nccl::plan(handle, args, fastnorm::pretended_workspace(), &call));
     if (call.by_peers) {
       return nccl::of_library(
           fastnorm_peer_allreduce_norm_query(handle->context, &call.args, info));
@@ -717,7 +692,7 @@ fastnorm_status fastnorm_nccl_allreduce_norm_prepare(
     fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args) {
   return nccl::guarded([&]() -> fastnorm_status {
     nccl::Allreduce call;
-    NCCL_TRY(nccl::plan(handle, args, nccl::pretended_workspace(), &call));
+    NCCL_TRY(nccl::plan(handle, args, fastnorm::pretended_workspace(), &call));
     return nccl::of_library(call.by_peers
                                 ? fastnorm_peer_allreduce_norm_prepare(handle->context, &call.args)
                                 : fastnorm_norm_prepare(handle->context, &call.norm));
@@ -744,7 +719,7 @@ fastnorm_status fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
                                                   fastnorm_info* info) {
   return nccl::guarded([&]() -> fastnorm_status {
     nccl::Sequence call;
-    NCCL_TRY(nccl::plan(handle, args, nccl::pretended_workspace(), &call));
+    NCCL_TRY(nccl::plan(handle, args, fastnorm::pretended_workspace(), &call));
     NCCL_TRY(nccl::of_library(fastnorm_norm_query(handle->context, &call.norm, info)));
     info->workspace_bytes = call.workspace_bytes;
     return FASTNORM_OK;
@@ -755,7 +730,7 @@ fastnorm_status fastnorm_nccl_sequence_norm_prepare(fastnorm_nccl* handle,
                                                     const fastnorm_nccl_sequence_norm_args* args) {
   return nccl::guarded([&]() -> fastnorm_status {
     nccl::Sequence call;
-    NCCL_TRY(nccl::plan(handle, args, nccl::pretended_workspace(), &call));
+    NCCL_TRY(nccl::plan(handle, args, fastnorm::pretended_workspace(), &call));
     return nccl::of_library(fastnorm_norm_prepare(handle->context, &call.norm));
   });
 }

@@ -136,8 +136,9 @@ struct Case {
   fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
   bool rounded = false;  // both roundings
   bool bias = false;
-  int scheme = -1;  // of kSchemes
-  int shift = 0;    // of x, in bytes
+  int scheme = -1;            // of kSchemes
+  int shift = 0;              // of x, in bytes
+  int64_t spare_columns = 5;  // that messages have room for beyond n
   ref::Pattern pattern = ref::Pattern::kNormal;
   bool spoiled = false;
   simt::Order order = simt::Order::kForward;
@@ -157,7 +158,7 @@ PeerDesc desc_of(const Case& c) {
   desc.ranks = c.ranks;
   desc.dtype = dtype_of(c.type);
   desc.algorithm = c.algorithm;
-  desc.max_columns = c.n + 5;
+  desc.max_columns = c.n + c.spare_columns;
   desc.wait_ns = 1'000'000'000;
   desc.rings = c.rings;
   return desc;
@@ -491,6 +492,73 @@ TEST(SimtPeer, SumsEqualTheModel) {
     run_case(c, static_cast<uint64_t>(i) * 99, 2,
              c.n * ref::bytes_of(c.type) % 16 == 0 && c.shift == 0 && !c.exact && c.residual != 2);
     if (HasFatalFailure()) return;
+  }
+}
+
+// The last vector of a row has elements that do not count, and their sums travel as words of f32,
+// too. They stay inside the message where rows are as long as they may be.
+TEST(SimtPeer, ExactSumsOfTheLongestRowsStayInTheirMessages) {
+  for (const Type type : ref::kTypes) {
+    for (const int64_t n : {1, 12, 20, 100}) {
+      for (const int32_t ranks : {2, 3}) {
+        Case c;
+        c.ranks = ranks;
+        c.type = type;
+        c.rows = 2 * ranks;  // two steps
+        c.n = n;
+        c.spare_columns = 0;
+        c.algorithm = FASTNORM_PEER_TWO_SHOT;
+        c.rings = 1;
+        c.exact = true;
+        c.order = kOrders[ranks % 3];
+        run_case(c, static_cast<uint64_t>(n) * 31, 3, false);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Weights of one rank vary along an outer dimension, those of the others do not. The ranks' rows
+// and totals have the order of the shape all the same.
+TEST(SimtPeer, SumsAreInTheOrderOfTheShape) {
+  for (const auto algorithm : {FASTNORM_PEER_ONE_SHOT, FASTNORM_PEER_TWO_SHOT}) {
+    for (const bool exact : {false, true}) {
+      Case c;
+      c.ranks = 3;
+      c.rows = 6;
+      c.algorithm = algorithm;
+      c.exact = exact;
+      World world(c, 12);
+      Rows weights(c.type, 2, c.n);
+      weights.tensor.shape = {2, 1, c.n};
+      for (size_t r = 0; r < world.ranks.size(); ++r) {
+        Rank& rank = *world.ranks[r];
+        for (Tensor* t : {&rank.x.tensor, &rank.residual.tensor, &rank.y, &rank.residual_out})
+          t->shape = {2, 3, c.n};
+        rank.rstd.shape = {2, 3};
+        rank.args.x = rank.x.tensor.tensor();
+        rank.args.residual = rank.residual.tensor.tensor();
+        rank.args.residual_out = rank.residual_out.tensor();
+        rank.args.y = rank.y.tensor();
+        rank.args.rstd = rank.rstd.tensor();
+        if (r == 1) rank.args.weight = weights.tensor.tensor();
+        Error error;
+        const DeviceFacts device = facts();
+        rank.batch.count = rank.batch.calls = 0;
+        ASSERT_EQ(plan_one({device, norm_index(), nullptr, true}, &rank.args, &rank.batch, error),
+                  FASTNORM_OK)
+            << error.text;
+      }
+      const NormCall& call = world.ranks[1]->batch.planned().front();
+      EXPECT_TRUE(call.desc->weights_outside);
+      world.plan =
+          plan_peer_sum(world.desc, *call.desc, call.plan->entry->key, exact, cuda::peer_table());
+      ASSERT_FALSE(world.plan.is_fused());
+      simt::PeerRanks machine(world.desc);
+      ASSERT_EQ(run_sum(c, world, machine), "") << c.name();
+      expect_sums(c, world);
+      if (HasFatalFailure()) return;
+    }
   }
 }
 

@@ -497,6 +497,14 @@ TEST(PeerCheck, RefusesAllreduces) {
   expect_error(run(workspace, 2048, nullptr), FASTNORM_ERROR_LAYOUT,
                {"workspace is 0x", "x lies from 0x", "no byte in common"}, "x in the workspace");
   call.args.x = call.x.tensor();
+  for (const auto rounding : {FASTNORM_PEER_SUM_ROUNDED, FASTNORM_PEER_SUM_EXACT}) {
+    call.args.sum_rounding = rounding;
+    const_cast<fastnorm_tensor*>(call.args.residual)->data = workspace + 64;
+    expect_error(run(workspace, 2048, nullptr), FASTNORM_ERROR_LAYOUT,
+                 {"workspace is 0x", "residual lies from 0x", "no byte in common"},
+                 "residual in the workspace");
+    call.args.residual = call.residual.tensor();
+  }
   const_cast<fastnorm_tensor*>(call.args.y)->data = workspace + 256;
   expect_error(run(workspace, 2048, nullptr), FASTNORM_ERROR_LAYOUT, {"workspace"},
                "y in the workspace");
@@ -704,7 +712,7 @@ TEST(PeerBlobs, DigestOfWhatRanksShare) {
 TEST(PeerLayouts, MessagesLieApart) {
   for (const int32_t ranks : {2, 3, 8}) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
-      PeerDesc desc = desc_of(ranks, dtype, 7);
+      PeerDesc desc = desc_of(ranks, dtype, 12);
       desc.one_shot_bytes = 100;  // so that both algorithms are used
       desc.rings = 3;
       const PeerLayout layout = peer_layout(desc);
@@ -712,8 +720,9 @@ TEST(PeerLayouts, MessagesLieApart) {
       for (int c = 0; c < kPeerChannels; ++c) {
         const uint64_t words = layout.message_words[c];
         EXPECT_EQ(words % 4, 0u);
-        const uint64_t rows = dtype == Dtype::kF32 || c == kPeerTotal ? 7 : 4;
-        EXPECT_GE(words, 4 + (c == kPeerStatistics ? 4 : rows));
+        // Rows are filled up to vectors of 16 bytes. An exact sum has a word for each element.
+        const uint64_t row = dtype == Dtype::kF32 ? 12 : c == kPeerTotal ? 16 : 8;
+        EXPECT_GE(words, 4 + (c == kPeerStatistics ? 4 : row));
         for (int source = 0; source < ranks; ++source) {
           for (int ring = 0; ring < 3; ++ring) {
             for (uint32_t slot = 0; slot < kPeerSlots; ++slot) {

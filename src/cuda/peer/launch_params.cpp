@@ -130,11 +130,4 @@ PeerShardedParams make_peer_sharded_params(const PeerExchange& exchange,
   return params;
 }
 
-PeerGrid peer_grid(const PeerPlan& plan) {
-  const PeerVariant& v = plan.entry->variant;
-  const auto rings = static_cast<unsigned>(plan.rings), threads = static_cast<unsigned>(v.threads);
-  if (v.form == PeerForm::kStatistics) return {(rings + threads - 1) / threads, threads};
-  return {rings, threads};
-}
-
 }  // namespace fastnorm::cuda

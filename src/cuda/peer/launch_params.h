@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/backend.h"
+#include "core/peer_plan.h"
 #include "cuda/peer/params.h"
 
 namespace fastnorm::cuda {
@@ -16,11 +17,5 @@ PeerStatisticsParams make_peer_statistics_params(const PeerExchange& exchange,
                                                  const PeerStatistics& call);
 PeerShardedParams make_peer_sharded_params(const PeerExchange& exchange,
                                            const PeerShardedNorm& call);
-
-// Thread blocks of a launch, and threads of a block.
-struct PeerGrid {
-  unsigned blocks, threads;
-};
-PeerGrid peer_grid(const PeerPlan& plan);
 
 }  // namespace fastnorm::cuda

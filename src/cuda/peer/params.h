@@ -6,8 +6,6 @@
 
 namespace fastnorm::cuda {
 
-inline constexpr int kMostPeerRings = 256;
-
 // Of one rank, on its device. Messages are numbered on over launches, which a graph may repeat.
 struct PeerControl {
   uint32_t stopped;  // a fastnorm_peer_error, and the rank plus 1 in the bits from 8 on; 0 = no

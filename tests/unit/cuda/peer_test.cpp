@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "core/peer_blob.h"
+#include "cuda/arch.h"
+#include "cuda/norm/table.h"
 #include "cuda/peer/kernels.h"
 #include "cuda/peer/table.h"
 #include "fastnorm/fastnorm.h"
@@ -32,6 +35,7 @@ thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
   Recorded r = {launch, {}, {}, {}, {}, {}};
+  if (launch.params != nullptr) r.plain = static_cast<const cuda::NormCallParams&>(*launch.params);
   if (launch.peer_norm_params != nullptr) r.norm = *launch.peer_norm_params;
   if (launch.peer_sum_params != nullptr) r.sum = *launch.peer_sum_params;
   if (launch.peer_statistics_params != nullptr) r.statistics = *launch.peer_statistics_params;
@@ -298,6 +302,135 @@ TEST_F(CudaPeer, TwoKernelsForOthers) {
   EXPECT_EQ(recorded[1].launch.stream, kStream);
 }
 
+// The indices of a row, as kernels find them.
+struct Index {
+  Index(const cuda::NormParams& p, uint32_t row) : digit{row, 0, 0} {
+    if ((p.bits & cuda::kSingleIndex) != 0) return;
+    const uint32_t first = p.outer[0].value;
+    const uint32_t second = (p.bits & cuda::kThreeIndices) != 0 ? p.outer[1].value : ~0u;
+    digit[0] = row % first, digit[1] = row / first % second, digit[2] = row / first / second;
+  }
+  int64_t offset(int64_t stride, const cuda::RowStrides& upper) const {
+    return digit[0] * stride + digit[1] * upper.stride[0] + digit[2] * upper.stride[1];
+  }
+  uint32_t digit[3];
+};
+
+// The name of a kernel of the norm.
+std::string kernel_name(const void* kernel) {
+  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (kernel_address(static_cast<int32_t>(i)) == kernel) return table[i].name;
+  }
+  return "none";
+}
+
+// x [2, 3, 4096] and weight [2, 1, 4096]: the norm's kernel may take rows in another order, and the
+// exchange may not. All ranks' messages have the rows of x's shape, whatever their weights are.
+TEST_F(CudaPeer, SumsAreInTheOrderOfX) {
+  Pair pair(create(0), create(1));
+  ASSERT_EQ(import(pair.peers[0], {blob_of(pair.peers[0]), blob_of(pair.peers[1])}), FASTNORM_OK);
+  constexpr int64_t kRow = 4096 * 2;
+  const int64_t shape[3] = {2, 3, 4096}, of_weight[3] = {2, 1, 4096};
+  for (const auto rounding : {FASTNORM_PEER_SUM_EXACT, FASTNORM_PEER_SUM_ROUNDED}) {
+    for (const bool added : {false, true}) {
+      const std::string name = std::to_string(rounding) + (added ? " with a residual" : "");
+      Call call(pair.peers[0], 6);
+      for (fastnorm_tensor* t : {&call.x, &call.y, &call.h, &call.residual, &call.weight}) {
+        t->ndim = 3;
+        t->shape = t == &call.weight ? of_weight : shape;
+      }
+      call.args.sum_rounding = rounding;
+      if (!added) call.args.residual = call.args.residual_out = nullptr;
+      fastnorm_info info = {};
+      info.struct_size = sizeof info;
+      ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK)
+          << fastnorm_last_error();
+      std::vector<char> room(info.workspace_bytes + 256);
+      char* const workspace =
+          reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+      recorded.clear();
+      ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, workspace,
+                                             info.workspace_bytes, kStream),
+                FASTNORM_OK)
+          << fastnorm_last_error();
+      ASSERT_EQ(recorded.size(), 2u) << name;
+      ASSERT_NE(recorded[0].launch.peer_sum_params, nullptr) << name;
+      ASSERT_NE(recorded[1].launch.params, nullptr) << name;
+      const cuda::PeerSumParams& sum = recorded[0].sum;
+      EXPECT_EQ(sum.totals, workspace);
+      const bool exact = rounding == FASTNORM_PEER_SUM_EXACT;
+      const cuda::NormCallParams& norm = recorded[1].plain;
+      const cuda::RowRef& totals = exact ? norm.residual : norm.x;
+      const cuda::RowStrides& upper = exact ? norm.residual_upper : norm.x_upper;
+      EXPECT_EQ(totals.data, workspace) << name;
+      std::vector<bool> seen(6);
+      for (uint32_t r = 0; r < 6; ++r) {
+        const Index sent(sum.norm, r);
+        EXPECT_EQ(sent.offset(sum.norm.x.stride, sum.norm.x_upper), r * kRow) << name << " " << r;
+        if (exact && added) {
+          EXPECT_EQ(sent.offset(sum.norm.residual.stride, sum.norm.residual_upper), r * kRow)
+              << name << " " << r;
+        }
+        const Index index(norm, r);
+        const int64_t bytes = kRow * (exact ? 2 : 1);
+        const int64_t offset = index.offset(totals.stride, upper), row = offset / bytes;
+        EXPECT_EQ(offset % bytes, 0);
+        ASSERT_TRUE(row >= 0 && row < 6 && !seen[static_cast<size_t>(row)]) << name << " " << r;
+        seen[static_cast<size_t>(row)] = true;
+        EXPECT_EQ(index.offset(norm.y.stride, norm.y_upper), row * kRow) << name << " " << r;
+        EXPECT_EQ(index.offset(norm.weight_head_stride, norm.weight_upper), row / 3 * kRow)
+            << name << " " << r;
+      }
+    }
+  }
+}
+
+// A query names the norm's kernel that a call runs, and counts its blocks; prepare loads it.
+TEST_F(CudaPeer, TheKernelsThatWereNamedAndLoadedRun) {
+  Pair pair(create(0), create(1));
+  ASSERT_EQ(import(pair.peers[0], {blob_of(pair.peers[0]), blob_of(pair.peers[1])}), FASTNORM_OK);
+  for (const auto rounding : {FASTNORM_PEER_SUM_ROUNDED, FASTNORM_PEER_SUM_EXACT}) {
+    for (const bool added : {false, true}) {
+      for (const bool keeps : {false, true}) {
+        if (keeps && !added) continue;
+        const std::string name = std::to_string(rounding) + (added ? " with a residual" : "") +
+                                 (keeps ? " that is kept" : "");
+        Call call(pair.peers[0], 3);
+        call.x.byte_offset = 2;  // rows that no fused kernel takes
+        call.args.sum_rounding = rounding;
+        call.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+        if (!added) call.args.residual = nullptr;
+        if (!keeps) call.args.residual_out = nullptr;
+        fastnorm_info info = {};
+        info.struct_size = sizeof info;
+        ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK)
+            << fastnorm_last_error();
+        notes.loaded.clear();
+        ASSERT_EQ(fastnorm_peer_allreduce_norm_prepare(contexts[0], &call.args), FASTNORM_OK)
+            << fastnorm_last_error();
+        const std::vector<const void*> loaded = notes.loaded;
+        std::vector<char> room(info.workspace_bytes + 256);
+        void* const workspace =
+            reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+        recorded.clear();
+        ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, workspace,
+                                               info.workspace_bytes, kStream),
+                  FASTNORM_OK)
+            << fastnorm_last_error();
+        ASSERT_EQ(recorded.size(), 2u) << name;
+        EXPECT_EQ(info.launches, 2) << name;
+        const void* const kernel = recorded[1].launch.kernel;
+        EXPECT_EQ(kernel_name(kernel), info.kernel) << name;
+        EXPECT_TRUE(std::find(loaded.begin(), loaded.end(), kernel) != loaded.end()) << name;
+        uint64_t blocks = 0;
+        for (const Recorded& r : recorded) blocks += uint64_t{r.launch.grid.x} * r.launch.grid.y;
+        EXPECT_EQ(info.blocks, blocks) << name;
+      }
+    }
+  }
+}
+
 // Few tokens: sums, exchange and y in one kernel, which takes the flags of dependent launches.
 TEST_F(CudaPeer, ShardedNormOfFewTokens) {
   Pair pair(create(0), create(1));
@@ -388,7 +521,13 @@ TEST_F(CudaPeer, ShardedNorm) {
   EXPECT_EQ(p.share[0][1], 2048.0f);
   EXPECT_EQ(p.next[1], 0.5f);
   EXPECT_EQ(p.inverse[0], 1.0f / 8192);
-  for (const Recorded& r : recorded) EXPECT_EQ(r.launch.stream, kStream);
+  uint64_t blocks = 0;
+  for (const Recorded& r : recorded) {
+    EXPECT_EQ(r.launch.stream, kStream);
+    blocks += uint64_t{r.launch.grid.x} * r.launch.grid.y;
+  }
+  EXPECT_EQ(recorded[1].launch.grid.x, 1u);  // a thread for each ring
+  EXPECT_EQ(info.blocks, blocks);
 }
 
 // What a kernel reports stops the peer until it is reset.

@@ -212,7 +212,10 @@ pub struct fastnorm_nccl_library {
     /// Since 0.2.
     pub fastnorm_nccl_version: unsafe extern "C" fn(version: *mut i32) -> fastnorm_status,
     /// Create this rank's handle. Collective: every rank of the communicator calls it. Where all
-    /// ranks can be peers they become so, else none does. Waits for the other ranks.
+    /// ranks can be peers they become so, else none does. Waits for the other ranks. A rank that
+    /// cannot be a peer takes part in the exchange. A rank that fails before it does not, and the
+    /// others wait in NCCL until ncclCommAbort. Such failures are null arguments, a communicator of
+    /// another device, no NCCL and no device memory.
     ///
     /// - `context`: the device; must outlive the handle
     /// - `device`: the context's

@@ -88,7 +88,10 @@ FASTNORM_API fastnorm_status fastnorm_nccl_set_functions(const fastnorm_nccl_fun
 FASTNORM_API fastnorm_status fastnorm_nccl_version(int32_t* version);
 
 /** Create this rank's handle. Collective: every rank of the communicator calls it. Where all ranks
- *  can be peers they become so, else none does. Waits for the other ranks.
+ *  can be peers they become so, else none does. Waits for the other ranks. A rank that cannot be a
+ *  peer takes part in the exchange. A rank that fails before it does not, and the others wait in
+ *  NCCL until ncclCommAbort. Such failures are null arguments, a communicator of another device, no
+ *  NCCL and no device memory.
  *  @param context the device; must outlive the handle
  *  @param device  the context's
  *  @param comm    an ncclComm_t of that device
