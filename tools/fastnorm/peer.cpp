@@ -392,6 +392,8 @@ void run_peer_bench(PeerOptions o) {
                    {"dtype", o.dtype},
                    {"algorithm", o.algorithm},
                    {"quantise", o.quantise},
+                   {"exact", o.exact},
+                   {"weights", o.weights},
                    {"pdl", o.pdl},
                    {"kernel", meeting->kernel},
                    {"launches", meeting->launches},

@@ -54,14 +54,17 @@ class PeerQuestion {
 
   void ask_allreduce(fastnorm_info* info) {
     const fastnorm_dtype dtype = find_dtype(o_.dtype)->dtype;
-    const std::vector<int64_t> shape = {o_.rows, o_.columns};
+    const PeerShapes shapes = peer_shapes(o_);
+    const std::vector<int64_t>& shape = shapes.x;
     const bool quantised = o_.quantise != "none", per_row = o_.quantise == "per-row";
     TensorView x = tensor(dtype, shape), y = tensor(dtype, shape), residual = tensor(dtype, shape),
-               sum = tensor(dtype, shape), weight = tensor(dtype, {o_.columns}),
+               sum = tensor(dtype, shape), weight = tensor(dtype, shapes.weight),
                codes = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN), shape),
-               scale = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F32), {per_row ? o_.rows : 1});
+               scale = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F32),
+                              per_row ? shapes.rows : std::vector<int64_t>{1});
     auto args = make_args<fastnorm_peer_allreduce_norm_args>();
     args.x = x.get(), args.y = y.get(), args.weight = weight.get();
+    if (o_.exact) args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
     if (!o_.no_residual) args.residual = residual.get(), args.residual_out = sum.get();
     if (quantised) {
       args.quant_scheme = per_row ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
@@ -119,6 +122,12 @@ void add_peer_options(CLI::App& command, PeerOptions& o) {
       ->capture_default_str();
   command.add_flag("--layer", o.layer, "LayerNorm; else RMSNorm");
   command.add_flag("--no-residual", o.no_residual, "add no residual");
+  command.add_flag("--exact", o.exact, "add the ranks' rows without rounding the sum to the dtype");
+  command
+      .add_option("--weights", o.weights,
+                  "rows of the weight: x is [weights, rows / weights, columns]")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   command.add_flag("--pdl", o.pdl, "programmatic dependent launch");
   command.add_option("--rings", o.rings, "rows on their way at once; 0 = the library's default")
       ->check(CLI::Range(0, 256))
@@ -129,11 +138,16 @@ void add_peer_options(CLI::App& command, PeerOptions& o) {
 }
 
 void check_peer_options(const PeerOptions& o) {
-  const bool of_allreduce =
-      o.no_residual || o.quantise != "none" || o.algorithm != "auto" || o.one_shot_bytes != 0;
+  const bool of_allreduce = o.no_residual || o.exact || o.weights != 1 || o.quantise != "none" ||
+                            o.algorithm != "auto" || o.one_shot_bytes != 0;
   if (o.sharded && of_allreduce)
     throw CLI::ValidationError(
-        "--no-residual, --quantise, --algorithm and --one-shot-bytes are not for --sharded");
+        "--no-residual, --exact, --weights, --quantise, --algorithm and --one-shot-bytes are not "
+        "for --sharded");
+  if (o.rows % o.weights != 0)
+    throw CLI::ValidationError("--weights is " + std::to_string(o.weights) +
+                               "; required: a divisor of --rows, which is " +
+                               std::to_string(o.rows));
   if (!o.sharded && o.columns2 != 0) throw CLI::ValidationError("--columns2 needs --sharded");
 }
 
@@ -157,6 +171,12 @@ fastnorm_peer_options peer_options(const PeerOptions& o, int ranks, int rank) {
 uint32_t peer_call_flags(const PeerOptions& o) {
   if (!o.pdl) return 0;
   return FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+}
+
+PeerShapes peer_shapes(const PeerOptions& o) {
+  if (o.weights == 1) return {{o.rows, o.columns}, {o.rows}, {o.columns}};
+  const int64_t rows = o.rows / o.weights;
+  return {{o.weights, rows, o.columns}, {o.weights, rows}, {o.weights, 1, o.columns}};
 }
 
 PeerHeads peer_heads(int64_t columns) {

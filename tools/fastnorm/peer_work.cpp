@@ -20,10 +20,11 @@ class AllreduceWork final : public PeerWork {
   AllreduceWork(const PeerOptions& options, const Machine& machine, int ranks, int rank)
       : PeerWork(options, machine, ranks, rank),
         part_(part_of(o_.columns)),
+        shapes_(peer_shapes(o_)),
         elements_(static_cast<size_t>(o_.rows * o_.columns)) {
     x_ = place(data_of(rank_, part_), part_.bytes);
     residual_ = place(data_of(100, part_), part_.bytes);
-    weight_ = place(weights_of(part_), part_.bytes);
+    weight_ = place(weights_of(part_, o_.weights), 0);
     y_ = machine_.allocate(part_.bytes), h_ = machine_.allocate(part_.bytes);
     codes_ = machine_.allocate(elements_);
     constexpr float kScale = 0.0625f;
@@ -32,15 +33,16 @@ class AllreduceWork final : public PeerWork {
     machine_.upload(scale_.get(), scales.data(), scales.size() * 4);
     if (o_.nccl) sum_ = machine_.allocate(part_.bytes);
     views_[0] = view(x_), views_[1] = view(residual_), views_[2] = view(y_), views_[3] = view(h_);
-    views_[4] = TensorView(machine_.target(), weight_.get(), dtype_, {o_.columns});
+    views_[4] = TensorView(machine_.target(), weight_.get(), dtype_, shapes_.weight);
     views_[5] = TensorView(machine_.target(), codes_.get(),
-                           fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN), {o_.rows, o_.columns});
+                           fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN), shapes_.x);
     views_[6] = TensorView(machine_.target(), scale_.get(), f32(),
-                           {o_.quantise == "per-row" ? o_.rows : 1});
+                           o_.quantise == "per-row" ? shapes_.rows : std::vector<int64_t>{1});
     if (o_.nccl) views_[7] = view(sum_);
     args_.struct_size = sizeof args_;
     args_.x = views_[0].get();
     args_.flags = peer_call_flags(o_);
+    if (o_.exact) args_.sum_rounding = FASTNORM_PEER_SUM_EXACT;
     set_norm(args_);
     norm_.struct_size = sizeof norm_;
     norm_.x = views_[7].get();
@@ -73,29 +75,54 @@ class AllreduceWork final : public PeerWork {
   }
   // A sum in rank order on the host, and one norm on the device.
   std::vector<std::byte> expected() override {
-    std::vector<std::byte> sum(part_.bytes);
     std::vector<std::vector<std::byte>> parts;
     for (int r = 0; r < ranks_; ++r) parts.push_back(data_of(r, part_));
-    for (size_t at = 0; at < part_.bytes; at += element_) {
-      auto total = static_cast<float>(decode(dtype_, parts[0].data() + at));
-      for (size_t r = 1; r < parts.size(); ++r)
-        total += static_cast<float>(decode(dtype_, parts[r].data() + at));
-      encode(dtype_, static_cast<double>(total), sum.data() + at);
+    std::vector<float> sums(elements_);
+    for (size_t i = 0; i < elements_; ++i) {
+      const auto of = [&](const std::vector<std::byte>& part) {
+        return static_cast<float>(decode(dtype_, part.data() + i * element_));
+      };
+      sums[i] = of(parts[0]);
+      for (size_t r = 1; r < parts.size(); ++r) sums[i] += of(parts[r]);
     }
-    const Block of_sum = place(sum, part_.bytes);
-    TensorView x = view(of_sum);
     fastnorm_norm_args norm = norm_;
-    norm.x = x.get();
     norm.flags = 0;
-    machine_.run(norm);
+    o_.exact ? run_exact(norm, &sums) : run_rounded(norm, sums);
     return result();
   }
   bool alike() const override { return true; }
 
  private:
   bool has_codes() const { return o_.quantise != "none"; }
+
+  void run_rounded(fastnorm_norm_args norm, const std::vector<float>& sums) {
+    std::vector<std::byte> rounded(part_.bytes);
+    for (size_t i = 0; i < elements_; ++i)
+      encode(dtype_, static_cast<double>(sums[i]), rounded.data() + i * element_);
+    const Block of_sum = place(rounded, part_.bytes);
+    TensorView x = view(of_sum);
+    norm.x = x.get();
+    machine_.run(norm);
+  }
+
+  // x is -0, which changes no bit of the sums: they are the residual, in f32.
+  void run_exact(fastnorm_norm_args norm, std::vector<float>* sums) {
+    if (!o_.no_residual) {
+      const std::vector<std::byte> residual = data_of(100, part_);
+      for (size_t i = 0; i < elements_; ++i)
+        (*sums)[i] += static_cast<float>(decode(dtype_, residual.data() + i * element_));
+    }
+    std::vector<std::byte> zeros(part_.bytes);
+    for (size_t at = 0; at < part_.bytes; at += element_) encode(dtype_, -0.0, zeros.data() + at);
+    const Block of_zeros = place(zeros, part_.bytes), of_sum = machine_.allocate(elements_ * 4);
+    machine_.upload(of_sum.get(), sums->data(), elements_ * 4);
+    TensorView x = view(of_zeros), residual(machine_.target(), of_sum.get(), f32(), shapes_.x);
+    norm.x = x.get(), norm.residual = residual.get();
+    machine_.run(norm);
+  }
+
   TensorView view(const Block& block) const {
-    return {machine_.target(), block.get(), dtype_, {o_.rows, o_.columns}};
+    return {machine_.target(), block.get(), dtype_, shapes_.x};
   }
   template <class Args>
   void set_norm(Args& args) {
@@ -112,6 +139,7 @@ class AllreduceWork final : public PeerWork {
   }
 
   const Part part_;
+  const PeerShapes shapes_;
   const size_t elements_;
   Block x_, residual_, weight_, y_, h_, codes_, scale_, sum_;
   TensorView views_[8];
@@ -313,8 +341,8 @@ std::vector<std::byte> PeerWork::data_of(int seed, const Part& part) const {
     encode(dtype_, random.uniform(-2, 2), data.data() + at);
   return data;
 }
-std::vector<std::byte> PeerWork::weights_of(const Part& part) const {
-  std::vector<std::byte> data(static_cast<size_t>(part.columns) * element_);
+std::vector<std::byte> PeerWork::weights_of(const Part& part, int64_t rows) const {
+  std::vector<std::byte> data(static_cast<size_t>(rows * part.columns) * element_);
   Random random(77);
   for (size_t at = 0; at < data.size(); at += element_)
     encode(dtype_, random.uniform(0.5, 1.5), data.data() + at);

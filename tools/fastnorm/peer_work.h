@@ -13,10 +13,10 @@ namespace fastnorm::tool {
 struct PeerOptions {
   std::vector<std::string> devices = {"cpu"};
   int32_t ranks = 0;  // 0 = as many as there are devices, or 2
-  int64_t rows = 32, columns = 4096, columns2 = 0;
+  int64_t rows = 32, columns = 4096, columns2 = 0, weights = 1;
   std::string dtype = "bf16", algorithm = "auto", quantise = "none";
-  bool sharded = false, layer = false, no_residual = false, pdl = false, processes = false,
-       json = false, nccl = false;
+  bool sharded = false, layer = false, no_residual = false, exact = false, pdl = false,
+       processes = false, json = false, nccl = false;
   int32_t rings = 0, calls = 50, repeats = 9, replays = 100, late_ms = 0;
   int64_t one_shot_bytes = 0, wait_ms = 10000;
   bool missing = false;
@@ -29,6 +29,11 @@ void add_peer_options(CLI::App& command, PeerOptions& options);
 void check_peer_options(const PeerOptions& options);
 fastnorm_peer_options peer_options(const PeerOptions& options, int ranks, int rank);
 uint32_t peer_call_flags(const PeerOptions& options);
+// Shapes of an all-reduce: x, its rows alone, and the weight.
+struct PeerShapes {
+  std::vector<int64_t> x, rows, weight;
+};
+PeerShapes peer_shapes(const PeerOptions& options);
 
 // Heads of a part of peer_sharded_norm.
 struct PeerHeads {
@@ -88,7 +93,7 @@ class PeerWork {
 
   // Numbers that both a device and this program round alike: rows of a rank.
   std::vector<std::byte> data_of(int seed, const Part& part) const;
-  std::vector<std::byte> weights_of(const Part& part) const;
+  std::vector<std::byte> weights_of(const Part& part, int64_t rows = 1) const;
   Part part_of(int64_t columns) const;
   Block place(const std::vector<std::byte>& content, size_t bytes) const;
   fastnorm_norm_kind kind() const;
