@@ -116,8 +116,8 @@ class CudaDevice final : public Device {
   fastnorm_status with_device(Error& error, Body body);
 
  private:
-  // Allows more shared memory than is portable, if the kernel needs it. Once per kernel: the runtime
-  // remembers it.
+  // Allows more shared memory than is portable, if the kernel needs it. Once per kernel: the
+  // runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
   fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
   fastnorm_status allow_heads_backward(const HeadsBackwardStep& step, Error& error);

@@ -549,7 +549,8 @@ TEST_F(CudaHost, CallsAllocateNothing) {
 #endif
 }
 
-// Host memory runs out at each allocation in turn. Nothing stays behind, and what was current is.
+// Host memory runs out at each allocation, one after the other. Nothing stays behind, and the
+// context that was current is current again.
 TEST_F(CudaHost, PeersWithoutHostMemory) {
 #if !FASTNORM_COUNTS_ALLOCATIONS
   GTEST_SKIP() << "ThreadSanitizer has an operator new of its own";
