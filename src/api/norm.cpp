@@ -22,7 +22,7 @@ fastnorm_status with_one(fastnorm_context* context, const fastnorm_norm_args* ar
                      "context is NULL; required: a context");
     NormBatch<1> batch;
     FASTNORM_TRY(plan_one(planner_of(*context), args, &batch, error));
-    return use(batch.planned(), batch.workspace_bytes, error);
+    return use(batch.planned(), error);
   });
 }
 
@@ -35,29 +35,30 @@ fastnorm_status with_many(fastnorm_context* context, const fastnorm_norm_args* c
                      "context is NULL; required: a context");
     NormBatch<kMaxCalls> batch;
     FASTNORM_TRY(plan_many(planner_of(*context), args, count, &batch, error));
-    return use(batch.planned(), batch.workspace_bytes, error);
+    return use(batch.planned(), error);
   });
 }
 
 auto run(fastnorm_context* context, void* workspace, size_t workspace_bytes, void* stream) {
-  return [=](std::span<const NormCall> calls, uint64_t needed, Error& error) {
-    FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream}, needed, error));
+  return [=](std::span<const NormCall> calls, Error& error) {
+    // No kernel of the norm needs workspace.
+    FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream}, 0, error));
     if (calls.empty()) return FASTNORM_OK;
     return context->device->run_norm(calls, workspace, stream, error);
   };
 }
 
 auto prepare(fastnorm_context* context) {
-  return [=](std::span<const NormCall> calls, uint64_t, Error& error) {
+  return [=](std::span<const NormCall> calls, Error& error) {
     if (calls.empty()) return FASTNORM_OK;
     return context->device->prepare_norm(calls, error);
   };
 }
 
 auto describe(fastnorm_context* context, fastnorm_info* info) {
-  return [=](std::span<const NormCall> calls, uint64_t workspace_bytes, Error& error) {
+  return [=](std::span<const NormCall> calls, Error& error) {
     FASTNORM_TRY(check_info(info, error));
-    give_struct(batch_info(*context->device, calls, workspace_bytes), info);
+    give_struct(batch_info(*context->device, calls, 0), info);
     return FASTNORM_OK;
   };
 }

@@ -33,7 +33,6 @@ FASTNORM_HOT fastnorm_status add(const NormPlanner& planner, const fastnorm_norm
   ++batch->count;
   if (plan.entry == nullptr) return FASTNORM_OK;  // no rows
   batch->call[batch->calls++] = {&desc, &plan};
-  if (plan.workspace_bytes > batch->workspace_bytes) batch->workspace_bytes = plan.workspace_bytes;
   // Query and key heads have different numbers of rows and still share a launch.
   const bool together =
       like || (second && plan_together(batch->desc.at[*before], desc, facts, index.table(),

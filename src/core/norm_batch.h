@@ -34,7 +34,6 @@ struct NormBatch {
   NormCall call[kCalls];
   int32_t count = 0;  // of desc, touched and plan
   int32_t calls = 0;  // of call
-  uint64_t workspace_bytes = 0;
 };
 
 // What planning a batch depends on.

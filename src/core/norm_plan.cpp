@@ -473,10 +473,6 @@ fastnorm_status check_grid(const NormDesc& d, uint64_t blocks, const ArchSpec& a
   return fits_grid(d, blocks, arch, error);
 }
 
-int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
-  return widest_access(alignment_bits(desc), limit);
-}
-
 NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
   const uint64_t bits = alignment_bits(d);
   return facts.device_type == FASTNORM_DEVICE_CPU ? cpu_key(d, bits)

@@ -35,7 +35,6 @@ struct NormPlan {
   uint32_t prefetch_rows = 0;        // CUDA: distance of the row brought into L2; 0 = none
   bool non_temporal = false;         // CPU: store past the caches
   uint64_t blocks = 0;               // CUDA: of the grid; CPU: ranges at the most
-  uint64_t workspace_bytes = 0;
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
   NormKind kind;  // CUDA: of the call, and the line that decided
@@ -45,10 +44,6 @@ struct NormPlan {
 // The key of the least general kernel that computes `desc` on a device, but for Beside, which
 // depends on the tile.
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
-
-// The widest power of two of bytes, up to `limit`, that divides every address, stride and row
-// length of rows, weight and bias.
-int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit);
 
 // True if each group of `vectors` 16-byte vectors of a row becomes codes that one access can store.
 bool codes_aligned(const NormDesc& desc, int vectors = 1);

@@ -101,7 +101,7 @@ class CpuDevice final : public Device {
 
   fastnorm_status run_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan&, void*, void*,
                                  Error& error) override {
-    MlaDecodeTask task = make_mla_decode_task(desc, isa_);
+    MlaDecodeTask task = mla_decode_task(desc);
     if (dry_run_) {
       asm volatile("" ::"m"(task));
       return FASTNORM_OK;
@@ -227,6 +227,11 @@ class CpuDevice final : public Device {
   StagesTask stages_task(const NormCall& call) const {
     const FpMode mode;
     return make_stages_task(*call.desc, *call.plan, isa_);
+  }
+
+  MlaDecodeTask mla_decode_task(const MlaDecodeDesc& desc) const {
+    const FpMode mode;
+    return make_mla_decode_task(desc, isa_);
   }
 
   NormHeadsTask norm_heads_task(const NormHeadsDesc& desc) const {

@@ -15,7 +15,8 @@ MlaDecodeRows rows_of(const MlaDecodeTensor& t) {
 
 }  // namespace
 
-MlaDecodeTask make_mla_decode_task(const MlaDecodeDesc& d, const IsaKernels& isa) {
+[[gnu::noinline]] MlaDecodeTask make_mla_decode_task(const MlaDecodeDesc& d,
+                                                     const IsaKernels& isa) {
   MlaDecodeTask task = {};
   task.kernel = isa.mla_decode->at[static_cast<int>(d.dtype)];
   MlaDecodeParams& p = task.params;

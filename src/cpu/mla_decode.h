@@ -17,6 +17,7 @@ struct MlaDecodeTask {
   MlaDecodeParams params;
 };
 
+// Computes in the caller's floating-point mode: see fp_mode.h.
 MlaDecodeTask make_mla_decode_task(const MlaDecodeDesc& desc, const IsaKernels& isa);
 
 // Groups of heads over all tokens. Ranges count these.

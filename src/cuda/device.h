@@ -110,13 +110,14 @@ class CudaDevice final : public Device {
   fastnorm_status run_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
                                  void* workspace, void* stream, Error& error) override;
 #endif
-  // Runs body() with this device current, then restores the device that was current.
+  // Runs body() with this device current, then restores the device that was current, also where
+  // body() throws.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
 
  private:
-  // Allows clusters of more blocks, or more shared memory, than are portable, if the kernel needs
-  // them. Once per kernel: the runtime remembers it.
+  // Allows more shared memory than is portable, if the kernel needs it. Once per kernel: the
+  // runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
   fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
   fastnorm_status allow_heads_backward(const HeadsBackwardStep& step, Error& error);
@@ -154,9 +155,12 @@ fastnorm_status CudaDevice::with_device(Error& error, Body body) {
                    "the primary CUDA context of device %d cannot be made current; required: that "
                    "it was not reset",
                    facts.device_id);
-  const fastnorm_status status = body();
-  driver_.set_current(before);
-  return status;
+  const struct Restore {
+    ~Restore() { driver.set_current(before); }
+    const Driver& driver;
+    void* const before;
+  } restore{driver_, before};
+  return body();
 }
 
 }  // namespace fastnorm::cuda

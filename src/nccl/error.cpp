@@ -20,6 +20,15 @@ fastnorm_status fail(fastnorm_status status, const char* format, ...) {
   return status;
 }
 
+fastnorm_status fail_caught(fastnorm_status status, const char* text) noexcept {
+  try {
+    last_error() = text;
+  } catch (...) {
+    last_error().clear();  // rather than the text of an older failure
+  }
+  return status;
+}
+
 fastnorm_status of_library(fastnorm_status status) {
   if (status != FASTNORM_OK) last_error() = fastnorm_last_error();
   return status;

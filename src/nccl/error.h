@@ -25,15 +25,18 @@ std::string& last_error();
 // A failure of libfastnorm: its text is ours.
 fastnorm_status of_library(fastnorm_status status);
 
+// A failure where an exception arrived.
+fastnorm_status fail_caught(fastnorm_status status, const char* text) noexcept;
+
 // No exception leaves a function of the ABI.
 template <typename Body>
 fastnorm_status guarded(Body body) noexcept {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return FASTNORM_ERROR_OUT_OF_MEMORY;
+    return fail_caught(FASTNORM_ERROR_OUT_OF_MEMORY, "host memory ran out");
   } catch (...) {
-    return FASTNORM_ERROR_INTERNAL;
+    return fail_caught(FASTNORM_ERROR_INTERNAL, "an exception reached the API");
   }
 }
 

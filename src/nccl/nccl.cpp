@@ -44,7 +44,9 @@ fastnorm_status accept(const Struct* given, const char* name, Struct* own) {
   return FASTNORM_OK;
 }
 
+// Of a shape that check_shape() passed.
 int64_t elements_of(const fastnorm_tensor& t) {
+  if (std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim) return 0;
   int64_t elements = 1;
   for (int32_t d = 0; d < t.ndim; ++d) elements *= t.shape[d];
   return elements;
@@ -57,13 +59,27 @@ std::byte* address_of(const fastnorm_tensor& t) {
 }
 
 bool is_compact(const fastnorm_tensor& t) {
-  if (t.strides == nullptr) return true;
+  if (t.strides == nullptr || elements_of(t) == 0) return true;
   int64_t step = 1;
   for (int32_t d = t.ndim - 1; d >= 0; --d) {
     if (t.shape[d] != 1 && t.strides[d] != step) return false;
     step *= t.shape[d];
   }
   return true;
+}
+
+fastnorm_status check_shape(const fastnorm_tensor& t, const char* name) {
+  const bool empty = std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim;
+  int64_t elements = 1;
+  for (int32_t d = 0; d < t.ndim; ++d) {
+    NCCL_REQUIRE(t.shape[d] >= 0, FASTNORM_ERROR_SHAPE,
+                 "%s.shape[%d] is %" PRId64 "; required: >= 0", name, d, t.shape[d]);
+    NCCL_REQUIRE(!__builtin_mul_overflow(elements, t.shape[d], &elements) || empty,
+                 FASTNORM_ERROR_SHAPE,
+                 "%s.shape[%d] is %" PRId64 "; required: a shape of fewer than 2^63 elements", name,
+                 d, t.shape[d]);
+  }
+  return FASTNORM_OK;
 }
 
 fastnorm_status require_compact(const fastnorm_tensor& t, const char* name) {
@@ -88,11 +104,7 @@ fastnorm_status check_x(const fastnorm_tensor* x) {
   NCCL_REQUIRE(x != nullptr, FASTNORM_ERROR_ARGUMENT, "x is NULL; required: a tensor");
   NCCL_REQUIRE(x->ndim >= 1 && x->ndim <= 8 && x->shape != nullptr, FASTNORM_ERROR_SHAPE,
                "x.ndim is %d; required: 1 to 8 and a shape", x->ndim);
-  for (int32_t d = 0; d < x->ndim; ++d) {
-    NCCL_REQUIRE(x->shape[d] >= 0, FASTNORM_ERROR_SHAPE,
-                 "x.shape[%d] is %" PRId64 "; required: >= 0", d, x->shape[d]);
-  }
-  return FASTNORM_OK;
+  return check_shape(*x, "x");
 }
 
 fastnorm_status check_workspace(const void* workspace, size_t bytes, uint64_t needed) {
@@ -474,6 +486,7 @@ fastnorm_status slice_of(const fastnorm_nccl& h, const char* name, const fastnor
   NCCL_REQUIRE(t.ndim >= 1 && t.ndim <= 8 && t.shape != nullptr && t.shape[0] == tokens,
                FASTNORM_ERROR_SHAPE, "%s has %" PRId64 " tokens; required: %" PRId64 ", as x", name,
                t.ndim >= 1 && t.shape != nullptr ? t.shape[0] : 0, tokens);
+  NCCL_TRY(check_shape(t, name));
   NCCL_TRY(require_compact(t, name));
   slice->tensor = t;
   std::copy_n(t.shape, t.ndim, slice->shape);

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <functional>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -417,7 +418,25 @@ TEST_F(Nccl, Refusals) {
   expect(run(), FASTNORM_ERROR_LAYOUT, "x has strides");
   args.x = nullptr;
   expect(run(), FASTNORM_ERROR_ARGUMENT, "x is NULL");
-  args.x = x.tensor();
+  // 2^80 elements, and none where the other dimensions are as long.
+  fastnorm_tensor huge = *x.tensor();
+  const int64_t huge_shape[] = {int64_t{1} << 40, int64_t{1} << 40},
+                empty_shape[] = {int64_t{1} << 40, 0, int64_t{1} << 40, int64_t{1} << 40, 8},
+                no_strides[] = {0, 0, 0, 0, 0};
+  huge.shape = huge_shape;
+  args.x = &huge;
+  const char* const huge_x =
+      "x.shape[1] is 1099511627776; required: a shape of fewer than 2^63 elements";
+  expect(run(), FASTNORM_ERROR_SHAPE, huge_x);
+  fastnorm_tensor empty = *x.tensor();
+  empty.shape = empty_shape;
+  empty.ndim = 5;
+  args.x = args.y = &empty;
+  for (const int64_t* const of : {static_cast<const int64_t*>(nullptr), no_strides}) {
+    empty.strides = of;
+    EXPECT_EQ(run(), FASTNORM_OK) << fastnorm_nccl_last_error();
+  }
+  args.x = x.tensor(), args.y = y.tensor();
   args.eps = -1;
   expect(run(), FASTNORM_ERROR_ARGUMENT, "eps is -1");
   args.eps = 0;
@@ -452,6 +471,18 @@ TEST_F(Nccl, Refusals) {
   norm.x = x.tensor();
   norm.y = odd.tensor();
   expect(run_sequence(), FASTNORM_ERROR_SHAPE, "y has 3 tokens; required: 4");
+  norm.x = &huge;
+  expect(run_sequence(), FASTNORM_ERROR_SHAPE, huge_x);
+  norm.x = x.tensor();
+  const int64_t huge_rows[] = {4, int64_t{1} << 40, int64_t{1} << 40}, negative_rows[] = {4, -8};
+  huge.ndim = 3;
+  huge.shape = huge_rows;
+  norm.y = &huge;
+  expect(run_sequence(), FASTNORM_ERROR_SHAPE,
+         "y.shape[2] is 1099511627776; required: a shape of fewer than 2^63 elements");
+  huge.ndim = 2;
+  huge.shape = negative_rows;
+  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "y.shape[1] is -8; required: >= 0");
   norm.y = y.tensor();
   norm.residual = y.tensor();  // of all tokens
   expect(run_sequence(), FASTNORM_ERROR_SHAPE, "residual");
@@ -632,6 +663,23 @@ TEST(NcclFunctions, MustBeThere) {
   f = functions();
   f.struct_size = 8;
   EXPECT_EQ(fastnorm_nccl_set_functions(&f), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_EQ(fastnorm_nccl_set_functions(nullptr), FASTNORM_OK);
+}
+
+// An exception has a text of its own, whatever failed before.
+TEST(NcclFunctions, MayThrow) {
+  int32_t version = 0;
+  fastnorm_nccl_functions f = functions();
+  const auto expect = [&](fastnorm_status wanted, const char* text) {
+    EXPECT_EQ(fastnorm_nccl_version(nullptr), FASTNORM_ERROR_ARGUMENT);
+    ASSERT_EQ(fastnorm_nccl_set_functions(&f), FASTNORM_OK) << fastnorm_nccl_last_error();
+    EXPECT_EQ(fastnorm_nccl_version(&version), wanted);
+    EXPECT_STREQ(fastnorm_nccl_last_error(), text);
+  };
+  f.get_version = [](int*) -> int { throw std::bad_alloc(); };
+  expect(FASTNORM_ERROR_OUT_OF_MEMORY, "host memory ran out");
+  f.get_version = [](int*) -> int { throw 1; };
+  expect(FASTNORM_ERROR_INTERNAL, "an exception reached the API");
   EXPECT_EQ(fastnorm_nccl_set_functions(nullptr), FASTNORM_OK);
 }
 

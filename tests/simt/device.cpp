@@ -57,6 +57,31 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
   rows("x", d.x), rows("residual", d.residual);
 }
 
+// The one of a family's kernels that takes these parameters.
+void call_with(const cuda::NormHeadsKernel& kernel, const cuda::NormHeadsParams& params) {
+  kernel.general(params);
+}
+void call_with(const cuda::NormHeadsKernel& kernel, const cuda::HeldHeadsParams& params) {
+  kernel.held(params);
+}
+void call_with(const cuda::NormHeadsBackwardKernel& kernel,
+               const cuda::NormHeadsBackwardParams& params) {
+  kernel.general(params);
+}
+void call_with(const cuda::NormHeadsBackwardKernel& kernel,
+               const cuda::HeldHeadsBackwardParams& params) {
+  kernel.held(params);
+}
+void call_with(const cuda::NormHeadsBackwardKernel& kernel, const cuda::HeadsFoldParams& params) {
+  kernel.fold(params);
+}
+void call_with(const cuda::NormStagesKernel& kernel, const cuda::NormStagesParams& params) {
+  kernel.general(params);
+}
+void call_with(const cuda::NormStagesKernel& kernel, const cuda::HeldStagesParams& params) {
+  kernel.held(params);
+}
+
 class SimtDevice final : public Device {
  public:
   SimtDevice(const DeviceFacts& facts, Order order) : Device(facts), order_(order) {}
@@ -202,14 +227,9 @@ std::string run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
                            order,
                            false,
                            {}};
-  std::string complaint;
-  if (plan.entry->variant.is_held()) {
-    const HeldHeadsParams params = make_held_heads_params(desc, plan);
-    complaint = launch(grid, [&] { kernel.held(params); });
-  } else {
-    const NormHeadsParams params = make_norm_heads_params(desc, plan);
-    complaint = launch(grid, [&] { kernel.general(params); });
-  }
+  const std::string complaint = visit_heads_params(desc, plan, [&](const auto& params) {
+    return launch(grid, [&] { call_with(kernel, params); });
+  });
   return complaint.empty() ? "" : std::string(plan.kernel) + ": " + complaint;
 }
 
@@ -231,19 +251,9 @@ std::string run_norm_heads_backward(const HeadsGradients& call, const NormHeadsB
                              order,
                              step.early,
                              {}};
-    std::string complaint;
-    if (entry.variant.has_held_params()) {
-      const HeldHeadsBackwardParams params =
-          make_held_heads_backward_params(call, plan, step, workspace);
-      complaint = launch(grid, [&] { kernel.held(params); });
-    } else if (entry.variant.form == HeadsBackwardForm::kFold) {
-      const HeadsFoldParams params = make_heads_fold_params(call, plan, step, workspace);
-      complaint = launch(grid, [&] { kernel.fold(params); });
-    } else {
-      const NormHeadsBackwardParams params =
-          make_heads_backward_params(call, plan, step, workspace);
-      complaint = launch(grid, [&] { kernel.general(params); });
-    }
+    const std::string complaint = visit_heads_backward_params(
+        call, plan, step, entry.variant, workspace,
+        [&](const auto& params) { return launch(grid, [&] { call_with(kernel, params); }); });
     if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
   }
   return "";
@@ -262,14 +272,9 @@ std::string run_norm_stages(const NormDesc& desc, const NormPlan& plan, Order or
                            order,
                            (desc.flags & FASTNORM_NORM_PDL_WAIT) != 0,
                            {}};
-  std::string complaint;
-  if (kernel.held != nullptr) {
-    const HeldStagesParams params = make_held_stages_params(desc, plan);
-    complaint = launch(grid, [&] { kernel.held(params); });
-  } else {
-    const NormStagesParams params = make_norm_stages_params(desc, plan);
-    complaint = launch(grid, [&] { kernel.general(params); });
-  }
+  const std::string complaint = visit_stages_params(
+      desc, plan, fastnorm::cuda::kSimt,
+      [&](const auto& params) { return launch(grid, [&] { call_with(kernel, params); }); });
   return complaint.empty() ? "" : std::string(plan.entry->name) + ": " + complaint;
 }
 

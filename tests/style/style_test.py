@@ -24,6 +24,7 @@ ARROWS = {
     "src/core": {"fastnorm", "core"},
     "src/cpu": {"fastnorm", "core", "cpu"},
     "src/cuda": {"fastnorm", "core", "cuda"},
+    "src/nccl": {"fastnorm", "core", "nccl"},
     "tests/ref": {"ref"},
     "bench": {"fastnorm", "bench", "support"},
     "tools": {"fastnorm", "tools", "support"},
@@ -122,7 +123,7 @@ def check_arrows(cases, files, texts):
                         any(name.startswith(h) for h in homes),
                         f"known in {sorted(homes) or 'no folder'} only",
                     )
-    for layer in ("include", "src/api", "src/core", "src/cpu", "src/cuda"):
+    for layer in ("include", "src/api", "src/core", "src/cpu", "src/cuda", "src/nccl"):
         cases.check(f"{layer} was looked at", seen[layer] > 0)
 
 

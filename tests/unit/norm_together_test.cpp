@@ -33,7 +33,6 @@ void expect_same(const NormPlan& a, const NormPlan& b) {
   EXPECT_EQ(a.prefetch_rows, b.prefetch_rows);
   EXPECT_EQ(a.non_temporal, b.non_temporal);
   EXPECT_EQ(a.blocks, b.blocks);
-  EXPECT_EQ(a.workspace_bytes, b.workspace_bytes);
   EXPECT_EQ(a.bytes_read, b.bytes_read);
   EXPECT_EQ(a.bytes_written, b.bytes_written);
 }

@@ -8,7 +8,7 @@
 
 namespace fastnorm::cuda {
 
-// Multiplier and shift of a divisor of at least 2, exact for dividends below 2^31.
+// Multiplier and shift of a divisor of at least 2, exact for every 32-bit dividend.
 Divisor make_divisor(uint32_t value);
 
 NormCallParams make_params(const NormDesc& desc, const NormPlan& plan);

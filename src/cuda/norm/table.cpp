@@ -63,6 +63,9 @@ constexpr const char* kVariantTexts[] = {
 #undef V
 static_assert(std::size(kVariantTexts) == kVariantLines.size());
 
+// The work of making parameters counts, not its result.
+constexpr auto kKeep = [](const auto& params) { asm volatile("" ::"m"(params)); };
+
 class DryDevice final : public Device {
  public:
   using Device::Device;
@@ -76,26 +79,16 @@ class DryDevice final : public Device {
   fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
 
   fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error&) override {
-    // The work counts, not its result.
     for (size_t count = 0; !calls.empty(); calls = calls.subspan(count)) {
       count = calls_together(calls);
       Grid grid;
       find_grid(calls.first(count), &grid);
       if (calls[0].desc->has_stages) {
-        const NormPlan& plan = *calls[0].plan;
-        if (facts.arch->stages->entries[plan.index].variant.is_held()) {
-          const HeldStagesParams params = make_held_stages_params(*calls[0].desc, plan);
-          asm volatile("" ::"m"(params));
-        } else {
-          const NormStagesParams params = make_norm_stages_params(*calls[0].desc, plan);
-          asm volatile("" ::"m"(params));
-        }
+        visit_stages_params(*calls[0].desc, *calls[0].plan, *facts.arch, kKeep);
       } else if (grid.form != GridForm::kRows) {
-        const NormPairParams params = make_pair_params(calls.first(count), grid);
-        asm volatile("" ::"m"(params));
+        kKeep(make_pair_params(calls.first(count), grid));
       } else {
-        const NormParams params = make_params(*calls[0].desc, *calls[0].plan);
-        asm volatile("" ::"m"(params));
+        kKeep(make_params(*calls[0].desc, *calls[0].plan));
       }
     }
     return FASTNORM_OK;
@@ -112,8 +105,8 @@ class DryDevice final : public Device {
   }
   fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
                                     void* workspace, void*, Error&) override {
-    const NormBackwardParams params = make_norm_backward_params(desc, plan, workspace);
-    asm volatile("" ::"m"(params));
+    for (int32_t i = 0; i < plan.launches; ++i)
+      kKeep(make_step_params(desc, plan, plan.steps[i], workspace));
     return FASTNORM_OK;
   }
 
@@ -125,13 +118,7 @@ class DryDevice final : public Device {
   }
   fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
                                  Error&) override {
-    if (plan.entry->variant.is_held()) {
-      const HeldHeadsParams params = make_held_heads_params(desc, plan);
-      asm volatile("" ::"m"(params));
-    } else {
-      const NormHeadsParams params = make_norm_heads_params(desc, plan);
-      asm volatile("" ::"m"(params));
-    }
+    visit_heads_params(desc, plan, kKeep);
     return FASTNORM_OK;
   }
 
@@ -148,19 +135,8 @@ class DryDevice final : public Device {
     const std::span<const NormHeadsBackwardEntry> table = norm_heads_backward_table();
     for (int32_t i = 0; i < plan.launches; ++i) {
       const HeadsBackwardStep& step = plan.steps[i];
-      const NormHeadsBackwardVariant& v = table[static_cast<size_t>(step.index)].variant;
-      if (v.is_held()) {
-        const HeldHeadsBackwardParams params =
-            make_held_heads_backward_params(call, plan, step, workspace);
-        asm volatile("" ::"m"(params));
-      } else if (v.form == HeadsBackwardForm::kFold) {
-        const HeadsFoldParams params = make_heads_fold_params(call, plan, step, workspace);
-        asm volatile("" ::"m"(params));
-      } else {
-        const NormHeadsBackwardParams params =
-            make_heads_backward_params(call, plan, step, workspace);
-        asm volatile("" ::"m"(params));
-      }
+      visit_heads_backward_params(call, plan, step, table[static_cast<size_t>(step.index)].variant,
+                                  workspace, kKeep);
     }
     return FASTNORM_OK;
   }

@@ -133,24 +133,7 @@ NormBackwardDesc statistics_of_branch(const NormBackwardDesc& d) {
   return of;
 }
 
-}  // namespace
-
-NormBackwardParams make_step_params(const NormBackwardDesc& d, const NormBackwardPlan& plan,
-                                    const NormBackwardStep& step, void* workspace) {
-  NormBackwardParams p;
-  if (step.of_branch) {
-    NormBackwardPlan of_branch = plan;
-    of_branch.keeps_statistics = true;
-    of_branch.rstd_offset = plan.branch_rstd_offset;
-    of_branch.mean_offset = plan.branch_mean_offset;
-    p = make_norm_backward_params(statistics_of_branch(d), of_branch, workspace);
-  } else {
-    p = make_norm_backward_params(d, plan, workspace);
-  }
-  p.bits |= step.bits;
-  return p;
-}
-
+// Of all launches except those of the branch's statistics. A step's own bits are not there.
 NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
                                              const NormBackwardPlan& plan, void* workspace) {
   const Digits digits = digits_of(d);
@@ -212,6 +195,24 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   }
   p.partial_stride = plan.partial_stride;
   if (d.needs_statistics() && !d.rstd && !empty) p.forward = forward_params(d, digits);
+  return p;
+}
+
+}  // namespace
+
+NormBackwardParams make_step_params(const NormBackwardDesc& d, const NormBackwardPlan& plan,
+                                    const NormBackwardStep& step, void* workspace) {
+  NormBackwardParams p;
+  if (step.of_branch) {
+    NormBackwardPlan of_branch = plan;
+    of_branch.keeps_statistics = true;
+    of_branch.rstd_offset = plan.branch_rstd_offset;
+    of_branch.mean_offset = plan.branch_mean_offset;
+    p = make_norm_backward_params(statistics_of_branch(d), of_branch, workspace);
+  } else {
+    p = make_norm_backward_params(d, plan, workspace);
+  }
+  p.bits |= step.bits;
   return p;
 }
 

@@ -10,8 +10,4 @@ namespace fastnorm::cuda {
 NormBackwardParams make_step_params(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
                                     const NormBackwardStep& step, void* workspace);
 
-// Of all launches but those of the branch's statistics; `bits` of one are those of its step beside.
-NormBackwardParams make_norm_backward_params(const NormBackwardDesc& desc,
-                                             const NormBackwardPlan& plan, void* workspace);
-
 }  // namespace fastnorm::cuda

@@ -21,16 +21,8 @@ fastnorm_status CudaDevice::prepare_norm_heads(const NormHeadsDesc&, const NormH
 
 fastnorm_status CudaDevice::run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
                                            void* stream, Error& error) {
-  return with_device(error, [&] {
-    const bool held = plan.entry->variant.is_held();
-    NormHeadsParams general;
-    HeldHeadsParams of_held;
-    if (held) {
-      of_held = make_held_heads_params(desc, plan);
-    } else {
-      general = make_norm_heads_params(desc, plan);
-    }
-    void* arguments[] = {held ? static_cast<void*>(&of_held) : &general};
+  const auto launch = [&](void* params) -> fastnorm_status {
+    void* arguments[] = {params};
     const void* const kernel = kernels_.heads.at(plan.index).address();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
@@ -38,6 +30,9 @@ fastnorm_status CudaDevice::run_norm_heads(const NormHeadsDesc& desc, const Norm
     config.stream = static_cast<cudaStream_t>(stream);
     FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
     return FASTNORM_OK;
+  };
+  return with_device(error, [&] {
+    return visit_heads_params(desc, plan, [&](auto params) { return launch(&params); });
   });
 }
 

@@ -19,4 +19,11 @@ NormHeadsParams make_norm_heads_params(const NormHeadsDesc& desc, const NormHead
 // Of a plan on a held kernel.
 HeldHeadsParams make_held_heads_params(const NormHeadsDesc& desc, const NormHeadsPlan& plan);
 
+// Calls `use` with what the plan's kernel gets.
+template <typename Use>
+auto visit_heads_params(const NormHeadsDesc& desc, const NormHeadsPlan& plan, Use use) {
+  if (plan.entry->variant.is_held()) return use(make_held_heads_params(desc, plan));
+  return use(make_norm_heads_params(desc, plan));
+}
+
 }  // namespace fastnorm::cuda

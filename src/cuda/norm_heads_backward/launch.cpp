@@ -11,12 +11,24 @@ namespace {
 
 constexpr int32_t kPortableSharedBytes = 8 << 10;  // of the 48 KB of a block a kernel's own is less
 
-// What a launch's kernel gets: one of the three.
-union StepParams {
-  NormHeadsBackwardParams general;
-  HeldHeadsBackwardParams held;
-  HeadsFoldParams fold;
-};
+fastnorm_status launch(const void* kernel, const NormHeadsBackwardVariant& variant,
+                       const HeadsBackwardStep& step, void* params, void* stream, Error& error) {
+  void* arguments[] = {params};
+  cudaLaunchAttribute attributes[1] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(step.blocks);
+  config.blockDim = dim3(static_cast<unsigned>(variant.block_threads()));
+  config.dynamicSmemBytes = static_cast<size_t>(step.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = attributes;
+  if (step.early) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
+  return FASTNORM_OK;
+}
 
 }  // namespace
 
@@ -60,29 +72,11 @@ fastnorm_status CudaDevice::run_norm_heads_backward(const HeadsGradients& call,
     for (int32_t i = 0; i < plan.launches; ++i) {
       const HeadsBackwardStep& step = plan.steps[i];
       const NormHeadsBackwardVariant& variant = table[static_cast<size_t>(step.index)].variant;
-      StepParams params;
-      if (variant.has_held_params()) {
-        params.held = make_held_heads_backward_params(call, plan, step, workspace);
-      } else if (variant.form == HeadsBackwardForm::kFold) {
-        params.fold = make_heads_fold_params(call, plan, step, workspace);
-      } else {
-        params.general = make_heads_backward_params(call, plan, step, workspace);
-      }
-      void* arguments[] = {&params};
-      cudaLaunchAttribute attributes[1] = {};
-      cudaLaunchConfig_t config = {};
-      config.gridDim = dim3(step.blocks);
-      config.blockDim = dim3(static_cast<unsigned>(variant.block_threads()));
-      config.dynamicSmemBytes = static_cast<size_t>(step.shared_bytes);
-      config.stream = static_cast<cudaStream_t>(stream);
-      config.attrs = attributes;
-      if (step.early) {
-        cudaLaunchAttribute& early = attributes[config.numAttrs++];
-        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        early.val.programmaticStreamSerializationAllowed = 1;
-      }
-      FASTNORM_CUDA_TRY(cudaLaunchKernelExC(
-          &config, kernels_.heads_backward.at(step.index).address(), arguments));
+      FASTNORM_TRY(
+          visit_heads_backward_params(call, plan, step, variant, workspace, [&](auto params) {
+            return launch(kernels_.heads_backward.at(step.index).address(), variant, step, &params,
+                          stream, error);
+          }));
     }
     return FASTNORM_OK;
   });

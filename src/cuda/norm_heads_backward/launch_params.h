@@ -7,7 +7,7 @@
 
 namespace fastnorm::cuda {
 
-// One of them, by the form of the step's kernel.
+// One of them, as visit_heads_backward_params() says.
 NormHeadsBackwardParams make_heads_backward_params(const HeadsGradients& call,
                                                    const NormHeadsBackwardPlan& plan,
                                                    const HeadsBackwardStep& step, void* workspace);
@@ -18,5 +18,18 @@ HeldHeadsBackwardParams make_held_heads_backward_params(const HeadsGradients& ca
 HeadsFoldParams make_heads_fold_params(const HeadsGradients& call,
                                        const NormHeadsBackwardPlan& plan,
                                        const HeadsBackwardStep& step, void* workspace);
+
+// Calls `use` with what the step's kernel, of `variant`, gets.
+template <typename Use>
+auto visit_heads_backward_params(const HeadsGradients& call, const NormHeadsBackwardPlan& plan,
+                                 const HeadsBackwardStep& step,
+                                 const NormHeadsBackwardVariant& variant, void* workspace,
+                                 Use use) {
+  if (variant.has_held_params())
+    return use(make_held_heads_backward_params(call, plan, step, workspace));
+  if (variant.form == HeadsBackwardForm::kFold)
+    return use(make_heads_fold_params(call, plan, step, workspace));
+  return use(make_heads_backward_params(call, plan, step, workspace));
+}
 
 }  // namespace fastnorm::cuda

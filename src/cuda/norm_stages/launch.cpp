@@ -14,15 +14,6 @@ fastnorm_status CudaDevice::prepare_stages(const NormCall& call, Error& error) {
 
 fastnorm_status CudaDevice::run_stages(const NormCall& call, cudaStream_t stream, Error& error) {
   const Tile tile = call.plan->entry->tile;
-  const bool is_held = facts.arch->stages->entries[call.plan->index].variant.is_held();
-  NormStagesParams general;
-  HeldStagesParams held;
-  if (is_held) {
-    held = make_held_stages_params(*call.desc, *call.plan);
-  } else {
-    general = make_norm_stages_params(*call.desc, *call.plan);
-  }
-  void* arguments[] = {is_held ? static_cast<void*>(&held) : &general};
   cudaLaunchAttribute early = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(call.plan->blocks));
@@ -34,9 +25,14 @@ fastnorm_status CudaDevice::run_stages(const NormCall& call, cudaStream_t stream
     config.attrs = &early;
     config.numAttrs = 1;
   }
-  FASTNORM_CUDA_TRY(
-      cudaLaunchKernelExC(&config, kernels_.stages.at(call.plan->index).address(), arguments));
-  return FASTNORM_OK;
+  const auto launch = [&](void* params) -> fastnorm_status {
+    void* arguments[] = {params};
+    FASTNORM_CUDA_TRY(
+        cudaLaunchKernelExC(&config, kernels_.stages.at(call.plan->index).address(), arguments));
+    return FASTNORM_OK;
+  };
+  return visit_stages_params(*call.desc, *call.plan, *facts.arch,
+                             [&](auto params) { return launch(&params); });
 }
 
 }  // namespace fastnorm::cuda

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "core/norm_plan.h"
+#include "core/norm_stages.h"
+#include "cuda/arch.h"
 #include "cuda/norm_stages/params.h"
 
 namespace fastnorm::cuda {
@@ -11,5 +13,14 @@ NormStagesParams make_norm_stages_params(const NormDesc& desc, const NormPlan& p
 
 // Of a plan on a held kernel.
 HeldStagesParams make_held_stages_params(const NormDesc& desc, const NormPlan& plan);
+
+// Calls `use` with what the plan's kernel on `arch` gets.
+template <typename Use>
+auto visit_stages_params(const NormDesc& desc, const NormPlan& plan, const ArchSpec& arch,
+                         Use use) {
+  if (arch.stages->entries[plan.index].variant.is_held())
+    return use(make_held_stages_params(desc, plan));
+  return use(make_norm_stages_params(desc, plan));
+}
 
 }  // namespace fastnorm::cuda

@@ -21,16 +21,20 @@ namespace {
 // device is current.
 class Allocation {
  public:
-  Allocation(void* data, int32_t device) : data_(data), device_(device) {}
-  ~Allocation() { cudaFree(data_); }
+  explicit Allocation(int32_t device) : device_(device) {}
+  ~Allocation() {
+    if (data_ != nullptr) cudaFree(data_);
+  }
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
 
+  // Once, on the current device.
+  cudaError_t take(uint64_t bytes) { return cudaMalloc(&data_, bytes); }
   void* data() const { return data_; }
   int32_t device() const { return device_; }
 
  private:
-  void* const data_;
+  void* data_ = nullptr;
   const int32_t device_;
 };
 
@@ -123,11 +127,11 @@ class CudaPeerLink final : public PeerLink {
       }
     } else {
       const uint64_t bytes = (peer_layout(desc).bytes() + kIpcGranule - 1) / kIpcGranule;
-      void* data = nullptr;
-      FASTNORM_CUDA_TRY(cudaMalloc(&data, bytes * kIpcGranule));
-      held_[desc.rank] = std::make_shared<Allocation>(data, device_.facts.device_id);
-      number_ = Registry::instance().add(held_[desc.rank]);
-      bases[desc.rank] = data;
+      const auto own = std::make_shared<Allocation>(device_.facts.device_id);
+      FASTNORM_CUDA_TRY(own->take(bytes * kIpcGranule));
+      held_[desc.rank] = own;
+      number_ = Registry::instance().add(own);
+      bases[desc.rank] = own->data();
     }
     FASTNORM_TRY(set_exchange(bases, error));
     FASTNORM_TRY(clear(error));
@@ -158,6 +162,7 @@ class CudaPeerLink final : public PeerLink {
     return device_.with_device(error, [&] {
       std::shared_ptr<Allocation> found[kMaxRanks];
       std::vector<void*> opened;
+      opened.reserve(kMaxRanks);  // what was opened is closed in any case
       void* bases[kMaxRanks] = {};
       fastnorm_status status = FASTNORM_OK;
       for (int32_t r = 0; r < desc.ranks && status == FASTNORM_OK; ++r)

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numbers>
 #include <string>
 #include <thread>
 #include <vector>
@@ -367,7 +368,40 @@ TEST(FpMode, BitsDoNotDependOnItAndItIsRestored) {
   }
 }
 
-// The test above would pass if nothing depended on the mode.
+// The factor of MLA decode's scores is computed in the mode of the specification, too: with scores
+// of 1, lse is the factor.
+TEST(FpMode, MlaDecodeDoesNotDependOnIt) {
+  float q[kMlaLatent] = {1}, q_pe[kMlaRope] = {}, ckv[kMlaLatent] = {1}, kpe[kMlaRope] = {},
+        o[kMlaLatent], lse = 0;
+  const int32_t length = 1, page = 0;
+  const auto tensor = [](float* data) {
+    return MlaDecodeTensor{reinterpret_cast<std::byte*>(data), 0, 0};
+  };
+  MlaDecodeDesc d;
+  d.tokens = d.batch = d.max_s_q = d.pages = 1;
+  d.table_columns = 1;
+  d.q_nope = tensor(q), d.q_pe = tensor(q_pe), d.ckv = tensor(ckv), d.kpe = tensor(kpe);
+  d.o = tensor(o), d.lse = tensor(&lse);
+  d.lse_base_2 = true;
+  d.kv_len = &length, d.page_table = &page;
+  const auto device = make_device(default_options());
+  const uint64_t before = fp_mode();
+  for (const double scale : {0.1, 0.2, 0.3, 0.5, 0.7}) {
+    d.sm_scale = scale;
+    const auto wanted = static_cast<float>(scale * std::numbers::log2e);
+    for (const uint64_t odd : kOddModes) {
+      Error error;
+      set_fp_mode(odd);
+      const fastnorm_status status =
+          device->run_mla_decode(d, MlaDecodePlan{}, nullptr, nullptr, error);
+      set_fp_mode(before);
+      EXPECT_EQ(status, FASTNORM_OK) << error.text;
+      EXPECT_EQ(lse, wanted) << scale << ' ' << std::hex << odd;
+    }
+  }
+}
+
+// The tests above would pass if nothing depended on the mode.
 TEST(FpMode, TheModeMatters) {
   const uint64_t before = fp_mode();
   volatile float one = 1.0f, tiny = 0x1p-30f;

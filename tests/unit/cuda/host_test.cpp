@@ -10,8 +10,10 @@
 #include <string>
 #include <thread>
 
+#include "core/peer_blob.h"
 #include "cuda/norm/table.h"
 #include "fastnorm/fastnorm.h"
+#include "fastnorm/peer.h"
 #include "ref/data.h"
 #include "unit/cuda/pretend_runtime.h"
 
@@ -28,6 +30,7 @@
 namespace {
 
 thread_local int64_t allocations;
+thread_local int64_t allocations_left = -1;  // until one fails; -1 = none does
 
 }  // namespace
 
@@ -35,6 +38,7 @@ thread_local int64_t allocations;
 // and free() without new.
 __attribute__((noinline)) void* operator new(size_t bytes) {
   ++allocations;
+  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
   throw std::bad_alloc();
 }
@@ -542,6 +546,57 @@ TEST_F(CudaHost, CallsAllocateNothing) {
   }
   EXPECT_EQ(allocations, before);
   EXPECT_EQ(notes.launches, 30);
+#endif
+}
+
+// Host memory runs out at each allocation, one after the other. Nothing stays behind, and the
+// context that was current is current again.
+TEST_F(CudaHost, PeersWithoutHostMemory) {
+#if !FASTNORM_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "ThreadSanitizer has an operator new of its own";
+#else
+  make();
+  holdings = {};
+  fastnorm_peer_options options = {};
+  options.struct_size = sizeof options;
+  options.ranks = 2;
+  options.dtype = FASTNORM_DTYPE_BF16;
+  options.max_columns = 4096;
+  options.rings = 1;
+  PeerBlob blobs[2];
+  // How often `call` runs out of memory until it succeeds.
+  const auto failures_of = [&](auto call) {
+    for (int64_t n = 0;; ++n) {
+      notes.context = other_context(1);
+      allocations_left = n;
+      const fastnorm_status status = call();
+      allocations_left = -1;
+      EXPECT_EQ(notes.context, other_context(1)) << "allocation " << n;
+      if (status == FASTNORM_OK) return n;
+      EXPECT_EQ(status, FASTNORM_ERROR_OUT_OF_MEMORY) << fastnorm_last_error();
+      EXPECT_EQ(holdings.opened, 0) << "allocation " << n;
+      if (testing::Test::HasFailure()) return int64_t{0};
+    }
+  };
+  fastnorm_peer *peer = nullptr, *other = nullptr;
+  EXPECT_GE(failures_of([&] {
+              const fastnorm_status status = fastnorm_peer_create(context, &options, &peer);
+              if (status != FASTNORM_OK) {
+                EXPECT_EQ(holdings.device_memory + holdings.host_memory + holdings.streams, 0);
+              }
+              return status;
+            }),
+            3);
+  options.rank = 1;
+  ASSERT_EQ(fastnorm_peer_create(context, &options, &other), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(fastnorm_peer_export(peer, &blobs[0], sizeof blobs[0]), FASTNORM_OK);
+  ASSERT_EQ(fastnorm_peer_export(other, &blobs[1], sizeof blobs[1]), FASTNORM_OK);
+  blobs[1].process ^= 1;  // as if another process had the second rank
+  seal_peer_blob(&blobs[1]);
+  EXPECT_GE(failures_of([&] { return fastnorm_peer_import(peer, blobs, sizeof blobs); }), 1);
+  fastnorm_peer_destroy(peer);
+  fastnorm_peer_destroy(other);
+  EXPECT_EQ(holdings.device_memory + holdings.host_memory + holdings.streams + holdings.opened, 0);
 #endif
 }
 
