@@ -155,7 +155,7 @@ typedef struct fastnorm_info {
       0 counts once, rows that overlap otherwise each by itself. */
   uint64_t bytes_read;
   uint64_t bytes_written; /**< Bytes of rows, statistics, codes and their scales, each once. */
-  /** Name of the kernel: that of fastnorm_kernel_describe, behind the family's unless that is norm.
+  /** Name of the kernel, as in fastnorm_kernel_describe. On CUDA some families stand before it.
       A dry run may name one that this build lacks; "" if nothing is launched. */
   const char* kernel;
   int32_t launches;        /**< Kernel launches (CPU: 1, or 0 if there are no rows). */
@@ -180,7 +180,7 @@ typedef struct fastnorm_info {
 /** One kernel of this build. Strings are static. */
 typedef struct fastnorm_kernel_info {
   size_t struct_size; /**< In: sizeof(fastnorm_kernel_info). */
-  const char* family; /**< "norm", "norm_backward", "norm_heads", "mla_decode". */
+  const char* family; /**< "norm", "norm_backward", "peer", ..: a later version may have more. */
   const char* arch;   /**< Such as "sm_90" or "avx512". */
   const char* name;   /**< Unique within family and arch. */
 } fastnorm_kernel_info;

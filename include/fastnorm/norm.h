@@ -51,7 +51,7 @@
  *  Scale such rows by a power of two beforehand. f16 rows reach neither limit, except with
  *  FASTNORM_ROUND_EVERY_STEP, which rounds the squares to f16: they overflow from |x| = 256.
  *
- *  **Stages**, each optional and combinable with all else:
+ *  **Stages**, each optional. They combine, except where a field's comment excludes it:
  *
  *      u = x * act(gate)                      (FASTNORM_GATE_BEFORE_NORM; else u = x)
  *      u = norm(u)                            (branch_norm: its own kind, eps, weight and bias)
@@ -349,7 +349,7 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* scale;           /**< Scales: input for PER_TENSOR, else output. */
   const fastnorm_tensor*
       amax; /**< [1] f32. In and out: raised to the greatest magnitude of what is quantised, or of y
-               where nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted. */
+               where nothing is; NaN wins. Needs one of them. The caller sets it to 0 first. */
 
   const fastnorm_tensor*
       clamp_scale; /**< [1] f32. The clamp as a value on the device, read after the PDL wait: > 0
@@ -366,11 +366,11 @@ typedef struct fastnorm_norm_args {
   int64_t
       group_size; /**< Columns that share a statistic, a divisor of n; 0 = n. weight and bias are
                          then [.., n] or, the same for all groups, [.., group_size]. */
-  /** Sums for a statistic over several devices. RMS: mean's shape, the sum of squares. LAYER: that
-   *  with a last 2, the mean and the sum of (a - mean)^2. f32. Output. With it y may be NULL. */
+  /** Sums of several devices, f32. RMS: mean's shape, sum of squares. LAYER: [.., 2], mean and sum
+   *  of (a - mean)^2. y may be NULL. Not with rstd_in, nor with FASTNORM_ROUND_EVERY_STEP. */
   const fastnorm_tensor* sumsq;
   const fastnorm_tensor* mean_in; /**< LAYER, with rstd_in: the mean to use. As mean. Input. */
-  const fastnorm_tensor* rstd_in; /**< The rstd to use; nothing is summed. As rstd. Input. */
+  const fastnorm_tensor* rstd_in; /**< The rstd to use. As rstd. Not with mean, rstd, sumsq. */
 
   int32_t branch_norm; /**< 1: x, gated where that comes first, is normalised before the residual is
                           added. 0: it is not, and the fields of the branch are 0. */
@@ -434,7 +434,7 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *
  *  CUDA: one kernel is queued on `stream` and the call returns. It may be captured in a CUDA graph,
  *  targets the context's device whatever device is current, and leaves the current device as it
- *  was. CPU: the work is done when the call returns. No allocation, no synchronisation, no lock.
+ *  was. CPU: done when it returns. Once prepared: no allocation, no synchronisation, no lock.
  *  Zero rows are success: nothing is launched, nothing written.
  *
  *  @param context         the device

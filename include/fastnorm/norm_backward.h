@@ -137,8 +137,8 @@ typedef enum fastnorm_norm_backward_flags {
  *
  *  weight, and with it dweight, broadcasts against x as in fastnorm_norm: [n], [1, n], [heads, n],
  *  [batch, 1, n]. dbias likewise, with a shape of its own. So do branch_weight, dbranch_bias and
- *  residual_gate. On a GPU each of which a gradient is wanted varies along one leading dimension at
- *  most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+ *  residual_gate. On a GPU each varies along one leading dimension at most (after joining), also
+ *  where its gradient is not wanted. Anything else there is FASTNORM_ERROR_UNSUPPORTED.
  *
  *  Outputs: at least one of dx, dweight, dbias, dgate, dbranch, dbranch_weight, dbranch_bias and
  *  dresidual_gate. Those that are NULL cost nothing: dx alone serves frozen weights and needs no
@@ -260,8 +260,8 @@ fastnorm_norm_backward_prepare(fastnorm_context* context, const fastnorm_norm_ba
  *
  *  CUDA: one or more kernels are queued on `stream` and the call returns. It may be captured in a
  *  CUDA graph, targets the context's device whatever device is current, and leaves the current
- *  device as it was. CPU: the work is done when the call returns. No allocation, no
- *  synchronisation, no lock.
+ *  device as it was. CPU: the work is done when the call returns. Once prepared, or after a first
+ *  call: no allocation, no synchronisation, no lock.
  *
  *  Zero rows are success: dweight and dbias become 0, or stay as they are with their ACCUMULATE
  *  flag.

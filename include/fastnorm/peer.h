@@ -107,11 +107,11 @@ typedef enum fastnorm_peer_limits {
  *  rank and wait_ns must be the same on all ranks. */
 typedef struct fastnorm_peer_options {
   size_t struct_size;      /**< sizeof(fastnorm_peer_options). */
-  int32_t rank;            /**< This end's number, 0 to ranks - 1. */
-  int32_t ranks;           /**< Ends of the group, 2 to 8; odd numbers too. */
+  int32_t rank;            /**< This end's number, 0 to ranks - 1. Required. */
+  int32_t ranks;           /**< Ends of the group, 2 to 8; odd numbers too. Required. */
   fastnorm_dtype_id dtype; /**< T of peer_allreduce_norm's x: f32, f16 or bf16. Required. */
   fastnorm_peer_algorithm algorithm; /**< Default: by size. */
-  int64_t max_columns; /**< Longest row of peer_allreduce_norm, 1 to 65536. Rows are not limited. */
+  int64_t max_columns; /**< Longest row of peer_allreduce_norm, 1 to 65536. Required. */
   /** AUTO: the most bytes (rows * columns * bytes of T) of a one-shot; 0 = measured defaults. At 2
       ranks 0 is one-shot always. */
   int64_t one_shot_bytes;
@@ -214,8 +214,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_status(const fastnorm_peer* peer,
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_reset(fastnorm_peer* peer);
 
-/** Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. Other
- *  ranks that call on find this one missing.
+/** Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. On CUDA
+ *  no stream may have its calls left. Other ranks that call on find this one missing.
  *  @param peer of fastnorm_peer_create, or NULL
  *  @since 0.2 */
 FASTNORM_API void fastnorm_peer_destroy(fastnorm_peer* peer);

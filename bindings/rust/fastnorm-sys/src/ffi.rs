@@ -479,8 +479,8 @@ pub struct fastnorm_info {
     pub bytes_read: u64,
     /// Bytes of rows, statistics, codes and their scales, each once.
     pub bytes_written: u64,
-    /// Name of the kernel: that of fastnorm_kernel_describe, behind the family's unless that is
-    /// norm. A dry run may name one that this build lacks; "" if nothing is launched.
+    /// Name of the kernel, as in fastnorm_kernel_describe. On CUDA some families stand before it. A
+    /// dry run may name one that this build lacks; "" if nothing is launched.
     pub kernel: *const c_char,
     /// Kernel launches (CPU: 1, or 0 if there are no rows).
     pub launches: i32,
@@ -546,7 +546,7 @@ impl Default for fastnorm_info {
 pub struct fastnorm_kernel_info {
     /// In: sizeof(fastnorm_kernel_info).
     pub struct_size: usize,
-    /// "norm", "norm_backward", "norm_heads", "mla_decode".
+    /// "norm", "norm_backward", "peer", ..: a later version may have more.
     pub family: *const c_char,
     /// Such as "sm_90" or "avx512".
     pub arch: *const c_char,
@@ -823,7 +823,7 @@ pub struct fastnorm_norm_args {
     /// Scales: input for PER_TENSOR, else output.
     pub scale: *const fastnorm_tensor,
     /// \[1\] f32. In and out: raised to the greatest magnitude of what is quantised, or of y where
-    /// nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted.
+    /// nothing is; NaN wins. Needs one of them. The caller sets it to 0 first.
     pub amax: *const fastnorm_tensor,
     /// \[1\] f32. The clamp as a value on the device, read after the PDL wait: \> 0 clamps as
     /// `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme and clamp 0. NULL =
@@ -843,13 +843,12 @@ pub struct fastnorm_norm_args {
     /// Columns that share a statistic, a divisor of n; 0 = n. weight and bias are then \[.., n\]
     /// or, the same for all groups, \[.., group_size\].
     pub group_size: i64,
-    /// Sums for a statistic over several devices. RMS: mean's shape, the sum of squares. LAYER:
-    /// that with a last 2, the mean and the sum of (a - mean)^2. f32. Output. With it y may be
-    /// NULL.
+    /// Sums of several devices, f32. RMS: mean's shape, sum of squares. LAYER: \[.., 2\], mean and
+    /// sum of (a - mean)^2. y may be NULL. Not with rstd_in, nor with FASTNORM_ROUND_EVERY_STEP.
     pub sumsq: *const fastnorm_tensor,
     /// LAYER, with rstd_in: the mean to use. As mean. Input.
     pub mean_in: *const fastnorm_tensor,
-    /// The rstd to use; nothing is summed. As rstd. Input.
+    /// The rstd to use. As rstd. Not with mean, rstd, sumsq.
     pub rstd_in: *const fastnorm_tensor,
     /// 1: x, gated where that comes first, is normalised before the residual is added. 0: it is
     /// not, and the fields of the branch are 0.
@@ -1009,7 +1008,7 @@ extern "C" {
     ///
     /// CUDA: one kernel is queued on `stream` and the call returns. It may be captured in a CUDA
     /// graph, targets the context's device whatever device is current, and leaves the current
-    /// device as it was. CPU: the work is done when the call returns. No allocation, no
+    /// device as it was. CPU: done when it returns. Once prepared: no allocation, no
     /// synchronisation, no lock. Zero rows are success: nothing is launched, nothing written.
     ///
     /// - `context`: the device
@@ -1140,8 +1139,8 @@ pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 
 ///
 /// weight, and with it dweight, broadcasts against x as in fastnorm_norm: \[n\], \[1, n\], \[heads,
 /// n\], \[batch, 1, n\]. dbias likewise, with a shape of its own. So do branch_weight, dbranch_bias
-/// and residual_gate. On a GPU each of which a gradient is wanted varies along one leading
-/// dimension at most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+/// and residual_gate. On a GPU each varies along one leading dimension at most (after joining),
+/// also where its gradient is not wanted. Anything else there is FASTNORM_ERROR_UNSUPPORTED.
 ///
 /// Outputs: at least one of dx, dweight, dbias, dgate, dbranch, dbranch_weight, dbranch_bias and
 /// dresidual_gate. Those that are NULL cost nothing: dx alone serves frozen weights and needs no
@@ -1354,8 +1353,8 @@ extern "C" {
     ///
     /// CUDA: one or more kernels are queued on `stream` and the call returns. It may be captured in
     /// a CUDA graph, targets the context's device whatever device is current, and leaves the
-    /// current device as it was. CPU: the work is done when the call returns. No allocation, no
-    /// synchronisation, no lock.
+    /// current device as it was. CPU: the work is done when the call returns. Once prepared, or
+    /// after a first call: no allocation, no synchronisation, no lock.
     ///
     /// Zero rows are success: dweight and dbias become 0, or stay as they are with their ACCUMULATE
     /// flag.
@@ -2345,15 +2344,15 @@ pub const FASTNORM_PEER_LIMITS_MAX_ENUM: fastnorm_peer_limits = 0x7fffffff;
 pub struct fastnorm_peer_options {
     /// sizeof(fastnorm_peer_options).
     pub struct_size: usize,
-    /// This end's number, 0 to ranks - 1.
+    /// This end's number, 0 to ranks - 1. Required.
     pub rank: i32,
-    /// Ends of the group, 2 to 8; odd numbers too.
+    /// Ends of the group, 2 to 8; odd numbers too. Required.
     pub ranks: i32,
     /// T of peer_allreduce_norm's x: f32, f16 or bf16. Required.
     pub dtype: fastnorm_dtype_id,
     /// Default: by size.
     pub algorithm: fastnorm_peer_algorithm,
-    /// Longest row of peer_allreduce_norm, 1 to 65536. Rows are not limited.
+    /// Longest row of peer_allreduce_norm, 1 to 65536. Required.
     pub max_columns: i64,
     /// AUTO: the most bytes (rows \* columns \* bytes of T) of a one-shot; 0 = measured defaults.
     /// At 2 ranks 0 is one-shot always.
@@ -2549,8 +2548,8 @@ extern "C" {
     /// Since 0.2.
     pub fn fastnorm_peer_reset(peer: *mut fastnorm_peer) -> fastnorm_status;
 
-    /// Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. Other
-    /// ranks that call on find this one missing.
+    /// Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. On
+    /// CUDA no stream may have its calls left. Other ranks that call on find this one missing.
     ///
     /// - `peer`: of fastnorm_peer_create, or NULL
     ///
