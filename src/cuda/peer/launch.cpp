@@ -96,6 +96,8 @@ class CudaPeerLink final : public PeerLink {
     Error error;
     device_.with_device(error, [&] {
       if (number_ != 0) Registry::instance().remove(number_);
+      // A kernel may still write to what is mapped.
+      if (!opened_.empty()) cudaDeviceSynchronize();
       for (void* opened : opened_) cudaIpcCloseMemHandle(opened);
       for (std::shared_ptr<Allocation>& buffer : held_) buffer.reset();
       if (control_ != nullptr) cudaFree(control_);

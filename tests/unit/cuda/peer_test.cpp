@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/peer_blob.h"
@@ -192,6 +193,10 @@ TEST_F(CudaPeer, OtherProcesses) {
   ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK) << fastnorm_last_error();
   EXPECT_EQ(holdings.opened, 1);
   EXPECT_TRUE(holdings.access.empty());
+  EXPECT_EQ(holdings.opened_since_wait, 1);
+  fastnorm_peer_destroy(std::exchange(pair.peers[0], nullptr));
+  EXPECT_EQ(holdings.opened, 0);
+  EXPECT_EQ(holdings.opened_since_wait, 0) << "a mapping was closed while kernels may use it";
 }
 
 TEST_F(CudaPeer, NoIpcIsFineInOneProcess) {

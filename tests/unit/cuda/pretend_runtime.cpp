@@ -659,6 +659,11 @@ cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsig
     return error;
   std::memcpy(memory, handle.reserved + 8, sizeof *memory);
   ++holdings.opened;
+  ++holdings.opened_since_wait;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  holdings.opened_since_wait = 0;
   return cudaSuccess;
 }
 cudaError_t cudaIpcCloseMemHandle(void*) {

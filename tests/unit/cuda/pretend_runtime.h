@@ -39,6 +39,7 @@ extern Machine machine;
 // What was taken and not given back, and what one GPU may reach of another.
 struct Holdings {
   int device_memory = 0, host_memory = 0, streams = 0, opened = 0;  // opened: by CUDA IPC
+  int opened_since_wait = 0;                                        // for the device
   std::vector<std::pair<int, int>> access;                          // from, to
 };
 extern Holdings holdings;

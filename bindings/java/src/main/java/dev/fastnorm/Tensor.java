@@ -17,7 +17,8 @@ import java.util.Objects;
  * <p>A tensor over a buffer begins at the buffer's position, keeps the buffer alive and is checked
  * against its limits: no call reads or writes outside of the buffer. Buffers must be direct and in
  * native byte order; a read-only one can be an input only. Later changes of the buffer's position
- * or limit have no effect.
+ * or limit have no effect. Memory of a {@code MemorySegment} stays valid while its arena is open.
+ * Closing the arena before the last call ends is not found out.
  *
  * <p>A tensor over an address is a promise: memory of that size is there, on that device, until the
  * work that uses it is done. Wrong addresses are not found out.
