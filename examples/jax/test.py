@@ -1371,6 +1371,25 @@ def test_command_buffers(suite):
         suite.check(f"{name}: replayed without a call", int(said[0].split()[2]) < 80, said)
 
 
+def test_ml_dtypes(suite):
+    """NumPy arrays of the dtypes that come with JAX, by the package's own functions, on the CPU."""
+    import fastnorm
+
+    x, weight = (
+        np.asarray(normal(shape, "bfloat16", seed)) for shape, seed in (((3, 64), 93), ((64,), 94))
+    )
+    y = fastnorm.rms_norm(x, weight, EPS)
+    wide = fastnorm.rms_norm(x.astype(np.float32), weight.astype(np.float32), EPS)
+    suite.equal("NumPy's bfloat16: the dtype of y", y.dtype, x.dtype)
+    suite.equal("NumPy's bfloat16: the bits of y", bits(y), bits(wide.astype(x.dtype)))
+    suite.raises(
+        "NumPy's float8_e4m3",
+        fastnorm.FastnormError,
+        "FASTNORM_ERROR_DTYPE: x.dtype is float8_e4m3; required: one of float32",
+        lambda: fastnorm.rms_norm(x.astype(jnp.float8_e4m3)),
+    )
+
+
 def test_cost(suite):
     x, residual, weight = (
         normal((1, 64), "bfloat16", 90),
@@ -1492,6 +1511,7 @@ def main():
             test_readme,
             test_threads,
             test_memory,
+            test_ml_dtypes,
             test_cost,
             test_traits,
             test_recorded_gradients,

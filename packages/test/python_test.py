@@ -44,6 +44,10 @@ frozen = x.copy()
 frozen.flags.writeable = False
 class Foreign:
     def __dlpack_device__(self): return (10, 0)
+    def __dlpack__(self): raise SystemExit("asked for memory of another device")
+fields = np.zeros(3, [("v", "f4", (4,)), ("tag", "u2")])
+fields["v"], fields["tag"] = np.arange(12).reshape(3, 4), 7
+before, packed = fields.tobytes(), fields["v"]
 for call, kind, text in (
     (lambda: fastnorm.rms_norm(x, x[0, :3]), fastnorm.FastnormError,
      "weight.shape is [3]; required: [4]"),
@@ -55,6 +59,18 @@ for call, kind, text in (
     (lambda: fastnorm.rms_norm(Foreign(), out=x), fastnorm.FastnormError,
      "x is on a device of DLPack's type 10"),
     (lambda: fastnorm.context("tpu"), ValueError, "device is 'tpu'; required: one of cpu, cuda"),
+    (lambda: fastnorm.rms_norm(packed), fastnorm.FastnormError,
+     "FASTNORM_ERROR_LAYOUT: x has strides of (18, 4) bytes; required: multiples of 4"),
+    (lambda: fastnorm.rms_norm(np.ones((3, 4), np.float32), out=packed), fastnorm.FastnormError,
+     "FASTNORM_ERROR_LAYOUT: y has strides of (18, 4) bytes; required: multiples of 4"),
+    (lambda: fastnorm.rms_norm(x, x[0].astype(np.float64)), fastnorm.FastnormError,
+     "FASTNORM_ERROR_DTYPE: weight.dtype is float64; required: one of float32, float16, int8,"),
+    (lambda: fastnorm.rms_norm(x.astype(">f4")), fastnorm.FastnormError,
+     "FASTNORM_ERROR_DTYPE: x.dtype is >f4; required: one of float32"),
+    (lambda: fastnorm.rms_norm(x, [1.0]), TypeError,
+     "weight is list; required: a NumPy array or one with __dlpack__"),
+    (lambda: fastnorm.rms_norm(x, Foreign()), fastnorm.FastnormError,
+     "weight is on a device of DLPack's type 10; required: 1"),
 ):
     try:
         call()
@@ -62,7 +78,45 @@ for call, kind, text in (
         assert text in str(error), error
     else:
         raise SystemExit("no error: " + text)
+assert fields.tobytes() == before, "a refused call has written"
 print("errors")
+"""
+LAYOUTS = """
+import numpy as np
+import fastnorm
+rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+wanted = fastnorm.rms_norm(rows)
+def record(name, dtype, extent, size):
+    return np.zeros(size, [(name, dtype, (extent,)), ("tag", "u2")])[name]
+one = record("v", "f4", 4, 1)  # its stride of 18 bytes is never taken
+one[:] = rows[0]
+assert (fastnorm.rms_norm(one) == wanted[:1]).all()
+assert fastnorm.rms_norm(record("v", "f4", 4, 0)).shape == (0, 4)
+wide = np.zeros(3, [("v", "f4", (4,)), ("tag", "u4")])  # strides of whole elements
+fastnorm.rms_norm(rows, out=wide["v"])
+assert (wide["v"] == wanted).all() and (wide["tag"] == 0).all()
+print("layouts")
+"""
+DEVICES = """
+from types import SimpleNamespace
+import numpy as np
+from fastnorm import abi
+x = np.ones((2, 64), np.float32)
+device = SimpleNamespace(
+    address=1 << 20, shape=x.shape, strides=x.strides, itemsize=4, dtype=x.dtype
+)
+context = abi.Context(abi.Library(abi.library_path()), abi.CUDA, dry_run_capability=90)
+assert context.call(x=device, y=device).query().launches == 1
+for name in ("x", "weight", "y"):
+    fields = {"x": device, "y": device, name: x[0] if name == "weight" else x}
+    try:
+        context.call(**fields).query()
+    except abi.FastnormError as error:
+        text = f"{name} is on device CPU:0 (device_type 1); required: the context's device, CUDA:0"
+        assert text in str(error), error
+    else:
+        raise SystemExit(f"{name} in host memory is taken for a GPU's")
+print("devices")
 """
 
 
@@ -125,6 +179,12 @@ def main():
         run_clean(cases, "errors", [python, "-c", ERRORS], work),
         "errors\n",
     )
+    for name, program in (("layouts", LAYOUTS), ("devices", DEVICES)):
+        cases.equal(
+            f"{name} of NumPy arrays",
+            run_clean(cases, name, [python, "-c", program], work),
+            name + "\n",
+        )
     run_clean(
         cases,
         "another library by its name",

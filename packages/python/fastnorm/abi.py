@@ -56,6 +56,13 @@ DTYPES = {
     np.dtype(np.int32): I32,
     np.dtype(np.int64): I64,
 }
+# Those that the package ml_dtypes adds to NumPy, by name.
+ML_DTYPES = {
+    "bfloat16": BF16,
+    "float8_e4m3fn": F8_E4M3FN,
+    "float8_e5m2": F8_E5M2,
+    "float8_e8m0fnu": F8_E8M0FNU,
+}
 
 
 class Tensor(ctypes.Structure):
@@ -626,7 +633,8 @@ class Context:
     def call(self, kind=RMS, stream=None, **fields):
         """A norm that can be run again and again; fields as named in fastnorm_norm_args. A tensor
         is a NumPy array, a DeviceArray, or what has __dlpack__. Also what has address, shape,
-        dtype (a Dtype, too), strides in bytes and itemsize."""
+        dtype (a Dtype, too), strides in bytes and itemsize, in the memory of the context's
+        device."""
         return NormCall(self, kind, stream, fields)
 
     def norm_backward(self, kind=RMS, stream=None, **fields):
@@ -663,14 +671,16 @@ class Exported:
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )
 
-    def __init__(self, array, device_type, stream=None):
+    def __init__(self, name, array, device_type, stream=None):
         if not hasattr(array, "__dlpack__"):
-            raise TypeError(f"{type(array).__name__} is no NumPy array and has no __dlpack__")
+            raise TypeError(
+                f"{name} is {type(array).__name__}; required: a NumPy array or one with __dlpack__"
+            )
         found = int(array.__dlpack_device__()[0])
         if found != device_type:
             raise FastnormError(
-                f"FASTNORM_ERROR_DEVICE: {type(array).__name__} is on a device of "
-                f"DLPack's type {found}; required: {device_type}, the context's"
+                f"FASTNORM_ERROR_DEVICE: {name} is on a device of DLPack's type {found}; "
+                f"required: {device_type}, the context's"
             )
         # The exporter makes its work visible to this stream; DLPack calls the default stream 1.
         self.capsule = (
@@ -678,6 +688,30 @@ class Exported:
         )
         self.array = array
         self.tensor = Tensor.from_address(self._pointer(self.capsule, b"dltensor"))
+
+
+def _dtype_of(name, dtype):
+    """The Dtype of a NumPy dtype in the machine's order of bytes."""
+    word = dtype if isinstance(dtype, Dtype) else DTYPES.get(dtype)
+    if word is None and getattr(dtype, "isnative", True):
+        word = ML_DTYPES.get(getattr(dtype, "name", None))
+    if word is None:
+        required = ", ".join([*(known.name for known in DTYPES), *ML_DTYPES])
+        raise FastnormError(
+            f"FASTNORM_ERROR_DTYPE: {name}.dtype is {dtype}; required: one of {required}"
+        )
+    return word
+
+
+def _strides_of(name, array):
+    """Strides in elements. Those of extents of 0 and 1, and of empty arrays, reach no memory."""
+    shape, strides, size = array.shape, array.strides, array.itemsize
+    if 0 not in shape and any(n > 1 and s % size != 0 for n, s in zip(shape, strides)):
+        raise FastnormError(
+            f"FASTNORM_ERROR_LAYOUT: {name} has strides of {tuple(strides)} bytes; "
+            f"required: multiples of {size}"
+        )
+    return [s // size for s in strides]
 
 
 class Call:
@@ -700,25 +734,21 @@ class Call:
             if name in scalars:
                 setattr(struct, name, value)
             elif value is not None:
-                setattr(struct, name, ctypes.pointer(self._tensor(value)))
+                setattr(struct, name, ctypes.pointer(self._tensor(name, value)))
         return struct
 
-    def _tensor(self, array):
-        if not isinstance(array, np.ndarray) and not hasattr(array, "address"):
-            array = Exported(array, self._context.device_type, self._stream)
+    def _tensor(self, name, array):
+        on_host = isinstance(array, np.ndarray)
+        device = self._context.device_type, self._context.device_id
+        if not on_host and not hasattr(array, "address"):
+            array = Exported(name, array, device[0], self._stream)
             self._kept.append(array)
             return array.tensor
-        dtype = array.dtype if isinstance(array.dtype, Dtype) else DTYPES[array.dtype]
-        address = array.ctypes.data if isinstance(array, np.ndarray) else array.address
+        # A NumPy array is in host memory, whatever the context's device is.
+        address, device = (array.ctypes.data, (CPU, 0)) if on_host else (array.address, device)
+        dtype, strides = _dtype_of(name, array.dtype), _strides_of(name, array)
         self._kept.append(array)
-        return tensor(
-            address,
-            self._context.device_type,
-            self._context.device_id,
-            dtype,
-            array.shape,
-            [s // array.itemsize for s in array.strides],
-        )
+        return tensor(address, *device, dtype, array.shape, strides)
 
     def run(self, workspace=None, workspace_bytes=0):
         """The workspace is an address, aligned to 256 bytes, of as many bytes as query() says.
