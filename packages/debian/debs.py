@@ -198,7 +198,9 @@ def assemble(library, program, work):
     put(prefix / folder / name, library.read_bytes())
     (prefix / folder / "libfastnorm.so.0").symlink_to(name)
     if program:
-        put(prefix / "bin" / "fastnorm", program.read_bytes(), 0o755)
+        staged = prefix / "bin" / "fastnorm"
+        put(staged, program.read_bytes(), 0o755)
+        elf.drop_runpath(staged)  # it names the build folder
     put(
         prefix / folder / "pkgconfig" / "fastnorm.pc",
         (configured / "meson-private" / "fastnorm.pc").read_bytes(),
@@ -208,8 +210,21 @@ def assemble(library, program, work):
     return prefix
 
 
+def refuse_runpath(prefix):
+    """A packaged file finds its libraries where the system has them."""
+    for path in sorted(prefix.rglob("*")):
+        if path.is_file() and not path.is_symlink() and elf.is_elf(path):
+            folders = elf.runpath(path)
+            if folders:
+                raise SystemExit(
+                    f"{path} has the RPATH or RUNPATH {', '.join(folders)}; required: neither, "
+                    "as `meson install` writes it"
+                )
+
+
 def make(prefix, work, out, stamp=None):
     version, stamp = project_version(), stamp or commit_time()
+    refuse_runpath(prefix)
     found = sorted(prefix.glob(f"lib/*/libfastnorm.so.{version}"))
     if len(found) != 1:
         raise SystemExit(

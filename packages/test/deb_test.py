@@ -68,6 +68,27 @@ def check_program(cases, root, folder):
     cases.check("what it prints", printed.endswith(program[2]), printed)
 
 
+def check_runpath(cases, prefix, work):
+    """A program that names a folder of libraries is refused, until the name is taken out."""
+    program, source = prefix / "bin" / "fastnorm", work / "runpath.c"
+    program.parent.mkdir(exist_ok=True)
+    source.write_text("int main(void) { return 0; }\n")
+    for kind, option in (("RPATH", "--disable-new-dtags"), ("RUNPATH", "--enable-new-dtags")):
+        line = ["cc", source, f"-Wl,-rpath,/nowhere,{option}", "-o", program]
+        run_clean(cases, f"a program with {kind}", line, work)
+        cases.equal(f"its {kind}", debs.elf.runpath(program), ["/nowhere"])
+        refused = ""
+        try:
+            debs.make(prefix, work / "work", work / "third")
+        except SystemExit as error:
+            refused = str(error)
+        wanted = f"{program} has the RPATH or RUNPATH /nowhere; required: neither"
+        cases.check(f"{kind} is refused", wanted in refused, refused)
+        debs.elf.drop_runpath(program)
+        cases.equal(f"no {kind} is left", debs.elf.runpath(program), [])
+        run_clean(cases, "the program still runs", [program], work)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
@@ -109,10 +130,15 @@ def main():
             LD_LIBRARY_PATH=str(root / "usr" / folder),
         )
         cases.check("it shows the version", debs.project_version() in (shown or ""), shown)
+        command = ["readelf", "--dynamic", root / "usr" / "bin" / "fastnorm"]
+        dynamic = run_clean(cases, "readelf", command, work) or ""
+        cases.check("it needs the library", "libfastnorm.so.0" in dynamic, dynamic)
+        cases.check("it has no RPATH or RUNPATH", not re.search("R(UN)?PATH", dynamic), dynamic)
         page = root / "usr" / "share" / "man" / "man1" / "fastnorm.1.gz"
         cases.check("its manual page is there", page.exists())
     else:
         cases.skip("fastnorm-tools", "the program is not built")
+    check_runpath(cases, prefix, work)
     cases.finish()
 
 
