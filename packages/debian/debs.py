@@ -251,7 +251,7 @@ def make(prefix, work, out, stamp=None):
     names = sorted(set(re.findall(r" T (fastnorm_\w+)(?:@@FASTNORM_0)?$", symbols, re.M)))
     put(
         control / "symbols",
-        "libfastnorm.so.0 libfastnorm0\n* Build-Depends-Package: libfastnorm-dev\n"
+        "libfastnorm.so.0 libfastnorm0 #MINVER#\n* Build-Depends-Package: libfastnorm-dev\n"
         + f" FASTNORM_0@FASTNORM_0 {version}\n"
         + "".join(f" {n}@FASTNORM_0 {version}\n" for n in names),
     )

@@ -68,6 +68,29 @@ def check_program(cases, root, folder):
     cases.check("what it prints", printed.endswith(program[2]), printed)
 
 
+def check_depends(cases, tree, folder, work):
+    """By the symbols file, another package's program needs the version that has what it calls."""
+    user, library = work / "user", tree / "usr" / folder / "libfastnorm.so.0"
+    shutil.rmtree(user, ignore_errors=True)
+    (user / "debian").mkdir(parents=True)
+    (user / "debian" / "control").write_text("Source: user\n\nPackage: user\nArchitecture: any\n")
+    (user / "user.c").write_text(
+        "const char* fastnorm_version_string(void);\n"
+        "int main(void) { return fastnorm_version_string() == 0; }\n"
+    )
+    line = ["cc", "user.c", library, "-o", "user"]
+    if run_clean(cases, "a program of another package", line, user) is None:
+        return
+    other = user / "libfastnorm0"  # with the symbols file as what dpkg-shlibdeps finds
+    shutil.copytree(tree, other, symlinks=True)
+    (other / "DEBIAN" / "shlibs").unlink()
+    line = ["dpkg-shlibdeps", "-O", f"-S{other}", "--ignore-missing-info"]
+    line += [f"-l{other / 'usr' / folder}", "-e", "user"]
+    found = run_clean(cases, "dpkg-shlibdeps of it", line, user) or ""
+    wanted = f"libfastnorm0 (>= {debs.project_version()})"
+    cases.check("it depends on a version of the library", wanted in found, found)
+
+
 def check_runpath(cases, prefix, work):
     """A program that names a folder of libraries is refused, until the name is taken out."""
     program, source = prefix / "bin" / "fastnorm", work / "runpath.c"
@@ -121,6 +144,7 @@ def main():
     install(cases, packages, root)
     folder = f"lib/{debs.elf.machine(options.library)}-linux-gnu"
     check_program(cases, root, folder)
+    check_depends(cases, work / "work" / "libfastnorm0", folder, work)
     if options.program:
         shown = run_clean(
             cases,
