@@ -182,7 +182,7 @@ def check_cmake(cases, consumer, prefix, version):
     )
     cases.check(
         "an installation without headers is refused with its reason",
-        code != 0 and "fastnorm.h does not exist; required" in " ".join(text.split()),
+        code != 0 and "has the headers and a library; required: include/fastnorm/" in " ".join(text.split()),
         text,
     )
 
