@@ -86,13 +86,14 @@ def zipped(text):
 def add_papers(tree, name, version, stamp):
     day = datetime.fromtimestamp(stamp, timezone.utc)
     documents = tree / "usr" / "share" / "doc" / name
+    others = (HERE / "copyright-tools.txt").read_text() if name == "fastnorm-tools" else ""
     put(
         documents / "copyright",
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
         f"Upstream-Name: libfastnorm\nSource: {HOMEPAGE}\n\n"
         f"Files: *\nCopyright: {day.year} {AUTHORS}\nLicense: Apache-2.0\n"
         " On Debian systems the text of the licence is in\n"
-        " /usr/share/common-licenses/Apache-2.0.\n",
+        f" /usr/share/common-licenses/Apache-2.0.\n{others}",
     )
     put(
         documents / "changelog.gz",

@@ -160,6 +160,10 @@ def main():
         cases.check("it has no RPATH or RUNPATH", not re.search("R(UN)?PATH", dynamic), dynamic)
         page = root / "usr" / "share" / "man" / "man1" / "fastnorm.1.gz"
         cases.check("its manual page is there", page.exists())
+        copyright = root / "usr" / "share" / "doc" / "fastnorm-tools" / "copyright"
+        licences = re.findall(r"^License: (\S+)\n ", copyright.read_text(), re.M)
+        wanted = ["Apache-2.0", "BSD-3-Clause", "Expat"]
+        cases.equal("licences of the program, with their texts", licences, wanted)
     else:
         cases.skip("fastnorm-tools", "the program is not built")
     check_runpath(cases, prefix, work)
