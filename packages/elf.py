@@ -1,10 +1,14 @@
 """What a shared library needs of the system: other libraries, and versions of their symbols."""
 
 import re
+import struct
 import subprocess
 
 # The versions of glibc that tools for wheels have a policy for.
 MANYLINUX = [(2, 17), (2, 24), (2, 26), (2, 27), (2, 28), (2, 31), (2, 34), (2, 35)]
+
+_PT_DYNAMIC = 2
+_RUNPATHS = (15, 29)  # tags of RPATH and RUNPATH
 
 
 def _readelf(path, *options):
@@ -16,6 +20,34 @@ def _readelf(path, *options):
 def needed(path):
     """Names of the libraries that the loader looks for."""
     return re.findall(r"\(NEEDED\).*\[(.*)\]", _readelf(path, "--dynamic"))
+
+
+def runpath(path):
+    """Folders that the file tells the loader to search, RPATH and RUNPATH."""
+    return re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", _readelf(path, "--dynamic"))
+
+
+def drop_runpath(path):
+    """Takes RPATH and RUNPATH out of the dynamic section of a 64-bit file, in its place."""
+    data = bytearray(path.read_bytes())
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError(f"{path} is not ELF of 64 bits and little endian")
+    (table,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    for header in range(table, table + size * count, size):
+        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", data, header)
+        if kind != _PT_DYNAMIC:
+            continue
+        entries = list(struct.iter_unpack("<QQ", data[offset : offset + length]))
+        kept = [e for e in entries if e[0] not in _RUNPATHS]
+        kept += [(0, 0)] * (len(entries) - len(kept))
+        data[offset : offset + length] = b"".join(struct.pack("<QQ", *e) for e in kept)
+    path.write_bytes(data)
+
+
+def is_elf(path):
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def newest(path, family):

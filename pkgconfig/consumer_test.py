@@ -176,13 +176,25 @@ def check_cmake(cases, consumer, prefix, version):
                 version in text or "component gpu" in text,
                 text,
             )
+    # The archive needs threads; users of the shared library do not.
+    _, code, text = cmake_configure(
+        consumer,
+        "cmake_needs",
+        moved,
+        "fastnorm::fastnorm",
+        "",
+        "-DCMAKE_DISABLE_FIND_PACKAGE_Threads=ON",
+        *NO_COMPILER,
+    )
+    cases.check("the shared library is found without the archive's needs", code == 0, text)
     shutil.rmtree(moved / "include")
     _, code, text = cmake_configure(
         consumer, "cmake_headers", moved, "fastnorm::fastnorm", "", *NO_COMPILER
     )
     cases.check(
         "an installation without headers is refused with its reason",
-        code != 0 and "fastnorm.h does not exist; required" in " ".join(text.split()),
+        code != 0
+        and "has the headers and a library; required: include/fastnorm/" in " ".join(text.split()),
         text,
     )
 

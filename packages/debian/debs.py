@@ -86,13 +86,14 @@ def zipped(text):
 def add_papers(tree, name, version, stamp):
     day = datetime.fromtimestamp(stamp, timezone.utc)
     documents = tree / "usr" / "share" / "doc" / name
+    others = (HERE / "copyright-tools.txt").read_text() if name == "fastnorm-tools" else ""
     put(
         documents / "copyright",
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
         f"Upstream-Name: libfastnorm\nSource: {HOMEPAGE}\n\n"
         f"Files: *\nCopyright: {day.year} {AUTHORS}\nLicense: Apache-2.0\n"
         " On Debian systems the text of the licence is in\n"
-        " /usr/share/common-licenses/Apache-2.0.\n",
+        f" /usr/share/common-licenses/Apache-2.0.\n{others}",
     )
     put(
         documents / "changelog.gz",
@@ -198,7 +199,9 @@ def assemble(library, program, work):
     put(prefix / folder / name, library.read_bytes())
     (prefix / folder / "libfastnorm.so.0").symlink_to(name)
     if program:
-        put(prefix / "bin" / "fastnorm", program.read_bytes(), 0o755)
+        staged = prefix / "bin" / "fastnorm"
+        put(staged, program.read_bytes(), 0o755)
+        elf.drop_runpath(staged)  # it names the build folder
     put(
         prefix / folder / "pkgconfig" / "fastnorm.pc",
         (configured / "meson-private" / "fastnorm.pc").read_bytes(),
@@ -208,8 +211,21 @@ def assemble(library, program, work):
     return prefix
 
 
+def refuse_runpath(prefix):
+    """A packaged file finds its libraries where the system has them."""
+    for path in sorted(prefix.rglob("*")):
+        if path.is_file() and not path.is_symlink() and elf.is_elf(path):
+            folders = elf.runpath(path)
+            if folders:
+                raise SystemExit(
+                    f"{path} has the RPATH or RUNPATH {', '.join(folders)}; required: neither, "
+                    "as `meson install` writes it"
+                )
+
+
 def make(prefix, work, out, stamp=None):
     version, stamp = project_version(), stamp or commit_time()
+    refuse_runpath(prefix)
     found = sorted(prefix.glob(f"lib/*/libfastnorm.so.{version}"))
     if len(found) != 1:
         raise SystemExit(
@@ -236,7 +252,7 @@ def make(prefix, work, out, stamp=None):
     names = sorted(set(re.findall(r" T (fastnorm_\w+)(?:@@FASTNORM_0)?$", symbols, re.M)))
     put(
         control / "symbols",
-        "libfastnorm.so.0 libfastnorm0\n* Build-Depends-Package: libfastnorm-dev\n"
+        "libfastnorm.so.0 libfastnorm0 #MINVER#\n* Build-Depends-Package: libfastnorm-dev\n"
         + f" FASTNORM_0@FASTNORM_0 {version}\n"
         + "".join(f" {n}@FASTNORM_0 {version}\n" for n in names),
     )

@@ -6,6 +6,7 @@ from the source archive, and another archive is refused.
 test_package. That takes minutes, so tools/test leaves it out."""
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ arch={arch}
 compiler=gcc
 compiler.version={gcc}
 compiler.libcxx=libstdc++11
-compiler.cppstd=20
+compiler.cppstd=gnu17
 build_type={build_type}
 
 [platform_tool_requires]
@@ -54,6 +55,28 @@ def create(cases, conan, recipe, reference, work, home, env):
         cases.check(f"the package has {wanted}", wanted in names, sorted(names))
     own = [n for n in names if n.endswith((".pc", ".cmake", ".a"))]
     cases.equal("files that Conan's generators write", own, [])
+
+
+def check_standard(cases, conan, recipe, profile, version, work, env):
+    """The library is configured in its own C++ standard where the profile has an older one, as a
+    detected profile may have."""
+    folder = work / "generated"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [conan, "install", recipe / "conanfile.py", "--version", version, "--no-remote"]
+    command += ["-pr:a", profile, "-of", folder]
+    run_clean(cases, "conan install of its needs", command, work, **env)
+    files = list(folder.rglob("conan_meson_native.ini"))
+    if not cases.equal("files of options for Meson", len(files), 1):
+        return
+    build = folder / "configured"
+    command = ["meson", "setup", build, recipe / "src", "--native-file", files[0]]
+    if run_clean(cases, "meson setup with them", command, work, **env) is None:
+        return
+    command = ["meson", "introspect", "--buildoptions", build]
+    shown = json.loads(run_clean(cases, "its options", command, work, **env) or "[]")
+    values = {option["name"]: option["value"] for option in shown}
+    cases.equal("the library's C++ standard", values.get("cpp_std"), "c++20")
+    cases.equal("the library's tests", values.get("tests"), False)
 
 
 def main():
@@ -105,6 +128,7 @@ def main():
     source = [conan, "source", recipe / "conanfile.py", "--version", version]
     run_clean(cases, "conan source", source, work, **env)
     cases.check("the sources are there", (recipe / "src" / "meson.build").exists())
+    check_standard(cases, conan, recipe, profile, version, work, env)
     if options.create:
         create(cases, conan, recipe, reference, work, home, env)
     data = recipe / "conandata.yml"

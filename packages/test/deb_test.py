@@ -68,6 +68,50 @@ def check_program(cases, root, folder):
     cases.check("what it prints", printed.endswith(program[2]), printed)
 
 
+def check_depends(cases, tree, folder, work):
+    """By the symbols file, another package's program needs the version that has what it calls."""
+    user, library = work / "user", tree / "usr" / folder / "libfastnorm.so.0"
+    shutil.rmtree(user, ignore_errors=True)
+    (user / "debian").mkdir(parents=True)
+    (user / "debian" / "control").write_text("Source: user\n\nPackage: user\nArchitecture: any\n")
+    (user / "user.c").write_text(
+        "const char* fastnorm_version_string(void);\n"
+        "int main(void) { return fastnorm_version_string() == 0; }\n"
+    )
+    line = ["cc", "user.c", library, "-o", "user"]
+    if run_clean(cases, "a program of another package", line, user) is None:
+        return
+    other = user / "libfastnorm0"  # with the symbols file as what dpkg-shlibdeps finds
+    shutil.copytree(tree, other, symlinks=True)
+    (other / "DEBIAN" / "shlibs").unlink()
+    line = ["dpkg-shlibdeps", "-O", f"-S{other}", "--ignore-missing-info"]
+    line += [f"-l{other / 'usr' / folder}", "-e", "user"]
+    found = run_clean(cases, "dpkg-shlibdeps of it", line, user) or ""
+    wanted = f"libfastnorm0 (>= {debs.project_version()})"
+    cases.check("it depends on a version of the library", wanted in found, found)
+
+
+def check_runpath(cases, prefix, work):
+    """A program that names a folder of libraries is refused, until the name is taken out."""
+    program, source = prefix / "bin" / "fastnorm", work / "runpath.c"
+    program.parent.mkdir(exist_ok=True)
+    source.write_text("int main(void) { return 0; }\n")
+    for kind, option in (("RPATH", "--disable-new-dtags"), ("RUNPATH", "--enable-new-dtags")):
+        line = ["cc", source, f"-Wl,-rpath,/nowhere,{option}", "-o", program]
+        run_clean(cases, f"a program with {kind}", line, work)
+        cases.equal(f"its {kind}", debs.elf.runpath(program), ["/nowhere"])
+        refused = ""
+        try:
+            debs.make(prefix, work / "work", work / "third")
+        except SystemExit as error:
+            refused = str(error)
+        wanted = f"{program} has the RPATH or RUNPATH /nowhere; required: neither"
+        cases.check(f"{kind} is refused", wanted in refused, refused)
+        debs.elf.drop_runpath(program)
+        cases.equal(f"no {kind} is left", debs.elf.runpath(program), [])
+        run_clean(cases, "the program still runs", [program], work)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
@@ -100,6 +144,7 @@ def main():
     install(cases, packages, root)
     folder = f"lib/{debs.elf.machine(options.library)}-linux-gnu"
     check_program(cases, root, folder)
+    check_depends(cases, work / "work" / "libfastnorm0", folder, work)
     if options.program:
         shown = run_clean(
             cases,
@@ -109,10 +154,19 @@ def main():
             LD_LIBRARY_PATH=str(root / "usr" / folder),
         )
         cases.check("it shows the version", debs.project_version() in (shown or ""), shown)
+        command = ["readelf", "--dynamic", root / "usr" / "bin" / "fastnorm"]
+        dynamic = run_clean(cases, "readelf", command, work) or ""
+        cases.check("it needs the library", "libfastnorm.so.0" in dynamic, dynamic)
+        cases.check("it has no RPATH or RUNPATH", not re.search("R(UN)?PATH", dynamic), dynamic)
         page = root / "usr" / "share" / "man" / "man1" / "fastnorm.1.gz"
         cases.check("its manual page is there", page.exists())
+        copyright = root / "usr" / "share" / "doc" / "fastnorm-tools" / "copyright"
+        licences = re.findall(r"^License: (\S+)\n ", copyright.read_text(), re.M)
+        wanted = ["Apache-2.0", "BSD-3-Clause", "Expat"]
+        cases.equal("licences of the program, with their texts", licences, wanted)
     else:
         cases.skip("fastnorm-tools", "the program is not built")
+    check_runpath(cases, prefix, work)
     cases.finish()
 
 

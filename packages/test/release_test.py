@@ -16,6 +16,8 @@ from clean import ROOT, Cases
 
 sys.dont_write_bytecode = True  # tools/release has no ending, and its cache would lie beside it
 
+TOOLS = "fastnorm-tools_1.2.3_amd64.deb"
+
 
 def load_release():
     loader = importlib.machinery.SourceFileLoader("release", str(ROOT / "tools" / "release"))
@@ -50,12 +52,45 @@ def check_bill(cases, release, out, made, with_cuda):
     }
     wanted = {f"./{p.relative_to(out)}": hashlib.sha256(p.read_bytes()).hexdigest() for p in made}
     cases.equal(f"bill {name}: hashes", sums, wanted)
-    linked = {r["relatedSpdxElement"] for r in relations if r["relationshipType"] == "STATIC_LINK"}
+    names = {f["SPDXID"]: f["fileName"] for f in bill["files"]}
+    linked = {}
+    for relation in relations:
+        if relation["relationshipType"] == "STATIC_LINK":
+            one = relation["spdxElementId"]
+            linked.setdefault(names.get(one, one), set()).add(relation["relatedSpdxElement"])
     cudart = {"SPDXRef-cudart"} if with_cuda else set()
-    cases.equal(f"bill {name}: what is linked in", linked, {"SPDXRef-libstdcxx"} | cudart)
+    wanted = {
+        "SPDXRef-libfastnorm": {"SPDXRef-libstdcxx"} | cudart,
+        f"./{TOOLS}": {"SPDXRef-CLI11", "SPDXRef-nlohmann-json"},
+    }
+    cases.equal(f"bill {name}: what is linked in", linked, wanted)
+    licences = {p["name"]: p["licenseDeclared"] for p in bill["packages"]}
+    cases.equal(f"bill {name}: CLI11", licences.get("CLI11"), "BSD-3-Clause")
+    cases.equal(f"bill {name}: nlohmann_json", licences.get("nlohmann_json"), "MIT")
+    versions = [p["versionInfo"] for p in bill["packages"]]
+    cases.check(f"bill {name}: versions", all(re.match(r"\d", v) for v in versions), versions)
     used = set(re.findall(r"LicenseRef-[\w-]+", json.dumps(bill["packages"])))
     known = {e["licenseId"] for e in bill["hasExtractedLicensingInfos"]}
     cases.equal(f"bill {name}: licences with their text", known, used)
+
+
+def check_namespace(cases, release, out, made):
+    """Bills of other files have other namespaces, whichever file it is."""
+
+    def bill(files):
+        return json.loads(release.bill_of_materials(out, "1.2.3", files, False).read_text())
+
+    first = bill(made)["documentNamespace"]
+    cases.equal("the namespace of the same files", bill(made)["documentNamespace"], first)
+    for path in made:
+        kept = path.read_bytes()
+        path.write_bytes(kept[:-1] + b"!")
+        other = bill(made)["documentNamespace"]
+        cases.check(f"the namespace with another {path.name}", other != first, other)
+        path.write_bytes(kept)
+    only = bill(made[:2])
+    refs = [p["SPDXID"] for p in only["packages"]]
+    cases.equal("packages without the program", refs, ["SPDXRef-libfastnorm", "SPDXRef-libstdcxx"])
 
 
 def main():
@@ -71,9 +106,12 @@ def main():
     small, large = out / "sub" / "a.jar", out / "b-cpu.tar.xz"
     small.write_bytes(b"a" * 10)
     large.write_bytes(b"b" * (release.MIB + 1))
-    made = [small, large]
+    tools = out / TOOLS
+    tools.write_bytes(b"c" * 10)
+    made = [small, large, tools]
     for with_cuda in (True, False):
         check_bill(cases, release, out, made, with_cuda)
+    check_namespace(cases, release, out, made)
 
     version = release.project_version()
     notes = release.release_notes(out, version, made, {"b": {"CPU kernels, AVX2": 7}}).read_text()

@@ -1,5 +1,6 @@
 # The functions of vcpkg that the port calls, for `cmake -P`: they unpack, configure and place files
-# as vcpkg does. With FASTNORM_BUILD they also compile and install.
+# as vcpkg does. With FASTNORM_BUILD they also compile and install. Without it LIBRARY is installed,
+# with the headers and the files for CMake.
 include_guard()
 set(PORT fastnorm)
 set(CURRENT_PACKAGES_DIR "${WORK}/packages")
@@ -34,7 +35,14 @@ endfunction()
 function(vcpkg_install_meson)
   if(FASTNORM_BUILD)
     execute_process(COMMAND meson install -C "${SOURCE_PATH}/build" COMMAND_ERROR_IS_FATAL ANY)
+    return()
   endif()
+  set(lib "${CURRENT_PACKAGES_DIR}/lib")
+  file(INSTALL "${SOURCE_PATH}/include/fastnorm" DESTINATION "${CURRENT_PACKAGES_DIR}/include")
+  file(GLOB configs "${SOURCE_PATH}/build/packages/cmake/*.cmake")
+  file(INSTALL ${configs} DESTINATION "${lib}/cmake/fastnorm")
+  file(COPY_FILE "${LIBRARY}" "${lib}/libfastnorm.so.${VERSION}")
+  file(CREATE_LINK "libfastnorm.so.${VERSION}" "${lib}/libfastnorm.so.0" SYMBOLIC)
 endfunction()
 
 function(vcpkg_fixup_pkgconfig)
@@ -42,9 +50,13 @@ endfunction()
 
 function(vcpkg_cmake_config_fixup)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "CONFIG_PATH" "")
-  if(FASTNORM_BUILD AND NOT EXISTS "${CURRENT_PACKAGES_DIR}/${arg_CONFIG_PATH}/fastnormConfig.cmake")
+  set(from "${CURRENT_PACKAGES_DIR}/${arg_CONFIG_PATH}")
+  if(NOT EXISTS "${from}/fastnormConfig.cmake")
     message(FATAL_ERROR "${arg_CONFIG_PATH} has no fastnormConfig.cmake")
   endif()
+  file(GLOB files "${from}/*")
+  file(INSTALL ${files} DESTINATION "${CURRENT_PACKAGES_DIR}/share/${PORT}")
+  file(REMOVE_RECURSE "${from}")
 endfunction()
 
 function(vcpkg_install_copyright)

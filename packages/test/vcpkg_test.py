@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """The vcpkg port: the form of its manifest, and its portfile in CMake with stand-ins for vcpkg's
-functions. It fetches the source archive, unpacks and configures it.
+functions. It fetches the source archive, unpacks and configures it. A program finds the library
+where vcpkg moves the files for CMake.
 
---build compiles and installs, too. That takes minutes, so tools/test leaves it out."""
+--build compiles and installs, too. That takes minutes, so tools/test leaves it out, and the port
+installs --library."""
 
 import argparse
 import json
@@ -39,14 +41,32 @@ def check_manifest(cases, path):
     cases.equal("words of supports", sorted(words), ["arm64", "linux", "x64"])
 
 
+def check_consumer(cases, prefix, work):
+    """find_package and a program in an installation as vcpkg leaves it."""
+    shutil.copytree(ROOT / "packages" / "conan" / "test_package", work)
+    line = ["cmake", "-B", "build", f"-DCMAKE_PREFIX_PATH={prefix}"]
+    if run_clean(cases, "find_package", line, work) is None:
+        return
+    cache = (work / "build" / "CMakeCache.txt").read_text()
+    found = re.search(r"^fastnorm_DIR:PATH=(.*)$", cache, re.M)
+    cases.equal("where it is found", found and found[1], str(prefix / "share" / "fastnorm"))
+    if run_clean(cases, "a program builds", ["cmake", "--build", "build"], work) is None:
+        return
+    printed = run_clean(cases, "the program runs", [work / "build" / "example"], work)
+    wanted = f"libfastnorm {recipes.project_version()}: 0 of 8 values are wrong\n"
+    cases.equal("what it prints", printed, wanted)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, help="not used: the port builds its own")
+    parser.add_argument("--library", type=Path, help="libfastnorm.so.0, without --build")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     parser.add_argument("--build", action="store_true", help="compile the library, too")
     parser.add_argument("--buildtype", default="release", help="Meson's (default %(default)s)")
     options = parser.parse_args()
+    if not options.build and options.library is None:
+        parser.error("--library is missing; required: libfastnorm.so.0, or --build")
     cases, work = Cases(), options.work.resolve()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -74,6 +94,7 @@ def main():
             f"-DPORTFILE={portfile}",
             f"-DVERSION={recipes.project_version()}",
             f"-DBUILDTYPE={options.buildtype}",
+            *([] if options.build else [f"-DLIBRARY={options.library.resolve()}"]),
             f"-DFASTNORM_BUILD={'ON' if options.build else 'OFF'}",
             "-P",
             ROOT / "packages" / "test" / "vcpkg_stand_in.cmake",
@@ -81,7 +102,9 @@ def main():
 
     run_clean(cases, "the portfile", command(port / "portfile.cmake"), work, **env)
     share = run / "packages" / "share" / "fastnorm"
-    cases.equal("in share/", sorted(os.listdir(share)), ["copyright", "usage"])
+    configs = ["fastnormConfig.cmake", "fastnormConfigVersion.cmake"]
+    cases.equal("in share/", sorted(os.listdir(share)), ["copyright", *configs, "usage"])
+    check_consumer(cases, run / "packages", work / "consumer")
     made = list(run.glob("source/*/build/build.ninja"))
     cases.equal("build folders", len(made), 1)
     if options.build:
