@@ -30,7 +30,10 @@ REFUSED = {
     "columns2 alone": (("--columns2", 64), "--columns2 needs --sharded"),
     "codes of sharded rows": (("--sharded", "--quantise", "per-row"), "--quantise"),
     "weights of sharded rows": (("--sharded", "--weights", 2), "--weights"),
-    "weights that do not divide": (("--rows", 5, "--weights", 2), "a divisor of --rows, which is 5"),
+    "weights that do not divide": (
+        ("--rows", 5, "--weights", 2),
+        "--weights is 2; required: a divisor of --rows, which is 5",
+    ),
     "long rows": (("--sharded", "--columns", 8200), "a multiple of 128"),
     "NCCL on a CPU": (("--nccl",), "--nccl needs GPUs"),
     "processes on a CPU": (("--processes",), "--processes needs GPUs"),

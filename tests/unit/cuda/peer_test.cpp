@@ -55,6 +55,20 @@ fastnorm_peer_options options_of(int32_t rank, int32_t ranks) {
   return options;
 }
 
+// Memory of a call, aligned as the library asks for.
+class Workspace {
+ public:
+  explicit Workspace(size_t bytes) : room_(bytes + kAlign) {}
+  void* begin() const {
+    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room_.data()) + kAlign - 1) /
+                                   kAlign * kAlign);
+  }
+
+ private:
+  static constexpr size_t kAlign = 256;
+  std::vector<std::byte> room_;
+};
+
 class CudaPeer : public testing::Test {
  protected:
   void SetUp() override {
@@ -282,9 +296,8 @@ TEST_F(CudaPeer, TwoKernelsForOthers) {
   Pair pair(create(0), create(1));
   const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
   ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
-  std::vector<char> room(3 * 4096 * 4 + 4096 * 2 + 512);
-  void* const workspace =
-      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+  const Workspace room(3 * 4096 * 4 + 4096 * 2);
+  void* const workspace = room.begin();
   Call call(pair.peers[0], 3);
   call.args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
   fastnorm_info info = {};
@@ -363,9 +376,8 @@ TEST_F(CudaPeer, SumsAreInTheOrderOfX) {
       info.struct_size = sizeof info;
       ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK)
           << fastnorm_last_error();
-      std::vector<char> room(info.workspace_bytes + 256);
-      char* const workspace =
-          reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+      const Workspace room(info.workspace_bytes);
+      void* const workspace = room.begin();
       recorded.clear();
       ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, workspace,
                                              info.workspace_bytes, kStream),
@@ -428,9 +440,8 @@ TEST_F(CudaPeer, TheKernelsThatWereNamedAndLoadedRun) {
         ASSERT_EQ(fastnorm_peer_allreduce_norm_prepare(contexts[0], &call.args), FASTNORM_OK)
             << fastnorm_last_error();
         const std::vector<const void*> loaded = notes.loaded;
-        std::vector<char> room(info.workspace_bytes + 256);
-        void* const workspace =
-            reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+        const Workspace room(info.workspace_bytes);
+        void* const workspace = room.begin();
         recorded.clear();
         ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, workspace,
                                                info.workspace_bytes, kStream),
@@ -523,9 +534,8 @@ TEST_F(CudaPeer, ShardedNorm) {
   ASSERT_EQ(fastnorm_peer_sharded_norm_query(contexts[0], &args, &info), FASTNORM_OK)
       << fastnorm_last_error();
   EXPECT_EQ(info.launches, 3);
-  std::vector<char> room(info.workspace_bytes + 256);
-  void* const workspace =
-      reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
+  const Workspace room(info.workspace_bytes);
+  void* const workspace = room.begin();
   ASSERT_EQ(
       fastnorm_peer_sharded_norm(contexts[0], &args, workspace, info.workspace_bytes, kStream),
       FASTNORM_OK)
