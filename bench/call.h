@@ -217,10 +217,12 @@ class Call {
     scale_shape_[0] = scale_is_static_ ? 1 : c.rows;
     scale_shape_[1] = s.columns == 0 ? 1 : (c.n + s.columns - 1) / s.columns;
     args_.y = nullptr;
-    args_.quantized = &y_;
-    args_.scale = &scale_;
-    args_.quant_scheme = s.scheme;
-    args_.quant_block_size = s.scheme == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
+    quant_.struct_size = sizeof quant_;
+    quant_.quantized = &y_;
+    quant_.scale = &scale_;
+    quant_.scheme = s.scheme;
+    quant_.block_size = s.scheme == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
+    args_.quant = &quant_;
   }
 
   // x_ becomes the queries, keys_ what follows them in each token.
@@ -252,6 +254,7 @@ class Call {
   fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, more_, scale_ = {}, keys_ = {};
   fastnorm_tensor tables_[3] = {};
   fastnorm_norm_args args_ = {}, key_args_ = {};
+  fastnorm_quant quant_ = {};
   const fastnorm_norm_args* both_[2] = {&args_, &key_args_};
 };
 

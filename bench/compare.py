@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Compares libfastnorm with others who compute the same: PyTorch, torch.compile, FlashInfer, quack,
-Liger, Transformer Engine, vLLM and sgl-kernel, as far as they are installed. One process times them
-one after the other on the same buffers. The ceiling is the best plain stream of the same bytes.
+Liger, Transformer Engine, cuDNN, vLLM and sgl-kernel, as far as they are installed, and with the
+laboratory. One process times them one after the other on the same buffers. The ceiling is the best
+plain stream of the same bytes.
 
     compare.py run     the tables: peers on the shapes of large batches, decode, fp8 and heads
+    compare.py run --suite gradients
+                       the shapes on which the library is to keep up with the laboratory and cuDNN
     compare.py run --preset models --against LIB
                        this build and another one in turn, on hidden sizes of models; goes on where
                        its file ends
@@ -59,7 +62,7 @@ def arguments():
             default=HERE.parent / "build",
             help="build folder, or a folder with the libraries side by side (%(default)s)",
         )
-        p.add_argument("--library", type=Path, help="libfastnorm.so.0, where it is elsewhere")
+        p.add_argument("--library", type=Path, help="libfastnorm.so.1, where it is elsewhere")
         p.add_argument("--streams", type=Path, help="libfastnorm_streams.so, where it is elsewhere")
         p.add_argument(
             "--device", default="cuda:0", help="cuda:N, or cpu to try the program out (%(default)s)"
@@ -75,8 +78,15 @@ def arguments():
             "--seconds", type=float, default=200, help="begin no case after so long (%(default)s)"
         )
         p.add_argument("--against", type=Path, metavar="LIB",
-                       help="libfastnorm.so.0 of another build, timed in turn with this one")
+                       help="libfastnorm.so.1 of another build, timed in turn with this one")
         if name == "run":
+            p.add_argument("--lab", type=Path, help="libfastnorm_lab.so, where it is elsewhere")
+            p.add_argument(
+                "--pdl", action="store_true",
+                help="time the PDL chains at every shape, not at few rows alone; --suite does",
+            )
+            p.add_argument("--suite", choices=list(ops.SUITES),
+                           help="a named set of shapes in place of the tables")
             p.add_argument(
                 "--preset",
                 choices=list(ops.PRESETS),
@@ -95,7 +105,7 @@ def arguments():
         p.add_argument("--case-seconds", type=float, default=30,
                        help="how long a contender may take to get ready for a case (%(default)s)")
         p.add_argument(
-            "--contender-seconds", type=float, help="and for all cases (90; a preset: 3600)"
+            "--contender-seconds", type=float, help="and for all cases (90; a preset or a suite: 3600)"
         )
         p.add_argument("--cold-mib", type=int, default=ops.COLD_BYTES >> 20,
                        help="MiB that the calls of a graph touch (%(default)s)")
@@ -116,26 +126,31 @@ def arguments():
 
 def find(options, parser):
     """Fills in the paths of the libraries."""
-    for name, pattern in (("library", "libfastnorm.so.0"), ("streams", "libfastnorm_streams.so")):
+    for name, pattern in (("library", "libfastnorm.so.1"), ("streams", "libfastnorm_streams.so"),
+                          ("lab", "libfastnorm_lab.so")):
         given = getattr(options, name)
-        if name == "streams" and options.device == "cpu":
+        if name != "library" and options.device == "cpu":
             continue
         found = (
             [given]
             if given
             else sorted(options.build.rglob(pattern)) if options.build.is_dir() else []
         )
+        if not found and name == "lab":  # the others can be compared without
+            continue
         if not found or not found[0].is_file():
             parser.error(f"no {pattern} in {given or options.build}")
         setattr(options, name, found[0].resolve())
     if options.against and not options.against.is_file():
         parser.error(
-            f"--against {options.against} is no file; required: the libfastnorm.so.0 of another build"
+            f"--against {options.against} is no file; required: the libfastnorm.so.1 of another build"
         )
     if options.against and options.against.resolve() == options.library:
         parser.error(
             f"--against {options.against} is the library itself; required: that of another build"
         )
+    if options.preset and options.suite:
+        parser.error(f"--preset {options.preset} and --suite {options.suite}; required: one of them")
     if options.preset and not options.against:
         parser.error(f"--preset {options.preset} compares two builds; required: --against LIB")
 
@@ -143,12 +158,14 @@ def find(options, parser):
 def run(options, parser):
     from compare import runner  # wants NumPy, which report and plot do without
 
-    options.preset = getattr(options, "preset", None)
+    for name in ("preset", "suite", "lab", "pdl"):  # the grid has none of them
+        setattr(options, name, getattr(options, name, None))
+    options.pdl = bool(options.pdl or options.suite)
     find(options, parser)
     options.kind = options.command
     options.cold_bytes = options.cold_mib << 20
     if options.contender_seconds is None:
-        options.contender_seconds = 3600 if options.preset else 90
+        options.contender_seconds = 3600 if options.preset or options.suite else 90
     if options.until is None:
         options.until = time.time() + options.seconds
     if options.child:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times MLA decode of this library beside others, in one process and on the same caches.
 
-  compare_mla_decode.py --library build/src/libfastnorm.so.0 --shapes 128x4096:128 64x1024:64p1
+  compare_mla_decode.py --library build/src/libfastnorm.so.1 --shapes 128x4096:128 64x1024:64p1
   --csv run.csv
 
 A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's
@@ -307,7 +307,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument(
         "--shapes",
         nargs="+",

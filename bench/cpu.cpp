@@ -282,16 +282,17 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
 
 void fill(char* data, int64_t bytes, const std::string& dtype) {
   uint64_t state = 1;
-  const int64_t size = dtype == "f32" ? 4 : 2;
+  const bool is_f32 = dtype == "f32", is_f16 = dtype == "f16";
+  const int64_t size = is_f32 ? 4 : 2;
   for (int64_t i = 0; i < bytes / size; ++i) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     const auto h = static_cast<uint32_t>(state >> 40);
     // A mantissa at random, a sign, and an exponent near 1.
-    if (dtype == "f32") {
+    if (is_f32) {
       reinterpret_cast<uint32_t*>(data)[i] = 0x3f000000u | (h & 0xffffff) | (h << 8 & 0x80000000u);
     } else {
-      const uint32_t bits = dtype == "f16" ? 0x3800u | (h & 0x7ff) | (h & 0x8000)
-                                           : 0x3f00u | (h & 0xff) | (h & 0x8000);
+      const uint32_t bits =
+          is_f16 ? 0x3800u | (h & 0x7ff) | (h & 0x8000) : 0x3f00u | (h & 0xff) | (h & 0x8000);
       reinterpret_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(bits);
     }
   }

@@ -62,6 +62,9 @@ class Checks {
     ++counts_.skipped;
   }
 
+  // More tokens than a rank has rings, 128 on a GPU and 8 on a CPU, so that a ring has several.
+  int64_t most_tokens() const { return ranks_.cuda() ? 300 : 40; }
+
   // CPU ranks that are peers meet in their calls, which one thread cannot.
   bool together(bool wanted, bool by_peers) const { return wanted && (ranks_.cuda() || !by_peers); }
 
@@ -139,7 +142,7 @@ class Checks {
       options.peer_bytes = bytes;
       return options;
     };
-    const int64_t sizes[][2] = {{1, 4096}, {7, 1001}, {33, 4100}, {3, 64}, {300, 8192}};
+    const int64_t sizes[][2] = {{1, 4096}, {7, 1001}, {33, 4100}, {3, 64}, {most_tokens(), 8192}};
     for (const bool created_together : {true, false}) {
       const NcclHandles fixed(ranks_, nccl_options(dtype, FASTNORM_NCCL_FIXED_ORDER),
                               created_together);
@@ -164,7 +167,8 @@ class Checks {
 
   void sequence(fastnorm_dtype_id dtype) {
     const auto n = static_cast<int64_t>(ranks_.count());
-    const int64_t sizes[][2] = {{n, 4096}, {3 * n, 1001}, {5 * n, 64}, {32 * n, 8192}};
+    const int64_t sizes[][2] = {
+        {n, 4096}, {3 * n, 1001}, {5 * n, 64}, {(ranks_.cuda() ? 32 : 4) * n, 8192}};
     for (const bool created_together : {true, false}) {
       const NcclHandles handles(ranks_, nccl_options(dtype), created_together);
       for (const auto& [tokens, columns] : sizes) {

@@ -31,8 +31,10 @@ Bytes draw_period(fastnorm_dtype dtype, uint64_t seed, Draw draw) {
 }
 
 std::string first_difference(const char* name, const Bytes& found, const Bytes& wanted) {
-  const auto [at, other] = std::mismatch(found.begin(), found.end(), wanted.begin(), wanted.end());
-  if (at == found.end()) return "";
+  const bool same =
+      found.size() == wanted.size() && std::memcmp(found.data(), wanted.data(), found.size()) == 0;
+  if (same) return "";
+  const auto at = std::mismatch(found.begin(), found.end(), wanted.begin(), wanted.end()).first;
   return std::string(name) + " differs from byte " + std::to_string(at - found.begin()) + " of " +
          std::to_string(found.size()) + " on";
 }
@@ -253,20 +255,20 @@ RankCall::RankCall(const tool::Machine& machine, const CallShape& shape, size_t 
     y_view_ = view(y_.at(), dtype, {t, n});
     own_y_view_ = view(y_.at() + first_element * element_, dtype, {own_, n});
   }
-  set_norm(allreduce_);
-  set_norm(norm_);
+  set_norm(norm_, quant_);
+  allreduce_.struct_size = sizeof allreduce_;
+  allreduce_.norm = &norm_;
   sequence_.struct_size = sizeof sequence_;
   sequence_.norm = &norm_;
   sequence_.gather = shape.gather ? 1 : 0;
-  set_norm(by_hand_);
+  set_norm(by_hand_, own_quant_);
   by_hand_.x = sum_view_.get();
   by_hand_.y = own_y_view_.get();
-  by_hand_.quantized = own_codes_view_.get();
-  by_hand_.scale = own_scale_view_.get();
+  own_quant_.quantized = own_codes_view_.get();
+  own_quant_.scale = own_scale_view_.get();
 }
 
-template <class Args>
-void RankCall::set_norm(Args& args) {
+void RankCall::set_norm(fastnorm_norm_args& args, fastnorm_quant& quant) {
   args.struct_size = sizeof args;
   args.kind = FASTNORM_NORM_RMS;
   args.eps = 1e-6f;
@@ -275,9 +277,12 @@ void RankCall::set_norm(Args& args) {
   args.residual_out = h_view_.get();
   args.weight = weight_view_.get();
   args.y = y_view_.get();
-  if (shape_.codes) args.quant_scheme = FASTNORM_QUANT_PER_ROW;
-  args.quantized = codes_view_.get();
-  args.scale = scale_view_.get();
+  if (!shape_.codes) return;
+  quant.struct_size = sizeof quant;
+  quant.scheme = FASTNORM_QUANT_PER_ROW;
+  quant.quantized = codes_view_.get();
+  quant.scale = scale_view_.get();
+  args.quant = &quant;
 }
 
 void RankCall::fill(const Numbers& numbers) {

@@ -175,8 +175,7 @@ class RankCall {
   tool::TensorView view(std::byte* data, fastnorm_dtype dtype, std::vector<int64_t> extents) const {
     return {machine_.target(), data, dtype, std::move(extents)};
   }
-  template <class Args>
-  void set_norm(Args& args);
+  void set_norm(fastnorm_norm_args& args, fastnorm_quant& quant);
 
   const tool::Machine& machine_;
   const CallShape shape_;
@@ -187,6 +186,7 @@ class RankCall {
       scale_view_, sum_view_, own_y_view_, own_codes_view_, own_scale_view_;
   fastnorm_peer_allreduce_norm_args allreduce_ = {};
   fastnorm_norm_args norm_ = {}, by_hand_ = {};
+  fastnorm_quant quant_ = {}, own_quant_ = {};
   fastnorm_nccl_sequence_norm_args sequence_ = {};
 };
 

@@ -198,8 +198,10 @@ void NormHeadsCall::add_heads(const NormHeadsCase& c) {
     part.cache = describe(&cache_[p], cached, {c.pages(), NormHeadsCase::kPage, c.key, d}, {},
                           p == kSecond ? 0 : bytes);
     if (codes) {
-      part.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
-      part.cache_scale = &scale_.tensor;
+      quant_.struct_size = sizeof quant_;
+      quant_.scheme = FASTNORM_QUANT_PER_TENSOR;
+      quant_.scale = &scale_.tensor;
+      part.cache_quant = &quant_;
     }
   }
 }
@@ -232,9 +234,11 @@ void NormHeadsCall::add_latents(const NormHeadsCase& c) {
   part_[kSecond].cache =
       cache(&cache_[1], dtype_, kRotary, codes ? kLatent + kScaleBytes : kLatent * element);
   if (codes) {
-    part_[kFirst].cache_scheme = FASTNORM_QUANT_PER_BLOCK;
-    part_[kFirst].cache_block_size = kBlock;
-    part_[kFirst].cache_scale =
+    quant_.struct_size = sizeof quant_;
+    quant_.scheme = FASTNORM_QUANT_PER_BLOCK;
+    quant_.block_size = kBlock;
+    part_[kFirst].cache_quant = &quant_;
+    quant_.scale =
         cache(&cache_[2], fastnorm_dtype_of(FASTNORM_DTYPE_F32), kLatent / kBlock, kLatent);
   }
 }

@@ -131,6 +131,7 @@ class NormHeadsCall {
   fastnorm_dtype dtype_;
   HeadsTensor x_[kParts], cache_[kParts], weight_[kParts], cos_, sin_, scale_, positions_, slots_;
   fastnorm_norm_heads_part part_[kParts] = {};
+  fastnorm_quant quant_ = {};  // of the caches
   const fastnorm_norm_heads_part* parts_[kParts] = {&part_[0], &part_[1], &part_[2]};
   int32_t count_ = 0;
   fastnorm_norm_heads_args args_ = {};

@@ -243,7 +243,7 @@ def arguments(description):
 def use_library(options):
     if options.library:
         os.environ["FASTNORM_LIBRARY"] = str(options.library.resolve())
-    return os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.0")
+    return os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.1")
 
 
 def run_readme(suite, folder):

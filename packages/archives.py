@@ -85,8 +85,8 @@ def binary_archive(out, version, configured, library, preset=None):
     for path in (ROOT / "LICENSE", *([PACKAGES / "NOTICE-NVIDIA.txt"] if kind == "cuda" else [])):
         files[f"{name}/{path.name}"] = (path.read_bytes(), 0o644)
     links = [
-        (f"{name}/lib/libfastnorm.so", "libfastnorm.so.0"),
-        (f"{name}/lib/libfastnorm.so.0", f"libfastnorm.so.{version}"),
+        (f"{name}/lib/libfastnorm.so", "libfastnorm.so.1"),
+        (f"{name}/lib/libfastnorm.so.1", f"libfastnorm.so.{version}"),
     ]
     path = out / f"{name}.tar.xz"
     write_tar(path, files, links, preset=preset)

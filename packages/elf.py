@@ -73,9 +73,9 @@ def has_cuda(path):
     return ".nv_fatbin" in _readelf(path, "--section-headers")
 
 
-def manylinux(path):
-    """The platform tag of a wheel with this library: the oldest known glibc that has what it needs.
-    One that needs libstdc++ is for this machine alone: others may have an older one."""
+def manylinux(*paths):
+    """The platform tag of a wheel with these libraries: the oldest known glibc that has what they
+    need. One that needs libstdc++ is for this machine alone: others may have an older one."""
     allowed = {
         "libc.so.6",
         "libm.so.6",
@@ -86,15 +86,17 @@ def manylinux(path):
         "libstdc++.so.6",
         "ld-linux-x86-64.so.2",
         "ld-linux-aarch64.so.1",
-        "libfastnorm.so.0",
+        "libfastnorm.so.1",
     }
-    others = sorted(set(needed(path)) - allowed)
-    if others:
-        raise ValueError(
-            f"{path} needs {', '.join(others)}; required: none but {', '.join(sorted(allowed))}"
-        )
-    if "libstdc++.so.6" in needed(path):
-        return f"linux_{machine(path)}"
-    glibc = (newest(path, "GLIBC") or (2, 17))[:2]
+    for path in paths:
+        others = sorted(set(needed(path)) - allowed)
+        if others:
+            raise ValueError(
+                f"{path} needs {', '.join(others)}; required: none but "
+                f"{', '.join(sorted(allowed))}"
+            )
+    if any("libstdc++.so.6" in needed(path) for path in paths):
+        return f"linux_{machine(paths[0])}"
+    glibc = max((newest(path, "GLIBC") or (2, 17))[:2] for path in paths)
     major, minor = next((known for known in MANYLINUX if known >= glibc), glibc)
-    return f"manylinux_{major}_{minor}_{machine(path)}"
+    return f"manylinux_{major}_{minor}_{machine(paths[0])}"

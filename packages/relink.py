@@ -1,4 +1,5 @@
-"""Links libfastnorm.so.0 anew from the objects of a build, for systems with an old glibc.
+"""Links libfastnorm.so.1, and JAX's plugin for it, anew from the objects of a build, for systems
+with an old glibc.
 
 The objects are those of GCC. The linker of Zig's wheel knows the symbols of every glibc; libstdc++
 is linked in. libgcc_s stays shared: two unwinders in one process abort where an exception meets
@@ -13,6 +14,7 @@ import elf
 
 ROOT = Path(__file__).resolve().parents[1]
 GLIBC = (2, 28)
+PLUGIN = "examples/jax/libfastnorm_xla.so"
 
 
 def ninja(build, *arguments):
@@ -40,12 +42,13 @@ def shared_library(build):
     return target
 
 
-def objects(build):
-    """The objects that a build folder links its shared library from, and the CUDA runtime's
-    archive."""
-    listed = ninja(build, "-t", "query", shared_library(build)).split("outputs:")[0]
+def objects(build, target=None, complete=True):
+    """The objects that a build folder links a library from, its shared library by default, and the
+    CUDA runtime's archive. complete: all of them must be there."""
+    target = target or shared_library(build)
+    listed = ninja(build, "-t", "query", target).split("outputs:")[0]
     found = [build / name for name in re.findall(r"^ +(\S+\.o)$", listed, re.M)]
-    missing = [str(path) for path in found if not path.exists()]
+    missing = [str(path) for path in found if not path.exists()] if complete else []
     if not found or missing:
         raise SystemExit(f"{build} lacks {missing[:3]}; required: a complete build")
     runtime = re.search(r"\S+/libcudart_static\.a", (build / "build.ninja").read_text())
@@ -63,9 +66,30 @@ def compiler_file(compiler, name):
 
 
 def relink(build, out, python, cache):
-    """python: one with the package ziglang. Ends the program where the result needs a newer
-    glibc."""
+    """The library. python: one with the package ziglang. Ends the program where the result needs a
+    newer glibc."""
     parts, runtime = objects(build)
+    more = [
+        *runtime,
+        f"-Wl,--version-script,{ROOT / 'src' / 'fastnorm.map'}",
+        "-Wl,-z,nodelete",
+        "-Wl,-soname,libfastnorm.so.1",
+        *(["-ldl", "-lrt"] if runtime else []),
+    ]
+    link(parts, more, out, python, cache)
+
+
+def relink_plugin(build, library, out, python, cache):
+    """JAX's plugin, of a folder that is configured for it and need not be built. Beside the library
+    it finds that."""
+    parts, _ = objects(build, PLUGIN, complete=False)
+    ninja(build, *(path.relative_to(build) for path in parts))
+    exported = ROOT / "examples" / "jax" / "fastnorm_xla.map"
+    more = [f"-Wl,--version-script,{exported}", "-Wl,-rpath,$ORIGIN", library, "-ldl"]
+    link(parts, more, out, python, cache)
+
+
+def link(parts, more, out, python, cache):
     machine = elf.machine(parts[0])
     compiler = "g++" if machine == os.uname().machine else f"{machine}-linux-gnu-g++"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -81,16 +105,12 @@ def relink(build, out, python, cache):
         "-o",
         out,
         *parts,
-        *runtime,
-        f"-Wl,--version-script,{ROOT / 'src' / 'fastnorm.map'}",
         "-Wl,--gc-sections",  # what libstdc++ has and nobody calls
-        "-Wl,-z,nodelete",
-        "-Wl,-soname,libfastnorm.so.0",
+        *more,
         compiler_file(compiler, "libstdc++.a"),
         compiler_file(compiler, "libgcc_s.so.1"),
         "-lm",
         "-lpthread",
-        *(["-ldl", "-lrt"] if runtime else []),
     ]
     result = subprocess.run(
         [str(c) for c in command],

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COPIES = {
     "bindings/rust/Cargo.toml": r'^\[workspace\.package\]\nversion = "([^"]*)"',
     "bindings/rust/fastnorm/Cargo.toml": r'^fastnorm-sys = \{ .*version = "([^"]*)"',
+    "packages/python/fastnorm/__init__.py": r'^__version__ = "([^"]*)"',
     "bindings/java/pom.xml": r"<artifactId>fastnorm</artifactId>\s*<version>([^<]*)</version>",
     "CHANGELOG.md": r"\A(?:.*\n)*?## (\d+\.\d+\.\d+)",
 }

@@ -1,11 +1,20 @@
 // A user's program in C++11: knows the library by pkg-config alone. An error, a move and a result.
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fastnorm/fastnorm.hpp>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
+
+#if __cplusplus >= 202002L
+#include <span>
+#endif
 
 namespace {
 
@@ -159,6 +168,146 @@ void test_heads_backward(const fastnorm::context& cpu) {
   }
 }
 
+// Whether get() of such an expression compiles.
+template <typename Tensor, typename = void>
+struct HasView : std::false_type {};
+template <typename Tensor>
+struct HasView<Tensor, decltype(void(std::declval<Tensor>().get()))> : std::true_type {};
+
+static_assert(HasView<fastnorm::tensor&>::value, "an object has a view");
+static_assert(HasView<const fastnorm::tensor&>::value, "a constant object has a view");
+static_assert(!HasView<fastnorm::tensor>::value, "a temporary has none");
+static_assert(!HasView<const fastnorm::tensor>::value, "nor has a constant one");
+
+bool has(const fastnorm::tensor& found, std::vector<std::int64_t> shape,
+         std::vector<std::int64_t> strides) {
+  const fastnorm_tensor* view = found.get();
+  const size_t rank = shape.size();
+  if (static_cast<size_t>(view->ndim) != rank || (view->strides == nullptr) != strides.empty()) {
+    return false;
+  }
+  for (size_t i = 0; i < rank; ++i) {
+    if (view->shape[i] != shape[i]) return false;
+    if (!strides.empty() && view->strides[i] != strides[i]) return false;
+  }
+  return true;
+}
+
+// Whether the arrays that a view points at are parts of the object that it is of.
+bool points_into_itself(const fastnorm::tensor& view) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(&view), end = begin + sizeof view;
+  const auto shape = reinterpret_cast<std::uintptr_t>(view.get()->shape);
+  const auto strides = reinterpret_cast<std::uintptr_t>(view.get()->strides);
+  return shape >= begin && shape < end && strides >= begin && strides < end;
+}
+
+// The ways to give a shape and strides, which are read and not kept.
+void test_shapes() {
+  float x[24] = {};
+  const fastnorm_dtype_id f32 = FASTNORM_DTYPE_F32;
+  std::vector<std::int64_t> shape = {2, 3, 4};
+  const std::array<std::int64_t, 2> rows = {{2, 4}}, strides = {{8, 1}};
+  const fastnorm::tensor of_braces(x, {2, 3, 4}), of_vector(x, shape), of_array(x, rows),
+      of_pointer(x, f32, shape.data(), shape.size()),
+      strided(x, f32, rows.data(), rows.size(), strides.data()),
+      strided_too(x, f32, rows, strides, fastnorm::cuda(1)),
+      mixed(x, f32, rows, std::vector<std::int64_t>(), fastnorm::cpu());
+  shape.assign({7, 7, 7});
+  for (const fastnorm::tensor* found : {&of_braces, &of_vector, &of_pointer}) {
+    check(has(*found, {2, 3, 4}, {}), "a shape of three extents");
+    check(
+        found->get()->data == x && found->get()->dtype.code == 2 && found->get()->dtype.bits == 32,
+        "its memory and dtype");
+  }
+  check(has(of_array, {2, 4}, {}) && has(mixed, {2, 4}, {}), "a shape without strides");
+  check(has(strided, {2, 4}, {8, 1}) && has(strided_too, {2, 4}, {8, 1}), "a shape with strides");
+  check(strided_too.get()->device_id == 1 && strided.get()->device_id == 0, "their devices");
+#if __cplusplus >= 202002L
+  const fastnorm::tensor of_span(x, std::span<const std::int64_t>(rows)),
+      of_spans(x, f32, std::span(rows), std::span(strides), fastnorm::cpu());
+  check(has(of_span, {2, 4}, {}) && has(of_spans, {2, 4}, {8, 1}), "spans");
+#endif
+  const std::vector<std::int64_t> long_shape(9, 1), none;
+  const std::pair<std::string, void (*)(const std::vector<std::int64_t>&, float*)> refused[] = {
+      {"the rank is 9; required: 1 to 8",
+       [](const std::vector<std::int64_t>& s, float* at) { fastnorm::tensor(at, s); }},
+      {"there are 9 strides; required: 2, one for each extent, or none",
+       [](const std::vector<std::int64_t>& s, float* at) {
+         fastnorm::tensor(at, FASTNORM_DTYPE_F32, std::vector<std::int64_t>{2, 4}, s,
+                          fastnorm::cpu());
+       }},
+      {"the rank is 0; required: 1 to 8",
+       [](const std::vector<std::int64_t>&, float* at) {
+         fastnorm::tensor(at, std::vector<std::int64_t>());
+       }},
+      {"shape is NULL; required: 2 extents",
+       [](const std::vector<std::int64_t>&, float* at) {
+         fastnorm::tensor(at, FASTNORM_DTYPE_F32, nullptr, 2);
+       }},
+  };
+  for (const auto& each : refused) {
+    try {
+      each.second(long_shape, x);
+      check(false, each.first.c_str());
+    } catch (const std::invalid_argument& e) {
+      check(std::strstr(e.what(), each.first.c_str()) != nullptr, e.what());
+    }
+  }
+}
+
+// A GPU's memory is that of a type of devices and of a number, which differ here.
+void test_devices() {
+  float x[4] = {};
+  const fastnorm::tensor on_gpu(x, FASTNORM_DTYPE_F32, {4}, fastnorm::cuda(5)),
+      on_cpu(x, FASTNORM_DTYPE_F32, {4});
+  check(on_gpu.get()->device_type == FASTNORM_DEVICE_CUDA, "the type of a GPU");
+  check(on_gpu.get()->device_id == 5, "the number of a GPU");
+  check(on_cpu.get()->device_type == FASTNORM_DEVICE_CPU, "the type of a CPU");
+  check(on_cpu.get()->device_id == 0, "the number of a CPU");
+}
+
+// A copy is used after the original is gone, whose memory another tensor has taken.
+void test_copies() {
+  float x[4] = {};
+  alignas(fastnorm::tensor) unsigned char memory[sizeof(fastnorm::tensor)];
+  auto* first =
+      new (memory) fastnorm::tensor(x, FASTNORM_DTYPE_F32, {2, 2}, {2, 1}, fastnorm::cpu());
+  const fastnorm::tensor copied = *first;
+  fastnorm::tensor assigned(x, {1});
+  assigned = *first;
+  first->~tensor();
+  std::memset(memory, 0x55, sizeof memory);
+  for (const fastnorm::tensor* copy : {&copied, static_cast<const fastnorm::tensor*>(&assigned)}) {
+    check(points_into_itself(*copy), "a copy points at its own arrays");
+    check(has(*copy, {2, 2}, {2, 1}), "a copy has the shape and the strides");
+  }
+}
+
+// What has moved has no handle: else both would destroy it.
+template <typename Owner>
+void test_moves(Owner first, Owner second, const char* what) {
+  const auto* const moved = first.get();
+  check(moved != nullptr && second.get() != nullptr && moved != second.get(), what);
+  second = std::move(first);
+  check(second.get() == moved, what);
+  check(first.get() == nullptr && !first, what);
+  Owner& same = second;
+  second = std::move(same);
+  check(second.get() == moved, what);
+  Owner third(std::move(second));
+  check(third.get() == moved && second.get() == nullptr, what);
+}
+
+void test_owners(const fastnorm::context& cpu) {
+  test_moves(fastnorm::context(fastnorm::cpu()), fastnorm::context(fastnorm::cpu()),
+             "a context moves its handle");
+  fastnorm::peer_options options;
+  options.ranks = 2;
+  options.dtype = FASTNORM_DTYPE_F32;
+  options.max_columns = 64;
+  test_moves(fastnorm::peer(cpu, options), fastnorm::peer(cpu, options), "a peer moves its handle");
+}
+
 void test_error(const fastnorm::context& cpu) {
   fastnorm::norm_args args;
   try {
@@ -184,6 +333,10 @@ int main() {
   test_many(cpu);
   test_heads(cpu);
   test_heads_backward(cpu);
+  test_shapes();
+  test_devices();
+  test_copies();
+  test_owners(cpu);
   test_error(cpu);
   if (failed == 0) std::printf("libfastnorm %s\n", fastnorm_version_string());
   return failed != 0;

@@ -145,7 +145,7 @@ def check_cmake(cases, consumer, prefix, version):
             needed = consumer.run("readelf", ["readelf", "-d", build / program]) or ""
             cases.equal(
                 f"{name}: {program} needs the shared library",
-                "libfastnorm.so.0" in needed,
+                "libfastnorm.so.1" in needed,
                 target == "fastnorm::fastnorm",
             )
     major, minor, patch = map(int, version.split("."))
@@ -199,16 +199,16 @@ def check_cmake(cases, consumer, prefix, version):
     )
 
 
-def check_libs(cases, consumer):
-    """Nothing private leaks: a user links -lfastnorm and includes one folder."""
+def check_libs(cases, consumer, archive):
+    """Nothing private leaks: a user links -lfastnorm and includes one folder. What an archive needs
+    is a matter of --static."""
     cases.equal(
         "Libs", [w for w in consumer.pkg_config("--libs") if not w.startswith("-L")], ["-lfastnorm"]
     )
-    cases.equal(
-        "Libs --static",
-        [w for w in consumer.pkg_config("--static", "--libs") if not w.startswith("-L")],
-        ["-lfastnorm"],
-    )
+    static = [w for w in consumer.pkg_config("--static", "--libs") if not w.startswith("-L")]
+    if archive:
+        static = [w for w in static if w not in ("-pthread", "-lstdc++", "-lm", "-ldl", "-lrt")]
+    cases.equal("Libs --static", static, ["-lfastnorm"])
     others = [w for w in consumer.pkg_config("--cflags") if not w.startswith("-I")]
     cases.equal("Cflags", others, [])
 
@@ -226,7 +226,7 @@ def check_nccl(cases, consumer):
         cases.equal(f"consumer_nccl{standard} prints", printed, wanted)
 
 
-def check_installed(cases, prefix, also, nccl):
+def check_installed(cases, prefix, also, nccl, work):
     """What is installed: the headers that are public, the library's three names and what is built with it, the program, fastnorm.pc."""
     headers = {p.name for p in (prefix / "include" / "fastnorm").iterdir()}
     public = HEADERS | NCCL_HEADERS if nccl else HEADERS
@@ -241,24 +241,27 @@ def check_installed(cases, prefix, also, nccl):
     ).stdout.strip()
     if nccl:
         name = "libfastnorm_nccl.so"
-        also = [*also, name, f"{name}.0", f"{name}.{version}"]
+        also = [*also, name, f"{name}.1", f"{name}.{version}"]
     cases.equal(
         "installed library",
         names,
-        sorted(["libfastnorm.so", "libfastnorm.so.0", f"libfastnorm.so.{version}", *also]),
+        sorted(["libfastnorm.so", "libfastnorm.so.1", f"libfastnorm.so.{version}", *also]),
     )
-    program = prefix / "bin" / "fastnorm"
-    result = subprocess.run(
-        [program, "--version"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LD_LIBRARY_PATH": str(library)},
-    )
-    cases.check(
-        "installed program runs",
-        result.returncode == 0 and version in result.stdout,
-        result.stdout + result.stderr,
-    )
+    # The program finds the library of its own installation, wherever that is moved to.
+    moved = work / "moved"
+    shutil.rmtree(moved, ignore_errors=True)
+    for folder in ("bin", "lib"):
+        shutil.copytree(prefix / folder, moved / folder, symlinks=True)
+    env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    for name, where in (("installed", prefix), ("moved", moved)):
+        result = subprocess.run(
+            [where / "bin" / "fastnorm", "info"], capture_output=True, text=True, env=env
+        )
+        cases.check(
+            f"the program runs, {name}, without LD_LIBRARY_PATH",
+            result.returncode == 0 and version in result.stdout,
+            result.stdout + result.stderr,
+        )
     everything = {
         str(p.relative_to(prefix)) for p in prefix.rglob("*") if p.is_file() or p.is_symlink()
     }
@@ -299,6 +302,7 @@ def main():
         help="libraries that are installed beside it",
     )
     parser.add_argument("--nccl", action="store_true", help="libfastnorm_nccl is there, too")
+    parser.add_argument("--archive", action="store_true", help="libfastnorm.a is there, too")
     parser.add_argument("--static", action="store_true", help="the archive alone")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()
@@ -310,9 +314,10 @@ def main():
             check_cmake(cases, consumer, options.prefix, project_version())
         cases.finish()
         return
-    check_libs(cases, consumer)
+    check_libs(cases, consumer, options.archive)
     if options.prefix:
-        check_installed(cases, options.prefix, options.also, options.nccl)
+        also = [*options.also, *(["libfastnorm.a"] if options.archive else [])]
+        check_installed(cases, options.prefix, also, options.nccl, options.work)
         check_cmake(cases, consumer, options.prefix, project_version())
     source = ROOT / "pkgconfig" / "consumer"
     consumer.build_and_run(

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/cuda/common/ptx/wgmma.cuh: a function for each form of wgmma that MLA decode uses."""
+"""Writes the header cuda/wgmma.h: a function for each form of wgmma that MLA decode uses.
+
+  make_wgmma.py FILE"""
 
 import sys
 from pathlib import Path
@@ -75,11 +77,9 @@ def main():
         + "".join(function(*form) for form in FORMS)
         + "\n}  // namespace fastnorm::ptx\n// clang-format on\n"
     )
-    path = Path(__file__).resolve().parent.parent / "src/cuda/common/ptx/wgmma.cuh"
-    if sys.argv[1:] == ["--check"]:
-        return path.read_text() != text
-    path.write_text(text)
-    return 0
+    if len(sys.argv) != 2:
+        sys.exit(f"make_wgmma.py: {len(sys.argv) - 1} arguments; required: the file to write")
+    Path(sys.argv[1]).write_text(text)
 
 
-sys.exit(main())
+main()

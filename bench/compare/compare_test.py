@@ -25,6 +25,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
 from compare import (  # noqa: E402
     heads,
+    laboratory,
     lines,
     ops,
     peers,
@@ -366,7 +367,7 @@ def test_tables(cases):
             result(rows=1, ceiling=1.5, fastnorm=2.0, quack=2.25),
             result(
                 "rms_fp8",
-                fastnorm={"unsupported": "FASTNORM_ERROR_UNSUPPORTED: quant_scheme is 1"},
+                fastnorm={"unsupported": "FASTNORM_ERROR_UNSUPPORTED: quant.scheme is 1"},
                 quack=10.0,
                 torch={"unsupported": tables.NO_SUCH_OPERATION},
             ),
@@ -384,7 +385,7 @@ def test_tables(cases):
         "unsupported": "| 4096x4096 | 10.00 | - | - | - | unsupported | 1.000 | quack | - |",
         "who is slower": "- rms bf16 4096x8192: 1.200 x quack",
         "who is absent": "- vllm: not installed",
-        "why": "- fastnorm, rms_fp8: unsupported: FASTNORM_ERROR_UNSUPPORTED: quant_scheme is 1 (1 shapes)",
+        "why": "- fastnorm, rms_fp8: unsupported: FASTNORM_ERROR_UNSUPPORTED: quant.scheme is 1 (1 shapes)",
     }.items():
         cases.check(f"report: {name}", line in lines, f"no line {line!r} in\n{text}")
     cases.check("report: nothing of what a peer never had", tables.NO_SUCH_OPERATION not in text)
@@ -402,6 +403,89 @@ def test_tables(cases):
         "| rms | bf16 | 3 | 1.100 | 1 | 4096x64 1.50, 4096x256 1.10, 4096x128 1.02 |" in grid,
         grid,
     )
+
+
+def test_suites(cases):
+    for name, count in (("gradients", 18), ("gradients_also", 12), ("forward", 10)):
+        listed = ops.suite_cases(name, ["bf16"])
+        cases.equal(f"suite {name}", (len(listed), len(set(listed))), (count, count))
+    cases.equal(
+        "a part of a suite",
+        [c.key for c in ops.suite_cases("gradients", ["f16"], ["layer_backward"], [8192])],
+        ["layer_backward f16 8192x8192", "layer_backward f16 16384x8192"],
+    )
+    for op, rows, n, bound in (
+        ("rms_backward", 4096, 1024, None),  # 25 MB
+        ("rms_backward", 4096, 4096, 1.12),  # 101 MB
+        ("rms_backward", 65536, 1024, 1.10),  # 403 MB
+        ("layer_backward", 4096, 1024, None),
+        ("layer_backward", 8192, 8192, 1.15),
+        ("rms", 65536, 1024, None),
+    ):
+        cases.equal(f"bound of {op} {rows}x{n}", ops.gradient_bound(Case(op, "bf16", rows, n)),
+                    bound)
+
+
+def test_suite_tables(cases):
+    def gradient(op="rms_backward", rows=8192, n=4096, differs=(0, 0), **times):
+        made = result(op, rows, n, **times)
+        if "laboratory" in made["contenders"]:
+            made["contenders"]["laboratory"].update(
+                kernel="256x2 2x1 ring3", differs=dict(zip(("dx", "dweight"), differs))
+            )
+        return made
+
+    beside = {"fastnorm": 10.5, "fastnorm-pdl": 10.2, "laboratory": 10.4, "cudnn": 10.4}
+    cases.equal("cuDNN is beside PDL", tables.own_beside(result(**beside), "cudnn"), "fastnorm-pdl")
+    cases.equal("and alone beside the library", tables.own_beside(result(fastnorm=1.0), "cudnn"),
+                "fastnorm")
+    r = result(**beside)
+    cases.equal(
+        "the best peer is cuDNN, with PDL on both sides",
+        (tables.best_peer(r), round(tables.against_best(r), 6), tables.beyond_spread(r)),
+        (("cudnn", 10.4), round(10.2 / 10.4, 6), False),
+    )
+    del beside["cudnn"]
+    cases.equal("the laboratory is no peer", tables.best_peer(result(**beside)), None)
+    cases.equal("who looked at bits", [tables.same_bits(x) for x in (
+        result(fastnorm=1.0), gradient(laboratory=1.0), gradient(laboratory=1.0, differs=(0, 7)),
+    )], [None, True, False])
+    found = [
+        gradient(**beside, cudnn=10.0),
+        gradient(n=8192, differs=(0, 7), **{"fastnorm": 11.3, "laboratory": 10.0, "cudnn": 11.2}),
+        gradient(rows=4096, fastnorm={"failed": "no"}, laboratory=10.0),
+        gradient("layer_backward", fastnorm=11.4, laboratory=11.3),
+    ]
+    text = tables.report(content(*found, suite="gradients"))
+    shown = text.splitlines()
+    for name, line in {
+        "header": "| M x N | ceiling us | fastnorm us | x ceiling | laboratory us "
+        "| fastnorm / laboratory | bits | its kernel | cuDNN us | fastnorm / cuDNN "
+        "| fastnorm, PDL us | PDL / cuDNN |",
+        "a row": "| 8192x4096 | 10.00 | 10.50 | 1.050 | 10.40 | 1.010 | equal | 256x2 2x1 ring3 "
+        "| 10.00 | 1.050 (slower) | 10.20 | 1.020 |",
+        "a row without PDL": "| 8192x8192 | 10.00 | 11.30 | 1.130 | 10.00 | 1.130 (slower) "
+        "| DIFFER | 256x2 2x1 ring3 | 11.20 | 1.009 | - | - |",
+        "a failure": "| 4096x4096 | 10.00 | failed | - | 10.00 | - | equal | 256x2 2x1 ring3 | - "
+        "| - | - | - |",
+        "over the ceiling": "- rms_backward bf16 8192x8192: 1.130 x ceiling; required: 1.1",
+        "over the laboratory": "- rms_backward bf16 8192x8192: 1.130 x laboratory; "
+        "required: 1.03",
+        "bits": "- rms_backward bf16 8192x8192: the laboratory's bits differ from the library's: "
+        "0 elements of dx, 7 elements of dweight",
+        "not timed": "- rms_backward bf16 4096x4096: fastnorm was not timed: failed",
+    }.items():
+        cases.check(f"suite: {name}", line in shown, f"no line {line!r} in\n{text}")
+    misses = list(tables.suite_misses(found))
+    cases.equal("suite: all that is missed", len(misses), 4)
+    slow = gradient(**{"fastnorm": 10.1, "fastnorm-pdl": 10.3, "cudnn": 10.0})
+    cases.equal("suite: cuDNN, PDL with PDL", list(tables.suite_misses([slow])), [
+        "- rms_backward bf16 8192x4096: fastnorm-pdl 1.030 x cuDNN, beyond the spread of both"
+    ])
+    forward = tables.report(content(result(rows=1, **beside, cudnn=11.0), suite="forward"))
+    line = "| 1x4096 | 10.00 | 10.50 | 1.050 | 11.00 | 0.955 | 10.20 | 0.927 |"
+    cases.check("suite: forward", line in forward.splitlines(), forward)
+    cases.check("suite: nothing is missed", "Bounds that are missed:\n- none" in forward, forward)
 
 
 def test_against(cases):
@@ -442,7 +526,8 @@ def test_contenders(cases):
 
     cases.check(
         "everybody",
-        {"fastnorm", "quack"} <= set(names()) and "fastnorm-before" not in names(),
+        {"fastnorm", "quack", "cudnn", "laboratory"} <= set(names())
+        and "fastnorm-before" not in names(),
         names(),
     )
     cases.equal(
@@ -456,7 +541,7 @@ def test_contenders(cases):
     cases.equal("the grid", [names(kind="grid"), names(kind="grid", against="a")],
                 [["fastnorm"], ["fastnorm", "fastnorm-before"]])
     options = argparse.Namespace(
-        kind="run", preset="models", dtypes=None, ops=["rms"], n=[1024], rows=[1, 16]
+        kind="run", preset="models", suite=None, dtypes=None, ops=["rms"], n=[1024], rows=[1, 16]
     )
     cases.equal(
         "only the rows that are asked for",
@@ -1187,6 +1272,360 @@ def test_backward_peers(cases):
     )
 
 
+class NamedTensor:
+    """A tensor by its name; cuDNN's views of it have the same name."""
+
+    dtype = "its dtype"
+
+    def __init__(self, name, *shape):
+        self.name, self.shape = name, shape
+
+    def view(self, *shape):
+        return NamedTensor(self.name, *(self.shape[0] if e == -1 else e for e in shape))
+
+
+class PretendedCudnn(types.ModuleType):
+    """As much of cuDNN's front end as the contender calls: it keeps what a graph is made of."""
+
+    class cudnnGraphNotSupportedError(Exception):
+        pass
+
+    def __init__(self, supports=True):
+        super().__init__("cudnn")
+        self.supports, self.log, self.executed = supports, [], []
+        names = argparse.Namespace
+        self.data_type, self.heur_mode = names(FLOAT="float"), names(A="a", FALLBACK="b")
+        self.norm_forward_phase = names(INFERENCE="inference")
+        self.pygraph = lambda **given: PretendedGraph(self, given)
+
+    def create_handle(self):
+        return "handle"
+
+    def backend_version_string(self):
+        return "9.1.2"
+
+    def set_stream(self, handle, stream):
+        self.log.append(("stream", handle, stream))
+
+
+class PretendedGraph:
+    def __init__(self, cudnn, given):
+        self.cudnn, self.log, self.outputs = cudnn, cudnn.log, []
+        self.log.append(("graph", given))
+
+    def tensor_like(self, tensor):
+        return f"place of {tensor.name}"
+
+    def _operation(self, outputs, given):
+        self.log.append(("operation", given))
+        self.outputs = [PretendedOutput(name, self.log) for name in outputs]
+        return self.outputs
+
+    def rmsnorm(self, **given):
+        return [*self._operation(["y"], given), None]
+
+    def layernorm(self, **given):
+        return [*self._operation(["y"], given), None, None]
+
+    def rmsnorm_backward(self, **given):
+        return [*self._operation(["dx", "dweight"], given), None]
+
+    def layernorm_backward(self, **given):
+        return self._operation(["dx", "dweight", "dbias"], given)
+
+    def check_support(self):
+        if not self.cudnn.supports:
+            raise self.cudnn.cudnnGraphNotSupportedError("no engine")
+
+    def validate(self, *_):
+        self.log.append(("step",))
+
+    build_operation_graph = create_execution_plans = build_plans = validate
+
+    def get_workspace_size(self):
+        return 48
+
+    def execute(self, tensors, workspace, handle):
+        self.cudnn.executed.append(
+            ({getattr(place, "name", place): t.name for place, t in tensors.items()}, workspace,
+             handle)
+        )
+
+
+class PretendedOutput:
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def set_output(self, wanted):
+        return self
+
+    def set_data_type(self, dtype):
+        self.log.append(("output", self.name, dtype))
+
+
+def test_cudnn(cases):
+    def named(name, *shape):
+        return [NamedTensor(f"{name}{i}", *shape) for i in range(2)]
+
+    b = argparse.Namespace(
+        **{name: named(name, 3, 16) for name in ("x", "dy", "y", "dx")},
+        **{name: named(name, 3) for name in ("rstd", "mean")},
+        **{name: named(name, 16) for name in ("dweight", "dbias")},
+        weight=NamedTensor("weight", 16), bias=NamedTensor("bias", 16),
+    )
+    torch = argparse.Namespace(
+        full=lambda shape, value, dtype: NamedTensor(f"{value}", *shape),
+        empty=lambda size, dtype, device: (size, device), float32=0, uint8=0,
+        cuda=argparse.Namespace(current_stream=lambda: argparse.Namespace(cuda_stream=7,
+                                                                          device="gpu")),
+    )
+    forward, backward = {"norm_forward_phase": "inference"}, {"inv_variance": "rstd0"}
+    for op, given, outputs in (
+        ("rms", {**forward, "input": "x0", "epsilon": "1e-06", "scale": "weight", "bias": None},
+         ["y"]),
+        ("layer_own", {**forward, "input": "x0", "epsilon": "1e-06", "scale": "weight",
+                       "bias": "bias"}, ["y"]),
+        ("rms_backward", {**backward, "grad": "dy0", "input": "x0", "scale": "weight",
+                          "has_dbias": False}, ["dx", "dweight"]),
+        ("layer_backward", {**backward, "grad": "dy0", "input": "x0", "scale": "weight",
+                            "mean": "mean0"}, ["dx", "dweight", "dbias"]),
+    ):
+        module, case = PretendedCudnn(), Case(op, "bf16", 3, 16)
+        with patch.dict(sys.modules, cudnn=module):
+            peer = peers.Cudnn(torch)
+            run = peer.body(case, b)
+        steps = len(module.log)
+        run(1)
+        log = {entry[0]: entry[1:] for entry in module.log}
+        found = {name: v.removeprefix("place of ") if isinstance(v, str) else v
+                 for name, v in log["operation"][0].items() if name != "name"}
+        cases.equal(f"cuDNN, {op}: what the graph is made of", found, given)
+        cases.equal(f"cuDNN, {op}: outputs of their dtypes",
+                    [e[1:] for e in module.log if e[0] == "output"],
+                    [(name, "its dtype") for name in outputs])
+        cases.equal(f"cuDNN, {op}: the stream of the calls", log["stream"], ("handle", 7))
+        # Tensors that are not a call's own have one name for all calls.
+        wanted = {f"place of {v}": v.removesuffix("0") + "1" if v.endswith("0") else v
+                  for name, v in given.items()
+                  if isinstance(v, str) and name != "norm_forward_phase"}
+        wanted.update((name, f"{name}1") for name in outputs)
+        cases.equal(f"cuDNN, {op}: call 1", module.executed, [(wanted, (48, "gpu"), "handle")])
+        cases.equal(f"cuDNN, {op}: nothing is planned in a call", len(module.log), steps)
+        cases.equal(f"cuDNN, {op}: the backend is noted", peer.facts, {"backend": "9.1.2"})
+    with patch.dict(sys.modules, cudnn=PretendedCudnn(supports=False)):
+        try:
+            cases.check("cuDNN without an engine", False, peers.Cudnn(torch).body(case, b))
+        except timing.Unsupported as why:
+            cases.equal("cuDNN without an engine", str(why), "no engine")
+
+
+class Words:
+    """As much of a PyTorch tensor on a CPU as the laboratory's contender looks at."""
+
+    def __init__(self, values):
+        self.values, self.dtype = values, values.dtype.type
+
+    def data_ptr(self):
+        return self.values.ctypes.data
+
+    def element_size(self):
+        return self.values.itemsize
+
+    def fill_(self, value):
+        self.values.view(np.uint8)[...] = 0xFF  # NaN
+
+    def view(self, dtype):
+        return Words(self.values.view(dtype))
+
+    def __ne__(self, other):
+        return Words(self.values != other.values)
+
+    def sum(self):
+        return self.values.sum()
+
+
+class WordTorch:
+    uint8, int16, int32, float32 = np.uint8, np.int16, np.int32, np.float32
+
+    @staticmethod
+    def empty(size, dtype, device):
+        return Words(np.empty(size, dtype))
+
+    @staticmethod
+    def empty_like(tensor):
+        return Words(np.empty_like(tensor.values))
+
+
+class PretendedLab:
+    """Kernel k leaves 1 in dx and 2 in the gradients; `off` has one that differs in dbias."""
+
+    def __init__(self, off=None):
+        self.off, self.calls = off, []
+
+    def names(self, norm, n):
+        return [] if n == 8 else ["first", "second", "third"]
+
+    def workspace_bytes(self, norm, rows, n):
+        return 64
+
+    def launch(self, norm, index, shape, addresses, f32_gradients, workspace, queue):
+        self.calls.append((norm, index, shape, addresses, f32_gradients, queue))
+        word = ctypes.c_float if f32_gradients else ctypes.c_uint16
+        rows, n = shape
+        for address, count, kind, value in zip(
+            addresses[5:], (rows * n, n, n), (ctypes.c_uint16, word, word), (1, 2, 2)
+        ):
+            if address is not None:
+                (kind * count).from_address(address)[:] = [value] * count
+        if index == self.off and f32_gradients:
+            word.from_address(addresses[7]).value = 3
+
+
+class LabMachine:
+    """The second kernel is the fastest."""
+
+    torch, device, stream_handle = WordTorch, "cpu", 77
+
+    def __init__(self, lab):
+        self.lab = lab
+
+    def synchronize(self):
+        pass
+
+    def capture(self, body, calls):
+        for i in range(calls):
+            body(i)
+        return self.lab.calls[-1][1]
+
+    def replay(self, captured, flush):
+        return {0: 6.0, 1: 4.0, 2: 5.0}[captured]
+
+
+class PretendedGradients:
+    """The library, as far as the laboratory asks it."""
+
+    def gradients(self, case, buffers, i, outputs):
+        for name, tensor in outputs.items():
+            tensor.values[...] = 1 if name == "dx" else 2
+
+
+def test_laboratory(cases):
+    def buffers(layer):
+        rows = [Words(np.zeros((3, 16), np.uint16)) for _ in range(6)]
+        of_row = [Words(np.zeros(3, np.float32)) for _ in range(4)]
+        of_column = [Words(np.zeros(16, np.uint16)) for _ in range(5)]
+        return argparse.Namespace(
+            x=rows[:2], dy=rows[2:4], dx=rows[4:],
+            rstd=of_row[:2], mean=of_row[2:] if layer else [],
+            weight=of_column[0], dweight=of_column[1:3], dbias=of_column[3:],
+        )
+
+    for op, norm, off in (("rms_backward", 0, None), ("layer_backward", 1, None),
+                          ("layer_backward", 1, 2)):
+        lab, case = PretendedLab(off), Case(op, "bf16", 3, 16)
+        b = buffers(case.op.layer)
+        contender = laboratory.Laboratory(lab, LabMachine(lab), PretendedGradients())
+        body = contender.body(case, b)
+        outputs = ["dx", "dweight", "dbias"][:2 + case.op.layer]
+        cases.equal(f"laboratory, {op}: every kernel's bits are looked at, in f32",
+                    [(c[1], c[4]) for c in lab.calls[:3]], [(0, True), (1, True), (2, True)])
+        cases.equal(f"laboratory, {op}, {off}: bits", contender.facts["differs"],
+                    {name: int(off is not None and name == "dbias") for name in outputs})
+        cases.equal(f"laboratory, {op}: the fastest is named", contender.facts["kernel"], "second")
+        cases.equal(f"laboratory, {op}: and all times", contender.facts["candidates"],
+                    "second: 2.00, third: 2.50, first: 3.00")
+        lab.calls.clear()
+        body(1)
+        wanted = [b.x[1], b.dy[1], b.weight, b.rstd[1], b.mean[1] if case.op.layer else None,
+                  b.dx[1], b.dweight[1], b.dbias[1] if case.op.layer else None]
+        wanted = [None if t is None else t.data_ptr() for t in wanted]
+        cases.equal(f"laboratory, {op}: a call", lab.calls,
+                    [(norm, 1, (3, 16), wanted, False, 77)])
+    lab = PretendedLab()
+    lab.names = lambda norm, n: ["only"]
+    one = laboratory.Laboratory(lab, LabMachine(lab), PretendedGradients())
+    one.body(Case("rms_backward", "bf16", 3, 16), buffers(False))
+    cases.equal("laboratory: one kernel is not timed before", one.facts,
+                {"kernel": "only", "differs": {"dx": 0, "dweight": 0}})
+    for case, why in ((Case("rms_backward", "f16", 3, 16), tables.NO_SUCH_OPERATION),
+                      (Case("add_backward", "bf16", 3, 16), tables.NO_SUCH_OPERATION),
+                      (Case("rms_backward", "bf16", 3, 8), "no kernel for rows of 8")):
+        try:
+            cases.check(f"laboratory: {case.key} is refused", False, contender.body(case, b))
+        except timing.Unsupported as found:
+            cases.equal(f"laboratory: {case.key} is refused", str(found), why)
+    try:
+        cases.check("no laboratory", False, laboratory.Laboratory(None, None, None))
+    except FileNotFoundError as why:
+        cases.check("no laboratory says so", "no libfastnorm_lab.so" in str(why), why)
+
+
+# Bytes of a workspace by hand: norms x blocks x n x 4.
+LAB_WORKSPACE = {
+    (0, 8192, 4096): 128 * 4096 * 4,
+    (1, 8192, 4096): 2 * 128 * 4096 * 4,
+    (0, 100, 1024): 13 * 1024 * 4,  # 8 lanes, so 13 blocks
+    (0, 262144, 128): 128 * 128 * 4,
+    (0, 5, 8192): 5 * 8192 * 4,
+}
+# Threads x vectors and lanes of all kernels of a length: enough for the row, lanes as the row order
+# has them.
+LAB_TILES = {
+    128: {"16x1 64x1", "8x2 64x1"},
+    512: {"32x2 16x1"},
+    1024: {"128x1 8x1", "64x2 8x1"},
+    2048: {"256x1 4x1", "128x2 4x1"},
+    4096: {"256x2 2x1", "512x1 2x1"},
+    5120: {"640x1 1x2", "512x2 1x1"},
+    8192: {"512x2 1x1"},
+}
+
+
+def test_lab_library(cases, path):
+    """What needs no GPU: the lists, and what is refused."""
+    lab = laboratory.Lab(path)
+    for (norm, rows, n), size in LAB_WORKSPACE.items():
+        cases.equal(f"lab: workspace of {norm} {rows}x{n}", lab.workspace_bytes(norm, rows, n),
+                    size)
+    for n, tiles in LAB_TILES.items():
+        names = [lab.names(norm, n) for norm in (0, 1)]
+        once = all(len(set(x)) == len(x) > 0 for x in names)
+        cases.check(f"lab: kernels of {n}", once, names)
+        found = {" ".join(name.split()[:2]) for name in names[0]}
+        cases.equal(f"lab: tiles of {n}", found, tiles)
+    for n in (1, 12, 100, 1001, 12000, 16384):
+        cases.equal(f"lab: no kernel of {n}", lab.names(0, n), [])
+    shapes = {c for name in ops.SUITES if name.startswith("gradients")
+              for c in ops.suite_cases(name, ["bf16"])}
+    lacking = [c.key for c in shapes if not lab.names(laboratory.NORMS[c.op_name], c.n)]
+    cases.equal("lab: every shape of the suites", lacking, [])
+    memory = np.zeros(1 << 16, np.uint8)
+    at = -(-memory.ctypes.data // 16) * 16
+    good = {"norm": 1, "index": 0, "rows": 2, "n": 1024, "x": at, "dy": at, "weight": at,
+            "rstd": at, "mean": at, "dx": at, "dweight": at, "dbias": at, "workspace": at,
+            "workspace_bytes": 8192}
+    for name, value, wanted in (
+        ("norm", 2, "norm is 2; required: 0 (RMSNorm) or 1 (LayerNorm)"),
+        ("index", 99, "index is 99; required: below "),
+        ("index", -1, "index is -1; required: below "),
+        ("n", 1001, "index is 0; required: below 0, the kernels of this length"),
+        ("rows", 0, "rows is 0; required: 1 or more"),
+        *((tensor, bad, f"{tensor} is {bad or 0}; required: an address that is a multiple of 16")
+          for tensor in ("x", "dy", "weight", "rstd", "mean", "dx", "dweight", "dbias", "workspace")
+          for bad in (None, at + 8)),
+        ("workspace_bytes", 8191, "workspace_bytes is 8191; required: 8192 or more"),
+    ):
+        g = {**good, name: value}
+        try:
+            lab.launch(g["norm"], g["index"], (g["rows"], g["n"]),
+                       [g[t] for t in ("x", "dy", "weight", "rstd", "mean", "dx", "dweight",
+                                       "dbias")],
+                       0, (g["workspace"], g["workspace_bytes"]), None)
+            cases.check(f"lab: {name} {value} is refused", False)
+        except RuntimeError as why:
+            cases.check(f"lab: {name} {value} is refused", str(why).startswith(wanted), why)
+
+
 def test_absent_peers(cases, work):
     """A peer that is not installed is left out, and the file says why."""
     names = ["quack", "liger", "transformer-engine"]
@@ -1245,8 +1684,7 @@ def test_older_library(cases, path):
     class Longer(known):
         _fields_ = [("more", ctypes.c_int64)]
 
-    query = {Longer: abi.QUERY_OF[known]}
-    with patch.object(abi, "NormBackwardArgs", Longer), patch.dict(abi.QUERY_OF, query):
+    with patch.dict(abi.FAMILIES, norm_backward=(Longer, None)):
         cases.check("an older library", Library(path, older=True).version(), "no version")
         try:
             Library(path)
@@ -1391,9 +1829,17 @@ def test_program(cases, work, library):
     code, _, err = run_program("report", path)
     cases.check("report of no JSON", code == 1 and "Traceback" not in err, err)
     code, _, err = run_program("run", "--build", work / "nowhere")
-    cases.check("no library", code == 2 and "no libfastnorm.so.0 in" in err, err)
+    cases.check("no library", code == 2 and "no libfastnorm.so.1 in" in err, err)
     code, _, err = run_program("run", "--ops", "rms,softmax")
     cases.check("no such operation", code == 2 and "softmax" in err, err)
+    code, _, err = run_program("run", "--library", library, "--device", "cpu", "--suite", "forward",
+                               "--preset", "models")
+    cases.check("a suite and a preset", code == 2 and "required: one of them" in err, err)
+    path = work / "suite.csv"
+    lines.write(path, content(result(fastnorm=10.5, cudnn=11.0), suite="forward"))
+    code, out, _ = run_program("report", path)
+    cases.check("report of a suite", code == 0 and "| 4096x4096 | 10.00 | 10.50 | 1.050 | 11.00 "
+                "| 0.955 | - | - |" in out, out)
     code, out, err = run_program(
         "run",
         "--library",
@@ -1439,7 +1885,7 @@ def test_stages_program(cases, work, library):
     code, _, err = run_program("--cases", "5xbert", program=STAGES_PROGRAM)
     cases.check("a wrong case of stages", code == 2 and "'5xbert' is no case" in err, err)
     code, _, err = run_program("--build", work / "nowhere", program=STAGES_PROGRAM)
-    cases.check("stages of no library", code == 2 and "no libfastnorm.so.0 in" in err, err)
+    cases.check("stages of no library", code == 2 and "no libfastnorm.so.1 in" in err, err)
 
 
 def test_backward_program(cases, work, library):
@@ -1638,6 +2084,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--streams", type=Path, help="libfastnorm_streams.so, where CUDA is built")
+    parser.add_argument("--lab", type=Path, help="libfastnorm_lab.so, where sm_90 is built")
     options = parser.parse_args()
     cases = Cases()
     for test in (
@@ -1649,8 +2096,12 @@ def main():
         test_chain,
         test_figures,
         test_tables,
+        test_suites,
+        test_suite_tables,
         test_against,
         test_contenders,
+        test_cudnn,
+        test_laboratory,
         test_backward_peers,
         test_timing,
     ):
@@ -1669,6 +2120,10 @@ def main():
             test_streams(cases, options.streams.resolve())
         else:
             cases.skip("streams", "this build has no CUDA")
+        if options.lab:
+            test_lab_library(cases, options.lab.resolve())
+        else:
+            cases.skip("lab", "this build has no kernels of sm_90")
         test_program(cases, work, options.library.resolve())
         test_plots(cases, work)
     cases.finish()

@@ -335,7 +335,7 @@ class Fastnorm(Provider):
     def shared(self, case, b, slots=True):
         """Keywords of a call, but for those that its parts do without."""
         c, s = b.table.chunk(2, -1)
-        found = {"cos": c, "sin": s, "positions": b.positions}
+        found = {"cos": c, "sin": s, "rope_dim": b.table.shape[-1], "positions": b.positions}
         return found | ({"slots": b.slots} if slots and case.caches else {})
 
     def cached(self, case, b, i):

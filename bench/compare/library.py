@@ -3,12 +3,13 @@
 import ctypes
 import hashlib
 import sys
+import types
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p, sizeof
 from pathlib import Path
 
 from compare.ops import HEADS, QUERY_HEADS
 from compare.reference import EPS
-from compare.tables import NO_SUCH_OPERATION
+from compare.tables import NO_SUCH_OPERATION, OWN_PDL
 from compare.timing import Unsupported
 
 
@@ -153,17 +154,33 @@ class Fastnorm:
         if case.op.two_weights and info.launches != 1 and self.device_type == CUDA:
             raise Unsupported(f"takes {info.launches} launches")
         if info.workspace_bytes:
-            self._give_workspace(calls, info.workspace_bytes)
+            self._workspace = self._workspace_of(calls, info.workspace_bytes)
         self.facts = {"kernel": info.kernel.decode(), "launches": info.launches}
         stream = self.machine.stream_handle
         return lambda i: calls[i].run(stream)
 
-    def _give_workspace(self, calls, size):
+    def gradients(self, case, buffers, i, outputs):
+        """Call i of a backward pass into other tensors, {"dx", "dweight", ..}, which are there on
+        return."""
+        inputs = {name: getattr(buffers, name)
+                  for name in ("x", "dy", "dresidual_in", "rstd", "mean", "weight", "bias")}
+        given = types.SimpleNamespace(**inputs, **{name: {i: t} for name, t in outputs.items()})
+        call = BackwardCall(self.context, self._backward(case, given, i))
+        info = call.query()
+        call.prepare()
+        memory = self._workspace_of([call], info.workspace_bytes)
+        call.run(self.machine.stream_handle)
+        self.machine.synchronize()
+        del memory  # until here
+
+    def _workspace_of(self, calls, size):
+        """Memory that the calls share: they run one after the other in a stream."""
         torch = self.machine.torch
-        self._workspace = torch.empty(size + 256, dtype=torch.uint8, device=self.machine.device)
-        for call in calls:  # one after the other in a stream: they may share it
-            call.workspace = -(-self._workspace.data_ptr() // 256) * 256
+        memory = torch.empty(size + 256, dtype=torch.uint8, device=self.machine.device)
+        for call in calls:
+            call.workspace = -(-memory.data_ptr() // 256) * 256
             call.workspace_bytes = size
+        return memory
 
     def _tensor(self, t):
         shape, strides = (c_int64 * t.dim())(*t.shape), (c_int64 * t.dim())(*t.stride())
@@ -268,6 +285,6 @@ class FastnormPdl(Fastnorm):
     """The same, each call waiting for the one before it inside its kernel (programmatic dependent
     launch); the weights are there all the time, and are read before."""
 
-    name, label = "fastnorm-pdl", "fastnorm, PDL"
+    name, label = OWN_PDL, "fastnorm, PDL"
     pdl = True
     decode_only = True

@@ -52,8 +52,8 @@ OPS = {
         Op("rms_backward", "RMSNorm backward", backward=True),
         Op("add_backward", "Fused add + RMSNorm backward", adds=True, backward=True),
         Op("layer_backward", "LayerNorm backward", layer=True, own_weights=True, backward=True),
-        # The library alone is timed on these.
         Op("layer_own", "LayerNorm, weight and bias of x's dtype", layer=True, own_weights=True),
+        # The library alone is timed on these.
         Op("rms_row_fp8", "RMSNorm to per-row fp8", quantized=True, row_scales=True),
         Op("rms_stats", "RMSNorm with statistics", statistics=True),
         Op("add_stats", "Fused add + RMSNorm with statistics", adds=True, statistics=True),
@@ -196,6 +196,47 @@ SECTIONS = (
         for more, shapes in (("", BACKWARD), (", few rows", BACKWARD_FEW))
     ),
 )
+
+# What a suite's gradients are to keep, of times of one run. From so many bytes moved, at most so
+# many times the ceiling; LayerNorm has a bound of its own from the least of them.
+LABORATORY_BOUND = 1.03
+GRADIENT_BOUNDS = ((400e6, 1.10), (100e6, 1.12))
+LAYER_GRADIENT_BOUND = 1.15
+_JUDGED = (
+    *((rows, 1024) for rows in (4096, 16384, 65536)),
+    *((rows, 4096) for rows in (4096, 8192, 16384)),
+    *((rows, 8192) for rows in (8192, 16384)),
+    (262144, 128),
+)
+_ALSO = ((8192, 1024), (8192, 2048), (16384, 2048), (32768, 2048), (16384, 5120), (65536, 512))
+_FORWARD = ((1, 4096), (128, 8192), *((4096, n) for n in (1024, 4096, 8192)))
+# Named sets of shapes on which the library is beside the laboratory and cuDNN. PDL chains are timed
+# on all of them.
+SUITES = {
+    "gradients": tuple(
+        Section(OPS[op].title, op, _JUDGED) for op in ("rms_backward", "layer_backward")
+    ),
+    "gradients_also": tuple(
+        Section(OPS[op].title, op, _ALSO) for op in ("rms_backward", "layer_backward")
+    ),
+    "forward": tuple(Section(OPS[op].title, op, _FORWARD) for op in ("rms", "layer_own")),
+}
+
+
+def suite_cases(name, dtypes, op_names=None, n_wanted=None):
+    """The cases of a suite, section by section."""
+    return [Case(s.op_name, dtype, rows, n) for dtype in dtypes for s in SUITES[name]
+            for rows, n in s.shapes
+            if (not op_names or s.op_name in op_names) and (not n_wanted or n in n_wanted)]
+
+
+def gradient_bound(case):
+    """Most times the ceiling that a gradient may take, or None."""
+    of_size = [bound for least, bound in GRADIENT_BOUNDS if case.bytes_moved >= least]
+    if not case.op.backward or not of_size:
+        return None
+    return LAYER_GRADIENT_BOUND if case.op.layer else of_size[0]
+
 
 # Row lengths in the order in which they are measured. Some peers compile a kernel for a row length
 # at run time. So all shapes of one length come together, the most common lengths first.

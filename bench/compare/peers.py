@@ -45,6 +45,16 @@ def columns(tensors):
     return [t.unsqueeze(-1) for t in tensors]
 
 
+def rows_of(tensors):
+    """[rows, n] or [rows] as cuDNN's [rows, n or 1, 1, 1]."""
+    return [t.view(t.shape[0], -1, 1, 1) for t in tensors]
+
+
+def parameter_of(tensor):
+    """[n] as cuDNN's [1, n, 1, 1]."""
+    return tensor.view(1, -1, 1, 1)
+
+
 class Peer:
     name = label = ""
     package = ""  # whose version is noted
@@ -94,6 +104,8 @@ class TorchNative(Peer):
         weight, bias = b.weight, b.bias32.to(b.weight.dtype)
         norm = self.torch.nn.functional.layer_norm
         return lambda i: {"y": norm(b.x[i], (case.n,), weight, bias, EPS)}
+
+    layer_own = layer
 
     def rms_backward(self, case, b):
         backward = self.torch.ops.aten._fused_rms_norm_backward
@@ -473,6 +485,8 @@ class TransformerEngine(Peer):
         return lambda i: self.tex.layernorm_fwd(
             b.x[i], weight, bias, EPS, b.y[i], None, self._dtype(case), 0, False)
 
+    layer_own = layer
+
     def rms_backward(self, case, b):
         backward = self.tex.rmsnorm_bwd
         return lambda i: gradients(backward(b.dy[i], b.x[i], b.rstd[i], b.weight, 0, False))
@@ -490,6 +504,89 @@ class TransformerEngine(Peer):
         return lambda i: gradients(
             backward(b.dy[i], b.x[i], b.mean[i], b.rstd[i], b.weight, 0, False)
         )
+
+
+class Cudnn(Peer):
+    """cuDNN's graphs, by its own Python front end. A plan is built once for a case; its kernels are
+    launched with programmatic dependent launch. Parameters and gradients have x's dtype."""
+
+    name, label, package = "cudnn", "cuDNN", "nvidia-cudnn-frontend"
+
+    def __init__(self, torch):
+        super().__init__(torch)
+        self.cudnn = importlib.import_module("cudnn")
+        self.handle = self.cudnn.create_handle()
+        self.epsilon = torch.full((1, 1, 1, 1), EPS, dtype=torch.float32)  # the host's: a value
+        self.facts = {"backend": self.cudnn.backend_version_string()}
+
+    def _planned(self, define, count):
+        """A function that runs call i of a graph. define(graph) returns ({input: tensors of the
+        calls}, {output: tensors of the calls})."""
+        cudnn, torch = self.cudnn, self.torch
+        stream = torch.cuda.current_stream()
+        cudnn.set_stream(handle=self.handle, stream=stream.cuda_stream)
+        graph = cudnn.pygraph(intermediate_data_type=cudnn.data_type.FLOAT,
+                              compute_data_type=cudnn.data_type.FLOAT, handle=self.handle)
+        inputs, outputs = define(graph)
+        for output, tensors in outputs.items():
+            output.set_output(True).set_data_type(tensors[0].dtype)
+        try:
+            graph.validate()
+            graph.build_operation_graph()
+            graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+            graph.check_support()
+            graph.build_plans()
+        except cudnn.cudnnGraphNotSupportedError as why:
+            raise Unsupported(str(why)) from why
+        workspace = torch.empty(max(graph.get_workspace_size(), 1), dtype=torch.uint8,
+                                device=stream.device)
+        self._held = graph, workspace  # captured calls go on using them when the body is gone
+        given = [{t: of[i] for t, of in [*inputs.items(), *outputs.items()]} for i in range(count)]
+        return lambda i: graph.execute(given[i], workspace, handle=self.handle)
+
+    def _forward(self, case, b, norm, parameters):
+        """norm: the name of the graph's operation; parameters: {its argument: [n]}."""
+        count, inference = len(b.x), self.cudnn.norm_forward_phase.INFERENCE
+
+        def define(graph):
+            given = {"input": rows_of(b.x), "epsilon": [self.epsilon] * count}
+            given.update((name, [parameter_of(t)] * count) for name, t in parameters.items())
+            places = {name: graph.tensor_like(tensors[0]) for name, tensors in given.items()}
+            found = getattr(graph, norm)(name=norm, norm_forward_phase=inference,
+                                         **{"bias": None, **places})
+            return {places[name]: given[name] for name in given}, {found[0]: rows_of(b.y)}
+
+        return self._planned(define, count)
+
+    def rms(self, case, b):
+        return self._forward(case, b, "rmsnorm", {"scale": b.weight})
+
+    def layer(self, case, b):
+        return self._forward(case, b, "layernorm", {"scale": b.weight, "bias": b.bias})
+
+    layer_own = layer
+
+    def _backward(self, case, b):
+        layer, count = case.op.layer, len(b.x)
+        norm, more = ("layernorm_backward", {}) if layer else (
+            "rmsnorm_backward", {"has_dbias": False}
+        )
+
+        def define(graph):
+            given = {"grad": rows_of(b.dy), "input": rows_of(b.x),
+                     "scale": [parameter_of(b.weight)] * count, "inv_variance": rows_of(b.rstd)}
+            if layer:
+                given["mean"] = rows_of(b.mean)
+            places = {name: graph.tensor_like(tensors[0]) for name, tensors in given.items()}
+            dx, dweight, dbias = getattr(graph, norm)(name=norm, **places, **more)
+            outputs = {dx: rows_of(b.dx), dweight: [parameter_of(t) for t in b.dweight]}
+            if layer:
+                outputs[dbias] = [parameter_of(t) for t in b.dbias]
+            return {places[name]: given[name] for name in given}, outputs
+
+        return self._planned(define, count)
+
+    rms_backward = layer_backward = _backward
 
 
 class Vllm(Peer):
@@ -539,6 +636,7 @@ PEERS = (
     Quack,
     Liger,
     TransformerEngine,
+    Cudnn,
     Vllm,
     SglKernel,
     FlashInferCutePdl,
@@ -559,6 +657,9 @@ PACKAGES = (
     "apache-tvm-ffi",
     "torch-c-dlpack-ext",
     "transformer-engine",
+    "nvidia-cudnn-frontend",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-cu12",
     "vllm",
     "sgl-kernel",
     "numpy",

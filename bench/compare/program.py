@@ -23,7 +23,7 @@ def arguments(family, text):
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--build", type=Path, default=BENCH.parent / "build", help="(%(default)s)")
-    parser.add_argument("--library", type=Path, help="libfastnorm.so.0, where it is elsewhere")
+    parser.add_argument("--library", type=Path, help="libfastnorm.so.1, where it is elsewhere")
     parser.add_argument("--streams", type=Path, help="libfastnorm_streams.so, likewise")
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to try the program out")
     parser.add_argument("--cases", nargs="+", type=lambda text: case_of(family, text),
@@ -89,7 +89,7 @@ def text_of(case, result):
 def main(name, family, text):
     parser = arguments(family, text)
     options = parser.parse_args()
-    library = find(options.library, options.build, "libfastnorm.so.0", parser)
+    library = find(options.library, options.build, "libfastnorm.so.1", parser)
     os.environ["FASTNORM_LIBRARY"] = str(library)
     try:
         import torch

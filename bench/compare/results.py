@@ -34,11 +34,12 @@ class Document:
     def results(self):
         return self.content["results"]
 
-    def describe(self, kind, library, machine, against=None, preset=None):
+    def describe(self, kind, library, machine, against=None, preset=None, suite=None):
         """Says what is measured. Results of another kind, build or device are not mixed with these.
         against: the build that is timed beside."""
+        named = (("against", against), ("preset", preset), ("suite", suite))
         for name, value in (("kind", kind), ("library", library), ("device", machine.get("device")),
-                            ("against", against), ("preset", preset)):
+                            *named):
             before = self.content.get(name)
             if self.results and before is not None and before != value:
                 raise Mismatch(
@@ -46,9 +47,7 @@ class Document:
                 )
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.content.update(kind=kind, library=library, device=machine.get("device"))
-        self.content.update(
-            {k: v for k, v in (("against", against), ("preset", preset)) if v is not None}
-        )
+        self.content.update({k: v for k, v in named if v is not None})
         self.content.setdefault("runs", []).append({"date": now, **machine})
 
     def find(self, case):

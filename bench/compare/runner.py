@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from compare import ops, peers, tables
+from compare.laboratory import Lab, Laboratory
 from compare.library import Fastnorm, FastnormBefore, FastnormPdl, FastnormRounded, Library
 from compare.machine import DoesNotFit, Gpu, Host
 from compare.results import Document, Mismatch
@@ -25,6 +26,7 @@ KNOWN = (
     Fastnorm,
     FastnormBefore,
     FastnormPdl,
+    Laboratory,
     *peers.PEERS,
     FastnormRounded,
 )  # in the order of the tables
@@ -118,8 +120,15 @@ def make_contenders(torch, libraries, machine, document, options, progress):
         progress.write(kind.name)
         start = time.monotonic()
         try:
-            own = before if kind is FastnormBefore else library
-            made.append(kind(own, machine) if issubclass(kind, Fastnorm) else kind(torch))
+            if issubclass(kind, Fastnorm):
+                made.append(kind(before if kind is FastnormBefore else library, machine))
+            elif kind is Laboratory:
+                lab = None if options.lab is None else Lab(options.lab)
+                made.append(Laboratory(lab, machine, Fastnorm(library, machine)))
+            else:
+                made.append(kind(torch))
+            if options.pdl:
+                made[-1].decode_only = False
             say(f"{kind.name}: ready after {time.monotonic() - start:.1f} s")
         except Exception as why:  # an import may fail in any way
             unavailable[kind.name] = f"{type(why).__name__}: {why}".splitlines()[0][:300]
@@ -186,6 +195,8 @@ def cases_of(options):
     dtypes = options.dtypes or ["bf16"]
     if options.preset:
         cases = ops.preset_cases(options.preset, options.dtypes, options.ops, options.n)
+    elif options.suite:
+        cases = ops.suite_cases(options.suite, dtypes, options.ops, options.n)
     elif options.kind == "grid":
         cases = ops.grid_cases(dtypes, options.ops or ["rms", "add", "layer"], options.n)
     else:
@@ -214,8 +225,11 @@ def run_child(options):
         )
         document = Document.open(options.csv)
         before = Library(options.against, older=True) if options.against else None
-        document.describe(options.kind, library.identity(), describe_machine(torch, machine.device),
-                          before.identity() if before else None, options.preset)
+        described = describe_machine(torch, machine.device)
+        if options.lab is not None:
+            described["laboratory"] = Lab(options.lab).identity()
+        document.describe(options.kind, library.identity(), described,
+                          before.identity() if before else None, options.preset, options.suite)
     except (Mismatch, OSError, RuntimeError, AttributeError) as why:
         say(f"{type(why).__name__}: {why}")
         return EXIT_UNUSABLE

@@ -2,12 +2,28 @@
 
 import math
 
-from compare.ops import CEILING_BOUNDS, LONG_N, OPS, PRESETS, SECTIONS, Case
+from compare.ops import (
+    CEILING_BOUNDS,
+    LABORATORY_BOUND,
+    LONG_N,
+    OPS,
+    PRESETS,
+    SECTIONS,
+    SUITES,
+    Case,
+    gradient_bound,
+)
 
 OWN = "fastnorm"
 OWN_ROUNDED = "fastnorm-rounded"
+OWN_PDL = "fastnorm-pdl"
 BEFORE = "fastnorm-before"
-NOT_PEERS = (OWN, OWN_ROUNDED, BEFORE, "fastnorm-pdl")
+LABORATORY = "laboratory"
+NOT_PEERS = (OWN, OWN_ROUNDED, BEFORE, OWN_PDL, LABORATORY)
+# These launch their kernels with PDL. They are compared with the library doing the same, where that
+# was timed.
+CUDNN = "cudnn"
+PDL_PEERS = (CUDNN,)
 # These round the residual addition and the normalised row to 16 bits. They are compared with the
 # library doing the same, where that was timed.
 ROUNDING_PEERS = ("liger",)
@@ -36,7 +52,9 @@ def gb_per_s(result, us):
 
 
 def own_beside(result, peer):
-    """Which of the library's contenders computes what this peer does."""
+    """Which of the library's contenders does what this peer does."""
+    if peer in PDL_PEERS and us_of(result, OWN_PDL) is not None:
+        return OWN_PDL
     return OWN_ROUNDED if peer in ROUNDING_PEERS and us_of(result, OWN_ROUNDED) is not None else OWN
 
 
@@ -138,6 +156,92 @@ def section_table(section, dtype, by_key, labels):
     return markdown(header, rows)
 
 
+def over(result, name, own):
+    """(ratio, slower), or None where one was not timed. The ratio is the time of the library's
+    contender `own` over that of `name`. Slower is a ratio beyond the spread of both."""
+    times = us_of(result, own), us_of(result, name)
+    if None in times:
+        return None
+    noise = sum(result["contenders"][who]["spread"] for who in (own, name))
+    return times[0] / times[1], times[0] / times[1] > 1 + noise
+
+
+def same_bits(result):
+    """Whether the laboratory's results have the library's bits; None if nobody looked."""
+    differs = result["contenders"].get(LABORATORY, {}).get("differs")
+    return None if differs is None else not any(differs.values())
+
+
+def suite_table(section, dtype, by_key):
+    """The library beside the laboratory and cuDNN, or None if nothing of the section was measured.
+    cuDNN's kernels have PDL: the fair figure is the last one, the library's calls with PDL over
+    cuDNN's."""
+    found = [by_key.get(Case(section.op_name, dtype, rows, n).key) for rows, n in section.shapes]
+    found = [r for r in found if r is not None]
+    if not found:
+        return None
+    backward = OPS[section.op_name].backward
+    header = ["M x N", "ceiling us", f"{OWN} us", "x ceiling"]
+    header += ["laboratory us", f"{OWN} / laboratory", "bits", "its kernel"] if backward else []
+    header += ["cuDNN us", f"{OWN} / cuDNN", f"{OWN}, PDL us", "PDL / cuDNN"]
+    rows = []
+    for r in found:
+        row = [f"{r['rows']}x{r['n']}", _number(r["ceiling"]["us"], 2), _cell_us(r, OWN),
+               _number(ratio(r), 3)]
+        if backward:
+            bits = {None: "-", True: "equal", False: "DIFFER"}[same_bits(r)]
+            row += [_cell_us(r, LABORATORY), _over(r, LABORATORY, OWN), bits,
+                    r["contenders"].get(LABORATORY, {}).get("kernel", "-")]
+        row += [_cell_us(r, CUDNN), _over(r, CUDNN, OWN), _cell_us(r, OWN_PDL),
+                _over(r, CUDNN, OWN_PDL)]
+        rows.append(row)
+    return markdown(header, rows)
+
+
+def _cell_us(result, name):
+    entry = result["contenders"].get(name, {})
+    return f"{entry['us']:.2f}" if "us" in entry else why_not(entry)
+
+
+def _over(result, name, own):
+    found = over(result, name, own)
+    return "-" if found is None else f"{found[0]:.3f}" + (" (slower)" if found[1] else "")
+
+
+def suite_misses(results):
+    """Lines: which bounds are missed, and where the laboratory's bits are not the library's."""
+    for r in results:
+        case = Case(r["op"], r["dtype"], r["rows"], r["n"])
+        if us_of(r, OWN) is None:
+            yield f"- {case.key}: {OWN} was not timed: {why_not(r['contenders'].get(OWN, {}))}"
+            continue
+        bound = gradient_bound(case)
+        if bound is not None and ratio(r) > bound:
+            yield f"- {case.key}: {ratio(r):.3f} x ceiling; required: {bound:g}"
+        beside = over(r, LABORATORY, OWN)
+        if beside is not None and beside[0] > LABORATORY_BOUND:
+            yield f"- {case.key}: {beside[0]:.3f} x laboratory; required: {LABORATORY_BOUND:g}"
+        own = own_beside(r, CUDNN)
+        beside = over(r, CUDNN, own)
+        if beside is not None and beside[1]:
+            yield f"- {case.key}: {own} {beside[0]:.3f} x cuDNN, beyond the spread of both"
+        if same_bits(r) is False:
+            differs = r["contenders"][LABORATORY]["differs"]
+            counts = ", ".join(f"{count} elements of {name}" for name, count in differs.items())
+            yield f"- {case.key}: the laboratory's bits differ from the library's: {counts}"
+
+
+def _suite_report(content, by_key, dtypes):
+    lines = []
+    for dtype in dtypes:
+        for section in SUITES[content["suite"]]:
+            table = suite_table(section, dtype, by_key)
+            if table:
+                lines += [f"### {section.title}, {dtype}: laboratory and cuDNN", "", table, ""]
+    misses = list(suite_misses(content["results"]))
+    return [*lines, "Bounds that are missed:", *(misses or ["- none"]), ""]
+
+
 def _reasons(results, labels):
     """Each different reason why a contender was not timed, with how many cases it concerns."""
     counts = {}
@@ -162,6 +266,23 @@ def labels_of(content):
     return dict(content.get("contenders", []))
 
 
+def _sections_report(sections, by_key, dtypes, labels):
+    """The library beside all peers, a table a section, and where it is slower."""
+    lines = []
+    for dtype in dtypes:
+        for section in sections:
+            table = section_table(section, dtype, by_key, labels)
+            if table:
+                lines += [f"### {section.title}, {dtype}", "", table, ""]
+    slower = [
+        f"- {key}: {against_best(r):.3f} x {best_peer(r)[0]}"
+        for key, r in by_key.items()
+        if beyond_spread(r)
+    ]
+    return [*lines, "Slower than the best peer beyond the spread of both:",
+            *(slower or ["- nowhere"]), ""]
+
+
 def report(content):
     """All tables of a document, and what could not be measured."""
     labels = labels_of(content)
@@ -172,22 +293,11 @@ def report(content):
         lines.append(against_summary(content))
     elif content.get("kind") == "grid":
         lines.append(grid_summary(content["results"]))
+    elif content.get("suite"):
+        lines += _suite_report(content, by_key, dtypes)
+        lines += _sections_report(SUITES[content["suite"]], by_key, dtypes, labels)
     else:
-        for dtype in dtypes:
-            for section in SECTIONS:
-                table = section_table(section, dtype, by_key, labels)
-                if table:
-                    lines += [f"### {section.title}, {dtype}", "", table, ""]
-        slower = [
-            f"- {key}: {against_best(r):.3f} x {best_peer(r)[0]}"
-            for key, r in by_key.items()
-            if beyond_spread(r)
-        ]
-        lines += [
-            "Slower than the best peer beyond the spread of both:",
-            *(slower or ["- nowhere"]),
-            "",
-        ]
+        lines += _sections_report(SECTIONS, by_key, dtypes, labels)
     reasons = _reasons(content["results"], labels)
     absent = [
         f"- {labels.get(name, name)}: {why}" for name, why in content.get("unavailable", {}).items()

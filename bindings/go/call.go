@@ -18,6 +18,8 @@ type call struct {
 	words  []uint64 // memory of C, so that cgo has nothing to look through
 	used   int
 	mask   int // index of the last description's mask
+	depth  int // of the last description in those that point to it
+	within [maxDepth]nesting
 	count  int32
 	pinner runtime.Pinner
 	pinned []unsafe.Pointer
@@ -37,7 +39,18 @@ func (q *call) list() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(q
 type faultyTensor struct {
 	tensor    Tensor
 	part, bit int
+	within    []nesting
 }
+
+// nesting is where a description stands that another one points to.
+type nesting struct {
+	field   string   // such as "quant."
+	tensors []string // names, by their bits
+	mask    int      // of the description that points to it
+}
+
+// maxDepth is that of norm.quant of a [PeerAllreduceNorm].
+const maxDepth = 2
 
 // family is what the library has for one kind of description. The functions take the address of a
 // target and a whole call.
@@ -94,7 +107,7 @@ func (q *call) free() {
 		clear(q.pinned)
 		q.pinned = q.pinned[:0]
 	}
-	q.used, q.fault = 0, nil
+	q.used, q.fault, q.depth = 0, nil, 0
 	q.workspace, q.workspaceBytes, q.stream, q.gather = 0, 0, 0, 0
 	calls.Put(q)
 }
@@ -108,6 +121,19 @@ func (q *call) begin(scalars int) []uint64 {
 	q.mask = q.used + scalars
 	q.used += scalars + 1
 	return words[:scalars]
+}
+
+// enter begins the description that a bit of the last one stands for, behind all tensors, and leave
+// ends it. The last description is then the same again.
+func (q *call) enter(bit int, field string, tensors []string) {
+	q.words[q.mask] |= 1 << bit
+	q.within[q.depth] = nesting{field, tensors, q.mask}
+	q.depth++
+}
+
+func (q *call) leave() {
+	q.depth--
+	q.mask = q.within[q.depth].mask
 }
 
 // tensor appends a tensor of the description if it is given. Tensors come in the order of their
@@ -146,12 +172,13 @@ func (q *call) add(part, bit int, t *Tensor) {
 }
 
 // noteFault remembers the first tensor with a fault, and returns an address for the query of
-// refuse: memory that lies beside the tensor must not decide which error is found.
+// refuse, another one for each tensor: memory that lies beside the tensor must not decide which
+// error is found.
 func (q *call) noteFault(part, bit int, t *Tensor) uint64 {
 	if q.fault == nil {
-		q.fault = &faultyTensor{*t, part, bit}
+		q.fault = &faultyTensor{*t, part, bit, slices.Clone(q.within[:q.depth])}
 	}
-	return 1<<56 + uint64(part*64+bit)<<44
+	return 1<<56 + uint64(q.used)<<42
 }
 
 // tensorWithMore appends what follows the head of a tensor that has more than a shape.
@@ -182,6 +209,21 @@ func (q *call) pin(data unsafe.Pointer) {
 		q.pinner.Pin(data)
 		q.pinned = append(q.pinned, data)
 	}
+}
+
+// encodeList encodes a list of descriptions of at most that many words each. The library refuses
+// the number of a list that is too long.
+func encodeList[T any](list []T, maxWords int, encode func(d *T, q *call, part int)) *call {
+	if len(list) > raw.MaxParts {
+		q := newCall(0, 0)
+		q.count = clip(len(list))
+		return q
+	}
+	q := newCall(len(list), maxWords)
+	for i := range list {
+		encode(&list[i], q, i)
+	}
+	return q
 }
 
 // --- calling ---
@@ -263,23 +305,7 @@ func (q *call) query(c target, f *family) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	return Info{
-		WorkspaceBytes:   info.GetWorkspace_bytes(),
-		BytesRead:        info.GetBytes_read(),
-		BytesWritten:     info.GetBytes_written(),
-		Kernel:           info.GetKernel(),
-		Launches:         int(info.GetLaunches()),
-		ThreadsPerRow:    int(info.GetThreads_per_row()),
-		VectorsPerThread: int(info.GetVectors_per_thread()),
-		RowsPerBlock:     int(info.GetRows_per_block()),
-		BlocksPerRow:     int(info.GetBlocks_per_row()),
-		VectorBytes:      int(info.GetVector_bytes()),
-		Blocks:           info.GetBlocks(),
-		ProfileBytes:     info.GetProfile_bytes(),
-		Kind:             info.GetKind(),
-		Choice:           info.GetChoice(),
-		Variant:          info.GetVariant(),
-	}, nil
+	return infoOf(info), nil
 }
 
 func (q *call) prepare(c target, f *family) error { return q.do(c, f, f.prepare) }
@@ -313,7 +339,7 @@ func (q *call) refuse(address uintptr, f *family) error {
 	if err := checkedBy(f.error, query); err != nil {
 		return err
 	}
-	return q.fault.tensor.refusal(f.name(q.fault.part, q.fault.bit))
+	return q.fault.tensor.refusal(f.name(q.fault))
 }
 
 // error makes the error of a status, on the thread of the call that returned it.
@@ -325,31 +351,24 @@ func (f *family) error(status int32) error {
 }
 
 // name is the library's name of a tensor.
-func (f *family) name(part, bit int) string {
-	switch {
-	case part == shared:
-		return f.shared[bit]
-	case f.list == "":
-		return f.tensors[bit]
+func (f *family) name(t *faultyTensor) string {
+	if t.part == shared {
+		return f.shared[t.bit]
 	}
-	return fmt.Sprintf("%s[%d].%s", f.list, part, f.tensors[bit])
+	name, tensors := "", f.tensors
+	if f.list != "" {
+		name = fmt.Sprintf("%s[%d].", f.list, t.part)
+	}
+	for _, n := range t.within {
+		name, tensors = name+n.field, n.tensors
+	}
+	return name + tensors[t.bit]
 }
 
-// Info is what a call would do. Nothing in it depends on the contents of tensors.
-type Info struct {
-	WorkspaceBytes   uint64 // workspace the call needs; 0 = none. Never falls as rows are added
-	BytesRead        uint64 // of the tensors that must be read, each once
-	BytesWritten     uint64 // of the tensors that must be written, each once
-	Kernel           string // as Kernels lists it; "" if nothing is launched
-	Launches         int    // kernel launches (CPU: 1, or 0 if there are no rows)
-	ThreadsPerRow    int    // CUDA: threads that share a row, in all its thread blocks; CPU: 1
-	VectorsPerThread int    // CUDA: 16-byte vectors of a row that a thread holds; 0 = streamed. CPU: 0
-	RowsPerBlock     int    // CUDA: rows of a thread block; CPU: rows that are worth another thread
-	BlocksPerRow     int    // CUDA: thread blocks (one cluster) that share a row; CPU: 1
-	VectorBytes      int    // widest access that every address and stride allows
-	Blocks           uint64 // CUDA: thread blocks in the grid; CPU: threads at the most
-	ProfileBytes     uint64 // of the profile that the call writes; 0 = none
-	Kind             string // CUDA: kinds of call that share a list of choices; "" if none decides
-	Choice           string // CUDA: the line of that list that decides, or that a tuning file does
-	Variant          string // CUDA: the line that describes the kernel
+// bit is the word of a bool.
+func bit(on bool) uint64 {
+	if on {
+		return 1
+	}
+	return 0
 }

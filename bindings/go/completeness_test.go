@@ -6,64 +6,69 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
+	"github.com/libfastnorm/libfastnorm/bindings/go/internal/direct"
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// Descriptions and constants of this package have all that the generated layer has: no field, no
-// value and no function is forgotten.
+// Each field of a description arrives in its field of the C struct, and all C fields have a Go
+// field. Each value and function of the generated layer has a name in this package.
 
-// described is a type that describes a call, or a part of one.
+// described is a type that describes a call, or a part of one. descriptions_test.go has all.
 type described struct {
-	words   string // what its constants in words.go begin with
-	value   any
+	name    string // in the decoder
+	value   any    // a pointer to it
 	tensors []string
-	encode  func(value any) *call
+	calls   *family // nil: it stands in others
+	fields  []cField
 }
 
-func encodePart(words int, encode func(q *call)) *call {
-	q := newCall(1, words)
-	encode(q)
+// cField is a field of a C struct.
+type cField struct {
+	name         string
+	offset, size uintptr
+}
+
+const atPeer = 0x5000
+
+// encoded is the call of a description, or a part alone.
+func encoded(value any) *call {
+	switch d := value.(type) {
+	case interface{ call() *call }:
+		return d.call()
+	case interface{ call(peer uintptr) *call }:
+		return d.call(atPeer)
+	}
+	q := newCall(1, raw.NormMaxWords)
+	value.(interface{ encode(q *call, part int) }).encode(q, 0)
 	return q
 }
 
-var descriptions = []described{
-	{"Norm", Norm{}, normTensors, func(v any) *call { return v.(*Norm).call() }},
-	{"NormBackward", NormBackward{}, normBackwardTensors,
-		func(v any) *call { return v.(*NormBackward).call() }},
-	{"NormHeads", NormHeads{}, normHeadsTensors, func(v any) *call { return v.(*NormHeads).call() }},
-	{"NormHeadsPart", NormHeadsPart{}, normHeadsPartTensors, func(v any) *call {
-		return encodePart(raw.NormHeadsPartMaxWords,
-			func(q *call) { v.(*NormHeadsPart).encode(q, 0) })
-	}},
-	{"NormHeadsBackward", NormHeadsBackward{}, normHeadsBackwardTensors,
-		func(v any) *call { return v.(*NormHeadsBackward).call() }},
-	{"NormHeadsBackwardPart", NormHeadsBackwardPart{}, normHeadsBackwardPartTensors,
-		func(v any) *call {
-			return encodePart(raw.NormHeadsBackwardPartMaxWords,
-				func(q *call) { v.(*NormHeadsBackwardPart).encode(q, 0) })
-		}},
-	{"MlaDecode", MLADecode{}, mlaDecodeTensors, func(v any) *call { return v.(*MLADecode).call() }},
-	{"PeerAllreduceNorm", PeerAllreduceNorm{}, peerAllreduceNormTensors,
-		func(v any) *call { return v.(*PeerAllreduceNorm).call(0) }},
-	{"PeerShardedNorm", PeerShardedNorm{}, peerShardedNormTensors,
-		func(v any) *call { return v.(*PeerShardedNorm).call(0) }},
+// unset are C fields that no Go field sets, with the reason.
+var unset = map[string]string{
+	"struct_size":               "the decoder sets it",
+	"parallel_user":             "a Context has no parallel loop of the caller's",
+	"reserved":                  "must be 0",
+	"stage_reserved":            "must be 0",
+	"norm_heads_backward.slots": "gradients write to no cache; the library refuses slots",
+	"peer":                      "the Peer whose method takes the description",
+	"peer_allreduce_norm.norm":  "a Norm is always there",
 }
 
-// unset are values that no field sets, with the reason.
-var unset = map[string]string{
-	"NormBackwardReserved":      "must be 0",
-	"NormBackwardStageReserved": "must be 0",
-	"NormHeadsBackwardBitSlots": "gradients write to no cache; the library refuses slots",
-	"NormHeadsPartReserved":     "must be 0",
-	"NormHeadsPartReserved2":    "must be 0",
-	"PeerAllreduceNormPeer":     "the Peer whose method takes the description",
-	"PeerAllreduceNormReserved": "must be 0",
-	"PeerShardedNormPeer":       "the Peer whose method takes the description",
-	"PeerShardedNormReserved":   "must be 0",
+// renamed are Go fields whose C field has another name, but for capitals and underscores.
+var renamed = map[string]string{
+	"quant.Out":                            "quantized",
+	"norm.Branch":                          "branch_norm",
+	"mla_decode.Scale":                     "sm_scale",
+	"mla_decode.MaxNew":                    "max_s_q",
+	"norm_heads.MropeInterleaved":          "flags",
+	"norm_heads_backward.MropeInterleaved": "flags",
 }
 
 // texts are in the test program: it also runs where the sources are not.
@@ -96,46 +101,6 @@ func sources(t *testing.T) string {
 	return text.String()
 }
 
-var assignment = regexp.MustCompile(`(?m)^\t(\w+) += (\d+)$`)
-
-// layouts are the constants of words.go by the description they belong to: from its first scalar to
-// its MaxWords.
-func layouts(t *testing.T) map[string]map[string]int {
-	t.Helper()
-	all := map[string]map[string]int{}
-	for _, block := range strings.Split(read(t, "internal/raw/words.go"), "\n\n") {
-		constants, name := map[string]int{}, ""
-		for _, match := range assignment.FindAllStringSubmatch(block, -1) {
-			value, err := strconv.Atoi(match[2])
-			if err != nil {
-				t.Fatal(err)
-			}
-			constants[match[1]] = value
-			if prefix, is := strings.CutSuffix(match[1], "MaxWords"); is {
-				name = prefix
-			}
-		}
-		if name == "" {
-			continue
-		}
-		all[name] = map[string]int{}
-		for constant, value := range constants {
-			if !strings.HasPrefix(constant, name) {
-				t.Fatalf("%s stands among the constants of %s", constant, name)
-			}
-			all[name][strings.TrimPrefix(constant, name)] = value
-		}
-	}
-	return all
-}
-
-var capital = regexp.MustCompile(`[A-Z]`)
-
-// snake is the library's name of a constant: branch_weight of BranchWeight.
-func snake(name string) string {
-	return strings.ToLower(strings.TrimPrefix(capital.ReplaceAllString(name, "_$0"), "_"))
-}
-
 // leaf is a field that can be set, and where it is in a description.
 type leaf struct {
 	name string
@@ -144,11 +109,20 @@ type leaf struct {
 
 var tensorType = reflect.TypeFor[Tensor]()
 
+func (d described) leaves() []leaf {
+	return leaves(reflect.TypeOf(d.value).Elem(), d.name,
+		func(root reflect.Value) reflect.Value { return root })
+}
+
 // leaves lists the fields of a type, those of nested descriptions too. An optional description is a
 // leaf itself.
 func leaves(of reflect.Type, name string, path func(reflect.Value) reflect.Value) []leaf {
 	switch {
 	case of == tensorType:
+	case of == reflect.TypeFor[*Quant](): // it has an entry of its own
+	case of == reflect.TypeFor[*float32]():
+	case of == reflect.TypeFor[Norm]() && name != "norm":
+		return nil // the same
 	case of.Kind() == reflect.Pointer:
 		all := []leaf{{name, path}}
 		return append(all, leaves(of.Elem(), name, func(root reflect.Value) reflect.Value {
@@ -178,20 +152,26 @@ func leaves(of reflect.Type, name string, path func(reflect.Value) reflect.Value
 	return []leaf{{name, path}}
 }
 
-// set gives a field a value, and returns the word that stands for it; 0 for any but 0.
+// set gives a field a value, and returns the bits of the C field; of a tensor the address.
 func set(t *testing.T, field reflect.Value) uint64 {
 	t.Helper()
 	switch {
 	case field.Type() == tensorType:
-		field.Set(reflect.ValueOf(At(CUDA(7), 0x1000, BF16, 3, 4)))
+		field.Set(reflect.ValueOf(At(CUDA(7), 0x1000, BF16, 3, 4).WithOffset(6).WithStrides(5, 1)))
 		return 0x1000
+	case field.Kind() == reflect.Pointer && field.Type().Elem().Kind() == reflect.Float32:
+		value := float32(1.5)
+		field.Set(reflect.ValueOf(&value))
+		return uint64(math.Float32bits(1.5))
 	case field.Kind() == reflect.Pointer:
 		field.Set(reflect.New(field.Type().Elem()))
+		return 1
 	case field.Kind() == reflect.Bool:
 		field.SetBool(true)
+		return 1
 	case field.CanInt():
-		field.SetInt(3)
-		return 3
+		field.SetInt(-3)
+		return ^uint64(2)
 	case field.CanUint():
 		field.SetUint(3)
 		return 3
@@ -201,101 +181,164 @@ func set(t *testing.T, field reflect.Value) uint64 {
 	case field.Kind() == reflect.Float64:
 		field.SetFloat(1.5)
 		return math.Float64bits(1.5)
-	default:
-		t.Fatalf("a field of type %v", field.Type())
 	}
+	t.Fatalf("a field of type %v", field.Type())
 	return 0
 }
 
-// Each field sets one value of the call that no other field sets, and all values have a field.
+// cTensor is fastnorm_tensor.
+type cTensor struct {
+	data                       uintptr
+	deviceType, deviceID, ndim int32
+	dtype                      DType
+	shape, strides             *[2]int64
+	offset                     uint64
+}
+
 func TestFieldsComplete(t *testing.T) {
-	all := layouts(t)
 	for _, d := range descriptions {
-		t.Run(d.words, func(t *testing.T) { checkFields(t, d, all[d.words]) })
-		delete(all, d.words)
-	}
-	for name := range all {
-		t.Errorf("%s has no Go type", snake(name))
+		t.Run(d.name, func(t *testing.T) { checkFields(t, d) })
 	}
 }
 
-func checkFields(t *testing.T, d described, layout map[string]int) {
-	scalars, bits := map[int]string{}, map[int]string{}
-	mask := layout["Mask"]
-	for name, at := range layout {
-		if tensor, is := strings.CutPrefix(name, "Bit"); is {
-			bits[at] = name
-			if at >= len(d.tensors) || d.tensors[at] != snake(tensor) {
-				t.Errorf("tensor %d, %s, is not among the names %v", at, snake(tensor), d.tensors)
-			}
-		} else if name != "Mask" && name != "MaxWords" {
-			scalars[at] = name
-		}
-	}
-	if len(scalars) != mask || mask == 0 || len(bits) != len(d.tensors) || len(bits) == 0 {
-		t.Fatalf("%d scalars before the mask at %d, %d tensors of %d names",
-			len(scalars), mask, len(bits), len(d.tensors))
-	}
-	if most := mask + 1 + len(bits)*maxTensorWords; most != layout["MaxWords"] {
-		t.Errorf("%d words, required: %d", layout["MaxWords"], most)
+func checkFields(t *testing.T, d described) {
+	byName := map[string]string{} // without capitals and underscores
+	for _, f := range d.fields {
+		byName[strings.ReplaceAll(f.name, "_", "")] = f.name
 	}
 	setBy := map[string]string{}
-	for _, l := range leaves(reflect.TypeOf(d.value), d.words,
-		func(root reflect.Value) reflect.Value { return root }) {
-		root := reflect.New(reflect.TypeOf(d.value))
+	for _, l := range d.leaves() {
+		root := reflect.New(reflect.TypeOf(d.value).Elem())
 		field := l.path(root.Elem()) // allocates the descriptions around it
-		before, _ := encoded(d, root, mask)
+		before := d.decoded(t, root)
 		wanted := set(t, field)
-		after, tensor := encoded(d, root, mask)
-		var changed []string
-		for i := range mask {
-			if after[i] != before[i] {
-				changed = append(changed, scalars[i])
-				if wanted != 0 && after[i] != wanted {
-					t.Errorf("%s: %s is %#x, required: %#x", l.name, scalars[i], after[i], wanted)
-				}
-			}
+		name := renamed[l.name]
+		if name == "" {
+			_, path, _ := strings.Cut(l.name, ".")
+			name = byName[strings.ToLower(regexp.MustCompile(`[.\[\]]`).ReplaceAllString(path, ""))]
 		}
-		for i := range 64 {
-			if (after[mask]^before[mask])>>i&1 != 0 {
-				changed = append(changed, bits[i])
-				if tensor != wanted {
-					t.Errorf("%s: the address is %#x, required: %#x", l.name, tensor, wanted)
-				}
-			}
-		}
-		if field.Kind() == reflect.Pointer && len(changed) == 0 {
+		if name == "" || setBy[name] != "" {
+			t.Errorf("%s has the C field %q, which %q sets", l.name, name, setBy[name])
 			continue
 		}
-		if len(changed) != 1 {
-			t.Errorf("%s sets %v, required: one value", l.name, changed)
-			continue
+		setBy[name] = l.name
+		for f, value := range d.decoded(t, root) {
+			expected := before[f]
+			isFlag := f.name == "flags" && (name == "flags" && field.Kind() == reflect.Bool ||
+				name == "alpha")
+			if f.name == name {
+				expected = wanted << (64 - 8*f.size) >> (64 - 8*f.size)
+			}
+			if isFlag && value&(value-1) == 0 { // its flag is one bit
+				expected = max(value, 1)
+			}
+			if value != expected {
+				t.Errorf("%s: %s is %#x, required: %#x", l.name, f.name, value, expected)
+			}
 		}
-		if other := setBy[changed[0]]; other != "" {
-			t.Errorf("%s and %s set %s", other, l.name, changed[0])
-		}
-		setBy[changed[0]] = l.name
 	}
-	for name := range layout {
-		if name == "Mask" || name == "MaxWords" {
-			continue
-		}
-		reason := unset[d.words+name]
-		if by := setBy[name]; by == "" && reason == "" || by != "" && reason != "" {
-			t.Errorf("%s is set by %q; exempt: %q", name, by, reason)
+	for _, f := range d.fields {
+		reason := unset[f.name] + unset[d.name+"."+f.name]
+		if by := setBy[f.name]; by == "" && reason == "" || by != "" && reason != "" {
+			t.Errorf("%s is set by %q; exempt: %q", f.name, by, reason)
 		}
 	}
 }
 
-// encoded is the words of a description up to the mask, and the address of its first tensor.
-func encoded(d described, root reflect.Value, mask int) (words []uint64, address uint64) {
-	q := d.encode(root.Interface())
+// decoded is what C makes of a description: the bits of each field, of a tensor its address, and
+// for what else it points to whether it is there.
+func (d described) decoded(t *testing.T, root reflect.Value) map[cField]uint64 {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	q := encoded(root.Interface())
 	defer q.free()
-	words = append(words, q.words[:mask+1]...)
-	if q.used > mask+1 {
-		address = q.words[mask+1]
+	at := direct.Decode(d.name, q.list(), q.used)
+	if at == nil {
+		t.Fatalf("malformed words of %s", d.name)
 	}
-	return words, address
+	values := map[cField]uint64{}
+	for _, f := range d.fields {
+		memory := unsafe.Slice((*byte)(unsafe.Add(at, f.offset)), f.size)
+		for i, b := range memory {
+			values[f] |= uint64(b) << (8 * i)
+		}
+		pointer := *(*unsafe.Pointer)(unsafe.Add(at, f.offset&^7))
+		switch {
+		case f.name == "struct_size" || f.name == "norm" || f.name == "peer":
+			if values[f] == 0 || f.name == "peer" && values[f] != atPeer {
+				t.Errorf("%s is %#x", f.name, values[f])
+			}
+		case strings.HasSuffix(f.name, "quant"):
+			values[f] = min(values[f], 1)
+		case slices.Contains(d.tensors, f.name) && values[f] != 0:
+			tensor := *(*cTensor)(pointer)
+			values[f] = uint64(tensor.data)
+			if *tensor.shape != [2]int64{3, 4} || *tensor.strides != [2]int64{5, 1} ||
+				tensor.deviceType != 2 || tensor.deviceID != 7 || tensor.ndim != 2 ||
+				tensor.offset != 6 || tensor.dtype != BF16 {
+				t.Errorf("%s: %+v", f.name, tensor)
+			}
+		}
+	}
+	return values
+}
+
+// A slice that is too short is named as the library names the tensor, wherever it stands.
+func TestFaultsNamed(t *testing.T) {
+	short, seen := Of([]float32{1}, 2), 0
+	for _, d := range descriptions {
+		prefix := ""
+		if strings.HasSuffix(d.name, "_part") {
+			prefix = "parts[0]."
+		}
+		for _, l := range d.leaves() {
+			root := reflect.New(reflect.TypeOf(d.value).Elem())
+			field := l.path(root.Elem())
+			if field.Type() != tensorType || d.calls == nil {
+				continue // a Quant is named where it stands, below
+			}
+			seen++
+			field.Set(reflect.ValueOf(short))
+			name := faultOf(t, d.calls, encoded(root.Interface()))
+			_, path, _ := strings.Cut(l.name, ".")
+			if strip(name) != strip(prefix+path) {
+				t.Errorf("%s is named %q", l.name, name)
+			}
+		}
+	}
+	if seen < 70 {
+		t.Errorf("%d tensors", seen)
+	}
+	quant := &Quant{Scale: short}
+	norm := Norm{Quant: quant}
+	reduced := PeerAllreduceNorm{Norm: norm}
+	parts := NormHeads{Parts: []NormHeadsPart{{}, {CacheQuant: quant}}}
+	list := encodeList([]Norm{{}, {Quant: &Quant{Out: short}}}, raw.NormMaxWords, (*Norm).encode)
+	for name, found := range map[string]string{
+		"quant.scale":                faultOf(t, callNorm, norm.call()),
+		"norm.quant.scale":           faultOf(t, callPeerAllreduceNorm, reduced.call(atPeer)),
+		"parts[1].cache_quant.scale": faultOf(t, callNormHeads, parts.call()),
+		"args[1].quant.quantized":    faultOf(t, callNormMany, list),
+	} {
+		if found != name {
+			t.Errorf("%s is named %q", name, found)
+		}
+	}
+}
+
+// strip leaves what names of Go and of C have in common.
+func strip(name string) string {
+	return strings.ToLower(strings.NewReplacer("_", "", ".", "").Replace(name))
+}
+
+func faultOf(t *testing.T, f *family, q *call) string {
+	t.Helper()
+	defer q.free()
+	if q.fault == nil {
+		t.Fatal("no fault is noted")
+	}
+	return f.name(q.fault)
 }
 
 var (
@@ -304,9 +347,11 @@ var (
 	getter    = regexp.MustCompile(`(?m)^func \(arg1 SwigcptrFastnorm_\w+\) (Get\w+)\(`)
 )
 
+var assignment = regexp.MustCompile(`(?m)^\t(\w+) += (\d+)$`)
+
 // Each value of each enum has a name in this package.
 func TestEnumsComplete(t *testing.T) {
-	source, blocks := sources(t), enumBlock.FindAllStringSubmatch(
+	used, blocks := names(sources(t)), enumBlock.FindAllStringSubmatch(
 		read(t, "internal/raw/constants.go"), -1)
 	if len(blocks) < 20 {
 		t.Fatalf("%d enums", len(blocks))
@@ -318,7 +363,7 @@ func TestEnumsComplete(t *testing.T) {
 				return
 			}
 			for _, value := range assignment.FindAllStringSubmatch(block[2], -1) {
-				if !names(source, value[1]) {
+				if !used[value[1]] {
 					t.Errorf("%s has no name in Go", value[1])
 				}
 			}
@@ -326,22 +371,26 @@ func TestEnumsComplete(t *testing.T) {
 	}
 }
 
-// names tells whether the text uses a name of the package raw.
-func names(text, name string) bool {
-	return regexp.MustCompile(`\braw\.` + name + `\b`).MatchString(text)
+// names are those of the package raw that the text uses.
+func names(text string) map[string]bool {
+	used := map[string]bool{}
+	for _, match := range regexp.MustCompile(`\braw\.(\w+)`).FindAllStringSubmatch(text, -1) {
+		used[match[1]] = true
+	}
+	return used
 }
 
 // Each function of the generated layer, and each value that it reads, is used.
 func TestFunctionsComplete(t *testing.T) {
 	source, generated := sources(t), read(t, "internal/raw/raw.go")
-	functions := function.FindAllStringSubmatch(generated, -1)
+	used, functions := names(source), function.FindAllStringSubmatch(generated, -1)
 	getters := getter.FindAllStringSubmatch(generated, -1)
 	if len(functions) < 40 || len(getters) < 20 {
 		t.Fatalf("%d functions, %d getters", len(functions), len(getters))
 	}
 	for _, f := range functions {
 		t.Run(f[1], func(t *testing.T) {
-			if !names(source, f[1]) {
+			if !used[f[1]] {
 				t.Errorf("%s is not used", f[1])
 			}
 		})

@@ -41,17 +41,6 @@ type Options struct {
 	TuningFile string
 }
 
-// LogLevel is the severity of a message.
-type LogLevel int32
-
-// The levels of messages.
-const (
-	LogError   LogLevel = raw.FASTNORM_LOG_ERROR
-	LogWarning LogLevel = raw.FASTNORM_LOG_WARNING
-	LogInfo    LogLevel = raw.FASTNORM_LOG_INFO
-	LogDebug   LogLevel = raw.FASTNORM_LOG_DEBUG
-)
-
 // Open opens a context for [CPU] or a [CUDA] device.
 func Open(device Device) (*Context, error) { return OpenWith(device, Options{}) }
 

@@ -7,19 +7,6 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// DeviceType is a kind of device or memory, numbered as DLPack does.
-type DeviceType int32
-
-// The device types. A context is for DeviceCPU or DeviceCUDA; the others are memory that counts as
-// one of those.
-const (
-	DeviceCPU  DeviceType = raw.FASTNORM_DEVICE_CPU
-	DeviceCUDA DeviceType = raw.FASTNORM_DEVICE_CUDA
-	// pinned host memory; counts as CPU
-	DeviceCUDAHost    DeviceType = raw.FASTNORM_DEVICE_CUDA_HOST
-	DeviceCUDAManaged DeviceType = raw.FASTNORM_DEVICE_CUDA_MANAGED // managed memory; counts as CUDA
-)
-
 // String returns "CPU", "CUDA", and so on.
 func (t DeviceType) String() string {
 	switch t {
@@ -70,18 +57,6 @@ func DeviceCount(t DeviceType) (int, error) {
 	return int(count), err
 }
 
-// DeviceInfo is what is known of a device.
-type DeviceInfo struct {
-	Name            string // model name
-	Capability      int    // CUDA: compute capability, major * 10 + minor; CPU: 0
-	Multiprocessors int    // CUDA: multiprocessors; CPU: logical processors this process may run on
-	L2Bytes         uint64 // level-2 cache (CPU: of one core)
-	MemoryBytes     uint64 // CUDA: device memory; CPU: 0
-	DriverVersion   int    // CUDA: the driver's CUDA version, major * 1000 + minor * 10; CPU: 0
-	RuntimeVersion  int    // CUDA: that of the CUDA runtime in the library; CPU: 0
-	KernelArch      string // the kernels that run there, such as "sm_90" or "avx512"
-}
-
 // Describe describes a device without opening a context for it.
 func Describe(device Device) (DeviceInfo, error) {
 	info := raw.NewFastnorm_device_info()
@@ -92,14 +67,5 @@ func Describe(device Device) (DeviceInfo, error) {
 	if err != nil {
 		return DeviceInfo{}, err
 	}
-	return DeviceInfo{
-		Name:            info.GetName(),
-		Capability:      int(info.GetCapability()),
-		Multiprocessors: int(info.GetMultiprocessors()),
-		L2Bytes:         info.GetL2_bytes(),
-		MemoryBytes:     info.GetMemory_bytes(),
-		DriverVersion:   int(info.GetDriver_version()),
-		RuntimeVersion:  int(info.GetRuntime_version()),
-		KernelArch:      info.GetKernel_arch(),
-	}, nil
+	return deviceInfoOf(info), nil
 }

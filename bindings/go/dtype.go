@@ -3,35 +3,7 @@ package fastnorm
 import (
 	"fmt"
 	"math"
-
-	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
-
-// DType is an element type, as DLPack's code | bits << 8 | lanes << 16.
-type DType uint32
-
-// The dtypes of the library.
-const (
-	F32       DType = raw.FASTNORM_DTYPE_F32
-	F16       DType = raw.FASTNORM_DTYPE_F16
-	BF16      DType = raw.FASTNORM_DTYPE_BF16
-	F8E4M3FN  DType = raw.FASTNORM_DTYPE_F8_E4M3FN
-	F8E5M2    DType = raw.FASTNORM_DTYPE_F8_E5M2
-	F8E8M0FNU DType = raw.FASTNORM_DTYPE_F8_E8M0FNU // a power-of-two scale
-	F4E2M1FN  DType = raw.FASTNORM_DTYPE_F4_E2M1FN  // shapes count codes, two share a byte
-	// shapes count bytes of two codes, the first in the low nibble
-	F4E2M1FNx2 DType = raw.FASTNORM_DTYPE_F4_E2M1FN_X2
-	I8         DType = raw.FASTNORM_DTYPE_I8
-	U8         DType = raw.FASTNORM_DTYPE_U8
-	I32        DType = raw.FASTNORM_DTYPE_I32
-	I64        DType = raw.FASTNORM_DTYPE_I64
-)
-
-var dtypeNames = map[DType]string{
-	F32: "f32", F16: "f16", BF16: "bf16", F8E4M3FN: "f8_e4m3fn", F8E5M2: "f8_e5m2",
-	F8E8M0FNU: "f8_e8m0fnu",
-	F4E2M1FN:  "f4_e2m1fn", F4E2M1FNx2: "f4_e2m1fn_x2", I8: "i8", U8: "u8", I32: "i32", I64: "i64",
-}
 
 // String returns the library's name of the dtype, such as "bf16".
 func (d DType) String() string {

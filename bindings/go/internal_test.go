@@ -78,7 +78,7 @@ func TestWorkspace(t *testing.T) {
 		}
 	}
 	q := newCall(0, 0)
-	if err := q.withWorkspace(c, oneNorm, math.MaxUint64); !errors.Is(err, ErrOutOfMemory) {
+	if err := q.withWorkspace(c, callNorm, math.MaxUint64); !errors.Is(err, ErrOutOfMemory) {
 		t.Error(err)
 	}
 	q.free()
@@ -100,7 +100,7 @@ func TestMalformed(t *testing.T) {
 	defer c.Close()
 	x := Of([]float32{1, 2}, 1, 2)
 	n := Norm{X: x, Y: x}
-	for _, f := range []*family{oneNorm, manyNorms} {
+	for _, f := range []*family{callNorm, callNormMany} {
 		for change := range 3 {
 			q := n.call()
 			switch change {

@@ -12,7 +12,7 @@ import (
 )
 
 // LoadNCCL loads libfastnorm_nccl from that file. Without it the first use of an [NCCL] loads
-// libfastnorm_nccl.so.0 from where the loader finds it. What is loaded stays so: a later call does
+// libfastnorm_nccl.so.1 from where the loader finds it. What is loaded stays so: a later call does
 // nothing. Programs that do not use an [NCCL] do not need the library.
 //
 // A library that cannot be loaded, or one that uses another copy of libfastnorm, is an
@@ -422,7 +422,6 @@ type several struct {
 }
 
 var ncclAllreduceNorms = &several{
-	tensors: peerAllreduceNormTensors,
 	run: func(l *lists, q *call) int32 {
 		return raw.Fnb_nccl_allreduce_norm_all(l.handles, q.list(), uintptr(q.used), l.spaces,
 			q.workspaceBytes, l.streams, l.count)
@@ -448,7 +447,8 @@ func (t *together) run(f *several, workspaceBytes uintptr) error {
 		t.handles = append(t.handles, address)
 	}
 	if fault := t.q.fault; fault != nil {
-		return fault.tensor.refusal(fmt.Sprintf("args[%d].%s", fault.part, f.tensors[fault.bit]))
+		names := family{list: "args", tensors: f.tensors}
+		return fault.tensor.refusal(names.name(fault))
 	}
 	t.q.workspaceBytes = workspaceBytes
 	var pinner runtime.Pinner

@@ -131,11 +131,11 @@ func TestNCCLAllreduceIsASumAndOneNorm(t *testing.T) {
 				y[rank], h[rank] = make([]float32, len(sum)), make([]float32, len(sum))
 				calls[rank] = fastnorm.NCCLCall[fastnorm.PeerAllreduceNorm]{
 					Handle: handles[rank],
-					Norm: fastnorm.PeerAllreduceNorm{
+					Norm: fastnorm.PeerAllreduceNorm{Norm: fastnorm.Norm{
 						Eps: 1e-3, WeightOffset: 1, X: peerTensor(peerPart(rank)),
 						Residual: peerTensor(residual), ResidualOut: peerTensor(h[rank]),
 						Weight: fastnorm.Of(weight, peerColumns), Y: peerTensor(y[rank]),
-					},
+					}},
 				}
 				info, err := handles[rank].AllreduceNormQuery(calls[rank].Norm)
 				check(t, err)
@@ -240,12 +240,13 @@ func TestNCCLPeer(t *testing.T) {
 			return err
 		}
 		x := peerPart(rank)
-		if err := p.AllreduceNormPrepare(fastnorm.PeerAllreduceNorm{
+		if err := p.AllreduceNormPrepare(fastnorm.PeerAllreduceNorm{Norm: fastnorm.Norm{
 			X: peerTensor(x), Y: peerTensor(x),
-		}); err != nil {
+		}}); err != nil {
 			return err
 		}
-		return p.AllreduceNorm(fastnorm.PeerAllreduceNorm{X: peerTensor(x), Y: peerTensor(x)})
+		return p.AllreduceNorm(fastnorm.PeerAllreduceNorm{
+			Norm: fastnorm.Norm{X: peerTensor(x), Y: peerTensor(x)}})
 	}) {
 		check(t, err)
 	}
@@ -318,16 +319,16 @@ func TestNCCLRefused(t *testing.T) {
 	o.NoPeers = true
 	handles := ncclGroup(t, c, comms, o, true)
 	x, y := peerTensor(peerPart(0)), peerTensor(make([]float32, peerRows*peerColumns))
-	good := fastnorm.PeerAllreduceNorm{X: x, Y: y}
+	good := fastnorm.PeerAllreduceNorm{Norm: fastnorm.Norm{X: x, Y: y}}
 	exact, negative, short := good, good, good
 	exact.SumRounding = fastnorm.PeerSumExact
-	negative.Eps = -1
-	short.Y = fastnorm.Of(make([]float32, 3), peerRows, peerColumns)
+	negative.Norm.Eps = -1
+	short.Norm.Y = fastnorm.Of(make([]float32, 3), peerRows, peerColumns)
 	n := handles[0]
 	wantError(t, n.AllreduceNorm(exact), fastnorm.ErrUnsupported, "sum_rounding is 1")
-	wantError(t, n.AllreduceNorm(negative), fastnorm.ErrArgument, "eps is -1")
-	wantError(t, n.AllreduceNorm(short), fastnorm.ErrShape, "y's slice has 12 bytes")
-	wantError(t, n.AllreduceNorm(fastnorm.PeerAllreduceNorm{}), fastnorm.ErrArgument, "x is NULL")
+	wantError(t, n.AllreduceNorm(negative), fastnorm.ErrArgument, "norm.eps is -1")
+	wantError(t, n.AllreduceNorm(short), fastnorm.ErrShape, "norm.y's slice has 12 bytes")
+	wantError(t, n.AllreduceNorm(fastnorm.PeerAllreduceNorm{}), fastnorm.ErrArgument, "norm.x is NULL")
 	wantError(t, n.AllreduceNorm(good, fastnorm.Workspace(256, 1)), fastnorm.ErrArgument,
 		"workspace_bytes is 1; required: at least")
 	wantError(t, (*fastnorm.NCCL)(nil).AllreduceNorm(good), fastnorm.ErrArgument, "handle is NULL")
@@ -337,9 +338,10 @@ func TestNCCLRefused(t *testing.T) {
 	calls := []fastnorm.NCCLCall[fastnorm.PeerAllreduceNorm]{
 		{Handle: handles[0], Norm: good}, {Handle: handles[1], Norm: negative},
 	}
-	wantError(t, fastnorm.NCCLAllreduceNormAll(calls, 0), fastnorm.ErrArgument, "args[1]: eps is -1")
+	wantError(t, fastnorm.NCCLAllreduceNormAll(calls, 0), fastnorm.ErrArgument,
+		"args[1]: norm.eps is -1")
 	calls[1].Norm = short
-	wantError(t, fastnorm.NCCLAllreduceNormAll(calls, 0), fastnorm.ErrShape, "args[1].y's slice")
+	wantError(t, fastnorm.NCCLAllreduceNormAll(calls, 0), fastnorm.ErrShape, "args[1].norm.y's slice")
 	calls[1].Handle = nil
 	calls[1].Norm = good
 	wantError(t, fastnorm.NCCLAllreduceNormAll(calls, 0), fastnorm.ErrArgument,
@@ -378,7 +380,8 @@ func TestNCCLAndContextsClose(t *testing.T) {
 	n := ncclGroup(t, c, ncclComms(t, 1), ncclOptions, false)[0]
 	check(t, c.Close())
 	x := peerPart(0)
-	call := fastnorm.PeerAllreduceNorm{X: peerTensor(x), Y: peerTensor(x)}
+	call := fastnorm.PeerAllreduceNorm{
+		Norm: fastnorm.Norm{X: peerTensor(x), Y: peerTensor(x)}}
 	check(t, n.AllreduceNorm(call))
 	_, err = c.NewNCCL(1, ncclOptions, 0)
 	wantError(t, err, fastnorm.ErrClosed, "closed")
@@ -407,9 +410,9 @@ func TestNCCLAllocations(t *testing.T) {
 	workspace := fastnorm.Workspace((uintptr(unsafe.Pointer(&space[0]))+255)&^255, 256)
 	for what, call := range map[string]func() error{
 		"all-reduce": func() error {
-			return n.AllreduceNorm(fastnorm.PeerAllreduceNorm{
+			return n.AllreduceNorm(fastnorm.PeerAllreduceNorm{Norm: fastnorm.Norm{
 				X: fastnorm.Of(x, 4, 4), Y: fastnorm.Of(y, 4, 4),
-			}, workspace)
+			}}, workspace)
 		},
 		"sequence parallel": func() error {
 			return n.SequenceNorm(fastnorm.NCCLSequenceNorm{Norm: fastnorm.Norm{
@@ -431,7 +434,7 @@ func TestNCCLMissing(t *testing.T) {
 	}
 	for range 2 {
 		_, err := cpu(t).NewNCCL(1, ncclOptions, 0)
-		wantError(t, err, fastnorm.ErrUnsupported, "libfastnorm_nccl.so.0 cannot be loaded: ")
+		wantError(t, err, fastnorm.ErrUnsupported, "libfastnorm_nccl.so.1 cannot be loaded: ")
 		_, err = fastnorm.NCCLVersion()
 		wantError(t, err, fastnorm.ErrUnsupported, "-Dnccl=true")
 		wantError(t, fastnorm.SetNCCLFunctions(nil), fastnorm.ErrUnsupported, "cannot be loaded")

@@ -1,7 +1,6 @@
 package fastnorm
 
 import (
-	"math"
 	"runtime"
 	"time"
 	"unsafe"
@@ -14,35 +13,6 @@ const PeerMaxRanks = raw.FASTNORM_PEER_MAX_RANKS
 
 // PeerBlobBytes is the size of what [Peer.Export] returns.
 const PeerBlobBytes = raw.FASTNORM_PEER_BLOB_BYTES
-
-// PeerAlgorithm says how rows travel. Results do not depend on it.
-type PeerAlgorithm int32
-
-// The algorithms.
-const (
-	PeerAuto    PeerAlgorithm = raw.FASTNORM_PEER_AUTO     // by rows, columns, dtype and ranks
-	PeerOneShot PeerAlgorithm = raw.FASTNORM_PEER_ONE_SHOT // each rank sends its rows to all
-	PeerTwoShot PeerAlgorithm = raw.FASTNORM_PEER_TWO_SHOT // each adds a share, and sends the sums
-)
-
-// PeerSumRounding says which sum of the ranks' rows goes on.
-type PeerSumRounding int32
-
-// The sums.
-const (
-	PeerSumRounded PeerSumRounding = raw.FASTNORM_PEER_SUM_ROUNDED // to the dtype of X
-	PeerSumExact   PeerSumRounding = raw.FASTNORM_PEER_SUM_EXACT   // the single-precision sum
-)
-
-// PeerFailure is what stopped a peer.
-type PeerFailure int32
-
-// The failures.
-const (
-	PeerNoFailure PeerFailure = raw.FASTNORM_PEER_ERROR_NONE      // nothing
-	PeerMissing   PeerFailure = raw.FASTNORM_PEER_ERROR_MISSING   // a rank did not arrive in time
-	PeerDisagrees PeerFailure = raw.FASTNORM_PEER_ERROR_DISAGREES // a rank made another call
-)
 
 // PeerOptions are how a peer is made. All but Rank and Wait must be the same on all ranks.
 type PeerOptions struct {
@@ -83,14 +53,6 @@ func (h *peerHandle) end() {
 	}
 	raw.Fastnorm_peer_destroy(h.raw)
 	h.context.release()
-}
-
-// PeerState is what became of a peer.
-type PeerState struct {
-	Failure   PeerFailure // what stopped it
-	Rank      int         // the rank that was missing or disagrees; -1 where there is none
-	Calls     uint64      // calls that ended well since it was made or reset
-	Connected bool        // whether the other ranks' buffers are known
 }
 
 func (o *PeerOptions) scalars() (rank, ranks int32, dtype uint32, algorithm int32, columns, oneShot,
@@ -237,12 +199,7 @@ func (p *Peer) State() (PeerState, error) {
 	if err != nil {
 		return PeerState{}, err
 	}
-	return PeerState{
-		Failure:   PeerFailure(state.GetError()),
-		Rank:      int(state.GetRank()),
-		Calls:     state.GetCalls(),
-		Connected: state.GetConnected() != 0,
-	}, nil
+	return peerStateOf(state), nil
 }
 
 // Reset makes a stopped group usable again. Every rank calls it, after no rank runs a call any more
@@ -251,178 +208,6 @@ func (p *Peer) Reset() error {
 	return p.use(func(h *peerHandle) error {
 		return checked(func() int32 { return raw.Fastnorm_peer_reset(h.raw) })
 	})
-}
-
-// PeerAllreduceNorm describes an all-reduce and one norm. Rank r has a part of each row in X. All
-// ranks get the same bits:
-//
-//	s = X of rank 0 + X of rank 1 + ..   in rank order, in single precision
-//	s = s rounded to the dtype of X      unless SumRounding is PeerSumExact
-//
-// and then everything that a [Norm] makes of the row s in place of X. Fields that [Norm] has too
-// mean the same.
-type PeerAllreduceNorm struct {
-	Kind             NormKind // default: RMS
-	Eps              float32
-	WeightOffset     float32          // added to Weight: 0, or 1 for Gemma
-	Rounding         Rounding         // default: round once
-	ResidualRounding ResidualRounding // default: exact
-	SumRounding      PeerSumRounding  // default: rounded
-	Flags            NormFlags        // those of PDL
-
-	X           Tensor // this rank's part, of the peer's dtype. Required
-	Residual    Tensor // added to the sum. Not given: nothing is
-	Weight      Tensor // not given: 1
-	Bias        Tensor // not given: 0
-	Y           Tensor // output; may be X
-	ResidualOut Tensor // output; may be Residual
-	Mean        Tensor // output
-	Rstd        Tensor // output
-
-	Quant *Quant // nil: no quantised output
-}
-
-// PeerShardedNorm describes a norm of rows whose columns are spread over the ranks. Each rank has
-// some columns, as many as every other one, and gets Y of them, by the statistic of the whole row.
-// Two parts, such as query and key heads, share one exchange.
-type PeerShardedNorm struct {
-	Kind         NormKind // default: RMS
-	Eps          float32
-	WeightOffset float32   // 0 where a part has no weight
-	Rounding     Rounding  // RoundOnce or RoundNormalized
-	Flags        NormFlags // those of PDL
-
-	X      Tensor // [tokens, n] or [tokens, heads, d]; F32, F16 or BF16. Required
-	Weight Tensor // [n], or [d] or [heads, d]. Not given: 1
-	Bias   Tensor // as Weight. Not given: 0
-	Y      Tensor // output, shape and dtype of X; may be X. Required
-
-	X2      Tensor // the second part: tokens and dtype of X. Not given: one part
-	Weight2 Tensor
-	Bias2   Tensor
-	Y2      Tensor // output. Required with X2
-}
-
-var peerAllreduceNormTensors = []string{
-	raw.PeerAllreduceNormBitX:           "x",
-	raw.PeerAllreduceNormBitResidual:    "residual",
-	raw.PeerAllreduceNormBitWeight:      "weight",
-	raw.PeerAllreduceNormBitBias:        "bias",
-	raw.PeerAllreduceNormBitY:           "y",
-	raw.PeerAllreduceNormBitResidualOut: "residual_out",
-	raw.PeerAllreduceNormBitMean:        "mean",
-	raw.PeerAllreduceNormBitRstd:        "rstd",
-	raw.PeerAllreduceNormBitGlobalScale: "global_scale",
-	raw.PeerAllreduceNormBitQuantized:   "quantized",
-	raw.PeerAllreduceNormBitScale:       "scale",
-	raw.PeerAllreduceNormBitAmax:        "amax",
-	raw.PeerAllreduceNormBitClampScale:  "clamp_scale",
-}
-
-var peerShardedNormTensors = []string{
-	raw.PeerShardedNormBitX:       "x",
-	raw.PeerShardedNormBitWeight:  "weight",
-	raw.PeerShardedNormBitBias:    "bias",
-	raw.PeerShardedNormBitY:       "y",
-	raw.PeerShardedNormBitX2:      "x2",
-	raw.PeerShardedNormBitWeight2: "weight2",
-	raw.PeerShardedNormBitBias2:   "bias2",
-	raw.PeerShardedNormBitY2:      "y2",
-}
-
-// call encodes the call of a peer, by its address.
-func (n *PeerAllreduceNorm) call(peer uintptr) *call {
-	q := newCall(1, raw.PeerAllreduceNormMaxWords)
-	n.encode(q, 0, peer)
-	return q
-}
-
-// encode appends the description. A handle of NCCL has its own peer, and takes 0.
-func (n *PeerAllreduceNorm) encode(q *call, part int, peer uintptr) {
-	w := q.begin(raw.PeerAllreduceNormMask)
-	w[raw.PeerAllreduceNormPeer] = uint64(peer)
-	w[raw.PeerAllreduceNormKind] = uint64(n.Kind)
-	w[raw.PeerAllreduceNormEps] = uint64(math.Float32bits(n.Eps))
-	w[raw.PeerAllreduceNormWeightOffset] = uint64(math.Float32bits(n.WeightOffset))
-	w[raw.PeerAllreduceNormRounding] = uint64(n.Rounding)
-	w[raw.PeerAllreduceNormResidualRounding] = uint64(n.ResidualRounding)
-	w[raw.PeerAllreduceNormSumRounding] = uint64(n.SumRounding)
-	w[raw.PeerAllreduceNormFlags] = uint64(n.Flags)
-	q.tensor(part, raw.PeerAllreduceNormBitX, &n.X)
-	q.tensor(part, raw.PeerAllreduceNormBitResidual, &n.Residual)
-	q.tensor(part, raw.PeerAllreduceNormBitWeight, &n.Weight)
-	q.tensor(part, raw.PeerAllreduceNormBitBias, &n.Bias)
-	q.tensor(part, raw.PeerAllreduceNormBitY, &n.Y)
-	q.tensor(part, raw.PeerAllreduceNormBitResidualOut, &n.ResidualOut)
-	q.tensor(part, raw.PeerAllreduceNormBitMean, &n.Mean)
-	q.tensor(part, raw.PeerAllreduceNormBitRstd, &n.Rstd)
-	if n.Quant != nil {
-		n.Quant.encodePeer(q, w, part)
-	}
-}
-
-func (z *Quant) encodePeer(q *call, w []uint64, part int) {
-	w[raw.PeerAllreduceNormQuantScheme] = uint64(z.Scheme)
-	w[raw.PeerAllreduceNormQuantBlockSize] = uint64(clip(z.BlockSize))
-	w[raw.PeerAllreduceNormQuantSource] = uint64(z.Source)
-	w[raw.PeerAllreduceNormScaleLayout] = uint64(z.ScaleLayout)
-	w[raw.PeerAllreduceNormScalePow2] = bit(z.ScalePow2)
-	w[raw.PeerAllreduceNormAmaxFloor] = uint64(math.Float32bits(z.AmaxFloor))
-	w[raw.PeerAllreduceNormClamp] = uint64(math.Float32bits(z.Clamp))
-	w[raw.PeerAllreduceNormQuantDivision] = uint64(z.Division)
-	q.tensor(part, raw.PeerAllreduceNormBitGlobalScale, &z.GlobalScale)
-	q.tensor(part, raw.PeerAllreduceNormBitQuantized, &z.Out)
-	q.tensor(part, raw.PeerAllreduceNormBitScale, &z.Scale)
-	q.tensor(part, raw.PeerAllreduceNormBitAmax, &z.Amax)
-	q.tensor(part, raw.PeerAllreduceNormBitClampScale, &z.ClampScale)
-}
-
-func (n *PeerShardedNorm) call(peer uintptr) *call {
-	q := newCall(1, raw.PeerShardedNormMaxWords)
-	w := q.begin(raw.PeerShardedNormMask)
-	w[raw.PeerShardedNormPeer] = uint64(peer)
-	w[raw.PeerShardedNormKind] = uint64(n.Kind)
-	w[raw.PeerShardedNormEps] = uint64(math.Float32bits(n.Eps))
-	w[raw.PeerShardedNormWeightOffset] = uint64(math.Float32bits(n.WeightOffset))
-	w[raw.PeerShardedNormRounding] = uint64(n.Rounding)
-	w[raw.PeerShardedNormFlags] = uint64(n.Flags)
-	q.tensor(0, raw.PeerShardedNormBitX, &n.X)
-	q.tensor(0, raw.PeerShardedNormBitWeight, &n.Weight)
-	q.tensor(0, raw.PeerShardedNormBitBias, &n.Bias)
-	q.tensor(0, raw.PeerShardedNormBitY, &n.Y)
-	q.tensor(0, raw.PeerShardedNormBitX2, &n.X2)
-	q.tensor(0, raw.PeerShardedNormBitWeight2, &n.Weight2)
-	q.tensor(0, raw.PeerShardedNormBitBias2, &n.Bias2)
-	q.tensor(0, raw.PeerShardedNormBitY2, &n.Y2)
-	return q
-}
-
-var peerAllreduceNorm = &family{
-	tensors: peerAllreduceNormTensors,
-	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_peer_allreduce_norm(context, q.list(), uintptr(q.used), q.workspace,
-			q.workspaceBytes, q.stream)
-	},
-	prepare: func(context uintptr, q *call) int32 {
-		return raw.Fnb_peer_allreduce_norm_prepare(context, q.list(), uintptr(q.used))
-	},
-	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
-		return raw.Fnb_peer_allreduce_norm_query(context, q.list(), uintptr(q.used), info)
-	},
-}
-
-var peerShardedNorm = &family{
-	tensors: peerShardedNormTensors,
-	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_peer_sharded_norm(context, q.list(), uintptr(q.used), q.workspace,
-			q.workspaceBytes, q.stream)
-	},
-	prepare: func(context uintptr, q *call) int32 {
-		return raw.Fnb_peer_sharded_norm_prepare(context, q.list(), uintptr(q.used))
-	},
-	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
-		return raw.Fnb_peer_sharded_norm_query(context, q.list(), uintptr(q.used), info)
-	},
 }
 
 // with makes a call of the peer, while it cannot be destroyed.
@@ -437,17 +222,24 @@ func (p *Peer) with(encode func(peer uintptr) *call, f func(q *call) error) erro
 // AllreduceNorm adds up the ranks' X and normalises, together with all other ranks. On the CPU the
 // work is done when it returns. On a GPU kernels are queued on the stream; [Peer.State] tells of
 // ranks that did not come.
+//
+// Rank r has a part of each row in the X of the Norm. All ranks get the same bits:
+//
+//	s = X of rank 0 + X of rank 1 + ..   in rank order, in single precision
+//	s = s rounded to the dtype of X      unless SumRounding is PeerSumExact
+//
+// and then everything that the Norm makes of the row s in place of X.
 func (p *Peer) AllreduceNorm(n PeerAllreduceNorm, options ...CallOption) error {
 	return p.with(n.call, func(q *call) error {
 		q.apply(options)
-		return q.run(p.context, peerAllreduceNorm)
+		return q.run(p.context, callPeerAllreduceNorm)
 	})
 }
 
 // AllreduceNormQuery says what the call would do. Memory is not touched, no rank is waited for.
 func (p *Peer) AllreduceNormQuery(n PeerAllreduceNorm) (info Info, err error) {
 	err = p.with(n.call, func(q *call) error {
-		info, err = q.query(p.context, peerAllreduceNorm)
+		info, err = q.query(p.context, callPeerAllreduceNorm)
 		return err
 	})
 	return info, err
@@ -455,21 +247,23 @@ func (p *Peer) AllreduceNormQuery(n PeerAllreduceNorm) (info Info, err error) {
 
 // AllreduceNormPrepare loads what the call needs. On GPUs: on all ranks before the first call.
 func (p *Peer) AllreduceNormPrepare(n PeerAllreduceNorm) error {
-	return p.with(n.call, func(q *call) error { return q.prepare(p.context, peerAllreduceNorm) })
+	return p.with(n.call, func(q *call) error { return q.prepare(p.context, callPeerAllreduceNorm) })
 }
 
-// ShardedNorm normalises rows that are spread over the ranks, as [Peer.AllreduceNorm].
+// ShardedNorm normalises rows whose columns are spread over the ranks, as [Peer.AllreduceNorm].
+// Each rank has some columns, as many as every other one, and gets Y of them, by the statistic of
+// the whole row.
 func (p *Peer) ShardedNorm(n PeerShardedNorm, options ...CallOption) error {
 	return p.with(n.call, func(q *call) error {
 		q.apply(options)
-		return q.run(p.context, peerShardedNorm)
+		return q.run(p.context, callPeerShardedNorm)
 	})
 }
 
 // ShardedNormQuery is [Peer.AllreduceNormQuery] for a PeerShardedNorm.
 func (p *Peer) ShardedNormQuery(n PeerShardedNorm) (info Info, err error) {
 	err = p.with(n.call, func(q *call) error {
-		info, err = q.query(p.context, peerShardedNorm)
+		info, err = q.query(p.context, callPeerShardedNorm)
 		return err
 	})
 	return info, err
@@ -477,5 +271,5 @@ func (p *Peer) ShardedNormQuery(n PeerShardedNorm) (info Info, err error) {
 
 // ShardedNormPrepare is [Peer.AllreduceNormPrepare] for a PeerShardedNorm.
 func (p *Peer) ShardedNormPrepare(n PeerShardedNorm) error {
-	return p.with(n.call, func(q *call) error { return q.prepare(p.context, peerShardedNorm) })
+	return p.with(n.call, func(q *call) error { return q.prepare(p.context, callPeerShardedNorm) })
 }

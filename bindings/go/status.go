@@ -6,23 +6,6 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// Status is the result of a call of the library. A newer library may return values without a name
-// here; the decade, Status / 10, tells their kind.
-type Status int32
-
-// The statuses of this version.
-const (
-	StatusOK          Status = raw.FASTNORM_OK
-	StatusArgument    Status = raw.FASTNORM_ERROR_ARGUMENT
-	StatusShape       Status = raw.FASTNORM_ERROR_SHAPE
-	StatusDType       Status = raw.FASTNORM_ERROR_DTYPE
-	StatusLayout      Status = raw.FASTNORM_ERROR_LAYOUT
-	StatusUnsupported Status = raw.FASTNORM_ERROR_UNSUPPORTED
-	StatusDevice      Status = raw.FASTNORM_ERROR_DEVICE
-	StatusOutOfMemory Status = raw.FASTNORM_ERROR_OUT_OF_MEMORY
-	StatusInternal    Status = raw.FASTNORM_ERROR_INTERNAL
-)
-
 // String returns the library's name of the status, such as "FASTNORM_ERROR_SHAPE".
 func (s Status) String() string { return raw.Fastnorm_status_name(int32(s)) }
 

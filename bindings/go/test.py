@@ -2,7 +2,7 @@
 """Tests of the Go bindings against a built libfastnorm.
 
 They are format, vet and staticcheck; the Go tests, alone, under the race detector and with cgo's
-strictest checks; the README's program as a user builds it; and the decoder of words.
+strictest checks; the README's program as a user builds it; the decoder of words and the generator.
 
   test.py --pkgconfig DIR --library-dir DIR --work DIR [--nccl-dir DIR --fake-nccl FILE]
 """
@@ -152,6 +152,12 @@ def check_sources(go):
     go.check("go vet", ["go", "vet", *vetted])
     # SWIG turns C's addresses into pointers.
     go.check("go vet of raw", ["go", "vet", "-unsafeptr=false", "./internal/raw"])
+    code, text = go.run(["go", "build", "."], CGO_ENABLED="0")
+    go.cases.check(
+        "without cgo the compiler says what is required",
+        code != 0 and "libfastnorm for Go calls C; required: CGO_ENABLED=1 and a C" in text,
+        f"exit code {code}\n{text}",
+    )
 
 
 def check_static(go):
@@ -168,7 +174,7 @@ def check_static(go):
 def check_gpu(go, binary):
     """The cases of device_test.go, which have run on the CPU, on a GPU."""
     count = ctypes.c_int32()
-    ctypes.CDLL(str(go.library_dir / "libfastnorm.so.0")).fastnorm_device_count(
+    ctypes.CDLL(str(go.library_dir / "libfastnorm.so.1")).fastnorm_device_count(
         2, ctypes.byref(count)
     )
     if count.value == 0:
@@ -186,7 +192,7 @@ def check_tests(go):
         "tests, memory reused at once",
         plain,
         "-test.short",
-        "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Reference|Malformed|NCCL",
+        "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Malformed|NCCL",
         "-test.skip=^TestNCCLMissing$",
         GOGC="1",
         GODEBUG="clobberfree=1,cgocheck=1",
@@ -234,7 +240,7 @@ def check_tests(go):
                 name,
                 binary,
                 "-test.short",
-                f"-test.skip=^TestFaults$|^TestNCCLMissing$|Allocations$|^TestQuantised${unfit}",
+                f"-test.skip=^TestFaults$|^TestNCCLMissing$|Allocations${unfit}",
                 **env,
             )
 
@@ -256,7 +262,7 @@ def check_nccl_library(go, binary):
         "-test.run=^TestNCCLMissing$",
         NCCL_STUBS=str(stubs),
         LD_LIBRARY_PATH=str(go.library_dir),
-        FASTNORM_TEST_NCCL_LIBRARY=str(go.nccl_dir / "libfastnorm_nccl.so.0"),
+        FASTNORM_TEST_NCCL_LIBRARY=str(go.nccl_dir / "libfastnorm_nccl.so.1"),
     )
 
 
@@ -292,13 +298,12 @@ def check_consumer(go, options):
     go.env = kept
 
 
-def check_words(go):
-    code, text = go.run(
-        [sys.executable, ROOT / "bindings" / "swig" / "words_test.py", "--work", go.work / "words"]
-    )
+def check_generator(go, name, *arguments):
+    """A test program of the generators."""
+    code, text = go.run([sys.executable, ROOT / "bindings" / "swig" / name, *arguments])
     lines = text.strip().splitlines()
     counts = re.fullmatch(r"(\d+) passed, (\d+) failed, (\d+) skipped", lines[-1] if lines else "")
-    if not go.cases.check("the test of the words ends with its counts", counts, text):
+    if not go.cases.check(f"{name} ends with its counts", counts, text):
         return
     print("\n".join(lines[:-1]))
     passed, failed, skipped = map(int, counts.groups())
@@ -307,7 +312,7 @@ def check_words(go):
         go.cases.failed + failed,
         go.cases.skipped + skipped,
     )
-    go.cases.check("the test of the words ends well", code in (0, 77) and failed == 0, text)
+    go.cases.check(f"{name} ends well", code in (0, 77) and failed == 0, text)
 
 
 def main():
@@ -316,9 +321,9 @@ def main():
     )
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument(
-        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
+        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.1"
     )
-    parser.add_argument("--nccl-dir", type=Path, help="folder of libfastnorm_nccl.so.0")
+    parser.add_argument("--nccl-dir", type=Path, help="folder of libfastnorm_nccl.so.1")
     parser.add_argument("--fake-nccl", type=Path, help="the libnccl.so.2 of tests/nccl")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     parser.add_argument(
@@ -344,7 +349,8 @@ def main():
     check_sources(go)
     check_tests(go)
     check_consumer(go, options)
-    check_words(go)
+    check_generator(go, "words_test.py", "--work", go.work / "words")
+    check_generator(go, "go_test.py")
     check_static(go)
     cases.finish()
 

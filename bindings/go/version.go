@@ -19,13 +19,6 @@ func BuildInfo() string { return raw.Fastnorm_build_info() }
 // for the same call on the same backend.
 func NumericVersion() int { return int(raw.Fastnorm_numeric_version()) }
 
-// Kernel is a kernel of the loaded library.
-type Kernel struct {
-	Family string // "norm"
-	Arch   string // "sm_90", "avx512", ..
-	Name   string // unique within Family and Arch
-}
-
 // Kernels lists the kernels of the loaded library, for all devices.
 func Kernels() ([]Kernel, error) {
 	info := raw.NewFastnorm_kernel_info()
@@ -36,7 +29,7 @@ func Kernels() ([]Kernel, error) {
 		if err := checked(describe); err != nil {
 			return nil, err
 		}
-		found[i] = Kernel{Family: info.GetFamily(), Arch: info.GetArch(), Name: info.GetName()}
+		found[i] = kernelOf(info)
 	}
 	return found, nil
 }

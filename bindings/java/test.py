@@ -161,14 +161,20 @@ def check_jars(cases, target):
     native = f"META-INF/native/linux-{os.uname().machine}/"
     own = {n[len(native) :] for n in names_of(jar) if n.startswith(native) and n != native}
     cases.equal("native part of the jar", own, {"libfastnorm_jni.so", "libdir"})
-    pages = {Path(n).name for n in names_of(target / wanted[0])}
+    pages = {Path(n).name: n for n in names_of(target / wanted[0]) if "class-use" not in n}
     cases.check(
         "Javadoc of the public classes and no others",
-        "Norm.html" in pages and not pages & {"Raw.html", "Words.html"},
+        "Norm.html" in pages and not pages.keys() & {"NormFields.html", "Raw.html", "Words.html"},
     )
+    with zipfile.ZipFile(target / wanted[0]) as archive:
+        page = " ".join(archive.read(pages["Norm.html"]).decode().split())
     cases.check(
-        "generated sources in the source jar",
-        "dev/fastnorm/Raw.java" in names_of(target / wanted[1]),
+        "Javadoc of a class has its generated setters, with the headers' comments",
+        "residualGateTable" in page and "The normalised row is multiplied by 1 + " in page,
+    )
+    sources = {f"dev/fastnorm/{name}.java" for name in ("NormFields", "QuantScheme", "Raw")}
+    cases.equal(
+        "generated sources in the source jar", sources - names_of(target / wanted[1]), set()
     )
     return jar
 
@@ -217,21 +223,23 @@ def check_bundle(cases, maven, work, env, library_dir):
     )
     if cases.check("mvn package -Dbundle=1", code == 0, text[-3000:]):
         jar = target / f"fastnorm-{version()}.jar"
-        name = f"META-INF/native/linux-{os.uname().machine}/libfastnorm.so.0"
+        name = f"META-INF/native/linux-{os.uname().machine}/libfastnorm.so.1"
         with zipfile.ZipFile(jar) as archive:
             same = (
                 name in archive.namelist()
-                and archive.read(name) == (library_dir / "libfastnorm.so.0").read_bytes()
+                and archive.read(name) == (library_dir / "libfastnorm.so.1").read_bytes()
             )
-        cases.check("libfastnorm.so.0 in the jar", same)
+        cases.check("libfastnorm.so.1 in the jar", same)
         check_example(cases, work, env, "bundle-example", jar)
 
 
 def check_no_library(cases, work, env):
     """Without a fastnorm.pc the build says what to do."""
+    build = ["sh", JAVA / "src" / "main" / "native" / "build.sh"]
+    native = work / "target" / "generated" / "native"
     bare = {**env, "PKG_CONFIG_LIBDIR": str(work / "nothing"), "PKG_CONFIG_PATH": ""}
     code, text = run(
-        ["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", java_home(env)],
+        [*build, work / "nothing", java_home(env), native],
         bare,
     )
     cases.check(
@@ -240,7 +248,7 @@ def check_no_library(cases, work, env):
         text,
     )
     code, text = run(
-        ["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", work], env
+        [*build, work / "nothing", work, native], env
     )
     cases.check("build.sh without a JDK", code == 1 and "a JDK is required" in text, text)
 
@@ -280,9 +288,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument(
-        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
+        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.1"
     )
-    parser.add_argument("--nccl-dir", type=Path, help="folder of libfastnorm_nccl.so.0")
+    parser.add_argument("--nccl-dir", type=Path, help="folder of libfastnorm_nccl.so.1")
     parser.add_argument("--fake-nccl", type=Path, help="the libnccl.so.2 of tests/nccl")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()

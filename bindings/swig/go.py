@@ -1,4 +1,5 @@
-"""The raw layer of the Go bindings: what SWIG makes of go.i, and the constants of the headers."""
+"""The Go bindings: what SWIG makes of go.i, the constants of the headers, and the public package as
+far as it follows from them (go_public.py)."""
 
 import re
 import shutil
@@ -6,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import go_public
 import nccl
 import words
 from tree import TreeError, base_name, load_nccl, run_swig
@@ -50,6 +52,7 @@ def swig_files(tree):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "words.h").write_text(words.decoder(tree))
+        shutil.copy(nccl.CALLS, folder)
         (folder / "go_hidden.i").write_text(hidden(tree))
         interface = Path(__file__).with_name("go.i")
         run_swig(
@@ -140,17 +143,23 @@ def generate(tree, out_dir):
     folder.mkdir(parents=True, exist_ok=True)
     go, c = swig_files(tree)
     own = load_nccl(tree)
+    nccl.calls(own)
     texts = {
         "raw.go": gofmt(go),
         "raw_wrap.c": c,
         "constants.go": constants_go(tree),
         "constants.c": constants_c(tree),
         "nccl.go": nccl_go(own),
-        **nccl.c_files(own),
+        "fastnorm_nccl.h": nccl.header(),
     }
-    if texts["raw.go"] is None:
-        print("SKIP raw.go: no gofmt")
-        del texts["raw.go"]
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    return [folder / name for name in texts]
+    written = {folder / name: text for name, text in texts.items()}
+    for name, text in go_public.texts(tree, GENERATED).items():
+        written[folder.parents[1] / name] = gofmt(text) if name.endswith(".go") else text
+    for path, text in list(written.items()):
+        if text is None:
+            print(f"SKIP {path.name}: no gofmt")
+            del written[path]
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return list(written)

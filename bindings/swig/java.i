@@ -212,6 +212,60 @@ static void *fnj_buffer_address(JNIEnv *jenv, jobject buffer) {
   return (*jenv)->GetDirectBufferAddress(jenv, buffer);
 }
 
+/* Runs a call some of whose tensors lie in arrays of the Java heap. HeapArrays.java says what stands
+ * for their addresses. Between the first GetPrimitiveArrayCritical and the last release nothing
+ * calls Java: the library logs only when a context is made. */
+static fastnorm_status fnj_run_arrays(JNIEnv *jenv, int32_t function, fastnorm_context *context, jlongArray list,
+                                      int32_t parts, jobjectArray arrays, jlongArray at, void *workspace,
+                                      size_t workspace_bytes, void *stream) {
+  const jsize count = (*jenv)->GetArrayLength(jenv, list);
+  const jsize array_count = (*jenv)->GetArrayLength(jenv, arrays), place_count = (*jenv)->GetArrayLength(jenv, at);
+  fastnorm_status status = FNB_MALFORMED;
+  jlong *words, *places;
+  jarray *objects;
+  void **addresses;
+  uint64_t *call;
+  jsize held = 0, i;
+  if (count > FNJ_MAX_WORDS || array_count > place_count || place_count > count) return FNB_MALFORMED;
+  words = (jlong *)__builtin_alloca((size_t)count * sizeof *words);
+  places = (jlong *)__builtin_alloca((size_t)place_count * sizeof *places);
+  objects = (jarray *)__builtin_alloca((size_t)array_count * sizeof *objects);
+  addresses = (void **)__builtin_alloca((size_t)array_count * sizeof *addresses);
+  (*jenv)->GetLongArrayRegion(jenv, list, 0, count, words);
+  (*jenv)->GetLongArrayRegion(jenv, at, 0, place_count, places);
+  for (i = 0; i < array_count; ++i) objects[i] = (jarray)(*jenv)->GetObjectArrayElement(jenv, arrays, i);
+  for (; held < array_count; ++held) {
+    addresses[held] = (*jenv)->GetPrimitiveArrayCritical(jenv, objects[held], NULL);
+    if (addresses[held] == NULL) break;
+  }
+  call = (uint64_t *)words;
+  for (i = 0; i < place_count && held == array_count; ++i) {
+    const uint32_t place = (uint32_t)places[i], array = (uint32_t)((uint64_t)places[i] >> 32);
+    if (place >= (uint32_t)count || array >= (uint32_t)array_count) break;
+    call[place] += (uint64_t)(uintptr_t)addresses[array] - ((uint64_t)(array + 1) << 44);
+  }
+  if (i == place_count && held == array_count) {
+    switch (function) {
+      case 0: status = fnb_norm(context, call, (size_t)count, workspace, workspace_bytes, stream); break;
+      case 1: status = fnb_norm_many(context, call, (size_t)count, parts, workspace, workspace_bytes, stream); break;
+      case 2: status = fnb_norm_backward(context, call, (size_t)count, workspace, workspace_bytes, stream); break;
+      case 3:
+        status = fnb_norm_backward_many(context, call, (size_t)count, parts, workspace, workspace_bytes, stream);
+        break;
+      case 4: status = fnb_norm_heads(context, call, (size_t)count, parts, workspace, workspace_bytes, stream); break;
+      case 5:
+        status = fnb_norm_heads_backward(context, call, (size_t)count, parts, workspace, workspace_bytes, stream);
+        break;
+      case 6: status = fnb_mla_decode(context, call, (size_t)count, workspace, workspace_bytes, stream); break;
+      default: break;
+    }
+  }
+  while (held-- > 0) (*jenv)->ReleasePrimitiveArrayCritical(jenv, objects[held], addresses[held], 0);
+  for (i = 0; i < array_count; ++i) (*jenv)->DeleteLocalRef(jenv, objects[i]);
+  /* Where an array could not be held, Java's error is pending. */
+  return (*jenv)->ExceptionCheck(jenv) ? FASTNORM_OK : status;
+}
+
 static void *fnj_sink_create(JNIEnv *jenv, jobject sink) {
   fnj_sink *made = (fnj_sink *)calloc(1, sizeof *made);
   jclass error;

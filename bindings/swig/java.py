@@ -1,16 +1,18 @@
-"""The raw layer of the Java binding: what SWIG makes of java.i, and the constants of the words."""
+"""What the build of the Java binding makes of the headers: the raw layer, which is what SWIG makes
+of java.i and the constants of the words, and the classes of java_api.py. No commit has it."""
 
 import re
 import tempfile
 from pathlib import Path
 
+import java_api
 import nccl
 import words
 from tree import Enum, Opaque, Pointer, TreeError, base_name, is_tensor, load_nccl, run_swig
 
-PACKAGE = "dev.fastnorm"
-CLASSES = Path("java/src/main/generated/dev/fastnorm")
-NATIVE = Path("java/src/main/native")
+PACKAGE = java_api.PACKAGE
+CLASSES = Path("java/dev/fastnorm")
+NATIVE = Path("native")
 # Functions that java.i wraps by hand.
 BY_HAND = {
     "fastnorm_context_create",
@@ -103,12 +105,14 @@ def tidy(name, text):
 
 
 def generate(tree, out_dir):
+    """Writes out_dir/java, a folder of sources, and out_dir/native, with the JNI library's."""
     written = {
         NATIVE / "words.h": words.decoder(tree),
         CLASSES / "Words.java": words.java_constants(tree, PACKAGE),
     }
+    written |= {CLASSES / name: text for name, text in java_api.classes(tree).items()}
     own = load_nccl(tree)
-    written |= {NATIVE / name: text for name, text in nccl.c_files(own).items()}
+    written |= {NATIVE / "fastnorm_nccl.h": nccl.header(), NATIVE / "nccl_calls.h": nccl.calls(own)}
     written |= {CLASSES / f"{enum.name}.java": enum_class(enum) for enum in own.enums}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -134,6 +138,9 @@ def generate(tree, out_dir):
         if CLASSES / path.name not in written:
             path.unlink()
     for path, text in written.items():
-        (out_dir / path).parent.mkdir(parents=True, exist_ok=True)
-        (out_dir / path).write_text(text)
+        target = out_dir / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Compilers look at the time of a file.
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
     return [out_dir / path for path in written]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of java.py: a family that does not exist yet needs nothing by hand in the raw layer, which
-compiles; a function that Java has no rule for stops the generator.
+"""Tests of java.py and java_api.py. A family that does not exist yet needs nothing by hand in the
+raw layer, and a short class beside its setters. What Java has no rule for stops the generator.
 
   java_test.py --work DIR"""
 
@@ -15,6 +15,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "abi")]
 import java  # noqa: E402
+import java_api  # noqa: E402
 import tree as headers  # noqa: E402
 from cases import Cases  # noqa: E402
 
@@ -33,15 +34,24 @@ typedef enum fastnorm_stir_kind {
   FASTNORM_STIR_KIND_MAX_ENUM = 0x7fffffff
 } fastnorm_stir_kind;
 
+/** Bits. */
+typedef enum fastnorm_stir_flags {
+  FASTNORM_STIR_BACKWARDS = 2, /**< Against the clock. */
+  FASTNORM_STIR_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_stir_flags;
+
 /** One stirring. */
 typedef struct fastnorm_stir_args {
   size_t struct_size;           /**< sizeof(fastnorm_stir_args). */
   fastnorm_stir_kind kind;      /**< How. */
-  uint32_t turns;               /**< How often. */
+  uint32_t flags;               /**< fastnorm_stir_flags. */
+  uint32_t turns_a_day;         /**< How often; NULL < 2 with FASTNORM_STIR_BACKWARDS. */
   double speed;                 /**< How fast. */
+  int32_t hot;                  /**< 1: it is. */
   fastnorm_spoon* spoon;        /**< With what. */
   const fastnorm_tensor* soup;  /**< [n]. */
-  const fastnorm_tensor* taste; /**< [n]. Output. */
+  const fastnorm_tensor* taste; /**< [n], as turns_a_day. Output. */
+  const fastnorm_tensor* smell; /**< [n]. Output. */
 } fastnorm_stir_args;
 
 /** What came of it. */
@@ -69,10 +79,49 @@ FASTNORM_API fastnorm_status fastnorm_spoon_wash(fastnorm_spoon* spoon, int32_t 
 #endif
 """
 STRANGE = "FASTNORM_API void fastnorm_spoon_throw(fastnorm_device where);\n"
+# What src/schema/fields.csv would say of its fields.
+ROLES = {
+    **{"struct_size": "size", "kind": "enum", "flags": "flags", "turns_a_day": "number"},
+    **{"speed": "number", "hot": "switch", "spoon": "handle"},
+    **{"soup": "rows-in", "taste": "rows-out", "smell": "rows-out"},
+}
+# What is written by hand of a family, beside its place in Call's `permits`.
+CLASS = """\
+package dev.fastnorm;
+
+/** One stirring. */
+public final class Stir extends StirFields {
+    /**
+     * Begins one.
+     *
+     * @param spoon an address
+     */
+    public Stir(long spoon) {
+        description.set(Words.STIR_SPOON, spoon);
+    }
+
+    @Override
+    Description.Encoded encoded() {
+        return description.encoded();
+    }
+
+    @Override
+    void run(long context, long[] words, long workspace, long workspaceBytes, long stream) {
+        Raw.fnb_stir(context, words, workspace, workspaceBytes, stream);
+    }
+
+    @Override
+    void query(long context, long[] words, fastnorm_info info) {}
+
+    @Override
+    void prepare(long context, long[] words) {}
+}
+"""
 
 
-def generate(folder, family):
-    """What java.py writes for the public headers with that family beside them."""
+def generate(folder, family, by_hand):
+    """What java.py writes for the public headers with that family beside them, of whose fields some
+    are set by hand."""
     shutil.rmtree(folder, ignore_errors=True)
     include = folder / "include"
     shutil.copytree(headers.INCLUDE, include)
@@ -87,9 +136,14 @@ def generate(folder, family):
     kept = headers.INCLUDE, headers.INTERFACE, headers.check_layout
     headers.INCLUDE, headers.INTERFACE = include, interface
     headers.check_layout = lambda tree: None  # the promises of tests/abi do not have this family
+    java_api.BY_HAND["stir"] = by_hand
+    own = java_api.roles
+    java_api.roles = lambda: own() | {("fastnorm_stir_args", f): r for f, r in ROLES.items()}
     try:
         return {p.name: p for p in java.generate(headers.load(), folder / "out")}
     finally:
+        del java_api.BY_HAND["stir"]
+        java_api.roles = own
         headers.INCLUDE, headers.INTERFACE, headers.check_layout = kept
 
 
@@ -102,6 +156,7 @@ def check_texts(cases, files):
     raw, native, words = (
         files[name].read_text() for name in ("Raw.java", "RawJNI.java", "Words.java")
     )
+    setters = files["StirFields.java"].read_text()
     for text, wanted in (
         (
             raw,
@@ -110,9 +165,26 @@ def check_texts(cases, files):
         (raw, "int fnb_stir_query(long context, long[] words, fastnorm_stir_info info)"),
         (raw, "int fastnorm_spoon_wash(long spoon, int times, String how)"),
         (native, "byte[] fastnorm_stir_info_cook_get"),
-        (words, "STIR_SPEED = 2;"),
-        (words, "STIR_SPOON = 3;"),
+        (words, "STIR_SPEED = 3;"),
+        (words, "STIR_SPOON = 5;"),
         (words, "STIR_BIT_TASTE = 1;"),
+        (files["StirKind.java"].read_text(), "SLOWLY(fastnorm_stir_kind.FASTNORM_STIR_SLOWLY);"),
+        (setters, "public Stir kind(StirKind kind) {"),
+        (setters, "description.set(Words.STIR_KIND, kind.id);"),
+        (
+            setters,
+            "How often; null &lt; 2 with {@link Stir#backwards backwards}.\n     *\n"
+            "     * @param turnsADay {@code turns_a_day}: the value; the default is 0\n",
+        ),
+        (setters, "description.set(Words.STIR_TURNS_A_DAY, Integer.toUnsignedLong(turnsADay));"),
+        (setters, "description.set(Words.STIR_SPEED, Double.doubleToRawLongBits(speed));"),
+        (setters, "fastnorm_stir_flags.FASTNORM_STIR_BACKWARDS, backwards);"),
+        (setters, "description.input(Words.STIR_BIT_SOUP, soup);"),
+        (setters, "     * true: it is.\n"),
+        (setters, "description.set(Words.STIR_HOT, hot ? 1 : 0);"),
+        (setters, "[n], as {@link Stir#turnsADay turnsADay}. Output."),
+        (setters, 'description.output(Words.STIR_BIT_TASTE, "taste", taste);'),
+        (setters, 'description.output(Words.STIR_BIT_SMELL, "smell", smell);'),
         (files["fastnorm_stir_kind.java"].read_text(), "FASTNORM_STIR_SLOWLY = 3;"),
         (files["fastnorm_stir_info.java"].read_text(), "public long getSplashes()"),
     ):
@@ -121,6 +193,7 @@ def check_texts(cases, files):
         "no setter",
         not any("void set" in p.read_text() for p in files.values() if p.suffix == ".java"),
     )
+    cases.check("no setter of what is set by hand", "spoon(" not in setters)
     cases.equal("no wrapped pointer", [name for name in files if name.startswith("SWIGTYPE")], [])
 
 
@@ -153,7 +226,18 @@ def check_compiles(cases, folder, files):
             folder / "wrap.o",
         ],
     )
-    own = sorted((HERE.parent / "java" / "src" / "main" / "java").rglob("*.java"))
+    own = [
+        p
+        for p in sorted((HERE.parent / "java" / "src" / "main" / "java").rglob("*.java"))
+        if p.name != "Call.java"
+    ]
+    call = next((HERE.parent / "java" / "src" / "main" / "java").rglob("Call.java")).read_text()
+    for name, text in (
+        ("Call.java", call.replace(", PeerCall {", ", PeerCall, StirFields {")),
+        ("Stir.java", CLASS),
+    ):
+        (folder / name).write_text(text)
+        own.append(folder / name)
     succeeds(
         cases,
         "the classes compile beside the handwritten ones",
@@ -179,17 +263,41 @@ def main():
     except (headers.TreeError, OSError) as error:
         cases.skip("the generator for Java", f"SWIG is needed: {str(error).splitlines()[0]}")
         cases.finish()
-    files = generate(work / "stir", FAMILY)
+    files = generate(work / "stir", FAMILY, {"spoon": None})
     check_texts(cases, files)
     check_compiles(cases, work / "stir", files)
-    try:
-        generate(work / "strange", FAMILY.replace("#endif\n", STRANGE + "\n#endif\n"))
-        error = "nothing stopped it"
-    except headers.TreeError as stop:
-        error = str(stop)
-    cases.check(
-        "a function without a rule", "fastnorm_spoon_throw: no rule for Java" in error, error[:300]
-    )
+    for name, family, by_hand, wanted in (
+        (
+            "a function without a rule",
+            FAMILY.replace("#endif\n", STRANGE + "\n#endif\n"),
+            {"spoon": None},
+            "fastnorm_spoon_throw: no rule for Java",
+        ),
+        (
+            "a field without a rule",
+            FAMILY,
+            {},
+            "fastnorm_stir_args.spoon: no rule for a setter of Java",
+        ),
+        (
+            "a list of fields with one that is gone",
+            FAMILY,
+            {"spoon": None, "ladle": None},
+            "fastnorm_stir_args has no ladle",
+        ),
+        (
+            "a name of C in a comment",
+            FAMILY.replace("How fast", "As fastnorm_norm_many"),
+            {"spoon": None},
+            "no name of Java for fastnorm_norm_many",
+        ),
+    ):
+        try:
+            generate(work / "strange", family, by_hand)
+            error = "nothing stopped it"
+        except headers.TreeError as stop:
+            error = str(stop)
+        cases.check(name, wanted in error, error[:300])
     cases.finish()
 
 

@@ -276,6 +276,29 @@ def is_tensor(type):
     return type == Pointer(Named("fastnorm_tensor"), True)
 
 
+def roles():
+    """What src/schema/fields.csv says that each field of a call is, by struct and name."""
+    sys.path.append(str(ROOT / "src" / "schema"))
+    import schema
+
+    return {(f"fastnorm_{f.struct}", f.name): f.role for f in schema.read()}
+
+
+def short_name(enum, value):
+    """What is left of a value's name without what all values of the enum begin with. A flag's name
+    loses what it shares with that of its enum."""
+    names = [v.name for v in enum.values]
+    shared = "_".join(["FASTNORM", *enum.name.upper().split("_")[1:]]) + "_"
+    while not all(name.startswith(shared) for name in names):
+        shared = shared[: shared.rstrip("_").rindex("_") + 1]
+    if len(names) > 1 and not enum.name.endswith("_flags"):
+        common = names[0]
+        while not all(n.startswith(common) for n in names) or not common.endswith("_"):
+            common = common[:-1]
+        shared = max(shared, common, key=len)
+    return value.name.removeprefix(shared)
+
+
 # --- SWIG ---
 
 
@@ -506,14 +529,24 @@ def lay_out(tree, struct):
     struct.size = -(-end // struct.align) * struct.align
 
 
+def is_description(tree, type):
+    """const fastnorm_X*, of a struct with a struct_size: what a call's description points to."""
+    if not (isinstance(type, Pointer) and type.const and tree.is_a(type.to, Struct)):
+        return False
+    return tree.find(type.to.name).fields[0].name == "struct_size"
+
+
 def check_args(tree, struct):
     """What a call's description may hold; the word decoder and the safe layers count on it."""
     for i, member in enumerate(struct.fields):
         if i == 0:
             ok = member.name == "struct_size" and member.type == Named("size_t")
         else:
+            if is_description(tree, member.type):
+                check_args(tree, tree.find(member.type.to.name))
             ok = (
                 is_tensor(member.type)
+                or is_description(tree, member.type)
                 or tree.is_a(member.type, Enum)
                 or (
                     isinstance(member.type, Named)
@@ -521,11 +554,12 @@ def check_args(tree, struct):
                     and member.type.name not in ("char", "int")
                 )
                 or (isinstance(member.type, Pointer) and tree.is_a(member.type.to, Opaque))
+                or member.type == Pointer(Named("void"), False)
             )
         if not ok:
             raise TreeError(
                 f"{struct.name}.{member.name}: an args struct holds struct_size, fixed-width scalars, "
-                "enums, opaque handles and const fastnorm_tensor*"
+                "enums, opaque handles, void*, const fastnorm_tensor* and pointers to such structs"
             )
 
 

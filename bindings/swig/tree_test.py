@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tests of tree.py and rust.py.
+"""Tests of tree.py, rust.py, rust_safe.py and python.py.
 
 A family that does not exist yet needs nothing by hand, and its layout is that of a C compiler. What
 the bindings have no rule for stops the generator instead of being half bound.
 """
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "abi")]
+import python  # noqa: E402
 import rust  # noqa: E402
+import rust_safe  # noqa: E402
 import tree as headers  # noqa: E402
 from cases import Cases  # noqa: E402
 
@@ -168,6 +171,70 @@ def check_rust(cases, tree, folder):
             succeeds(cases, f"{tool} of the generated file", command)
 
 
+def check_rust_safe(cases, tree):
+    """The setters of a family follow from its header."""
+    comments = rust_safe.Comments(tree, [tree.find("fastnorm_mix_kind")])
+
+    def printed(by_hand):
+        return rust_safe.Printer(
+            tree,
+            comments,
+            {("fastnorm_mix_args", "to"): "rows-out"},
+            rust_safe.Description("Mix", "fastnorm_mix_args", "Mix::new()", by_hand=by_hand),
+        ).print()
+
+    text = "\n".join(printed("table small"))
+    for wanted in (
+        "pub(crate) type MixViews = Views<2>;",
+        "    pub fn kind(mut self, kind: MixKind) -> Self {",
+        "        self.args.kind = kind.raw();",
+        "    pub fn r#type(mut self, r#type: u8) -> Self {",
+        "        self.args.r#type = r#type;",
+        "    /// \\> 0 and \\< `[2]`.",
+        "    pub fn from(mut self, from: Tensor<'a>) -> Self {",
+        "    pub fn to(mut self, to: TensorMut<'a>) -> Self {",
+        "        self.views.put(1, to.view);",
+        "        self.views.link(1, &mut self.args.to);",
+    ):
+        cases.check(f"fields.rs has {wanted.strip()}", wanted in text, text)
+    for by_hand, wanted in (
+        ("small", "fastnorm_mix_args.table: no rule for a setter"),
+        ("table", "fastnorm_mix_args.small: no rule for a setter"),
+        ("table small gone", "fastnorm_mix_args has no ['gone']"),
+    ):
+        try:
+            printed(by_hand)
+            error = "nothing stopped it"
+        except headers.TreeError as stop:
+            error = str(stop)
+        cases.check(f"a description is refused: {wanted}", wanted in error, error)
+    enum = "\n".join(rust_safe.print_enum(comments, tree.find("fastnorm_mix_kind")))
+    cases.check("an enum", "Self::Plain => sys::FASTNORM_MIX_PLAIN," in enum, enum)
+
+
+def check_python(cases, tree):
+    """ctypes lays the structs out as the tree does."""
+    made = {}
+    roles = {**headers.roles(), ("fastnorm_mix_args", "to"): "rows-out"}
+    roles["fastnorm_mix_args", "from"] = "rows-in"
+    exec(compile(python.text(tree, roles), "headers.py", "exec"), made)
+    for struct in tree.structs:
+        found = made[python.camel(struct.name)]
+        here = [(f.name, getattr(found, f.name).offset, getattr(found, f.name).size)
+                for f in struct.fields]
+        cases.equal(
+            f"ctypes, {struct.name}",
+            (ctypes.sizeof(found), here),
+            (struct.size, [(f.name, f.offset, f.size) for f in struct.fields]),
+        )
+    cases.equal("ctypes, an enum", made["MixKind"].PLAIN, 8)
+    cases.equal("ctypes, what is written", made["OUTPUTS"][made["MixArgs"]], {"to"})
+    cases.equal("ctypes, a family", made["FAMILIES"]["mix"], (made["MixArgs"], None))
+    returns, takes = made["FUNCTIONS"]["fastnorm_mixer"]
+    cases.equal("ctypes, a function", (returns, takes[0]), (None, made["Device"]))
+    cases.equal("ctypes, a text", takes[2], ctypes.c_char_p)
+
+
 def check_family(cases):
     with tempfile.TemporaryDirectory() as folder:
         made = Headers(folder)
@@ -189,6 +256,8 @@ def check_family(cases):
         )
         check_layout(cases, tree, made.include, folder)
         check_rust(cases, tree, folder)
+        check_rust_safe(cases, tree)
+        check_python(cases, tree)
 
 
 def stops(cases, name, wanted, edit=lambda text: text, listed=True, layout=False):

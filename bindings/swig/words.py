@@ -8,7 +8,7 @@ functions that take them: a new field or family needs no line here.
 import re
 import subprocess
 
-from tree import INCLUDE, ROOT, Enum, Named, Pointer, TreeError, is_tensor
+from tree import INCLUDE, ROOT, Enum, Named, Pointer, TreeError, is_description, is_tensor
 
 MAX_RANK = 8  # extents and strides that a tensor can carry
 MAX_PARTS = 8  # descriptions in one call of a _many function
@@ -27,10 +27,11 @@ structs on their stack and keep nothing.
 
 A description fastnorm_FAMILY_args is, in this order:
 
-  scalars   one word for each field that is no tensor, in the struct's order, struct_size left
-            out (the decoder sets it). Integers and enums: their bits, sign- or zero-extended.
+  scalars   one word for each field that is no tensor or struct, in the struct's order, struct_size
+            left out (the decoder sets it). Integers and enums: their bits, sign- or zero-extended.
             float, double: the bit pattern in the low bits. Handles: the address.
-  mask      bit i is set if the i-th tensor field of the struct is given
+  mask      bit i is set if the i-th tensor field of the struct is given; the bits of structs that
+            it points to are behind those of its tensors
   tensors   those that are given, in the struct's order, each:
               +0  address
               +1  device_type | device_id << 32
@@ -39,6 +40,7 @@ A description fastnorm_FAMILY_args is, in this order:
               +4  shape, ndim words; then strides, ndim words, if the tensor has strides
             A tensor of more than {rank} dimensions carries neither: shape and strides are NULL, and
             the library refuses its rank.
+  structs   those that are given, in the struct's order, each described alike
 
 A family with parts has its args first, then `count` parts: fastnorm_FAMILY_part, described alike.
 The _many functions take `count` descriptions one after the other. For a count outside of
@@ -110,20 +112,55 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
 # --- what a family consists of ---
 
 
-def scalars(struct):
+def scalars(tree, struct):
     """The fields that have a word of their own."""
-    return [f for f in struct.fields[1:] if not is_tensor(f.type)]
+    rest = struct.fields[1:]
+    return [f for f in rest if not is_tensor(f.type) and not is_description(tree, f.type)]
 
 
 def tensors(struct):
-    found = [f for f in struct.fields if is_tensor(f.type)]
+    return [f for f in struct.fields if is_tensor(f.type)]
+
+
+def nested(tree, struct):
+    """(field, the struct that it points to)."""
+    return [
+        (f, tree.find(f.type.to.name)) for f in struct.fields if is_description(tree, f.type)
+    ]
+
+
+def masked(tree, struct):
+    """The fields that have a bit of the mask."""
+    found = [*tensors(struct), *(f for f, _ in nested(tree, struct))]
     if len(found) > 64:
-        raise TreeError(f"{struct.name}: more than 64 tensors do not fit the mask")
+        raise TreeError(f"{struct.name}: more than 64 pointers do not fit the mask")
     return found
 
 
-def max_words(struct):
-    return len(scalars(struct)) + 1 + len(tensors(struct)) * MAX_TENSOR_WORDS
+def max_words(tree, struct):
+    own = len(scalars(tree, struct)) + 1 + len(tensors(struct)) * MAX_TENSOR_WORDS
+    return own + sum(max_words(tree, to) for _, to in nested(tree, struct))
+
+
+def short_name(struct):
+    """NAME of fastnorm_NAME_args and of fastnorm_NAME."""
+    return struct.name.removeprefix("fastnorm_").removesuffix("_args")
+
+
+def descriptions(tree):
+    """(name, struct) of all that is described; what others point to comes before them."""
+    found = {}
+
+    def visit(name, struct):
+        for _, to in nested(tree, struct):
+            visit(short_name(to), to)
+        found.setdefault(name, struct)
+
+    for family in tree.families:
+        visit(family.name, family.args)
+        if family.part is not None:
+            visit(f"{family.name}_part", family.part)
+    return found.items()
 
 
 def c_type(type):
@@ -153,13 +190,14 @@ def from_word(tree, type, word):
 
 
 def reader_of(tree, name, struct):
-    given = tensors(struct)
-    first = len(scalars(struct))
+    given, structs = tensors(struct), nested(tree, struct)
+    first, bits = len(scalars(tree, struct)), len(masked(tree, struct))
     lines = [
         f"/* {struct.name} with the tensors that it points to. */",
         f"typedef struct fnb_{name}_call {{",
         f"  {struct.name} args;",
         *([f"  fastnorm_tensor tensors[{len(given)}];"] if given else []),
+        *(f"  fnb_{short_name(to)}_call {field.name};" for field, to in structs),
         f"}} fnb_{name}_call;",
         "",
         f"static inline int fnb_read_{name}(fnb_reader* reader, fnb_{name}_call* call) {{",
@@ -169,18 +207,25 @@ def reader_of(tree, name, struct):
         "  if (words == NULL) return 0;",
         f"  mask = words[{first}];",
     ]
-    if len(given) < 64:
-        lines.append(f"  if (mask >> {len(given)} != 0) return 0;")
+    if bits < 64:
+        lines.append(f"  if (mask >> {bits} != 0) return 0;")
     lines += ["  memset(args, 0, sizeof *args);", "  args->struct_size = sizeof *args;"]
     lines += [
         f"  args->{f.name} = {from_word(tree, f.type, f'words[{i}]')};"
-        for i, f in enumerate(scalars(struct))
+        for i, f in enumerate(scalars(tree, struct))
     ]
     for i, member in enumerate(given):
         lines += [
             f"  if (mask >> {i} & 1) {{",
             f"    if (!fnb_read_tensor(reader, &call->tensors[{i}])) return 0;",
             f"    args->{member.name} = &call->tensors[{i}];",
+            "  }",
+        ]
+    for i, (field, to) in enumerate(structs, len(given)):
+        lines += [
+            f"  if (mask >> {i} & 1) {{",
+            f"    if (!fnb_read_{short_name(to)}(reader, &call->{field.name})) return 0;",
+            f"    args->{field.name} = &call->{field.name}.args;",
             "  }",
         ]
     return [*lines, "  return 1;", "}", ""]
@@ -312,10 +357,8 @@ def decoder(tree):
         "",
         HELPERS.format(**numbers),
     ]
-    for family in tree.families:
-        lines += reader_of(tree, family.name, family.args)
-        if family.part is not None:
-            lines += reader_of(tree, f"{family.name}_part", family.part)
+    for name, struct in descriptions(tree):
+        lines += reader_of(tree, name, struct)
     lines += ["#endif /* SWIG */", ""]
     for family in tree.families:
         for function in family.functions.values():
@@ -340,24 +383,22 @@ def c_format(text):
 # --- the constants ---
 
 MEANING = """\
-NAME_FIELD is the index of a scalar's word, NAME_MASK that of the mask. NAME_BIT_TENSOR is the
-number of a tensor's bit in it, NAME_MAX_WORDS the most words of a description. TENSOR_WORDS is the
-number of words of a tensor before its extents; one of more than MAX_RANK dimensions carries none.
-MAX_PARTS is the number of descriptions that a _many function takes."""
+NAME_FIELD is the index of a scalar's word, NAME_MASK that of the mask. NAME_BIT_FIELD is the
+number of a tensor's or a struct's bit in it, NAME_TENSORS the number of tensors, NAME_MAX_WORDS the
+most words of a description. TENSOR_WORDS is the number of words of a tensor before its extents; one
+of more than MAX_RANK dimensions carries none. MAX_PARTS is the number of descriptions that a _many
+function takes."""
 
 
 def constants(tree):
-    """Groups of (name in C's lower case, value): what all share, then each family's."""
+    """Groups of (name in C's lower case, value): what all share, then each struct's."""
     yield [("tensor_words", TENSOR_WORDS), ("max_rank", MAX_RANK), ("max_parts", MAX_PARTS)]
-    for family in tree.families:
-        for prefix, struct in ((family.name, family.args), (f"{family.name}_part", family.part)):
-            if struct is None:
-                continue
-            own = [(f.name, i) for i, f in enumerate(scalars(struct))]
-            own += [("mask", len(own))]
-            own += [(f"bit_{f.name}", i) for i, f in enumerate(tensors(struct))]
-            own += [("max_words", max_words(struct))]
-            yield [(f"{prefix}_{name}", value) for name, value in own]
+    for prefix, struct in descriptions(tree):
+        own = [(f.name, i) for i, f in enumerate(scalars(tree, struct))]
+        own += [("mask", len(own))]
+        own += [(f"bit_{f.name}", i) for i, f in enumerate(masked(tree, struct))]
+        own += [("tensors", len(tensors(struct))), ("max_words", max_words(tree, struct))]
+        yield [(f"{prefix}_{name}", value) for name, value in own]
 
 
 def camel(name):

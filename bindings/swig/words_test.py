@@ -36,7 +36,9 @@ typedef struct fastnorm_invented_args {
   uint8_t byte;
   size_t bytes;
   fastnorm_log_level level;
+  void* parallel_user;
   fastnorm_context* peer;
+  const fastnorm_quant* quant;
   const fastnorm_tensor* first;
   const fastnorm_tensor* second;
 } fastnorm_invented_args;
@@ -65,7 +67,11 @@ def invent(tree):
         ("level", "fastnorm_log_level"),
     ]
     fields = [headers.Field(name, named(type), "") for name, type in types]
-    fields += [headers.Field("peer", context, "")]
+    fields += [
+        headers.Field("parallel_user", pointer(named("void"), False), ""),
+        headers.Field("peer", context, ""),
+        headers.Field("quant", pointer(named("fastnorm_quant"), True), ""),
+    ]
     fields += [
         headers.Field(name, pointer(named("fastnorm_tensor"), True), "")
         for name in ("first", "second")
@@ -192,18 +198,18 @@ static void compare(const fastnorm_tensor* found, const plain_tensor* t, const c
 TAIL = """
 /* Only the very list is taken: not one word less or more, no unknown bit of the mask. */
 static void refuses(fastnorm_status (*call)(const uint64_t*, size_t), size_t scalars,
-                    size_t tensors) {
+                    size_t bits) {
   const size_t whole = used;
   uint64_t* const mask = &list[scalars];
   check(call(list, whole) == FASTNORM_OK, "a sound list");
   check(call(list, whole - 1) == FNB_MALFORMED, "a list without its last word");
   check(call(list, random_word() % whole) == FNB_MALFORMED, "a list that is cut");
   check(call(list, whole + 1) == FNB_MALFORMED, "a list with a word more");
-  if (tensors < 64) {
-    const uint64_t bit = 1ull << (tensors + random_word() % (64 - tensors));
+  if (bits < 64) {
+    const uint64_t bit = 1ull << (bits + random_word() % (64 - bits));
     *mask |= bit;
     check(call(list, whole) == FNB_MALFORMED, "an unknown bit of the mask");
-    *mask |= 1ull << tensors;
+    *mask |= 1ull << bits;
     check(call(list, whole + 4) == FNB_MALFORMED, "an unknown tensor");
   }
 }
@@ -244,7 +250,7 @@ int main(int argc, char** argv) {
     for (f = 0; f < sizeof families / sizeof *families; ++f) {
       if (i % 16 == 0) {
         families[f].round_trip();
-        refuses(families[f].one, families[f].scalars, families[f].tensors);
+        refuses(families[f].one, families[f].scalars, families[f].bits);
       }
       random_input(families[f].call, families[f].write);
     }
@@ -257,12 +263,15 @@ int main(int argc, char** argv) {
 """
 
 
-def touches(struct, pointer):
+def touches(tree, struct, pointer):
     """Statements that read every field of a description."""
     lines = [f'  check({pointer}->struct_size == sizeof({struct.name}), "struct_size");']
-    for f in words.scalars(struct):
+    for f in words.scalars(tree, struct):
         lines.append(f"  sink += (uint64_t)({pointer}->{f.name} != 0);")
     lines += [f"  touch({pointer}->{f.name});" for f in words.tensors(struct)]
+    for f, to in words.nested(tree, struct):
+        read = f"touch_{words.short_name(to)}({pointer}->{f.name})"
+        lines.append(f"  if ({pointer}->{f.name} != NULL) {read};")
     return lines
 
 
@@ -321,38 +330,81 @@ def compare_scalar(tree, f):
 
 
 def description_test(tree, name, struct):
-    """Reads all of a description, writes one, and compares the two."""
-    given, numbers = words.tensors(struct), words.scalars(struct)
+    """Functions that read all of a description, write one with the words that are kept of it, and
+    compare the two. What it points to has them already."""
+    given, numbers = words.tensors(struct), words.scalars(tree, struct)
+    structs = [(f.name, words.short_name(to)) for f, to in words.nested(tree, struct)]
     lines = [
         f"/* --- {name} --- */",
         "",
         f"static void touch_{name}(const {struct.name}* args) {{",
-        *touches(struct, "args"),
+        *touches(tree, struct, "args"),
         "}",
         "",
-    ]
-    lines += [
-        f"static plain_tensor {name}_tensors[{len(given)}];",
+        f"typedef struct plain_{name} {{",
+        f"  uint64_t words[{len(numbers)}];",
+        *([f"  plain_tensor tensors[{len(given)}];"] if given else []),
+        *(f"  int has_{field};\n  struct plain_{to} {field};" for field, to in structs),
+        f"}} plain_{name};",
         "",
-        f"static void write_{name}(void) {{",
+        f"static void write_plain_{name}(plain_{name}* p) {{",
         "  size_t first = used, i;",
         "  uint64_t mask = 0;",
-        f"  if (used + {words.max_words(struct)} > sizeof list / sizeof *list) return;",
-        f"  for (i = 0; i < {len(numbers)}; ++i) list[used++] = random_word();",
+        f"  for (i = 0; i < {len(numbers)}; ++i) list[used++] = p->words[i] = random_word();",
         "  ++used;",
-        f"  for (i = 0; i < {len(given)}; ++i) {{",
-        f"    {name}_tensors[i] = random_tensor();",
-        f"    mask |= (uint64_t){name}_tensors[i].given << i;",
-        f"    write_tensor(&{name}_tensors[i]);",
-        "  }",
+    ]
+    if given:
+        lines += [
+            f"  for (i = 0; i < {len(given)}; ++i) {{",
+            "    p->tensors[i] = random_tensor();",
+            "    mask |= (uint64_t)p->tensors[i].given << i;",
+            "    write_tensor(&p->tensors[i]);",
+            "  }",
+        ]
+    for bit, (field, to) in enumerate(structs, len(given)):
+        lines += [
+            f"  p->has_{field} = random_word() % 4 != 0;",
+            f"  mask |= (uint64_t)p->has_{field} << {bit};",
+            f"  if (p->has_{field}) write_plain_{to}(&p->{field});",
+        ]
+    lines += [
         f"  list[first + {len(numbers)}] = mask;",
+        "}",
+        "",
+        f"static void compare_{name}(const {struct.name}* args, const plain_{name}* p) {{",
+        "  uint64_t word;",
+        f'  check(args->struct_size == sizeof *args, "{name}: struct_size");',
+    ]
+    for i, f in enumerate(numbers):
+        condition = compare_scalar(tree, f).format(f.name)
+        lines += [f"  word = p->words[{i}];", f'  check({condition}, "{name}: {f.name}");']
+    lines += [
+        f'  compare(args->{f.name}, &p->tensors[{i}], "{name}: {f.name}");'
+        for i, f in enumerate(given)
+    ]
+    for field, to in structs:
+        lines += [
+            f'  check((args->{field} != NULL) == p->has_{field}, "{name}: {field}");',
+            f"  if (args->{field} != NULL && p->has_{field}) {{",
+            f"    compare_{to}(args->{field}, &p->{field});",
+            "  }",
+        ]
+    return [*lines, "}", ""]
+
+
+def trip_test(tree, name, struct):
+    """A description in the list, and back."""
+    return [
+        f"static plain_{name} last_{name};",
+        "",
+        f"static void write_{name}(void) {{",
+        f"  if (used + {words.max_words(tree, struct)} > sizeof list / sizeof *list) return;",
+        f"  write_plain_{name}(&last_{name});",
         "}",
         "",
         f"static void round_trip_{name}(void) {{",
         f"  fnb_{name}_call call;",
         "  fnb_reader reader;",
-        f"  const {struct.name}* const args = &call.args;",
-        "  uint64_t word;",
         f"  used = 0, write_{name}();",
         "  reader.words = list, reader.left = used;",
         f"  if (!fnb_read_{name}(&reader, &call)) {{",
@@ -360,24 +412,18 @@ def description_test(tree, name, struct):
         "    return;",
         "  }",
         f'  check(reader.left == 0, "{name}: words are left");',
-        f'  check(args->struct_size == sizeof *args, "{name}: struct_size");',
+        f"  compare_{name}(&call.args, &last_{name});",
+        "}",
+        "",
     ]
-    for i, f in enumerate(numbers):
-        condition = compare_scalar(tree, f).format(f.name)
-        lines += [f"  word = list[{i}];", f'  check({condition}, "{name}: {f.name}");']
-    lines += [
-        f'  compare(args->{f.name}, &{name}_tensors[{i}], "{name}: {f.name}");'
-        for i, f in enumerate(given)
-    ]
-    return [*lines, "}", ""]
 
 
 def family_test(tree, family):
     name = family.name
-    lines = description_test(tree, name, family.args)
+    lines = trip_test(tree, name, family.args)
     trips, writes = [f"  round_trip_{name}();"], [f"  write_{name}();"]
     if family.part is not None:
-        lines += description_test(tree, f"{name}_part", family.part)
+        lines += trip_test(tree, f"{name}_part", family.part)
         trips.insert(0, f"  round_trip_{name}_part();")  # the list of the args stays
         writes += [f"  for (uint64_t i = random_word() % 3; i > 0; --i) write_{name}_part();"]
     lines += [
@@ -434,6 +480,8 @@ def call(family, function, parts):
 
 def program(tree):
     lines = [INVENTED + HEAD.replace("SEED", "0x9e3779b97f4a7c15"), "static long calls;", ""]
+    for name, struct in words.descriptions(tree):
+        lines += description_test(tree, name, struct)
     for family in tree.families:
         lines += family_test(tree, family)
     lines += [
@@ -442,12 +490,12 @@ def program(tree):
         "  void (*write)(void);",
         "  void (*call)(const uint64_t*, size_t);",
         "  fastnorm_status (*one)(const uint64_t*, size_t);",
-        "  size_t scalars, tensors;",
+        "  size_t scalars, bits;",
         "} families[] = {",
     ]
     lines += [
-        f"    {{trips_{f.name}, writes_{f.name}, call_{f.name}, one_{f.name}, {len(words.scalars(f.args))}, "
-        f"{len(words.tensors(f.args))}}},"
+        f"    {{trips_{f.name}, writes_{f.name}, call_{f.name}, one_{f.name}, "
+        f"{len(words.scalars(tree, f.args))}, {len(words.masked(tree, f.args))}}},"
         for f in tree.families
     ]
     return "\n".join([*lines, "};", TAIL])

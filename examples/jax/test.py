@@ -15,41 +15,22 @@ import threading
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import (
+from jax_testing import bits, f64, normal, start  # noqa: E402
+from norm_testing import (  # noqa: E402
     Exact,
-    Suite,
     View,
-    arguments,
     best_us,
     growth_kib,
-    missing,
     round_to,
     run_readme,
     unpack_e2m1,
-    use_library,
-)  # noqa: E402
+)
 
 EPS = 1e-5
 ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 
 
 # --- helpers ---
-
-
-def f64(a):
-    return None if a is None else np.asarray(a).astype(np.float64)
-
-
-def bits(a):
-    return np.ascontiguousarray(np.asarray(a)).tobytes()
-
-
-def normal(shape, dtype, seed, scale=1.0, offset=0.0):
-    values = np.random.default_rng(seed).standard_normal(shape) * scale + offset
-    return jnp.asarray(
-        values.astype(np.float32).astype(jnp.dtype(dtype))
-    )  # in NumPy: nothing to compile
 
 
 class Direct:
@@ -730,6 +711,39 @@ def test_arguments(suite):
                 )
 
 
+def test_immutable(suite):
+    """fastnorm's calls for other arrays do not write JAX arrays, whose memory others may share."""
+    import fastnorm
+
+    x = jnp.ones((2, 4))
+    alias, host = jnp.asarray(x), np.ones((2, 4), np.float32)
+    text = "is a JAX array, which is immutable; required: an array that can be written"
+    context = fastnorm.context()
+    for name, call in (
+        ("out", lambda: fastnorm.rms_norm(x, out=x)),
+        ("out", lambda: fastnorm.rms_norm(host, out=x)),
+        ("out", lambda: fastnorm.layer_norm(host, out=x)),
+        ("out", lambda: fastnorm.add_rms_norm(host, host, out=x)),
+        ("residual_out", lambda: fastnorm.add_rms_norm(host, host, residual_out=x)),
+        ("y", lambda: context.call(x=host, y=x)),
+        ("scale", lambda: context.call(x=host, scale=x, quant_scheme=2)),
+        ("dx", lambda: context.norm_backward(x=host, dy=host, dx=x)),
+        ("cache", lambda: context.norm_heads([{"x": host, "cache": x}])),
+        ("dweight", lambda: context.norm_heads_backward([{"x": host, "dweight": x}])),
+        ("o", lambda: context.mla_decode(o=x)),
+    ):
+        suite.raises(f"{name} that is immutable", ValueError, f"{name} {text}", call)
+    suite.check("immutable arrays stay", (np.asarray(alias) == 1).all())
+    frozen = host.copy()
+    frozen.flags.writeable = False
+    suite.raises(
+        "a read-only y", ValueError, "y is read-only", lambda: context.call(x=host, y=frozen)
+    )
+    y = fastnorm.rms_norm(x, out=np.empty((2, 4), np.float32), eps=0.0)
+    suite.check("a JAX array is read", (y == 1).all())
+    context.call(x=host, y=y, scale=jnp.ones(1), quant_scheme=1)
+
+
 def test_eps_none(suite):
     default = float(np.finfo(np.float32).eps)
     for name, dtype in itertools.product(ARGUMENTS, DTYPES):
@@ -1211,25 +1225,88 @@ def test_memory(suite):
         suite.check(f"memory after {count} {name}", grown < 4096, f"{grown} KiB more")
 
 
+def test_handler(suite):
+    """What the handler refuses, and that it sets pointers between structs."""
+    from fastnorm import abi
+
+    size = ctypes.sizeof(abi.NormArgs)
+    args = abi.NormArgs(struct_size=size, kind=abi.RMS)
+    x, y = abi.NormArgs.x.offset, abi.NormArgs.y.offset
+    plain = {
+        "family": 0,
+        "structs": np.frombuffer(bytes(args) + bytes(ctypes.sizeof(abi.Tensor)), np.int32),
+        "parts": 0,
+        "links": [-1, -1],
+        "operands": [x, 0, 0, -1, -1, y, 0, 0, -1, -1],
+        "rank": -1,
+        "lead": 0,
+        "given": 0,
+    }
+    a = normal((2, 8), "float32", 90)
+
+    def word(value):
+        if isinstance(value, list):
+            return np.array(value, np.int64)
+        return value if isinstance(value, np.ndarray) else np.int32(value)
+
+    def call(**change):
+        form = jax.ShapeDtypeStruct(a.shape, a.dtype)
+        attributes = {name: word(value) for name, value in {**plain, **change}.items()}
+        return jax.block_until_ready(jax.ffi.ffi_call("fastnorm_norm", form)(a, **attributes))
+
+    suite.check("the handler: a call", bits(call()) == bits(fj.rms_norm(a, eps=0.0)))
+    without_x = [-1, *plain["operands"][1:]]
+    for name, text, change in (
+        ("no x", "x is NULL", {}),
+        ("a link to an empty tensor as x", "x.dtype", {"links": [-1, -1, x, size]}),
+    ):
+        suite.raises(
+            f"the handler: {name}",
+            jax.errors.JaxRuntimeError,
+            text,
+            lambda change=change: call(operands=without_x, **change),
+        )
+    end, others = size + ctypes.sizeof(abi.Tensor), plain["operands"][1:]
+    for name, change in (
+        ("links to what is behind the structs", {"links": [x, end]}),
+        ("links from behind the structs", {"links": [end, 0]}),
+        ("links between words", {"links": [x + 4, size]}),
+        ("half a link", {"links": [x, -1]}),
+        ("operands behind the structs", {"operands": [end, *others]}),
+        ("operands between words", {"operands": [x + 4, *others]}),
+        ("fewer operands", {"operands": plain["operands"][:5]}),
+        ("heads that are not there", {"operands": [x, 0, 7, 2, -1, *others[4:]]}),
+        ("results that are not there", {"operands": [x, 0, 0, -1, 1, *others[4:]]}),
+        ("nine parts", {"parts": 9}),
+        ("a part without a size", {"parts": 1}),
+        ("a cut struct", {"structs": plain["structs"][:20]}),
+        ("no workspace where one is given", {"given": 1}),
+        ("fewer dimensions than x has", {"rank": 3}),
+    ):
+        suite.raises(
+            f"the handler: {name}",
+            jax.errors.JaxRuntimeError,
+            "the buffers are not those that the attributes tell of",
+            lambda change=change: call(**change),
+        )
+
+
 def test_handlers_for_cuda(suite):
     """They are there, XLA takes them, and without a CUDA stream they say so."""
-    for symbol in ("cuda", "cuda_graph"):
-        name = f"fastnorm_{symbol}_on_the_cpu"
-        jax.ffi.register_ffi_target(
-            name,
-            jax.ffi.pycapsule(getattr(fj._library, f"fastnorm_xla_norm_{symbol}")),
-            platform="cpu",
-        )
-        kept, fj._TARGET = fj._TARGET, name
+    for symbol in ("fastnorm_xla_cuda", "fastnorm_xla_cuda_graph"):
+        name = f"{symbol}_on_the_cpu"
+        handler = jax.ffi.pycapsule(getattr(fj._library, symbol))
+        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+        kept, fj.target_of = fj.target_of, lambda family, name=name: name
         try:
             suite.raises(
-                f"the handler fastnorm_xla_norm_{symbol} on the CPU",
+                f"the handler {symbol} on the CPU",
                 jax.errors.JaxRuntimeError,
                 "stream",
                 lambda: jax.block_until_ready(fj.rms_norm(normal((2, 32), "float32", 53))),
             )
         finally:
-            fj._TARGET = kept
+            fj.target_of = kept
 
 
 def recorded_program():
@@ -1302,15 +1379,11 @@ def traits_of(handler):
     return metadata.traits
 
 
-GRAPH_FAMILIES = ("norm", "norm_backward", "norm_heads", "norm_heads_backward", "norm_stages")
-
-
 def test_traits(suite):
-    """XLA records only what says that it may be: the variants for CUDA graphs, and no other."""
-    for family in GRAPH_FAMILIES:
-        for end, wanted in (("cuda_graph", 1), ("cuda", 0), ("cpu", 0)):
-            name = f"fastnorm_xla_{family}_{end}"
-            suite.equal(f"{name}: traits", traits_of(getattr(fj._library, name)), wanted)
+    """XLA records only what says that it may be: the variant for CUDA graphs, and no other."""
+    for end, wanted in (("cuda_graph", 1), ("cuda", 0), ("cpu", 0)):
+        name = f"fastnorm_xla_{end}"
+        suite.equal(f"{name}: traits", traits_of(getattr(fj._library, name)), wanted)
 
 
 def test_recorded_gradients(suite):
@@ -1335,8 +1408,9 @@ def test_recorded_gradients(suite):
         fj.use_command_buffers = False
     suite.check("gradients for graphs: target", "norm_backward_graph" in lowered, lowered)
     suite.check("gradients for graphs: bits", found == want)
-    # 35 rows of 256 columns: 16 lanes, 3 blocks of sums, and what alignment wants.
-    memory = f"tensor<{3 * 256 * 4 + 256}xui8>"
+    # 35 rows of 256 columns: 32 lanes in 2 blocks, each with the sums of 4 thread blocks, and what
+    # alignment wants.
+    memory = f"tensor<{2 * 4 * 256 * 4 + 256}xui8>"
     suite.check("gradients for graphs: memory", memory in lowered, lowered)
 
 
@@ -1385,7 +1459,8 @@ def test_ml_dtypes(suite):
     suite.raises(
         "NumPy's float8_e4m3",
         fastnorm.FastnormError,
-        "FASTNORM_ERROR_DTYPE: x.dtype is float8_e4m3; required: one of float32",
+        "x.dtype is float8_e4m3; required: a number's, in the order of bytes of this machine; of "
+        "ml_dtypes one of bfloat16, float8_e4m3fn, float8_e5m2, float8_e8m0fnu",
         lambda: fastnorm.rms_norm(x.astype(jnp.float8_e4m3)),
     )
 
@@ -1433,12 +1508,7 @@ def test_readme(suite):
     run_readme(suite, Path(__file__).resolve().parent)
 
 
-def main():
-    global jax, jnp, np, fj, direct, DEVICE
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument(
-        "--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)"
-    )
+def add_arguments(parser):
     parser.add_argument("--devmem", type=Path, help="libfastnorm_devmem.so, for --device cuda")
     parser.add_argument(
         "--recorded", action="store_true", help="run the program for XLA's command buffers only"
@@ -1446,35 +1516,16 @@ def main():
     parser.add_argument(
         "--sharded", action="store_true", help="run the program for two devices only"
     )
-    options = parser.parse_args()
-    DEVICE = options.device
-    library = use_library(options)
-    if options.plugin:
-        os.environ["FASTNORM_XLA_LIBRARY"] = str(options.plugin.resolve())
-    os.environ["JAX_PLATFORMS"] = DEVICE
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    suite = Suite("jax", options)
-    why = missing("jax", "numpy")
-    if why is None:
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
-        import jaxlib.version
 
-        suite.results["versions"] = {
-            "jax": jax.__version__,
-            "jaxlib": jaxlib.version.__version__,
-            "numpy": np.__version__,
-        }
-        try:
-            suite.results["device"] = jax.devices()[0].device_kind
-        except Exception as error:  # of several kinds
-            why = f"JAX has no {DEVICE} device here: {error}".replace("\n", " ")
-    if why:
-        suite.skip("JAX functions", why)
-        suite.write()
-        suite.finish()
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+
+def main():
+    global jax, jnp, np, fj, direct, DEVICE
+    suite, options, library = start(__doc__, "jax", "JAX functions", add_arguments=add_arguments)
+    DEVICE = options.device
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
     import fastnorm.jax as fj
 
     if options.recorded:
@@ -1500,6 +1551,7 @@ def main():
             test_quantised,
             test_errors,
             test_arguments,
+            test_immutable,
             test_eps_none,
             test_dimensions,
             test_donation,
@@ -1516,7 +1568,7 @@ def main():
             test_traits,
             test_recorded_gradients,
             test_command_buffers,
-            *([test_handlers_for_cuda] if DEVICE == "cpu" else []),
+            *([test_handler, test_handlers_for_cuda] if DEVICE == "cpu" else []),
         ]
     )
     suite.finish()

@@ -10,30 +10,17 @@ import functools
 import itertools
 import os
 import sys
-from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Suite, View, arguments, missing, use_library  # noqa: E402
+from jax_testing import bits, f64, normal, start  # noqa: E402
+from norm_testing import View  # noqa: E402
 
 EPS = 1e-6
 QUERY, KEY, HEAD, TOKENS, PAGE, PAGES, ROWS = 6, 2, 64, 7, 4, 3, 20
 ALL = QUERY + 2 * KEY
 DTYPES = ("float32", "float16", "bfloat16")
-SLOTS = [9, 0, -1, 4, 11, 3]  # of no token behind them
-
-
-def f64(a):
-    return np.asarray(a).astype(np.float64)
-
-
-def bits(a):
-    return np.ascontiguousarray(np.asarray(a)).tobytes()
-
-
-def normal(shape, dtype, seed, scale=1.0, offset=0.0):
-    values = np.random.default_rng(seed).standard_normal(shape) * scale + offset
-    return jnp.asarray(values.astype(np.float32).astype(jnp.dtype(dtype)))
+SLOTS = [9, 0, -1, 4, 11, 3]  # of no token behind them: it is padding
+LIVE, PADDING = [0, 1, 3, 4, 5], [2, 6]  # tokens; the rows of padding may be anything
 
 
 class Layer:
@@ -63,7 +50,13 @@ class Layer:
         ]
 
     def tables(self):
-        return {"cos": self.cos, "sin": self.sin, "positions": self.positions, "slots": self.slots}
+        return {
+            "cos": self.cos,
+            "sin": self.sin,
+            "rope_dim": HEAD,
+            "positions": self.positions,
+            "slots": self.slots,
+        }
 
     def exact(self, first, heads, weight):
         """Norm and rope in double precision, and what each value is the sum of."""
@@ -81,6 +74,17 @@ def close(found, exact, size, roundings=1):
     unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[found.dtype.name]
     allowed = size * (unit * roundings + 2.0**-18) + 2.0**-24
     return bool((abs(f64(found) - exact) <= allowed).all())
+
+
+def close_live(found, exact, size):
+    at = np.array(LIVE)
+    return close(found[at], exact[at], size[at])
+
+
+def live_bits(results):
+    """Of y without padding, and of caches."""
+    rows = [bits(r.y[np.array(LIVE)]) for r in results if r.y is not None]
+    return rows + [bits(r.cache) for r in results if r.cache is not None]
 
 
 def cached(cache, rows):
@@ -133,8 +137,8 @@ def test_layer(suite):
         layer = Layer(dtype)
         name = f"{dtype} {rounding}"
         q, k, v = fh.norm_heads(layer.parts(rounding=rounding), **layer.tables())
-        suite.check(f"{name}: query", close(q.y, *layer.exact(0, QUERY, layer.weights[0])))
-        suite.check(f"{name}: key", close(k.y, *layer.exact(QUERY, KEY, layer.weights[1])))
+        suite.check(f"{name}: query", close_live(q.y, *layer.exact(0, QUERY, layer.weights[0])))
+        suite.check(f"{name}: key", close_live(k.y, *layer.exact(QUERY, KEY, layer.weights[1])))
         suite.check(f"{name}: no value", v.y is None and v.cache_scale is None)
         suite.check(f"{name}: the key's cache", cached(k.cache, k.y))
         suite.check(f"{name}: the value's cache", cached(v.cache, heads_of(layer)[2]))
@@ -144,8 +148,7 @@ def test_layer(suite):
         )
         sliced = fh.norm_heads(layer.parts(False, rounding=rounding), **layer.tables())
         suite.check(
-            f"{name}: slices give the same bits",
-            list(map(bits, jax.tree.leaves(sliced))) == list(map(bits, jax.tree.leaves([q, k, v]))),
+            f"{name}: slices give the same bits", live_bits(sliced) == live_bits([q, k, v])
         )
         jitted = jax.jit(
             lambda layer=layer, rounding=rounding: fh.norm_heads(
@@ -153,8 +156,7 @@ def test_layer(suite):
             )
         )()
         suite.check(
-            f"{name}: jit gives the same bits",
-            list(map(bits, jax.tree.leaves(jitted))) == list(map(bits, jax.tree.leaves([q, k, v]))),
+            f"{name}: jit gives the same bits", live_bits(jitted) == live_bits([q, k, v])
         )
         if context is None:
             suite.skip(f"{name}: bits of the C ABI", "only on the CPU")
@@ -167,13 +169,28 @@ def test_layer(suite):
                 {"x": x[1], "weight": layer.weights[1], **norm},
                 {"x": x[2]},
             ],
-            [{"y": q.y * 0}, {"y": k.y * 0, "cache": layer.caches[0]}, {"cache": layer.caches[1]}],
-            rope_dim=HEAD,
+            [
+                {"y": jnp.zeros_like(q.y)},
+                {"y": jnp.zeros_like(k.y), "cache": layer.caches[0]},
+                {"cache": layer.caches[1]},
+            ],
             **layer.tables(),
         )
+        wanted = [bits(q.y.at[np.array(PADDING)].set(0)), bits(k.y.at[np.array(PADDING)].set(0))]
         suite.check(
-            f"{name}: bits of the C ABI", found == [bits(a) for a in (q.y, k.y, k.cache, v.cache)]
+            f"{name}: bits of the C ABI", found == [*wanted, bits(k.cache), bits(v.cache)]
         )
+
+
+def test_padding(suite):
+    """Positions of padding are not looked at; nothing of it is in a cache."""
+    for dtype in DTYPES:
+        layer = Layer(dtype)
+        wanted = live_bits(fh.norm_heads(layer.parts(), **layer.tables()))
+        spoilt = jnp.asarray([-(2**31), 2**31 - 1])
+        layer.positions = layer.positions.at[np.array(PADDING)].set(spoilt)
+        found = fh.norm_heads(layer.parts(), **layer.tables())
+        suite.check(f"{dtype}: any positions of padding", live_bits(found) == wanted)
 
 
 def test_options(suite):
@@ -200,6 +217,7 @@ def test_options(suite):
         (ours,) = fh.norm_heads(
             [fh.Part(x, weight=weight, **{**plain, **options})],
             **tables,
+            rope_dim=shared["rope_dim"],
             **({"mrope": (8, 4, 4)} if "mrope_0" in shared else {}),
             mrope_interleaved=bool(shared.get("flags")),
         )
@@ -486,6 +504,7 @@ def test_vmap(suite):
             ],
             cos=one.cos,
             sin=one.sin,
+            rope_dim=HEAD,
             positions=one.positions,
             slots=slots,
         )
@@ -498,14 +517,27 @@ def test_vmap(suite):
         slots,
     ]
     apart = [run(*(a[i] for a in arguments_)) for i in range(3)]
+    live = [np.array(LIVE), np.array([0, 1, 2, 4, 5]), np.array([], int)]
+    suite.equal(
+        "live tokens", [np.flatnonzero(np.asarray(s) >= 0).tolist() for s in slots],
+        [tokens.tolist() for tokens in live],
+    )  # fmt: skip
+
+    def same(found, i):
+        return bits(found[0][i][live[i]]) == bits(apart[i][0][live[i]])
+
     for name, function in (("vmap", jax.vmap(run)), ("jit of vmap", jax.jit(jax.vmap(run)))):
         found = function(*arguments_)
         suite.check(
             f"{name}: the bits of each call",
-            all(bits(found[j][i]) == bits(apart[i][j]) for i in range(3) for j in range(2)),
+            all(same(found, i) and bits(found[1][i]) == bits(apart[i][1]) for i in range(3)),
         )
     found = jax.vmap(run, in_axes=(0, None, None))(arguments_[0], one.caches[0], one.slots)
-    suite.check("vmap of x alone", all(bits(found[0][i]) == bits(apart[i][0]) for i in range(3)))
+    alone = [run(x, one.caches[0], one.slots)[0] for x in arguments_[0]]
+    suite.check(
+        "vmap of x alone",
+        all(bits(found[0][i][live[0]]) == bits(alone[i][live[0]]) for i in range(3)),
+    )
 
 
 def test_nothing(suite):
@@ -516,6 +548,7 @@ def test_nothing(suite):
         [fh.Part(layer.qkv[:0], norm="rms", rope=True)],
         cos=layer.cos,
         sin=layer.sin,
+        rope_dim=HEAD,
         positions=none,
     )
     suite.equal("no tokens", found.y.shape, (0, ALL, HEAD))
@@ -549,7 +582,13 @@ def test_errors(suite):
             [q, k._replace(rope_offset=3)],
             {},
         ),
-        ("an output", FastnormError, "parts[0].y, quantized, cache", [q._replace(y=False), k], {}),
+        (
+            "an output",
+            FastnormError,
+            "parts[0].y, quant.quantized, cache",
+            [q._replace(y=False), k],
+            {},
+        ),
         (
             "a matrix",
             FastnormError,
@@ -593,6 +632,14 @@ def test_errors(suite):
             "FASTNORM_ERROR_DTYPE: positions.dtype is f32",
             [q, k],
             {"positions": layer.positions.astype(jnp.float32)},
+        ),
+        (
+            "a table of one of two layouts",
+            FastnormError,
+            f"rope_dim is None and cos.shape is [{len(layer.cos)}, {HEAD // 2}]; required: how "
+            f"many columns of a head turn, {HEAD} where the tables are [P, R], {HEAD // 2} where",
+            [q, k],
+            {"rope_dim": None},
         ),
         ("an odd window", FastnormError, "rope_dim is 3", [q, k], {"rope_dim": 3}),
         (
@@ -746,7 +793,7 @@ def check_direct_gradients(suite, name, layer, seeds, found):
             part["dweight"] = view("dweight", jnp.zeros_like(layer.weights[i]))
             results.append(kept[-1])
         parts.append(part)
-    tables = {n: view(n, a) for n, a in layer.tables().items() if n != "slots"}
+    tables = {n: view(n, a) for n, a in layer.tables().items() if n not in ("slots", "rope_dim")}
     call = context.norm_heads_backward(parts, rope_dim=HEAD, **tables)
     room = np.zeros(call.query().workspace_bytes + 256, np.uint8)
     call.run((room.ctypes.data + 255) // 256 * 256, room.nbytes - 256)
@@ -840,53 +887,13 @@ def test_variants_for_graphs(suite):
     suite.check("variants for graphs: bits", found == want)
 
 
-def test_handler_for_cuda(suite):
-    """It is there, XLA takes it, and without a CUDA stream it says so."""
-    if DEVICE != "cpu":
-        return
-    name = "fastnorm_norm_heads_cuda_on_the_cpu"
-    handler = fj._library.fastnorm_xla_norm_heads_cuda
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
-    kept, fh._TARGET = fh._TARGET, name
-    try:
-        suite.raises(
-            "the handler for CUDA on the CPU",
-            jax.errors.JaxRuntimeError,
-            "stream",
-            lambda: jax.block_until_ready(fh.norm_heads([fh.Part(Layer("float32").qkv)])[0].y),
-        )
-    finally:
-        fh._TARGET = kept
-
-
 if __name__ == "__main__":
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument(
-        "--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)"
-    )
-    options = parser.parse_args()
+    suite, options, library = start(__doc__, "jax norm_heads", "norm_heads for JAX")
     DEVICE = options.device
-    library = use_library(options)
-    if options.plugin:
-        os.environ["FASTNORM_XLA_LIBRARY"] = str(options.plugin.resolve())
-    os.environ["JAX_PLATFORMS"] = DEVICE
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    suite = Suite("jax norm_heads", options)
-    why = missing("jax", "numpy")
-    if why is None:
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
 
-        try:
-            suite.results["device"] = jax.devices()[0].device_kind
-        except Exception as error:  # of several kinds
-            why = f"JAX has no {DEVICE} device here: {error}".replace("\n", " ")
-    if why:
-        suite.skip("norm_heads for JAX", why)
-        suite.write()
-        suite.finish()
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.jax as fj
     import fastnorm.jax.norm_heads as fh
 
@@ -896,6 +903,7 @@ if __name__ == "__main__":
     suite.run(
         [
             test_layer,
+            test_padding,
             test_options,
             test_codes,
             test_ranks,
@@ -908,7 +916,6 @@ if __name__ == "__main__":
             test_gradients,
             test_gradients_of_some,
             test_variants_for_graphs,
-            test_handler_for_cuda,
         ]
     )
     suite.finish()

@@ -7,30 +7,16 @@ libfastnorm_xla.so.
 """
 
 import functools
-import os
+import itertools
 import sys
-from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Suite, View, arguments, missing, use_library  # noqa: E402
+from jax_testing import bits, f64, normal, start  # noqa: E402
+from norm_testing import View  # noqa: E402
 
 EPS = 1e-6
 BATCH, TOKENS, N, GROUP = 2, 5, 96, 32
 DTYPES = ("float32", "float16", "bfloat16")
-
-
-def f64(a):
-    return np.asarray(a).astype(np.float64)
-
-
-def bits(a):
-    return np.ascontiguousarray(np.asarray(a)).tobytes()
-
-
-def normal(shape, dtype, seed, scale=1.0, offset=0.0):
-    values = np.random.default_rng(seed).standard_normal(shape) * scale + offset
-    return jnp.asarray(values.astype(np.float32).astype(jnp.dtype(dtype)))
 
 
 def rms(x, eps=EPS):
@@ -294,20 +280,23 @@ def exact_gated(x, gate, weight, before, group):
     return y if before else y * jax.nn.silu(gate)
 
 
-def exact_sandwich(x, residual, branch_weight, weight):
-    total = 0.5 * exact_norm(x, branch_weight, EPS) + residual
-    return exact_norm(total, weight + 1, EPS), total
+def exact_sandwich(x, residual, branch_weight, weight, branch_bias=0.0, bias=0.0, layer=False):
+    total = 0.5 * (exact_norm(x, branch_weight, EPS, layer) + branch_bias) + residual
+    return exact_norm(total, weight + 1, EPS, layer) + bias, total
 
 
-def exact_adaln(x, scale=None, shift=None, index=None, act=lambda v: v, layer=True, **more):
+def exact_adaln(
+    x, scale=None, shift=None, index=None, act=lambda v: v, layer=True, branch=None, **more
+):
     def modulator(value, table):
         if value is None:
             return None
         value = value if index is None else value[index]
         return value + more[table] if table in more else value
 
-    if "branch_weight" in more:
-        x = exact_norm(x, more["branch_weight"], EPS)
+    if branch is not None:
+        x = exact_norm(x, more.get("branch_weight", 1.0), EPS, branch == "layer")
+        x = x + more.get("branch_bias", 0.0)
     gate = modulator(more.get("residual_gate"), "residual_gate_table")
     total = x if gate is None else x * act(gate)
     total = total + more.get("residual", 0.0)
@@ -372,6 +361,23 @@ def test_gradients(suite):
                 "weight": a.weight - 1,
             },
         )
+        check_gradients(
+            suite,
+            f"{dtype}: sandwich of LayerNorms",
+            functools.partial(
+                fs.sandwich_norm, eps=EPS, alpha=0.5, weight_offset=1.0, kind="layer",
+                branch_kind="layer",
+            ),
+            functools.partial(exact_sandwich, layer=True),
+            {
+                "x": a.x,
+                "residual": a.residual,
+                "branch_weight": a.branch_weight,
+                "weight": a.weight - 1,
+                "branch_bias": a.table,
+                "bias": a.table,
+            },
+        )  # fmt: skip
         index = jnp.asarray([[0, 1, 1, 0, 1], [1, 0, 0, 0, 1]], jnp.int32)
         modulators = {"residual_gate": a.factor, "scale": a.scale, "shift": a.shift}
         tables = {n: a.table for n in ("residual_gate_table", "scale_table", "shift_table")}
@@ -396,7 +402,25 @@ def test_gradients(suite):
                 "a branch norm",
                 {**both, **modulators, "branch_weight": a.branch_weight},
                 {"branch_norm": True},
-                {},
+                {"branch": "rms"},
+            ),
+            (
+                "a branch norm, no residual",
+                {"x": a.x, **modulators, "branch_weight": a.branch_weight},
+                {"branch_norm": True, "kind": "rms"},
+                {"branch": "rms", "layer": False},
+            ),
+            (
+                "LayerNorm of a branch, no residual",
+                {"x": a.x, **modulators, "branch_weight": a.branch_weight, "branch_bias": a.table},
+                {"branch_norm": True, "branch_kind": "layer"},
+                {"branch": "layer"},
+            ),
+            (
+                "LayerNorm of a branch",
+                {**both, **modulators, "branch_weight": a.branch_weight, "branch_bias": a.table},
+                {"branch_norm": True, "branch_kind": "layer"},
+                {"branch": "layer"},
             ),
             (
                 "numbers",
@@ -428,6 +452,59 @@ def test_gradients(suite):
     suite.check(
         "a gradient of the sum alone", close(found, f64(a.x).sum(1, keepdims=True), 30)
     )
+
+
+def test_gradients_by_hand(suite):
+    """A branch's norm without a residual: the gradient of the scale is dy * norm(norm(x) * weight).
+    A bias before a scale of one row, with a shift of two: the scale's gradient is the sum of
+    xhat + bias."""
+    x, weight = jnp.array([[1, -2, 0.5, 3]]), jnp.array([1, 2, -1, 0.5])
+    scale, into = jnp.array([0.1, 0.2, 0.3, 0.4]), jnp.array([1.0, 2, 3, 4])
+
+    def branch(x, scale):
+        y = fs.adaln(x, scale, None, 1e-5, kind="rms", branch_norm=True, branch_weight=weight)
+        return (y * into).sum()
+
+    def biased(scale):
+        x = jnp.array([[1, -2, 0.5], [3, 1, 0]])
+        return fs.adaln(x, scale, jnp.zeros((2, 3)), bias=jnp.ones(3)).sum()
+
+    for how, jit in (("eager", lambda f: f), ("jit", jax.jit)):
+        dx, dscale = jit(jax.grad(branch, (0, 1)))(x, scale)
+        of_shift = jit(jax.grad(biased))(jnp.zeros(3))
+        for name, found, wanted in (
+            ("a branch norm: d scale", dscale, [0.453, -3.623, -0.679, 2.717]),
+            ("a branch norm: d x", dx[0], [0.546, 1.793, -1.743, 1.304]),
+            ("rows of a shift: d scale", of_shift, [4.225, 0.336, 1.439]),
+        ):
+            suite.check(f"by hand, {how}, {name}", np.allclose(found, wanted, atol=6e-4), found)
+
+
+def test_gradients_of_rows(suite):
+    """Weight, bias, scale and shift with one row and with one for each batch, in all combinations:
+    all gradients, and each one alone."""
+    a = Inputs("float32")
+    rows = {1: (N,), BATCH: (BATCH, 1, N)}
+    names = ("weight", "bias", "scale", "shift")
+    for number, shapes in enumerate(itertools.product(rows.values(), repeat=4)):
+        arrays = {
+            name: normal(shape, "float32", 40 + i, 0.5, 1.0)
+            for i, (name, shape) in enumerate(zip(names, shapes))
+        }
+        alone = names[number % 4]
+        for wanted in (names, (alone,), ("scale",)):
+            others = {n: v for n, v in arrays.items() if n not in wanted}
+
+            def fixed(call, others=others):
+                return lambda **of: call(**of, **others)
+
+            check_gradients(
+                suite,
+                f"rows {[s[0] if len(s) > 1 else 1 for s in shapes]}, of {', '.join(wanted)}",
+                fixed(functools.partial(fs.adaln, eps=EPS)),
+                fixed(exact_adaln),
+                {"x": a.x, **{n: arrays[n] for n in wanted}},
+            )
 
 
 def test_quantised(suite):
@@ -669,7 +746,7 @@ def test_variant_for_graphs(suite):
         text = recorded.as_text()
         suite.check(
             f"a variant for graphs of {what}: target",
-            f"@fastnorm_norm_stages{target}_graph(" in text,
+            f"@fastnorm_norm{target}_graph(" in text,
             text,
         )
         # A function of its own: jit keeps what it has traced.
@@ -680,54 +757,13 @@ def test_variant_for_graphs(suite):
         )
 
 
-def test_handler_for_cuda(suite):
-    """It is there, XLA takes it, and without a CUDA stream it says so."""
-    if DEVICE != "cpu":
-        return
-    name = "fastnorm_norm_stages_cuda_on_the_cpu"
-    handler = fj._library.fastnorm_xla_norm_stages_cuda
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
-    kept, fs._FORWARD = fs._FORWARD, fs._FORWARD._replace(target=name)
-    a = Inputs("float32")
-    try:
-        suite.raises(
-            "the handler for CUDA on the CPU",
-            jax.errors.JaxRuntimeError,
-            "stream",
-            lambda: jax.block_until_ready(fs.gated_norm(a.x, a.gate)),
-        )
-    finally:
-        fs._FORWARD = kept
-
-
 if __name__ == "__main__":
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument(
-        "--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)"
-    )
-    options = parser.parse_args()
+    suite, options, library = start(__doc__, "jax norm_stages", "norm_stages for JAX")
     DEVICE = options.device
-    library = use_library(options)
-    if options.plugin:
-        os.environ["FASTNORM_XLA_LIBRARY"] = str(options.plugin.resolve())
-    os.environ["JAX_PLATFORMS"] = DEVICE
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    suite = Suite("jax norm_stages", options)
-    why = missing("jax", "numpy")
-    if why is None:
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
 
-        try:
-            suite.results["device"] = jax.devices()[0].device_kind
-        except Exception as error:  # of several kinds
-            why = f"JAX has no {DEVICE} device here: {error}".replace("\n", " ")
-    if why:
-        suite.skip("norm_stages for JAX", why)
-        suite.write()
-        suite.finish()
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.jax as fj
     import fastnorm.jax.norm_heads as fh
     import fastnorm.jax.norm_stages as fs
@@ -740,6 +776,8 @@ if __name__ == "__main__":
             test_sandwich,
             test_adaln,
             test_gradients,
+            test_gradients_by_hand,
+            test_gradients_of_rows,
             test_quantised,
             test_ranks,
             test_vmap,
@@ -747,7 +785,6 @@ if __name__ == "__main__":
             test_nothing,
             test_errors,
             test_variant_for_graphs,
-            test_handler_for_cuda,
         ]
     )
     suite.finish()

@@ -286,7 +286,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the library")
     parser.add_argument("--seed", type=int, default=1, help="of weights and inputs")
     options = parser.parse_args()
-    path = options.build / "src" / "libfastnorm.so.0"
+    path = options.build / "src" / "libfastnorm.so.1"
     if not path.exists():
         sys.exit(f"norm_stages: there is no {path}; required: --build with a build folder")
     context = fn.Context(fn.Library(path), num_threads=options.threads)

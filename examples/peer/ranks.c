@@ -54,6 +54,7 @@ static int run_rank(int rank, int ranks, void* const* buffers, int* arrived) {
   fastnorm_context* context = NULL;
   fastnorm_peer* peer = NULL;
   fastnorm_peer_options options = {0};
+  fastnorm_norm_args norm = {0};
   fastnorm_peer_allreduce_norm_args args = {0};
   fastnorm_tensor in = {0}, out;
   fastnorm_info info = {0};
@@ -78,11 +79,13 @@ static int run_rank(int rank, int ranks, void* const* buffers, int* arrived) {
   in.shape = shape;
   out = in;
   out.data = y;
+  norm.struct_size = sizeof norm;
+  norm.eps = 1e-6f;
+  norm.x = &in;
+  norm.y = &out;
   args.struct_size = sizeof args;
   args.peer = peer;
-  args.eps = 1e-6f;
-  args.x = &in;
-  args.y = &out;
+  args.norm = &norm;
   info.struct_size = sizeof info;
   if (fastnorm_peer_allreduce_norm_query(context, &args, &info) != FASTNORM_OK)
     return failed("query");

@@ -1,5 +1,7 @@
-"""RMSNorm and rope of the model three ways: in double precision, and by libfastnorm on the CPU or a
-GPU."""
+"""RMSNorm and rope of the model: in double precision, by libfastnorm on the CPU or a GPU, and the
+norms by plain NumPy, too."""
+
+import time
 
 import numpy as np
 
@@ -9,6 +11,14 @@ from fastnorm.abi import CPU, CUDA, ROPE, ROPE_INTERLEAVED, Context, DeviceArray
 def rms_norm_double(rows, weight, eps):
     rows = rows.astype(np.float64)
     return rows / np.sqrt((rows * rows).mean(-1, keepdims=True) + eps) * weight.astype(np.float64)
+
+
+def rms_norm_numpy(x, residual, weight, eps):
+    """Plain NumPy in f32. The residual is updated in place, where there is one."""
+    if residual is not None:
+        residual += x
+        x = residual
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
 
 
 def turn_double(x, tables, positions):
@@ -69,11 +79,12 @@ class Errors:
 
 class LibraryNorms:
     """libfastnorm through its C ABI. Keeps the inputs of the first pass of each norm, and compares
-    every result with double precision."""
+    every result with double precision. Every norm is done by plain NumPy, too, for its time."""
 
     def __init__(self, weights, eps, tables, compute):
         self.weights, self.eps, self.tables, self.compute = weights, eps, tables, compute
         self.errors = Errors(len(weights))
+        self.us = self.making_us = self.numpy_us = 0.0  # of all norms so far
         self.inputs = {}
 
     def first(self, x):
@@ -88,7 +99,13 @@ class LibraryNorms:
             self.inputs[index] = (x.copy(), None if residual is None else residual.copy())
         sums = x if residual is None else x + residual
         exact = rms_norm_double(sums, self.weights[index], self.eps)
-        y = self.compute.norm(index, x, residual)
+        numpy_residual = None if residual is None else residual.copy()
+        y, making_us, us = self.compute.norm(index, x, residual)
+        self.making_us += making_us
+        self.us += us
+        start = time.perf_counter_ns()
+        rms_norm_numpy(x, numpy_residual, self.weights[index], self.eps)
+        self.numpy_us += (time.perf_counter_ns() - start) / 1e3
         equal = residual is None or np.array_equal(residual, sums)
         self.errors.compare(index, y, exact, equal)
         return y
@@ -124,10 +141,14 @@ class CpuCompute:
         self.name = f"CPU ({info.name.decode()}, {info.kernel_arch.decode()} kernels)"
 
     def norm(self, index, x, residual):
+        """y, and the microseconds of making the call in Python and of the call itself."""
+        start = time.perf_counter_ns()
         y = np.empty_like(x)
-        self.context.call(x=x, residual=residual, residual_out=residual, y=y,
-                          weight=self.weights[index], eps=self.eps).run()
-        return y
+        call = self.context.call(x=x, residual=residual, residual_out=residual, y=y,
+                                 weight=self.weights[index], eps=self.eps)
+        made = time.perf_counter_ns()
+        call.run()
+        return y, (made - start) / 1e3, (time.perf_counter_ns() - made) / 1e3
 
     def turn(self, query, key, positions):
         turned = [np.empty_like(query), np.empty_like(key)]
@@ -149,15 +170,19 @@ class CudaCompute:
         self.name = f"GPU ({info.name.decode()}, {info.kernel_arch.decode()} kernels)"
 
     def norm(self, index, x, residual):
+        """y, and the microseconds of making the call in Python and of the call on the GPU."""
         on_device = DeviceArray(self.devmem, x)
         y = DeviceArray(self.devmem, shape=x.shape)
         sums = None if residual is None else DeviceArray(self.devmem, residual)
-        self.context.call(x=on_device, residual=sums, residual_out=sums, y=y,
-                          weight=self.weights[index], eps=self.eps, stream=self.devmem.stream).run()
-        self.devmem.synchronize()
+        start = time.perf_counter_ns()
+        call = self.context.call(x=on_device, residual=sums, residual_out=sums, y=y,
+                                 weight=self.weights[index], eps=self.eps,
+                                 stream=self.devmem.stream)
+        making_us = (time.perf_counter_ns() - start) / 1e3
+        us = self.devmem.elapsed_us(call.run)
         if sums is not None:
             sums.download(residual)
-        return y.download()
+        return y.download(), making_us, us
 
     def turn(self, query, key, positions):
         on_device = [DeviceArray(self.devmem, x) for x in (query, key)]

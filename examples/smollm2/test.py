@@ -35,10 +35,43 @@ def example(build, *options):
     return result.returncode, result.stdout, result.stderr
 
 
+LINE = (
+    r"(\d+) norms ran on the CPU \(.+ kernels\) in ([\d.]+) m?s, and making the calls in Python took "
+    r"[\d.]+ m?s; plain NumPy takes ([\d.]+) m?s for them; the largest error is ([\d.]+) units in "
+    r"the last place\."
+)
+
+
+def check_line(cases, text, passes):
+    """What a run ends with: an empty line and the norms in one."""
+    before, line = text.rstrip("\n").split("\n")[-2:]
+    found = re.fullmatch(LINE, line)
+    cases.equal("a line on the norms comes last", (before, bool(found)), ("", True))
+    if found:
+        cases.equal("norms of all passes", int(found[1]), passes * len(NORMS))
+        cases.check("their time and NumPy's", float(found[2]) > 0 and float(found[3]) > 0, line)
+        cases.check("their error", 0 < float(found[4]) <= 18, line)
+
+
+def check_short_run(cases, build):
+    code, text, errors = example(
+        build, "--synthetic", "--tokens", "1", "--device", "cpu", "--prompt", "Who was Gauss?"
+    )
+    cases.equal("short: exit code", (code, errors), (0, ""))
+    head, answer = text.split("\n\n")[:2]
+    cases.check("short: the model first", head.startswith("libfastnorm "), text)
+    cases.check("short: question and answer",
+                re.fullmatch(r"> Who was Gauss\?\n\d+", answer), text)
+    cases.equal("short: nothing else but the line", text.count("\n\n"), 2)
+    check_line(cases, text, 1)
+
+
 def check_run(cases, build):
     code, text, errors = example(
-        build, "--synthetic", "--tokens", "4", "--rows", "16", "--prompt", "Who was Gauss?"
+        build, "--verbose", "--synthetic", "--tokens", "4", "--rows", "16", "--prompt",
+        "Who was Gauss?",
     )
+    check_line(cases, text, 4)
     cases.equal("exit code", (code, errors), (0, ""))
     cases.check("auto takes the CPU where there is no GPU, and says why",
                 re.search(r"^the norms run on the CPU: FASTNORM_ERROR_\w+: .+", text, re.M), text)
@@ -109,6 +142,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--build", type=Path, required=True, help="Meson's build folder")
 options = parser.parse_args()
 cases = Cases()
+check_short_run(cases, options.build)
 check_run(cases, options.build)
 check_failures(cases, options.build)
 cases.finish()

@@ -2,7 +2,7 @@
 """Tensor parallel ranks of PyTorch: all-reduce, residual and RMSNorm in one call of libfastnorm,
 beside NCCL's all-reduce and the fused norm. PyTorch's symmetric memory is not needed.
 
-    FASTNORM_LIBRARY=build/src/libfastnorm.so.0 torchrun --nproc-per-node 2 examples/torch/peer.py
+    FASTNORM_LIBRARY=build/src/libfastnorm.so.1 torchrun --nproc-per-node 2 examples/torch/peer.py
 
 A process for each GPU. Ranks tell each other where their buffers are by an all_gather of blobs.
 """

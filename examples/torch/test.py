@@ -5,7 +5,9 @@ Every value is compared with double precision, within the bounds of its error, a
 those of the C ABI called directly. Run with a Python that has PyTorch and NumPy.
 """
 
+import gc
 import importlib.util
+import io
 import itertools
 import os
 import shutil
@@ -13,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -328,8 +331,8 @@ def test_quantised(suite):
             "eps": EPS,
             "quant_scheme": number,
             "quant_block_size": block,
-            "quantized": like[0],
-            "scale": like[1],
+            "quantized": like["quantized"],
+            "scale": like["scale"],
         }
         direct.run(ft._c.RMS, **fields)
         codes, scale = ft.rms_norm_quant(
@@ -337,7 +340,7 @@ def test_quantised(suite):
         )
         suite.check(
             f"{name}: bits of the C ABI",
-            bits(codes) == bits(like[0]) and bits(scale) == bits(like[1]),
+            bits(codes) == bits(like["quantized"]) and bits(scale) == bits(like["scale"]),
         )
         fp4 = scheme in ("nvfp4", "mxfp4")
         if fp4:
@@ -370,6 +373,89 @@ def test_quantised(suite):
             f"fused_add_{name}: as of the sum",
             bits(residual) == bits(total) and all(bits(a) == bits(b) for a, b in zip(got, want)),
         )
+
+
+def chain(z, columns, least=1e-10, divide=False, clamp=None, pow2=False):
+    """Codes of e4m3 and the scale of each block of columns as an unfused chain makes them from z in
+    float32, each step rounded."""
+    z = z.float() if clamp is None else z.float().clamp(-clamp, clamp)
+    blocks = z.unflatten(-1, (-1, columns))
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=least) / 448
+    if pow2:
+        scale = torch.exp2(torch.ceil(torch.log2(scale)))
+    codes = blocks / scale if divide else blocks * (1 / scale)
+    return codes.clamp(-448, 448).to(torch.float8_e4m3fn).flatten(-2), scale.squeeze(-1)
+
+
+def test_settings_of_codes(suite):
+    """Each setting of codes, against a chain of PyTorch's operations."""
+    x, weight = normal((6, 256), torch.bfloat16, 61), normal((256,), torch.bfloat16, 62, 0.2, 1.0)
+    wide = ft.rms_norm(x, weight, EPS, y_dtype=torch.float32)
+    y = ft.rms_norm(x, weight, EPS)
+    one = torch.tensor([0.75], device=DEVICE)
+
+    def quantised(**options):
+        return ft.rms_norm_quant(x, weight, EPS, **{"scheme": "per_row", **options})
+
+    def same(name, found, wanted):
+        codes, scale = (bits(a) == bits(b) for a, b in zip(found, wanted))
+        suite.check(f"codes, {name}", codes)
+        suite.check(f"scales, {name}", scale)
+
+    same("quant_source rounded", quantised(quant_source="rounded"), chain(y, 256))
+    same("quant_source unrounded", quantised(quant_source="unrounded"), chain(wide, 256))
+    suite.check(
+        "both sources differ",
+        bits(quantised(quant_source="rounded")[0]) != bits(quantised()[0]),
+    )
+    same("division divide", quantised(division="divide"), chain(wide, 256, divide=True))
+    same("clamp", quantised(clamp=0.75), chain(wide, 256, clamp=0.75))
+    same("clamp_scale", quantised(clamp_scale=one), chain(wide, 256, clamp=0.75))
+    same("amax_floor", quantised(amax_floor=64.0), chain(wide, 256, least=64.0))
+    same("pow2", quantised(pow2=True), chain(wide, 256, pow2=True))
+    blocks = {"scheme": "per_block", "block_size": 64}
+    codes, scale = quantised(layout="column_major", **blocks)
+    same("column_major", (codes, scale), chain(wide, 64))
+    suite.equal("column_major: strides", scale.stride(), (1, 6))
+    rows = x.expand(3, 6, 256).reshape(3, 1, 1, 6, 256)  # more dimensions than the library takes
+    found = ft.rms_norm_quant(rows, weight, EPS, layout="column_major", **blocks)
+    same("column_major of many dimensions", [t.reshape(3, 6, -1)[2] for t in found],
+         chain(wide, 64))  # fmt: skip
+    plain, codes = quantised(scheme="mxfp8"), quantised(scheme="mxfp8", layout="swizzled_128x4")
+    suite.equal("swizzled_128x4: shape", codes[1].shape, (512 * 2,))
+    places = [
+        (m // 128 * 2 + k // 4) * 512 + m % 32 * 16 + m % 128 // 32 * 4 + k % 4
+        for m in range(6)
+        for k in range(8)
+    ]
+    swizzled = codes[1].view(torch.uint8)
+    wanted = torch.zeros_like(swizzled)
+    wanted[places] = plain[1].view(torch.uint8).flatten()
+    suite.check("swizzled_128x4: places, and zeros between", torch.equal(swizzled, wanted))
+    suite.check("swizzled_128x4: codes", bits(codes[0]) == bits(plain[0]))
+    bytes_of = quantised(pow2=True, layout="swizzled_128x4", **blocks)[1]
+    suite.equal("swizzled scales of blocks are bytes", bytes_of.dtype, torch.float8_e8m0fnu)
+    half = torch.tensor([0.5], device=DEVICE)
+    found = quantised(scheme="nvfp4", global_scale=half)[1].float()
+    wanted = (wide.unflatten(-1, (-1, 16)).abs().amax(-1) / (6 * 0.5)).to(torch.float8_e4m3fn)
+    suite.check("global_scale", torch.equal(found, wanted.float()))
+    residual = normal((6, 256), torch.bfloat16, 63)
+    _, total = ft.add_rms_norm(x, residual, weight, EPS)
+    found = ft.fused_add_rms_norm_quant(
+        x, residual, weight, EPS, scheme="per_row", quant_source="rounded", clamp=0.75,
+        residual_rounding="before_statistics",
+    )  # fmt: skip
+    same("of the sum", found, chain(ft.rms_norm(total, weight, EPS), 256, clamp=0.75))
+    for name, text, options in (
+        ("a source", "quant_source is 'f16'; required: one of unrounded, rounded",
+         {"quant_source": "f16"}),
+        ("a layout", "layout is 'tiled'; required: one of row_major, column_major",
+         {"layout": "tiled"}),
+        ("a clamp", "clamp is -1", {"clamp": -1.0}),
+        ("two clamps", "clamp", {"clamp": 1.0, "clamp_scale": one}),
+        ("a floor of mxfp8", "amax_floor is 2", {"scheme": "mxfp8", "amax_floor": 2.0}),
+    ):  # fmt: skip
+        suite.raises(name, (RuntimeError, ValueError), text, lambda: quantised(**options))
 
 
 def test_edges(suite):
@@ -1423,6 +1509,139 @@ def test_dynamic_shapes(suite):
         )
 
 
+# --- torch.fx and TorchScript ---
+
+
+def modules():
+    return (
+        ft.RMSNorm(64, eps=EPS, device=DEVICE),
+        ft.RMSNorm((4, 16), eps=0, device=DEVICE, weight_offset=1, rounding="normalized"),
+        ft.RMSNorm(64, elementwise_affine=False, device=DEVICE, y_dtype=torch.float32),
+        ft.LayerNorm(64, device=DEVICE),
+        ft.LayerNorm((4, 16), bias=False, device=DEVICE, y_dtype=torch.float32),
+    )
+
+
+def around(norm):
+    """A model with the module in it."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(64, 64).to(DEVICE)
+            self.norm = norm
+
+        def forward(self, x):
+            return self.norm(self.first(x).view(-1, 4, 16)).flatten(1) + x
+
+    class Flat(Model):
+        def forward(self, x):
+            return self.norm(self.first(x)) + x
+
+    return Flat() if len(norm.normalized_shape) == 1 else Model()
+
+
+def test_module_dtypes(suite):
+    x = normal((5, 64), torch.bfloat16, 71)
+    for made in (ft.RMSNorm(64, y_dtype=torch.float32), ft.LayerNorm(64, y_dtype=torch.float32)):
+        made = made.to(DEVICE)
+        function = ft.rms_norm if isinstance(made, ft.RMSNorm) else ft.layer_norm
+        wanted = function(x, made.weight, eps=made.eps, y_dtype=torch.float32)
+        name = type(made).__name__
+        suite.check(f"{name} with y_dtype", bits(made(x)) == bits(wanted))
+        suite.check(f"{name}: its text", "y_dtype=torch.float32" in repr(made))
+    y, total = ft.RMSNorm(64, device=DEVICE, y_dtype=torch.float32)(x, x)
+    suite.equal("a sum keeps its dtype", (y.dtype, total.dtype), (torch.float32, x.dtype))
+
+
+def test_fx(suite):
+    x = normal((5, 64), torch.float32, 72)
+    for norm in modules():
+        model = around(norm)
+        graph = torch.fx.symbolic_trace(model)
+        leaves = [node.target for node in graph.graph.nodes if node.op == "call_module"]
+        suite.equal(f"torch.fx, {norm}: leaves", leaves, ["first", "norm"])
+        suite.check(f"torch.fx, {norm}: values", torch.equal(graph(x), model(x)))
+        shaped = x.view(5, *norm.normalized_shape)
+        alone = torch.fx.symbolic_trace(norm)
+        suite.check(f"torch.fx, {norm} alone", torch.equal(alone(shaped), norm(shaped)))
+
+    class Sums(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = ft.RMSNorm(64, device=DEVICE)
+
+        def forward(self, x, residual):
+            y, total = self.norm(x, residual)
+            z, total = self.norm.add(y, total)
+            return z * total
+
+    model = Sums()
+    graph = torch.fx.symbolic_trace(model)
+    leaves = [node.target for node in graph.graph.nodes if node.op == "call_module"]
+    suite.equal("torch.fx, sums: leaves", leaves, ["norm", "norm"])
+    suite.check("torch.fx, sums: values", torch.equal(graph(x, x + 1), model(x, x + 1)))
+    pair = torch.fx.symbolic_trace(model.norm)(x, x)
+    suite.check("torch.fx, a sum alone", all(map(torch.equal, pair, model.norm(x, x))))
+    calls = torch.fx.symbolic_trace(lambda a: ft.rms_norm(a, eps=EPS) + ft.layer_norm(a))
+    suite.check(
+        "torch.fx, functions", torch.equal(calls(x), ft.rms_norm(x, eps=EPS) + ft.layer_norm(x))
+    )
+
+
+def test_script(suite):
+    x = normal((5, 64), torch.float32, 73)
+    for norm in modules():
+        shaped = x.view(5, *norm.normalized_shape)
+        for name, made, given in (("alone", norm, shaped), ("in a model", around(norm), x)):
+            scripted = torch.jit.script(made)
+            suite.check(f"scripted {norm} {name}", torch.equal(scripted(given), made(given)))
+            names = list(scripted.state_dict())
+            suite.equal(f"scripted {norm} {name}: state", names, list(made.state_dict()))
+            file = io.BytesIO()
+            torch.jit.save(scripted, file)
+            file.seek(0)
+            suite.check(
+                f"scripted {norm} {name}, from a file",
+                torch.equal(torch.jit.load(file)(given), made(given)),
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", torch.jit.TracerWarning)
+            traced = torch.jit.trace(norm, shaped)
+        suite.check(f"traced {norm}", torch.equal(traced(shaped), norm(shaped)))
+
+    class Sums(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = ft.RMSNorm(64, device=DEVICE)
+
+        def forward(self, x, residual):
+            y, total = self.norm.add(x, residual)
+            return y * total
+
+    model = Sums()
+    scripted = torch.jit.script(model)
+    suite.check("scripted, a sum", torch.equal(scripted(x, x + 1), model(x, x + 1)))
+    for made in (scripted, model):
+        model.norm.weight.grad = None
+        made(x, x + 1).pow(2).sum().backward()
+        kept = model.norm.weight.grad if made is scripted else kept
+    suite.check("scripted, the gradient", torch.equal(kept, model.norm.weight.grad))
+    suite.raises(
+        "scripted, another shape",
+        torch.jit.Error,
+        "x.shape is [5, 32]; required: [64] at its end",
+        lambda: torch.jit.script(ft.RMSNorm(64, device=DEVICE))(x[:, :32]),
+    )
+    suite.raises(
+        "scripted, a sum by forward",
+        torch.jit.Error,
+        "residual is a tensor; required in TorchScript: None, or the method add",
+        lambda: torch.jit.script(model.norm)(x, x),
+    )
+    suite.check("the model as it was", type(model.norm) is ft.RMSNorm)
+
+
 # --- torch.library and torch.compile ---
 
 
@@ -1549,6 +1768,48 @@ def test_threads(suite):
         t.join()
     sys.setswitchinterval(interval)
     suite.check("8 threads, one context", not wrong and len(done) == 8, wrong[:3] or done)
+
+
+def test_number_of_threads(suite):
+    """The context of the CPU follows torch.set_num_threads(), and the former one ends. Threads with
+    other numbers have other contexts, and calls that run keep theirs."""
+    if DEVICE.type != "cpu":
+        suite.skip("the number of threads", "it is that of calls on the CPU")
+        return
+    before, x = torch.get_num_threads(), normal((64, 4096), torch.float32, 81)
+    made, wanted = [], None
+    try:
+        for number in (1, 3, 2, 3):
+            torch.set_num_threads(number)
+            y = ft.rms_norm(x)
+            wanted = y if wanted is None else wanted
+            suite.check(f"{number} threads: the same bits", torch.equal(y, wanted))
+            context = ft._calls.host
+            suite.equal(f"{number} threads: those of the context", context.num_threads, number)
+            suite.check("one context for all families", ft._context(-1) is context)
+            made.append(weakref.ref(context))
+            del context
+            gc.collect()
+            suite.equal("contexts that are left", [r() is not None for r in made],
+                        [False] * (len(made) - 1) + [True])  # fmt: skip
+        running, stop = [], threading.Event()
+
+        def work():
+            while not stop.is_set() and len(running) < 10**6:
+                running.append(torch.equal(ft.rms_norm(x), wanted))
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        for number in range(40):
+            torch.set_num_threads(1 + number % 3)
+            ft.rms_norm(x)
+        stop.set()
+        worker.join()
+        suite.check("a thread whose calls run meanwhile", running and all(running))
+        gc.collect()
+        suite.equal("contexts after it", len(ft._host_contexts), 1)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_memory(suite):
@@ -1834,10 +2095,15 @@ def main():
             test_mixed_dtypes,
             test_columns,
             test_quantised,
+            test_settings_of_codes,
             test_edges,
             test_strided_views,
             test_errors,
             test_threads,
+            test_number_of_threads,
+            test_module_dtypes,
+            test_fx,
+            test_script,
             test_memory,
             test_dry_run,
             test_streams,

@@ -166,6 +166,53 @@ def test_workspace(suite):
     )
 
 
+def test_layouts(suite):
+    """FlashMLA's layouts: a query of four dimensions, and both tensors in one."""
+    batch = Batch([(70, 2), (33, 2)], 16, 8, torch.bfloat16)
+    query, cache = batch.query.view(2, 2, 16, WIDE), batch.cache
+    q_nope, q_pe, ckv, kpe, *rest = batch.arguments
+    o, lse = fm.mla_decode(*batch.arguments, causal=True, **batch.options)
+    for name, given in (
+        ("a query of 576 columns", (query, None, ckv, kpe)),
+        ("a query in two", (query[..., :LATENT], query[..., LATENT:], ckv, kpe)),
+        ("query and cache of 576", (query, None, cache.unsqueeze(2), None)),
+        ("a cache with a head", (query, None, ckv.unsqueeze(2), kpe.unsqueeze(2))),
+    ):
+        found = fm.mla_decode(*given, *rest, causal=True, **batch.options)
+        suite.check(
+            name,
+            found[0].shape == (2, 2, 16, LATENT)
+            and found[1].shape == (2, 2, 16)
+            and torch.equal(found[0].flatten(0, 1), o)
+            and torch.equal(found[1].flatten(0, 1), lse),
+        )
+        workspace = fm.workspace_for(*given, *rest, causal=True, **batch.options)
+        again = fm.mla_decode(*given, *rest, causal=True, workspace=workspace, **batch.options)
+        suite.check(f"{name}, with a workspace", all(map(torch.equal, again, found)))
+    flat = fm.mla_decode(batch.query, None, cache, None, *rest, causal=True, **batch.options)
+    suite.check("three dimensions", all(map(torch.equal, flat, (o, lse))))
+    for name, text, given in (
+        ("half a query", "q_pe is None and q_nope.shape is [4, 16, 512]; required: a last "
+         "dimension of 576, or q_pe", (q_nope, None, ckv, kpe)),
+        ("half a cache", "kpe is None and ckv.shape is", (q_nope, q_pe, ckv, None)),
+        ("two ranks", "q_pe.shape is [4, 16, 64]; required: [2, 2, 16, 64], as q_nope",
+         (query[..., :LATENT], q_pe, ckv, kpe)),
+        ("five dimensions", "q_nope.shape is [1, 2, 2, 16, 512]; required: [N, H, columns]",
+         (query[None], None, ckv, kpe)),
+        ("no query", "q_nope is None; required: a tensor", (None, q_pe, ckv, kpe)),
+    ):  # fmt: skip
+        suite.raises(
+            name, fm.FastnormError, text, lambda: fm.mla_decode(*given, *rest, **batch.options)
+        )
+    ragged = Batch([(70, 2), (33, 2)], 16, 8, torch.bfloat16, ragged=True)
+    suite.raises(
+        "four dimensions with qo_indptr",
+        fm.FastnormError,
+        "q_nope.shape is [2, 2, 16, 512] with qo_indptr; required: [N, H, columns]",
+        lambda: fm.mla_decode(query, None, cache, None, *ragged.arguments[4:], **ragged.options),
+    )
+
+
 def test_errors(suite):
     batch = Batch([(20, 1), (3, 1)], 2, 4, torch.bfloat16)
 
@@ -181,7 +228,11 @@ def test_errors(suite):
         ("a base", "lse_base is 'e'", lambda: call(lse_base="e")),
         ("a wrong width", "FASTNORM_ERROR_UNSUPPORTED", lambda: call(1, q_pe[..., :32])),
         ("another dtype", "FASTNORM_ERROR_DTYPE", lambda: call(3, kpe.float())),
-        ("a dtype without a word", "no word for", lambda: call(4, kv_len.bool())),
+        (
+            "a dtype without a word",
+            "kv_len.dtype is torch.bool; required: one of",
+            lambda: call(4, kv_len.bool()),
+        ),
         ("64-bit lengths", "FASTNORM_ERROR_DTYPE: kv_len", lambda: call(4, kv_len.long())),
         ("a rank", "FASTNORM_ERROR_SHAPE", lambda: call(5, table[:, :, None])),
         (
@@ -405,6 +456,7 @@ if __name__ == "__main__":
         [
             test_values,
             test_workspace,
+            test_layouts,
             test_errors,
             test_opcheck,
             test_compile,

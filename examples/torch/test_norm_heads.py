@@ -50,6 +50,10 @@ class Layer:
             torch.full((3, PAGE, KEY, HEAD), 7.0, dtype=dtype, device=DEVICE) for _ in range(2)
         ]
 
+    def live(self):
+        """The tokens that are no padding."""
+        return (self.slots >= 0).nonzero()[:, 0]
+
     def heads(self):
         """Views of the buffer."""
         rows = self.qkv.view(len(self.qkv), -1, HEAD)
@@ -65,7 +69,13 @@ class Layer:
         ]
 
     def options(self):
-        return {"cos": self.cos, "sin": self.sin, "positions": self.positions, "slots": self.slots}
+        return {
+            "cos": self.cos,
+            "sin": self.sin,
+            "rope_dim": HEAD,
+            "positions": self.positions,
+            "slots": self.slots,
+        }
 
     def exact(self):
         """Query and key with what each element is the sum of, in double precision."""
@@ -100,6 +110,11 @@ def close(found, exact, magnitude, roundings=1):
     return bool((error <= (roundings * unit + 2.0**-18) * magnitude + 1e-30).all())
 
 
+def close_at(tokens, found, exact, magnitude, roundings=1):
+    """The same of some tokens: the results of padding may be anything."""
+    return close(found[tokens], exact[tokens], magnitude[tokens], roundings)
+
+
 def cached(cache, slots, rows):
     """Whether the rows of the tokens with a slot are there, and all others are untouched."""
     wanted = torch.full_like(cache, 7.0).view(-1, *cache.shape[2:])
@@ -112,11 +127,11 @@ def cached(cache, slots, rows):
 def test_layer(suite):
     for dtype in dtypes():
         layer = Layer(dtype)
-        before = layer.qkv.clone()
+        before, live = layer.qkv.clone(), layer.live()
         exact = layer.exact()
         q, k, v = fh.norm_heads(layer.parts(), **layer.options())
-        suite.check(f"{dtype}: query", close(q, *exact[0]))
-        suite.check(f"{dtype}: key", close(k, *exact[1]))
+        suite.check(f"{dtype}: query", close_at(live, q, *exact[0]))
+        suite.check(f"{dtype}: key", close_at(live, k, *exact[1]))
         suite.check(
             f"{dtype}: no value, the buffer as it was", v is None and torch.equal(layer.qkv, before)
         )
@@ -129,7 +144,7 @@ def test_layer(suite):
         fh.norm_heads_(other.parts(), **other.options())
         suite.check(
             f"{dtype}: in place, the same bits",
-            torch.equal(other.heads()[0], q) and torch.equal(other.heads()[1], k),
+            all(torch.equal(a[live], b[live]) for a, b in zip(other.heads(), (q, k))),
         )
         suite.check(
             f"{dtype}: in place, the same caches", all(map(torch.equal, other.caches, layer.caches))
@@ -144,13 +159,16 @@ def test_layer(suite):
             ),
             **layer.options(),
         )
-        suite.check(f"{dtype}: rounded at every step", close(every[0], *exact[0], roundings=6))
+        suite.check(
+            f"{dtype}: rounded at every step", close_at(live, every[0], *exact[0], roundings=6)
+        )
         first = fh.norm_heads(Layer(dtype).parts(rounding="once_rw"), **layer.options())
-        suite.check(f"{dtype}: the weight first", close(first[0], *exact[0]))
+        suite.check(f"{dtype}: the weight first", close_at(live, first[0], *exact[0]))
         back = fh.norm_heads(
             [fh.Part(q, rope=True, inverse=True)],
             cos=layer.cos,
             sin=layer.sin,
+            rope_dim=HEAD,
             positions=layer.positions,
         )
         plain = fh.norm_heads(
@@ -158,7 +176,41 @@ def test_layer(suite):
         )
         suite.check(
             f"{dtype}: turned back",
-            close(back[0], plain[0].double(), 4 * exact[0][1].amax(-1, keepdim=True)),
+            close_at(
+                live, back[0], plain[0].double(), 4 * exact[0][1].amax(-1, keepdim=True)
+            ),
+        )
+
+
+def test_padding(suite):
+    """Positions of padding are not looked at, and nothing of it is written."""
+    for dtype in dtypes():
+        plain, spoilt, over = Layer(dtype), Layer(dtype), Layer(dtype)
+        live = plain.live()
+        suite.equal("live tokens", live.tolist(), [0, 1, 3, 4, 5])
+        for layer in (spoilt, over):
+            layer.positions[2], layer.positions[6] = -(2**40), 2**40
+        wanted = fh.norm_heads(plain.parts(), **plain.options())[:2]
+        sums = [torch.full(x.shape[:2], 7.0, device=DEVICE) for x in spoilt.heads()[:2]]
+        parts = spoilt.parts()
+        parts = [*(p._replace(rstd=of) for p, of in zip(parts, sums)), parts[2]]
+        found = fh.norm_heads(parts, **spoilt.options())[:2]
+        suite.check(
+            f"{dtype}: any positions of padding",
+            all(torch.equal(a[live], b[live]) for a, b in zip(found, wanted))
+            and all(map(torch.equal, spoilt.caches, plain.caches)),
+        )
+        suite.check(
+            f"{dtype}: statistics of padding are left as they are",
+            all(bool((of[[2, 6]] == 7).all() and (of[live] != 7).all()) for of in sums),
+        )
+        fh.norm_heads_(over.parts(), **over.options())
+        suite.check(
+            f"{dtype}: in place, padding keeps x",
+            all(
+                torch.equal(a[[2, 6]], b[[2, 6]]) and torch.equal(a[live], y[live])
+                for a, b, y in zip(over.heads(), plain.heads(), wanted)
+            ),
         )
 
 
@@ -243,7 +295,7 @@ def direct(part, scheme, outputs):
 
 
 def bytes_of(t):
-    return t.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    return t.cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def test_quantised(suite):
@@ -316,6 +368,113 @@ def test_quantised(suite):
         "a gradient with codes", RuntimeError, "norm_heads has no backward",
         lambda: fh.norm_heads([part._replace(x=x.clone().requires_grad_(), y=True)]),
     )  # fmt: skip
+
+
+def test_settings_of_codes(suite):
+    """Each setting of codes gives the codes that rms_norm_quant has of the same rows."""
+    x, weight = Layer(torch.bfloat16).heads()[0], Layer(torch.bfloat16).weights[0]
+    clamp, half = (torch.tensor([v], device=DEVICE) for v in (0.75, 0.5))
+    for scheme, block, options in (
+        ("per_row", 0, {}),
+        ("per_row", 0, {"quant_source": "rounded"}),
+        ("per_row", 0, {"division": "divide", "amax_floor": 8.0}),
+        ("per_block", 64, {"pow2": True, "clamp": 0.75}),
+        ("per_block", 64, {"layout": "column_major", "clamp_scale": clamp}),
+        ("mxfp8", 0, {"layout": "swizzled_128x4"}),
+        ("nvfp4", 0, {"global_scale": half}),
+    ):
+        wanted = fh._shared.rms_norm_quant(
+            x, weight, EPS, scheme=scheme, block_size=block, **options
+        )
+        codes, scale = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=DEVICE)
+                        for t in wanted)  # fmt: skip
+        amax = torch.zeros(1, device=DEVICE)
+        part = fh.Part(
+            x, norm="rms", weight=weight, eps=EPS, quantized=codes, scheme=scheme, amax=amax,
+            block_size=block, scale=scale, y_dtype=torch.float32, **options,
+        )  # fmt: skip
+        (y,) = fh.norm_heads([part])
+        name = f"{scheme} with {options or 'nothing'}"
+        suite.check(f"{name}: codes", bytes_of(codes) == bytes_of(wanted[0]))
+        suite.check(f"{name}: scales", bytes_of(scale) == bytes_of(wanted[1]))
+        y = y.bfloat16().float() if "quant_source" in options else y
+        greatest = clamp[0] if {"clamp", "clamp_scale"} & set(options) else y.abs().max()
+        suite.check(f"{name}: amax", torch.equal(amax[0], greatest), amax)
+    rounded = fh._shared.rms_norm(x, weight, EPS)
+    scale = torch.tensor([1 / 64], device=DEVICE)
+    slots = torch.arange(7, device=DEVICE)
+    for source, rows in (("rounded", rounded), ("unrounded", y)):
+        cache = torch.zeros(2, 4, QUERY, HEAD, device=DEVICE).to(torch.float8_e4m3fn)
+        part = fh.Part(x, norm="rms", weight=weight, eps=EPS, y=False, cache=cache,
+                       cache_scale=scale, quant_source=source)  # fmt: skip
+        fh.norm_heads([part], slots=slots)
+        wanted = (rows.float() * 64).clamp(-448, 448).to(torch.float8_e4m3fn)
+        suite.check(
+            f"codes of a cache of the {source} result",
+            bytes_of(cache.view(8, QUERY, HEAD)[:7]) == bytes_of(wanted),
+        )
+    cache = torch.zeros(2, 4, QUERY, HEAD, device=DEVICE).to(torch.float8_e4m3fn)
+    scales = torch.zeros(2, 4, QUERY, 1, device=DEVICE)
+    part = part._replace(cache=cache, cache_scale=scales, cache_block=64, cache_pow2=True)
+    fh.norm_heads([part], slots=slots)
+    least = torch.exp2(torch.ceil(torch.log2(y.abs().amax(-1, keepdim=True) / 448)))
+    suite.check("cache_pow2", torch.equal(scales.view(8, QUERY, 1)[:7], least))
+    for name, text, change in (
+        ("a source", "quant_source is 'f16'; required: one of unrounded", {"quant_source": "f16"}),
+        ("a layout", "layout is 'tiled'; required: one of row_major", {"layout": "tiled"}),
+    ):
+        suite.raises(name, ValueError, text, lambda: fh.norm_heads([part._replace(**change)],
+                                                                   slots=slots))  # fmt: skip
+
+
+def test_bytes(suite):
+    """A cache of uint8 holds the codes of the dtype that cache_dtype says."""
+    layer = Layer(torch.bfloat16)
+    scale = torch.tensor([1 / 32], device=DEVICE)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        typed, raw = (torch.zeros(3, PAGE, KEY, HEAD, dtype=torch.uint8, device=DEVICE)
+                      for _ in range(2))  # fmt: skip
+        part = layer.parts()[1]._replace(y=False, cache_scale=scale)
+        fh.norm_heads([part._replace(cache=typed.view(dtype))], **layer.options())
+        fh.norm_heads([part._replace(cache=raw, cache_dtype=dtype)], **layer.options())
+        suite.check(f"bytes of {dtype}", torch.equal(typed, raw) and bool(raw.any()))
+    for name, text, change in (
+        ("bytes without a dtype", "parts[0].cache.dtype is torch.uint8; required: with it "
+         "cache_dtype, one of torch.float8_e4m3fn, torch.float8_e5m2", {"cache": raw}),
+        ("bytes of int8", "parts[0].cache_dtype is torch.int8; required",
+         {"cache": raw, "cache_dtype": torch.int8}),
+        ("a dtype without a cache", "parts[0].cache_dtype is torch.float8_e5m2; required",
+         {"cache": None, "cache_dtype": dtype}),
+        ("another cache", "parts[0].cache.dtype is torch.float8_e4m3fn and cache_dtype",
+         {"cache": raw.view(torch.float8_e4m3fn), "cache_dtype": dtype}),
+    ):  # fmt: skip
+        suite.raises(
+            name, fh.FastnormError, text,
+            lambda: fh.norm_heads([part._replace(**change)], **layer.options()),
+        )  # fmt: skip
+
+
+def test_tables(suite):
+    """Tables of [P, 2 R], whose frequencies are repeated, turn 2 R columns; without rope_dim a call
+    is refused, since the same width may be [P, R]."""
+    x = torch.arange(1.0, 9.0, device=DEVICE).view(1, 1, 8)
+    cos, sin = (torch.tensor([[v, v]], device=DEVICE) for v in (0.0, 1.0))  # a quarter turn
+    part = fh.Part(x, rope=True)
+    (y,) = fh.norm_heads([part], cos=cos, sin=sin, rope_dim=2)
+    suite.equal("[P, 2 R]", y.flatten().tolist(), [-2.0, 1.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    (y,) = fh.norm_heads([part], cos=cos, sin=sin, rope_dim=4)
+    suite.equal("[P, R]", y.flatten().tolist(), [-3.0, -4.0, 1.0, 2.0, 5.0, 6.0, 7.0, 8.0])
+    for call in (fh.norm_heads, fh.norm_heads_):
+        suite.raises(
+            f"{call.__name__} without rope_dim",
+            fh.FastnormError,
+            "rope_dim is None and cos.shape is [1, 2]; required: how many columns of a head turn, "
+            "4 where the tables are [P, R], 2 where they are [P, 2 R]",
+            lambda: call([part], cos=cos, sin=sin),
+        )
+    suite.equal("x as it was", x.flatten().tolist(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    (y,) = fh.norm_heads([part._replace(rope=False)])
+    suite.check("no tables, no rope_dim", torch.equal(y, x))
 
 
 def test_wide_results(suite):
@@ -449,10 +608,12 @@ def test_latents(suite):
             ],
             cos=cos,
             sin=sin,
+            rope_dim=64,
             positions=positions,
             slots=slots,
         )
         c, s = (t[positions.long()].double()[:, None, :] for t in (cos, sin))
+        kept = slots >= 0
 
         def rope(x):
             first, second = x[..., 0::2].double(), x[..., 1::2].double()
@@ -468,15 +629,16 @@ def test_latents(suite):
             )
 
         suite.check(
-            f"{dtype}: the query's rotary part", close(turned[..., 128:], *rope(query[..., 128:]))
+            f"{dtype}: the query's rotary part",
+            close_at(kept, turned[..., 128:], *rope(query[..., 128:])),
         )
         suite.check(
-            f"{dtype}: the rest of the query", torch.equal(turned[..., :128], query[..., :128])
+            f"{dtype}: the rest of the query",
+            torch.equal(turned[kept, :, :128], query[kept, :, :128]),
         )
         x = kv[..., :512].double()
         exact = x / (x.pow(2).mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
         rows = cache.view(-1, 1, 576)
-        kept = slots >= 0
         suite.check(
             f"{dtype}: latents", close(rows[slots[kept], :, :512], exact[kept], exact[kept].abs())
         )
@@ -559,7 +721,9 @@ def test_gradients(suite):
     positions = torch.tensor([3, 19, 0, 7, 8, 9], device=DEVICE)
     for dtype in dtypes():
         cos, sin = tables(20, HEAD // 2)
-        options = {"cos": cos, "sin": sin, "positions": positions} if DEVICE.type == "cpu" else {}
+        options = {}
+        if DEVICE.type == "cpu":
+            options = {"cos": cos, "sin": sin, "rope_dim": HEAD, "positions": positions}
         parts = gradient_parts(dtype, generator)
         twins = []
         for part in parts:
@@ -589,14 +753,15 @@ def test_gradients(suite):
                 )
     frozen = gradient_parts(torch.float32, generator)[:1]
     frozen[0].weight.requires_grad_(False)
-    options = {"cos": cos, "sin": sin, "positions": positions} if frozen[0].rope else {}
+    if not frozen[0].rope:
+        options = {}
     (y,) = fh.norm_heads(frozen, **options)
     y.sum().backward()  # a gradient of stride 0
     suite.check("a frozen weight", frozen[0].weight.grad is None and frozen[0].x.grad is not None)
     again = fh.norm_heads(frozen, **options)[0].pow(2).sum()
     (dx,) = torch.autograd.grad(again, frozen[0].x, create_graph=True)
     suite.raises(
-        "a second derivative", RuntimeError, "once_differentiable", lambda: dx.sum().backward()
+        "a second derivative", RuntimeError, "has no backward", lambda: dx.sum().backward()
     )
 
     def loss(x, weight):
@@ -625,7 +790,7 @@ def test_errors(suite):
         ("a division", "division is 'half'", [q._replace(division="half")], {}),
         (
             "a division of no codes",
-            "parts[0].quant_division is 1",
+            "parts[0].quant.division is 1",
             [q._replace(division="divide"), k],
             {},
         ),
@@ -636,7 +801,7 @@ def test_errors(suite):
             [q, k._replace(rope_offset=3)],
             {},
         ),
-        ("an output", "parts[0].y, quantized, cache", [q._replace(y=False), k], {}),
+        ("an output", "parts[0].y, quant.quantized, cache", [q._replace(y=False), k], {}),
         ("tables", "cos is NULL", [q, k], {"cos": None}),
         ("a cache without slots", "slots is NULL", [q, k], {"slots": None}),
         (
@@ -645,13 +810,18 @@ def test_errors(suite):
             [q, k],
             {"positions": layer.positions.float()},
         ),
-        ("a dtype without a word", "no word for", [q, k], {"positions": layer.positions.bool()}),
+        (
+            "a dtype without a word",
+            "positions.dtype is torch.bool; required: one of",
+            [q, k],
+            {"positions": layer.positions.bool()},
+        ),
         ("an odd window", "rope_dim is 3", [q, k], {"rope_dim": 3}),
         (
             "nine parts",
             "count is 9",
             [v._replace(cache=None, y=True)] * 9,
-            {"slots": None, "cos": None, "sin": None, "positions": None, "rope_dim": 0},
+            {"slots": None, "cos": None, "sin": None, "positions": None, "rope_dim": None},
         ),
     ):
         options = {**layer.options(), **change}
@@ -681,18 +851,26 @@ def test_errors(suite):
         "fastnorm::norm_heads has no backward",
         lambda: fh.norm_heads([grad, k], **layer.options()),
     )
+    for name in ("cos", "sin"):
+        wanted = {**layer.options(), "slots": None}
+        wanted[name] = wanted[name].clone().requires_grad_()
+        suite.raises(
+            f"a gradient of {name}",
+            RuntimeError,
+            f"{name}.requires_grad is True; required: False, since fastnorm::norm_heads has no",
+            lambda: fh.norm_heads([q], **wanted),
+        )
     with torch.no_grad():
         wanted = fh.norm_heads([q, k], **layer.options())
-        suite.check(
-            "under no_grad", torch.equal(fh.norm_heads([grad, k], **layer.options())[0], wanted[0])
-        )
+        found, live = fh.norm_heads([grad, k], **layer.options()), layer.live()
+        suite.check("under no_grad", torch.equal(found[0][live], wanted[0][live]))
 
 
 def test_opcheck(suite):
     layer = Layer(torch.bfloat16)
     q, k, v = layer.parts()
     parts = [q._replace(x=q.x.clone()), k._replace(x=k.x.clone()), v]
-    cos, sin, positions, slots = layer.options().values()
+    cos, sin, rope_dim, positions, slots = layer.options().values()
     results = [torch.empty_like(parts[0].x), torch.empty_like(parts[1].x), None]
     q = parts[0]
     parts[0] = q._replace(
@@ -702,7 +880,7 @@ def test_opcheck(suite):
         scale=torch.zeros(q.x.shape[:2], device=DEVICE),
     )
     for name, written in (("norm_heads", results), ("norm_heads_", None)):
-        args = fh._arguments(parts, written, cos, sin, None, positions, slots, (), False)
+        args = fh._arguments(parts, written, cos, sin, rope_dim, positions, slots, (), False)
         found = torch.library.opcheck(
             getattr(torch.ops.fastnorm, name).default, args, raise_exception=False
         )
@@ -761,7 +939,7 @@ def test_compile(suite):
     else:
         suite.skip("compile, inductor", "no C++ compiler for it")
 
-    def block(qkv, weights, caches, cos, sin, positions, slots, in_place):
+    def block(qkv, weights, caches, cos, sin, rope_dim, positions, slots, in_place):
         rows = (qkv * 2).view(len(qkv), -1, HEAD)
         q, k, v = rows[:, :QUERY], rows[:, QUERY : QUERY + KEY], rows[:, QUERY + KEY :]
         options = {"norm": "rms", "eps": EPS, "rope": True}
@@ -771,7 +949,9 @@ def test_compile(suite):
             fh.Part(v, y=False, cache=caches[1]),
         ]
         call = fh.norm_heads_ if in_place else fh.norm_heads
-        found = call(parts, cos=cos, sin=sin, positions=positions, slots=slots)
+        found = call(
+            parts, cos=cos, sin=sin, rope_dim=rope_dim, positions=positions, slots=slots
+        )
         return torch.relu(q if in_place else found[0]), (k if in_place else found[1]) + 1
 
     def run(function, in_place):
@@ -779,7 +959,8 @@ def test_compile(suite):
         found = function(
             layer.qkv, layer.weights, layer.caches, *layer.options().values(), in_place
         )
-        return [*found, *layer.caches]
+        live = layer.live()
+        return [*(t[live] for t in found), *layer.caches]
 
     for in_place in (False, True):
         wanted = run(block, in_place)
@@ -805,7 +986,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.torch.norm_heads as fh
 
-    DTYPES = fh._shared._DTYPES
+    DTYPES = {**fh._shared._DTYPES, torch.float64: fh._c.Dtype(2, 64, 1)}
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     if options.device == "cuda":
         try:
@@ -819,9 +1000,13 @@ if __name__ == "__main__":
     suite.run(
         [
             test_layer,
+            test_padding,
             test_codes,
             test_division,
             test_quantised,
+            test_settings_of_codes,
+            test_bytes,
+            test_tables,
             test_wide_results,
             test_ranks,
             test_latents,

@@ -195,6 +195,7 @@ def test_sandwich_gradients(suite):
     for dtype in dtypes():
         scale = torch.tensor([0.37], device=DEVICE)
         for residual_dtype, alpha, sum_scale in (
+            (dtype, 1.0, None),
             (dtype, 0.0, None),
             (torch.float32, 0.22, scale),
         ):
@@ -207,7 +208,7 @@ def test_sandwich_gradients(suite):
             )
             torch.autograd.backward((y, total), (dy, dtotal))
             exact = [t.double().requires_grad_() for t in (x, residual, *weights)]
-            branch = rms(exact[0], exact[2], BRANCH_EPS) * (alpha or 1.0)
+            branch = rms(exact[0], exact[2], BRANCH_EPS) * alpha
             wanted = branch + exact[1]
             wanted = wanted if sum_scale is None else wanted * sum_scale.double()
             torch.autograd.backward(
@@ -219,7 +220,7 @@ def test_sandwich_gradients(suite):
                 # terms, which are about 1 and may cancel.
                 close = near(found.grad, leaf.grad, dtype, 4, 6.0 if "weight" in name else 1.0)
                 suite.check(
-                    f"sandwich gradient {name}, {dtype}, residual of {residual_dtype}",
+                    f"sandwich gradient {name}, {dtype}, residual of {residual_dtype}, {alpha}",
                     found.grad.dtype == found.dtype and close,
                 )
         # A residual and y in float32: nothing between the two norms is rounded.
@@ -241,6 +242,114 @@ def test_sandwich_gradients(suite):
             suite.check(name, all(torch.equal(a.grad, b.grad) for a, b in zip(one, two)))
         else:
             suite.skip(name, "a GPU adds the rows of a float32 branch in another order")
+
+
+def test_layer_branch(suite):
+    """LayerNorm of a branch with a bias, and of the sum with one: values and gradients against
+    double precision."""
+    for dtype in dtypes():
+        x, residual, dy = (random(6, 96, dtype=dtype, seed=s) for s in (131, 132, 133))
+        w1, b1, w2, b2 = (random(96, dtype=dtype, seed=s) for s in (134, 135, 136, 137))
+        one = [t.clone().requires_grad_() for t in (x, residual, w1, b1, w2, b2)]
+        options = {"branch_kind": "layer", "kind": "layer", "alpha": 0.5}
+        y, total = fs.sandwich_norm(
+            one[0], one[1], one[2], one[4], EPS, branch_bias=one[3], bias=one[5], **options
+        )
+        y.backward(dy)
+        exact = [t.double().requires_grad_() for t in (x, residual, w1, b1, w2, b2)]
+
+        def layer(a, w, b):
+            return torch.nn.functional.layer_norm(a, (96,), w, b, EPS)
+
+        wanted_sum = 0.5 * layer(exact[0], exact[2], exact[3]) + exact[1]
+        wanted = layer(wanted_sum, exact[4], exact[5])
+        wanted.backward(dy.double())
+        name = f"layer after layer, {dtype}"
+        suite.check(f"{name}: y", near(y, wanted, dtype, 2))
+        suite.check(f"{name}: the sum", near(total, wanted_sum, dtype))
+        names = ("x", "residual", "branch_weight", "branch_bias", "weight", "bias")
+        for of, a, b in zip(names, one, exact):
+            close = near(a.grad, b.grad, dtype, 4, 6.0 if of not in ("x", "residual") else 1.0)
+            suite.check(f"{name}: gradient of {of}", close)
+        found = fs.adaln(x, w2, b2, EPS, residual=residual, branch_norm=True, branch_kind="layer",
+                         branch_weight=w1, branch_bias=b1, alpha=0.5)[0]  # fmt: skip
+        wanted = layer(wanted_sum, None, None) * (1 + w2.double()) + b2.double()
+        suite.check(f"{name}: adaln", near(found, wanted, dtype, 2))
+
+
+def given(*numbers):
+    return torch.tensor(numbers, device=DEVICE).requires_grad_()
+
+
+def test_worked_gradients(suite):
+    """Gradients that were worked out by hand."""
+    x, scale = given([1.0, -2.0, 0.5, 3.0]), given(0.1, 0.2, 0.3, 0.4)
+    weight = given(1.0, 2.0, -1.0, 0.5)
+    y = fs.adaln(x, scale, eps=1e-5, kind="rms", branch_norm=True, branch_weight=weight)
+    (y * torch.tensor([1.0, 2.0, 3.0, 4.0], device=DEVICE)).sum().backward()
+    for name, found, wanted in (
+        ("scale", scale.grad, [0.453, -3.623, -0.679, 2.717]),
+        ("x", x.grad[0], [0.546, 1.793, -1.743, 1.304]),
+    ):
+        found = [round(v, 3) for v in found.tolist()]
+        suite.check(
+            f"a branch norm without a residual: {name}",
+            all(abs(a - b) < 1.5e-3 for a, b in zip(found, wanted)),
+            found,
+        )
+    x = given([1.0, -2.0, 0.5], [3.0, 1.0, 0.0])
+    scale, shift = given(0.0, 0.0, 0.0), torch.zeros(2, 3, device=DEVICE).requires_grad_()
+    bias = given(1.0, 1.0, 1.0)
+    fs.adaln(x, scale, shift, bias=bias).sum().backward()
+    found = [round(v, 3) for v in scale.grad.tolist()]
+    suite.check(
+        "a bias, and a shift of more rows than the scale",
+        all(abs(a - b) < 1.5e-3 for a, b in zip(found, [4.225, 0.336, 1.439])),
+        found,
+    )
+
+
+def test_empty_second_result(suite):
+    """Without a residual the second result is empty, and its gradient counts for nothing."""
+    x, scale = given([1.0, -2.0, 0.5, 3.0]), given(0.1, 0.2, 0.3, 0.4)
+    y, total = torch.ops.fastnorm.adaln(
+        x, None, None, None, scale, *(None,) * 7, EPS, "rms", "identity", 1.0, False, 0.0, "once",
+        "exact", "once", "once", False, 0.0, 0.0, "once", False, None,
+    )  # fmt: skip
+    suite.equal("the second result", total.shape, (0,))
+    torch.autograd.backward((y, total), (torch.ones_like(y), torch.zeros_like(total)))
+    wanted = torch.autograd.grad(fs.adaln(x, scale, None, EPS, kind="rms").sum(), (x, scale))
+    suite.check("gradients", torch.equal(x.grad, wanted[0]) and torch.equal(scale.grad, wanted[1]))
+
+
+def test_settings_of_codes(suite):
+    """Each setting of a Quant gives the codes that rms_norm_quant has with it."""
+    x, weight = random(6, 256, dtype=torch.bfloat16, seed=141), random(
+        256, dtype=torch.bfloat16, seed=142
+    )
+    clamp, half = (torch.tensor([v], device=DEVICE) for v in (0.75, 0.5))
+    for scheme, block, options in (
+        ("per_row", 0, {}),
+        ("per_row", 0, {"source": "rounded"}),
+        ("per_row", 0, {"division": "divide", "amax_floor": 8.0}),
+        ("per_block", 64, {"pow2": True, "clamp": 0.75}),
+        ("per_block", 128, {"layout": "column_major", "clamp_scale": clamp}),
+        ("mxfp8", 0, {"layout": "swizzled_128x4"}),
+        ("nvfp4", 0, {"global_scale": half}),
+    ):
+        old = torch.tensor([0.25], device=DEVICE)
+        quant = fs.Quant(scheme, block, amax=old, y=True, **options)
+        found = fs.gated_norm(x, None, weight, EPS, quant=quant)
+        own = {"quant_source" if n == "source" else n: v for n, v in options.items()}
+        wanted = ft.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, **own)
+        name = f"{scheme} with {options or 'nothing'}"
+        pairs = zip((found.quantized, found.scale), wanted)
+        suite.check(f"{name}: codes and scales", all(bytes_of(a) == bytes_of(b) for a, b in pairs))
+        suite.equal(f"{name}: strides", found.scale.stride(), wanted[1].stride())
+        z = ft.rms_norm(x, weight, EPS, y_dtype=torch.float32)
+        z = found.y.float() if "source" in options else z
+        greatest = z.abs().max() if not {"clamp", "clamp_scale"} & set(options) else clamp[0]
+        suite.check(f"{name}: amax", torch.equal(found.amax[0], greatest) and old.item() == 0.25)
 
 
 BATCH, FRAMES, TOKENS, N = 2, 3, 4, 96
@@ -933,6 +1042,10 @@ if __name__ == "__main__":
             test_gated_gradients,
             test_sandwich,
             test_sandwich_gradients,
+            test_layer_branch,
+            test_worked_gradients,
+            test_empty_second_result,
+            test_settings_of_codes,
             test_adaln,
             test_adaln_index,
             test_adaln_settings,

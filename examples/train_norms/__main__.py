@@ -151,7 +151,7 @@ def train(options):
 
 def main():
     options = parse_arguments()
-    os.environ["FASTNORM_LIBRARY"] = str(options.build / "src" / "libfastnorm.so.0")
+    os.environ["FASTNORM_LIBRARY"] = str(options.build / "src" / "libfastnorm.so.1")
     try:
         return train(options)
     except (OSError, RuntimeError, ValueError) as error:

@@ -130,7 +130,7 @@ def check_failures(cases, build):
                 ["--device", "tpu"],
             ),
             ("no steps", 2, "--steps, --batch and --threads must be at least 1", ["--steps", "0"]),
-            ("no library", 1, "train_norms: .*libfastnorm.so.0: cannot open", ["--build", empty]),
+            ("no library", 1, "train_norms: .*libfastnorm.so.1: cannot open", ["--build", empty]),
         ):
             found, _, errors = example(build, "--steps", "1", *options)
             cases.check(

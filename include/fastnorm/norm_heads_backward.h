@@ -2,43 +2,50 @@
  *  Gradients of fastnorm_norm_heads: of the rotary embedding (rope) and of the norm of query and
  *  key heads, for all parts of a call.
  *
- *  Names are those of norm_heads.h and norm_backward.h. A call has up to 8 parts over the same
- *  tokens. A part takes dy, the gradient of the forward's y, [tokens, heads, d]. For each row of d
+ *  The names are those of norm_heads.h and norm_backward.h. "The forward" is the
+ *  fastnorm_norm_heads whose gradients are computed. A call has up to 8 parts over the same tokens.
+ *  A part takes dy, the gradient of the forward's y, of shape [tokens, heads, d]. For each row of d
  *  columns:
  *
  *      dv = rope of dy, turned back        FASTNORM_NORM_HEADS_ROPE; else dv = dy
  *      dx = norm's gradient of dv          FASTNORM_NORM_HEADS_NORM; else dx = dv
  *
- *  and for each column, over all rows that share an element of weight or bias:
+ *  For each column, summed over all rows that share an element of the weight or the bias:
  *
  *      dweight = sum(dv * xhat)                     (+ the old dweight)
  *      dbias   = sum(dv)                            (+ the old dbias)
  *
- *  **Rope** turns a pair by (c, -s) where the forward turns it by (c, s):
+ *  **Rope** rotates a pair by (c, -s) if the forward rotated it by (c, s):
  *
  *      dv1 = fma(dy1, c, dy2 * s),  dv2 = fma(dy2, c, -(dy1 * s))
  *
- *  With FASTNORM_NORM_HEADS_ROPE_INVERSE it is the other way round. dv stays in single precision:
- *  nothing is rounded between rope and norm. The forward's roundings there count as the identity,
- *  so FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED changes nothing and rope_rounding is no field here.
+ *  With FASTNORM_NORM_HEADS_ROPE_INVERSE it is the other way round. dv stays in single precision,
+ *  so nothing is rounded between rope and the norm. The roundings that the forward makes there
+ *  count as the identity, so FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED changes nothing here, and there
+ *  is no field rope_rounding.
  *
  *  **Norm.** The formulas, the arithmetic and the row order are those of norm_backward.h, with dv
- *  for dy: a part with NORM and without ROPE gives the bits of fastnorm_norm_backward of the same
- *  rows. With FASTNORM_NORM_HEADS_ACROSS_HEADS the sums c1 and c2 are over all heads of a token, as
- *  if they were one row of n = heads * d columns.
+ *  in place of dy. A part with NORM and without ROPE gives the bits of fastnorm_norm_backward of
+ *  the same rows. With FASTNORM_NORM_HEADS_ACROSS_HEADS the sums c1 and c2 are taken over all heads
+ *  of a token, as if these were one row of n = heads * d columns.
  *
- *  **Row order.** Rows of dweight and dbias are rows of d columns. A weight or bias that the heads
- *  share has M = tokens * heads of them, in the order of (token, head). One with a row for each
- *  head has M = tokens. Q and nb follow from M and d as norm_backward.h says.
+ *  **Row order.** The rows that dweight and dbias are summed over are rows of d columns, and M is
+ *  the number of rows that share an element. If all heads share a weight or a bias, M is tokens *
+ *  heads, and the rows are in the order of (token, head). If each head has its own row of it, M is
+ *  tokens. The number of lanes Q and the number of blocks nb follow from M and d by the formulas of
+ *  norm_backward.h.
  *
- *  **Same bits.** A row's dx depends on its own values, columns, table entries and options only;
- *  with ACROSS_HEADS on the token's other heads, too. dweight and dbias depend on the sequence of
- *  rows besides. Neither depends on other parts, strides, in-place use, other outputs, the
- *  instruction set, threads or the run. There are no atomic additions.
+ *  **Same bits.** The dx of a row depends only on its own values, its weights, the entries of the
+ *  tables and the options; with ACROSS_HEADS it also depends on the token's other heads. dweight
+ *  and dbias also depend on the sequence of rows. Nothing depends on other parts, strides, in-place
+ *  use, which other outputs are asked for, the instruction set, the number of threads or the run.
+ *  No kernel uses atomic additions.
  *
- *  **Devices.** CPU and CUDA: all. On CUDA all parts are one launch, with one before it for what
- *  a token's heads share, and one behind it for dweight and dbias. At most 2147483647 rows
- *  (token, head) a part there.
+ *  **Devices.** The CPU serves every call, and so do the GPUs of all architectures that this build
+ *  has kernels for. On CUDA all parts take one launch. If the heads of a token share a statistic,
+ *  another launch precedes it, unless the call runs on a kernel that keeps all heads of a token in
+ *  registers. If there is dweight or dbias, another launch may follow. On CUDA a part has at most
+ *  2147483647 rows (token, head).
  */
 #ifndef FASTNORM_NORM_HEADS_BACKWARD_H_
 #define FASTNORM_NORM_HEADS_BACKWARD_H_
@@ -49,82 +56,89 @@
 extern "C" {
 #endif
 
-/** Bits of fastnorm_norm_heads_backward_part.flags, beside fastnorm_norm_heads_part_flags. */
+/** Bits of fastnorm_norm_heads_backward_part.flags, in addition to
+ *  fastnorm_norm_heads_part_flags. */
 typedef enum fastnorm_norm_heads_backward_flags {
-  /** dweight = old dweight + sum: one addition in f32 after the sum, rounded once. Without the flag
-      the old dweight is not read. */
+  /** Add the sum to the old dweight: one addition in f32 after the sum, rounded once. Without the
+   *  flag the old dweight is not read. */
   FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT = 64,
   FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS = 128, /**< The same for dbias. */
   FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_heads_backward_flags;
 
-/** One part. `{0}` plus struct_size, dy and dx is valid: it copies, as a value head's gradient
- *  needs it.
+/** One part. A zeroed struct with struct_size, dy and dx set is valid: such a part copies dy to dx,
+ *  as the gradient of a value head needs it.
  *
- *  Shapes: dy is [tokens, heads, d], with d from 1 to 8192, heads at least 1, and the tokens of
- *  every part alike. T is the dtype of x, or of dx where there is no x: f32, f16 or bf16, and alike
- *  for all parts. Last dimensions are contiguous; that of dy may have stride 0 instead. All other
- *  strides are free, and inputs may have strides of 0: dx is often a view of a packed gradient of
- *  QKV. Any alignment that the dtype allows. All tensors are on the context's device.
+ *  Shapes: dy is [tokens, heads, d] with d from 1 to 8192 and at least one head, and all parts have
+ *  the same number of tokens. T is the dtype of x, or that of dx if there is no x. It is f32, f16
+ *  or bf16 and is the same for all parts. Last dimensions must be contiguous, except that the last
+ *  stride of dy may be 0. All other strides may be anything, because dx is often a view of a packed
+ *  gradient of QKV; a stride of 0 is allowed for inputs only. Any alignment that the dtype allows
+ *  is accepted. All tensors are on the context's device.
  *
- *  Outputs are dx, dweight and dbias; a part has at least one. dx alone serves frozen weights,
- *  dweight alone a frozen layer below.
+ *  Outputs are dx, dweight and dbias; a part must have at least one of them. A layer with frozen
+ *  weights asks for dx only, and a layer above frozen layers asks for dweight only.
  *
- *  Aliasing: dx may be the part's dy or x, as the same view. No other output may share an element
- *  with any tensor of the call; interleaved views of one buffer that share no element are
- *  allowed. */
+ *  Aliasing: dx may be the same view as the part's dy or x. No other output may share an element
+ *  with any tensor of the call, but outputs may be interleaved views of one buffer that share no
+ *  element. */
 typedef struct fastnorm_norm_heads_backward_part {
   size_t struct_size; /**< sizeof(fastnorm_norm_heads_backward_part). */
-  /** The forward's fastnorm_norm_heads_part_flags, and fastnorm_norm_heads_backward_flags. */
+  /** The fastnorm_norm_heads_part_flags of the forward, and fastnorm_norm_heads_backward_flags. */
   uint32_t flags;
-  fastnorm_norm_kind kind;    /**< NORM: the forward's; else 0. */
-  float eps;                  /**< NORM: the forward's. Used where rstd is NULL; else 0. */
-  float weight_offset;        /**< The forward's. 0 where weight is NULL. */
-  fastnorm_rounding rounding; /**< NORM: the forward's; else 0. */
-  int32_t rope_offset;        /**< ROPE: the forward's; else 0. */
+  fastnorm_norm_kind kind; /**< NORM: the kind of the forward; else 0. */
+  float eps;               /**< NORM: the eps of the forward, used only if rstd is NULL; else 0. */
+  float weight_offset;     /**< The weight_offset of the forward; 0 if weight is NULL. */
+  fastnorm_rounding rounding; /**< NORM: the rounding of the forward; else 0. */
+  int32_t rope_offset;        /**< ROPE: the rope_offset of the forward; else 0. */
 
-  const fastnorm_tensor* dy; /**< [tokens, heads, d] T or f32: the gradient of y. Required. */
-  /** NORM: [tokens, heads, d] T, the forward's x. Required with NORM, else NULL. */
+  /** The gradient of y. [tokens, heads, d] T or f32. Required. */
+  const fastnorm_tensor* dy;
+  /** NORM: the x of the forward, [tokens, heads, d] T. Required with NORM, otherwise NULL. */
   const fastnorm_tensor* x;
-  /** NORM: [d] or [heads, d], [1, d] too; f32, f16 or bf16: the forward's. NULL = 1. */
+  /** NORM: the weight of the forward, [d], [1, d] or [heads, d]; f32, f16 or bf16. NULL = 1. */
   const fastnorm_tensor* weight;
-  /** LAYER: the forward's, f32 [tokens, heads]; ACROSS_HEADS: [tokens]. NULL where rstd is. */
+  /** LAYER: the mean of each row, as the forward returned it, f32 [tokens, heads]; with
+   *  ACROSS_HEADS [tokens]. NULL if rstd is NULL. */
   const fastnorm_tensor* mean;
-  /** NORM: as mean, for both kinds. NULL = computed again from x, with the forward's bits. */
+  /** NORM: the rstd of each row, as the forward returned it, for both kinds; the shape and dtype
+   *  are those of mean. NULL = computed again from x, with the bits of the forward. */
   const fastnorm_tensor* rstd;
 
-  const fastnorm_tensor*
-      dx; /**< [tokens, heads, d] T. Output; may be dy or x. NULL = not stored. */
-  /** NORM with a weight: its shape; f32 or its dtype. Output; also input with ACCUMULATE_DWEIGHT.
-      NULL = not wanted. */
+  /** The gradient of x. [tokens, heads, d] T. Output; may be dy or x. NULL = not stored. */
+  const fastnorm_tensor* dx;
+  /** NORM with a weight: the gradient of weight. weight's shape; f32 or weight's dtype. Output;
+   *  also an input with ACCUMULATE_DWEIGHT. NULL = not computed. */
   const fastnorm_tensor* dweight;
-  /** NORM: the shape of the forward's bias, [d] or [heads, d]; f32, f16 or bf16. Output; also input
-      with ACCUMULATE_DBIAS. NULL = not wanted. */
+  /** NORM: the gradient of the forward's bias. The shape of that bias, [d] or [heads, d]; f32, f16
+   *  or bf16. Output; also an input with ACCUMULATE_DBIAS. NULL = not computed. */
   const fastnorm_tensor* dbias;
 } fastnorm_norm_heads_backward_part;
 
-/** Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is touched.
+/** Say what a call would do: its workspace, kernel, launches and bytes. The query does not touch
+ *  the memory of the tensors.
  *
  *  The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward does,
- *  and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed. CUDA: where
- *  fastnorm_norm_backward's kernels run, statistics that are computed again are there, too.
+ *  and with ACROSS_HEADS four floats for each token. If neither is needed, it is 0 bytes. CUDA: if
+ *  the kernels of fastnorm_norm_backward run, the workspace also holds statistics that are computed
+ *  again.
  *  @param context the device
- *  @param args    as for the call
- *  @param parts   [count] pointers, as for the call
+ *  @param args    the arguments of the call
+ *  @param parts   [count] pointers, the parts of the call
  *  @param count   0 to 8
- *  @param info    struct_size in; receives the rest
+ *  @param info    struct_size as input; receives the rest
  *  @return as fastnorm_norm_heads_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
- *  struct_size too small
+ *  struct_size is too small
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_query(
     fastnorm_context* context, const fastnorm_norm_heads_args* args,
     const fastnorm_norm_heads_backward_part* const* parts, int32_t count, fastnorm_info* info);
 
-/** Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the first
- *  call does the same.
+/** Load the kernels of a call, so that the call neither allocates nor synchronises. Preparing is
+ *  optional, because the first call that uses a kernel loads it, too.
  *  @param context the device
- *  @param args    as for the call
- *  @param parts   [count] pointers, as for the call
+ *  @param args    the arguments of the call
+ *  @param parts   [count] pointers, the parts of the call
  *  @param count   0 to 8
  *  @return as fastnorm_norm_heads_backward
  *  @since 0.2 */
@@ -134,38 +148,43 @@ FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_prepare(
 
 /** Compute the gradients of all parts; the formulas are at the top of this header.
  *
- *  CPU: the work is done when the call returns; rows are spread over the context's threads.
- *  Positions are checked before anything is written: from 0 to P - 1. On other devices wrong ones
- *  are undefined. No allocation and no synchronisation. No parts is success and does nothing. No
- *  tokens is success: dweight and dbias become 0, or stay as they are with their ACCUMULATE flag.
+ *  CPU: the work is done when the call returns, and rows are spread over the context's threads.
+ *  Positions must be from 0 to P - 1. The CPU checks this before it writes anything; on a GPU it is
+ *  not checked, and a wrong position is undefined behaviour. The call allocates nothing and does
+ *  not synchronise. A call without parts is a success that does nothing. A call without tokens is a
+ *  success, too: dweight and dbias become 0 or, with their ACCUMULATE flags, stay as they are.
  *
  *  @param context         the device
- *  @param args            the forward's: what all parts share; slots is not looked at. Read during
- *  the call only
- *  @param parts           [count] pointers, read during the call only
+ *  @param args            the arguments of the forward, which all parts share; slots is ignored.
+ *  Read only during the call
+ *  @param parts           [count] pointers, read only during the call
  *  @param count           number of parts, 0 to 8
- *  @param workspace       fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned,
- *  contents undefined, not to be used by anything else until the work has run; NULL where 0 bytes
- *  are needed
+ *  @param workspace       fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned.
+ *  Their contents may be anything, and nothing else may use them until the work has run. NULL if 0
+ *  bytes are needed
  *  @param workspace_bytes size of workspace
  *  @param stream          CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
  *  @return FASTNORM_OK
- *          FASTNORM_ERROR_ARGUMENT: null context, args, part, dy or required tensor; a part without
- *          an output; ROPE without tables; a field that the flags have no use for; a scalar out of
- *          range; a struct_size that is too small; a tensor whose shape is null, or its data though
- *          it has elements; mean with RMS; one of mean and rstd alone with LAYER; dweight without
- *          weight; an ACCUMULATE flag without its output; too small a workspace; a stream on the
- *          CPU; CPU: a position out of range; a parallel_for that did not cover the work exactly
- *          once, when some may have been written
- *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; rope_dim odd or past the row;
- *          mrope sections whose sum is not R
- *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
- *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
- *          FASTNORM_ERROR_UNSUPPORTED: d above 8192; a field of a later version, an unknown flag,
- *          an unknown tail that is not zero; CUDA: what the device has no kernels for
- *          FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error
- *          FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
- *          FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
+ *          FASTNORM_ERROR_ARGUMENT: context, args, a part, its dy or a required tensor is null; a
+ *          part has no output; there is ROPE without tables; a field is set that the flags do not
+ *          use; a scalar is out of range; a struct_size is too small; a tensor has no shape, or it
+ *          has elements but no data; there is a mean with RMS, or only one of mean and rstd with
+ *          LAYER; there is dweight without weight, or an ACCUMULATE flag without its output; the
+ *          workspace is too small; there is a stream on the CPU; CPU: a position is out of range;
+ *          parallel_for did not cover the work exactly once, in which case some outputs may have
+ *          been written
+ *          FASTNORM_ERROR_SHAPE: ranks or extents do not fit; rope_dim is odd or extends past the
+ *          row; the mrope sections do not add up to R
+ *          FASTNORM_ERROR_DTYPE: a tensor has a dtype that its role does not allow
+ *          FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an address is misaligned, or
+ *          tensors overlap
+ *          FASTNORM_ERROR_UNSUPPORTED: d is above 8192; a field or a flag of a later version is
+ *          set, or bytes after the known fields are not zero; CUDA: the device has no kernels for
+ *          the call
+ *          FASTNORM_ERROR_DEVICE: a tensor is on another device; the CUDA runtime reported an error
+ *          FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, for example to load the
+ *          kernel
+ *          FASTNORM_ERROR_INTERNAL: a defect of this library, or an exception out of parallel_for
  *  @since 0.2 */
 FASTNORM_API fastnorm_status
 fastnorm_norm_heads_backward(fastnorm_context* context, const fastnorm_norm_heads_args* args,

@@ -1,11 +1,12 @@
 /** @file status.h
- *  How a call says that it failed, and why.
+ *  How a call reports that it failed, and why.
  *
- *  Every function that can fail returns a fastnorm_status. Where it is not FASTNORM_OK, nothing was
- *  launched and nothing was written. fastnorm_last_error() tells which argument was wrong, the
- *  value it had and what is required. Three faults may leave something written: one of the device
- *  itself, a caller's parallel loop that breaks its contract, and a part of a fastnorm_norm_many
- *  that the device refuses after others. No function of this library throws, aborts or prints.
+ *  Every function that can fail returns a fastnorm_status. If it is not FASTNORM_OK, nothing was
+ *  launched and nothing was written, and fastnorm_last_error() tells which argument was wrong, the
+ *  value it had and what is required. There are three exceptions, after which outputs may have been
+ *  written: a fault of the device itself, a parallel loop of the caller that breaks its contract,
+ *  and a part of a fastnorm_norm_many that the device refuses after it has accepted earlier parts.
+ *  No function of this library throws, aborts or prints.
  */
 #ifndef FASTNORM_STATUS_H_
 #define FASTNORM_STATUS_H_
@@ -16,10 +17,11 @@
 extern "C" {
 #endif
 
-/** Every status: name, pinned value, meaning. A newer library may return values that this list does
- *  not have; they keep to the decades, so status / 10 is the kind of failure for good.
+/** Every status with its name, its value, which never changes, and its meaning. Each kind of
+ *  failure has ten values of its own, such as 10 to 19 for arguments. A newer library may return
+ *  values that are not in this list, but status / 10 always tells the kind of failure.
  *
- *  Expands X(NAME, value, text) once a status. */
+ *  The macro expands X(NAME, value, text) once for each status. */
 #define FASTNORM_STATUS_MAP(X)                                                             \
   X(OK, 0, "success")                                                                      \
   X(ERROR_ARGUMENT, 10, "an argument is null, out of range or not a known enum value")     \
@@ -41,21 +43,22 @@ typedef enum fastnorm_status {
 
 /** Name of a status.
  *  @param status the value
- *  @return such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value that this library does not
- *  have. Static
+ *  @return a static string such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value that this
+ *  library does not have
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_status_name(fastnorm_status status);
 
-/** Text of the calling thread's last failure: argument, value, requirement; for an unsupported
- *  combination the nearest one that exists. A success does not clear it.
- *  @return the text; "" before the first failure, never NULL. It belongs to the library and lives
- *  until the same thread's next failing call
+/** Text of the last failure of a call on the calling thread. It names the argument, its value and
+ *  what is required; for an unsupported combination it names the nearest one that is supported. A
+ *  call that succeeds does not clear the text.
+ *  @return the text; "" before the first failure, never NULL. It belongs to the library and is
+ *  valid until the next call that fails on the same thread
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_last_error(void);
 
-/** The CUDA runtime's error code behind the calling thread's last FASTNORM_ERROR_DEVICE or
- *  FASTNORM_ERROR_OUT_OF_MEMORY.
- *  @return a cudaError_t; 0 where the last failure did not come from the CUDA runtime
+/** The error code of the CUDA runtime that caused the last FASTNORM_ERROR_DEVICE or
+ *  FASTNORM_ERROR_OUT_OF_MEMORY on the calling thread.
+ *  @return a cudaError_t; 0 if the last failure did not come from the CUDA runtime
  *  @since 0.1 */
 FASTNORM_API int32_t fastnorm_last_device_error(void);
 

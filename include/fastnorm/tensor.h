@@ -1,10 +1,10 @@
 /** @file tensor.h
- *  A view of memory: address, device, dtype, shape and strides.
+ *  A tensor is a view of memory: its address, device, dtype, shape and strides.
  *
- *  fastnorm_tensor has the layout of DLPack 1.x's DLTensor to the byte, and the numbers of its
- *  enums are DLPack's. So a framework's tensor can be passed as it is: cast the DLTensor pointer.
- *  The library only reads the struct and its arrays during a call; it never keeps, frees or changes
- *  them.
+ *  fastnorm_tensor has the same layout as DLTensor of DLPack 1.x, byte by byte, and its enums have
+ *  the same numbers. A framework's tensor can therefore be passed without a copy of the struct:
+ *  cast the pointer to the DLTensor. The library reads the struct and its arrays only during a
+ *  call, and never keeps, frees or changes them.
  */
 #ifndef FASTNORM_TENSOR_H_
 #define FASTNORM_TENSOR_H_
@@ -15,32 +15,33 @@
 extern "C" {
 #endif
 
-/** Where memory lives, numbered as DLPack's DLDeviceType. */
+/** Where memory lives. The numbers are those of DLDeviceType of DLPack. */
 typedef enum fastnorm_device_type {
   FASTNORM_DEVICE_CPU = 1,           /**< Ordinary host memory. */
   FASTNORM_DEVICE_CUDA = 2,          /**< Memory of a CUDA device. */
-  FASTNORM_DEVICE_CUDA_HOST = 3,     /**< Pinned host memory; counts as CPU. */
-  FASTNORM_DEVICE_CUDA_MANAGED = 13, /**< Managed memory; counts as CUDA. */
+  FASTNORM_DEVICE_CUDA_HOST = 3,     /**< Pinned host memory; treated as memory of the CPU. */
+  FASTNORM_DEVICE_CUDA_MANAGED = 13, /**< Managed memory; treated as memory of a CUDA device. */
   FASTNORM_DEVICE_TYPE_MAX_ENUM = 0x7fffffff
 } fastnorm_device_type;
 
-/** A device: what kind and which one (0 for the CPU). */
+/** A device: its type, and which device of that type. */
 typedef struct fastnorm_device {
   int32_t device_type; /**< A fastnorm_device_type. */
-  int32_t device_id;   /**< Ordinal, as cudaSetDevice counts; 0 for the CPU. */
+  int32_t device_id;   /**< Ordinal, as cudaSetDevice counts devices; 0 for the CPU. */
 } fastnorm_device;
 
-/** Element type, as DLPack's DLDataType: what kind of number, how many bits, how many to an
- *  element. */
+/** Element type, as DLDataType of DLPack describes it: the kind of number, its bits, and how many
+ *  numbers form an element. */
 typedef struct fastnorm_dtype {
-  uint8_t code;   /**< DLDataTypeCode: 0 int, 1 uint, 2 float, 4 bfloat, 10 float8_e4m3fn, 12
-                     float8_e5m2, 14 float8_e8m0fnu,   17 float4_e2m1fn. */
-  uint8_t bits;   /**< Bits of one number. */
-  uint16_t lanes; /**< Numbers to an element: 1, or 2 for two fp4 codes in a byte. */
+  /** Kind of number, as DLDataTypeCode: 0 int, 1 uint, 2 float, 4 bfloat, 10 float8_e4m3fn, 12
+   *  float8_e5m2, 14 float8_e8m0fnu, 17 float4_e2m1fn. */
+  uint8_t code;
+  uint8_t bits;   /**< Number of bits of one number. */
+  uint16_t lanes; /**< Numbers per element: 1, or 2 for two fp4 codes in a byte. */
 } fastnorm_dtype;
 
-/** The dtypes of this library, as code | bits << 8 | lanes << 16. fastnorm_dtype_of() makes the
- *  struct. */
+/** The dtypes of this library, each as one number: code | bits << 8 | lanes << 16.
+ *  fastnorm_dtype_of() converts it to the struct. */
 typedef enum fastnorm_dtype_id {
   FASTNORM_DTYPE_F32 = 0x00012002,        /**< IEEE binary32. */
   FASTNORM_DTYPE_F16 = 0x00011002,        /**< IEEE binary16. */
@@ -52,15 +53,15 @@ typedef enum fastnorm_dtype_id {
   FASTNORM_DTYPE_F4_E2M1FN_X2 =
       0x00020411,                  /**< Two fp4 codes in a byte, the first in the low nibble. */
   FASTNORM_DTYPE_I8 = 0x00010800,  /**< Signed integer. */
-  FASTNORM_DTYPE_U8 = 0x00010801,  /**< Unsigned integer; bytes. */
+  FASTNORM_DTYPE_U8 = 0x00010801,  /**< Unsigned integer, or a plain byte. */
   FASTNORM_DTYPE_I32 = 0x00012000, /**< Signed integer. */
   FASTNORM_DTYPE_I64 = 0x00014000, /**< Signed integer. */
   FASTNORM_DTYPE_MAX_ENUM = 0x7fffffff
 } fastnorm_dtype_id;
 
-/** The dtype struct of an id.
+/** Convert the number of a dtype to its struct.
  *  @param id one of the dtypes of this library
- *  @return code, bits and lanes of it */
+ *  @return its code, bits and lanes */
 static inline fastnorm_dtype fastnorm_dtype_of(fastnorm_dtype_id id) {
   fastnorm_dtype dtype;
   dtype.code = (uint8_t)((uint32_t)id & 0xffu);
@@ -69,24 +70,26 @@ static inline fastnorm_dtype fastnorm_dtype_of(fastnorm_dtype_id id) {
   return dtype;
 }
 
-/** A view of memory. The address of element (i, j, ..) is data + byte_offset and, in elements,
- *  i * strides[0] + j * strides[1] + ..
+/** A view of memory. Element (i, j, ..) lies i * strides[0] + j * strides[1] + .. elements behind
+ *  the address data + byte_offset.
  *
- *  - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
- *  - The stride of a dimension of extent 1 is never looked at, nor is any stride of a tensor
- *    without elements: they may be any number.
- *  - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
- *  - The address must be a multiple of the element's size; no other alignment is required. Rows
+ *  - The last dimension must be contiguous, which means that its stride is 1 or its extent is at
+ *  most 1.
+ *  - The stride of a dimension of extent 1 is never used, and neither are the strides of a tensor
+ *  without elements, so they may be any number.
+ *  - The strides of leading dimensions may have any sign and need not be multiples of anything; for
+ *  inputs they may be 0, which broadcasts.
+ *  - The address must be a multiple of the size of an element; no other alignment is required. Rows
  *  whose addresses and lengths are multiples of 16 bytes (sm_100f: 32) are fastest. */
 typedef struct fastnorm_tensor {
-  void* data; /**< Address on the device; may be NULL only if the tensor has no elements. */
-  int32_t device_type; /**< A fastnorm_device_type. */
-  int32_t device_id;   /**< Device ordinal; not looked at for memory of the CPU. */
-  int32_t ndim;        /**< Number of dimensions, 1 to 8 where a function does not say otherwise. */
+  void* data; /**< Address on the device. May be NULL only if the tensor has no elements. */
+  int32_t device_type;    /**< A fastnorm_device_type. */
+  int32_t device_id;      /**< Ordinal of the device; ignored for memory of the CPU. */
+  int32_t ndim;           /**< Number of dimensions: 1 to 8, unless a function says otherwise. */
   fastnorm_dtype dtype;   /**< Element type. */
-  const int64_t* shape;   /**< [ndim] extents. */
-  const int64_t* strides; /**< [ndim] in elements; NULL = compact, row-major. */
-  uint64_t byte_offset;   /**< Added to data, in bytes. */
+  const int64_t* shape;   /**< [ndim] extents, in elements. */
+  const int64_t* strides; /**< [ndim] strides, in elements; NULL = compact and row-major. */
+  uint64_t byte_offset;   /**< Added to data; in bytes. */
 } fastnorm_tensor;
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the Debian packages libfastnorm0, libfastnorm-dev and fastnorm-tools of an installation.
+"""Makes the Debian packages libfastnorm1, libfastnorm-dev and fastnorm-tools of an installation.
 
     packages/debian/debs.py --prefix DESTDIR/usr --work build-debs --out dist
 
@@ -26,8 +26,14 @@ HOMEPAGE = "https://github.com/libfastnorm/libfastnorm"
 AUTHORS = "The libfastnorm authors"
 MAINTAINER = f"{AUTHORS} <maintainers@libfastnorm.example>"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# Where an installation has what completes commands in a shell, and where Debian's shells look.
+COMPLETIONS = {
+    "bash-completion/completions/fastnorm.bash": "bash-completion/completions/fastnorm",
+    "zsh/site-functions/_fastnorm": "zsh/vendor-completions/_fastnorm",
+    "fish/vendor_completions.d/fastnorm.fish": "fish/vendor_completions.d/fastnorm.fish",
+}
 TEXTS = {
-    "libfastnorm0": (
+    "libfastnorm1": (
         "libs",
         "RMSNorm and LayerNorm for transformer models",
         """\
@@ -109,14 +115,14 @@ def needs(work, file, libraries):
     folder = work / "shlibdeps"
     put(
         folder / "debian" / "control",
-        "Source: libfastnorm\n\nPackage: libfastnorm0\nArchitecture: any\n",
+        "Source: libfastnorm\n\nPackage: libfastnorm1\nArchitecture: any\n",
     )
     text = run(
         [
             "dpkg-shlibdeps",
             "-O",
             "--ignore-missing-info",
-            "-xlibfastnorm0",
+            "-xlibfastnorm1",
             f"-l{libraries}",
             "-e",
             file,
@@ -197,11 +203,15 @@ def assemble(library, program, work):
     shutil.copytree(ROOT / "include", prefix / "include")
     name = f"libfastnorm.so.{project_version()}"
     put(prefix / folder / name, library.read_bytes())
-    (prefix / folder / "libfastnorm.so.0").symlink_to(name)
+    (prefix / folder / "libfastnorm.so.1").symlink_to(name)
     if program:
         staged = prefix / "bin" / "fastnorm"
         put(staged, program.read_bytes(), 0o755)
         elf.drop_runpath(staged)  # it names the build folder
+        env = {**os.environ, "LD_LIBRARY_PATH": str(prefix / folder)}
+        for made in COMPLETIONS:
+            shell = re.split("[-/]", made)[0]
+            put(prefix / "share" / made, run([staged, "completion", shell], env=env).encode())
     put(
         prefix / folder / "pkgconfig" / "fastnorm.pc",
         (configured / "meson-private" / "fastnorm.pc").read_bytes(),
@@ -242,19 +252,19 @@ def make(prefix, work, out, stamp=None):
         add_papers(tree, name, version, stamp)
     out.mkdir(parents=True, exist_ok=True)
 
-    shared = trees["libfastnorm0"] / "usr" / folder
+    shared = trees["libfastnorm1"] / "usr" / folder
     stripped(library, shared / library.name, 0o644)
-    (shared / "libfastnorm.so.0").symlink_to(library.name)
-    control = trees["libfastnorm0"] / "DEBIAN"
-    put(control / "shlibs", f"libfastnorm 0 libfastnorm0 (>= {version})\n")
+    (shared / "libfastnorm.so.1").symlink_to(library.name)
+    control = trees["libfastnorm1"] / "DEBIAN"
+    put(control / "shlibs", f"libfastnorm 1 libfastnorm1 (>= {version})\n")
     put(control / "triggers", "activate-noawait ldconfig\n")
     symbols = run(["nm", "-D", "--defined-only", library])
-    names = sorted(set(re.findall(r" T (fastnorm_\w+)(?:@@FASTNORM_0)?$", symbols, re.M)))
+    names = sorted(set(re.findall(r" T (fastnorm_\w+)(?:@@FASTNORM_1)?$", symbols, re.M)))
     put(
         control / "symbols",
-        "libfastnorm.so.0 libfastnorm0 #MINVER#\n* Build-Depends-Package: libfastnorm-dev\n"
-        + f" FASTNORM_0@FASTNORM_0 {version}\n"
-        + "".join(f" {n}@FASTNORM_0 {version}\n" for n in names),
+        "libfastnorm.so.1 libfastnorm1 #MINVER#\n* Build-Depends-Package: libfastnorm-dev\n"
+        + f" FASTNORM_1@FASTNORM_1 {version}\n"
+        + "".join(f" {n}@FASTNORM_1 {version}\n" for n in names),
     )
 
     headers = trees["libfastnorm-dev"] / "usr" / "include" / "fastnorm"
@@ -262,16 +272,16 @@ def make(prefix, work, out, stamp=None):
         put(headers / path.name, path.read_bytes())
     development = trees["libfastnorm-dev"] / "usr" / folder
     development.mkdir(parents=True)
-    (development / "libfastnorm.so").symlink_to("libfastnorm.so.0")
+    (development / "libfastnorm.so").symlink_to("libfastnorm.so.1")
     for path in [
         *library.parent.glob("pkgconfig/*.pc"),
         *library.parent.glob("cmake/fastnorm/*.cmake"),
     ]:
         put(development / path.relative_to(library.parent), path.read_bytes())
 
-    same = f"libfastnorm0 (= {version})"
+    same = f"libfastnorm1 (= {version})"
     fields = {
-        "libfastnorm0": {
+        "libfastnorm1": {
             "Depends": needs(work, shared / library.name, library.parent),
             "Multi-Arch": "same",
         },
@@ -284,6 +294,8 @@ def make(prefix, work, out, stamp=None):
         page = (HERE / "fastnorm.1").read_text().replace("@VERSION@", version)
         man = tools / "share" / "man" / "man1" / "fastnorm.1.gz"
         put(man, zipped(page.replace("@DATE@", day)))
+        for made, place in COMPLETIONS.items():
+            put(tools / "share" / place, (prefix / "share" / made).read_bytes())
         program = needs(work, tools / "bin" / "fastnorm", library.parent)
         fields["fastnorm-tools"] = {"Depends": ", ".join(filter(None, (same, program)))}
     return [

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the jars of the Java binding, in the layout of a Maven repository. Prints their folder.
 
-    packages/java/jars.py --library build/src/libfastnorm.so.0 --work build-jars --out dist/maven
+    packages/java/jars.py --library build/src/libfastnorm.so.1 --work build-jars --out dist/maven
 
 fastnorm-VERSION.jar has the classes, -sources and -javadoc what they say, and -linux-ARCH, one for
 each --library, the JNI library and libfastnorm. Two runs with the same tools write the same bytes.
@@ -23,7 +23,7 @@ import elf  # noqa: E402
 from version import version as project_version  # noqa: E402
 
 JAVA = ROOT / "bindings" / "java"
-SOURCES = (JAVA / "src" / "main" / "java", JAVA / "src" / "main" / "generated")
+GENERATE = ROOT / "bindings" / "swig" / "generate.py"
 DATE = (1980, 1, 1, 0, 0, 0)
 RELEASE = "17"
 
@@ -75,25 +75,26 @@ def tree(folder, keep=lambda path: True):
     }
 
 
-def make_natives(library, work):
-    """META-INF/native/ of one processor: the JNI library, made here, and libfastnorm."""
+def make_natives(library, work, native):
+    """META-INF/native/ of one processor: the JNI library, made here of the folder native, and
+    libfastnorm."""
     machine = elf.machine(library)
     prefix, classes = work / f"prefix-{machine}", work / f"natives-{machine}"
     for folder in (prefix, classes):
         shutil.rmtree(folder, ignore_errors=True)
     (prefix / "lib").mkdir(parents=True)
-    shutil.copyfile(library, prefix / "lib" / "libfastnorm.so.0")
-    (prefix / "lib" / "libfastnorm.so").symlink_to("libfastnorm.so.0")
+    shutil.copyfile(library, prefix / "lib" / "libfastnorm.so.1")
+    (prefix / "lib" / "libfastnorm.so").symlink_to("libfastnorm.so.1")
     (prefix / "lib" / "fastnorm.pc").write_text(
         f"Name: fastnorm\nDescription: none\nVersion: {project_version()}\n"
         f"Libs: -L{prefix}/lib -lfastnorm\nCflags: -I{ROOT / 'include'}\n"
     )
     cross = "" if machine == os.uname().machine else f"{machine}-linux-gnu-"
     run(
-        ["sh", JAVA / "src" / "main" / "native" / "build.sh", classes, java_home()],
+        ["sh", JAVA / "src" / "main" / "native" / "build.sh", classes, java_home(), native],
         FASTNORM_ARCH=machine,
         CC=f"{cross}gcc",
-        CFLAGS=f"-ffile-prefix-map={ROOT}=.",
+        CFLAGS=f"-ffile-prefix-map={native}=. -ffile-prefix-map={ROOT}=.",
         FASTNORM_BUNDLE="1",
         PKG_CONFIG_LIBDIR=str(prefix / "lib"),
         PKG_CONFIG_PATH="",
@@ -111,14 +112,17 @@ def make(libraries, work, out):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     name = f"fastnorm-{version}"
-    sources = sorted(p for root in SOURCES for p in root.rglob("*.java"))
+    generated = work / "generated"
+    run([sys.executable, GENERATE, "--java", generated])
+    roots = (JAVA / "src" / "main" / "java", generated / "java")
+    sources = sorted(p for root in roots for p in root.rglob("*.java"))
     classes, docs = work / "classes", work / "javadoc"
     for made in (classes, docs):
         shutil.rmtree(made, ignore_errors=True)
     run(["javac", "--release", RELEASE, "-encoding", "UTF-8", "-nowarn", "-d", classes, *sources])
     write_jar(folder / f"{name}.jar", tree(classes), [f"Automatic-Module-Name: {group()}"])
     write_jar(
-        folder / f"{name}-sources.jar", {n: d for root in SOURCES for n, d in tree(root).items()}
+        folder / f"{name}-sources.jar", {n: d for root in roots for n, d in tree(root).items()}
     )
     run(
         [
@@ -134,13 +138,13 @@ def make(libraries, work, out):
             "-d",
             docs,
             "-sourcepath",
-            ":".join(map(str, SOURCES)),
+            ":".join(map(str, roots)),
             group(),
         ]
     )
     write_jar(folder / f"{name}-javadoc.jar", tree(docs))
     for library in libraries:
-        machine, files = make_natives(library, work)
+        machine, files = make_natives(library, work, generated / "native")
         if elf.has_cuda(library):
             notice = ROOT / "packages" / "NOTICE-NVIDIA.txt"
             files[f"META-INF/{notice.name}"] = notice.read_bytes()
@@ -163,7 +167,7 @@ def main():
         type=Path,
         action="append",
         required=True,
-        help="libfastnorm.so.0 of a processor",
+        help="libfastnorm.so.1 of a processor",
     )
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for what is made on the way"

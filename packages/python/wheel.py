@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the wheel of the package `fastnorm` around a built library. Prints the wheel's path.
 
-    packages/python/wheel.py --library build/src/libfastnorm.so.0 --out dist [--plugin
+    packages/python/wheel.py --library build/src/libfastnorm.so.1 --out dist [--plugin
     libfastnorm_xla.so]
 
 Nothing is compiled. Two runs with the same files write the same bytes."""
@@ -12,6 +12,7 @@ import hashlib
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -21,35 +22,37 @@ sys.path.insert(0, str(ROOT / "packages"))
 import elf  # noqa: E402
 from version import version as project_version  # noqa: E402
 
-HOMEPAGE = "https://github.com/libfastnorm/libfastnorm"
-SONAME = "libfastnorm.so.0"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SONAME = "libfastnorm.so.1"
 DATE = (1980, 1, 1, 0, 0, 0)  # of every file: the contents alone decide the bytes
 
-METADATA = """\
-Metadata-Version: 2.4
-Name: fastnorm
-Version: {version}
-Summary: RMSNorm and LayerNorm for transformer models, on NVIDIA GPUs and CPUs
-Author: The libfastnorm authors
-Maintainer: The libfastnorm authors
-License-Expression: {licence}
-License-File: LICENSE
-{notice}Project-URL: Homepage, {homepage}
-Project-URL: Source, {homepage}
-Keywords: rmsnorm,layernorm,cuda,transformer,inference
-Classifier: Operating System :: POSIX :: Linux
-Classifier: Programming Language :: Python :: 3
-Classifier: Topic :: Scientific/Engineering
-Classifier: Typing :: Typed
-Requires-Python: >=3.9
-Requires-Dist: numpy>=1.23
-Provides-Extra: torch
-Requires-Dist: torch>=2.6; extra == "torch"
-Provides-Extra: jax
-Requires-Dist: jax>=0.5; extra == "jax"
-Description-Content-Type: text/markdown
 
-{readme}"""
+
+def headers(project, version, licence, notices):
+    """METADATA but its text, of the table `project` of pyproject.toml."""
+    yield from (("Metadata-Version", "2.4"), ("Name", project["name"]), ("Version", version))
+    yield "Summary", project["description"]
+    yield from (("Author", person["name"]) for person in project["authors"])
+    yield from (("Maintainer", person["name"]) for person in project["maintainers"])
+    yield "License-Expression", licence
+    yield from (("License-File", name) for name in notices)
+    yield from (("Project-URL", f"{name}, {url}") for name, url in project["urls"].items())
+    yield "Keywords", ",".join(project["keywords"])
+    yield from (("Classifier", text) for text in project["classifiers"])
+    yield "Requires-Python", project["requires-python"]
+    yield from (("Requires-Dist", text) for text in project["dependencies"])
+    for extra, wanted in project["optional-dependencies"].items():
+        yield "Provides-Extra", extra
+        yield from (("Requires-Dist", f'{text}; extra == "{extra}"') for text in wanted)
+    yield "Description-Content-Type", "text/markdown"
+
+
+def entry_points():
+    """entry_points.txt, of the tables `project.entry-points` of pyproject.toml."""
+    return "\n".join(
+        f"[{group}]\n" + "".join(f"{name} = {where}\n" for name, where in names.items())
+        for group, names in PROJECT["entry-points"].items()
+    )
 
 
 def stripped(path, cross=""):
@@ -83,33 +86,24 @@ def contents(library, plugin):
 
 def metadata(version, tag, cuda):
     """The files of the dist-info folder but RECORD, by name."""
-    notice = ROOT / "packages" / "NOTICE-NVIDIA.txt"
-    licence = "Apache-2.0 AND LicenseRef-NVIDIA-CUDA" if cuda else "Apache-2.0"
-    text = METADATA.format(
-        version=version,
-        homepage=HOMEPAGE,
-        licence=licence,
-        notice=f"License-File: {notice.name}\n" if cuda else "",
-        readme=(HERE / "README.md").read_text(),
-    )
-    files = {
-        "METADATA": text.encode(),
+    notices = [ROOT / "LICENSE", *([ROOT / "packages" / "NOTICE-NVIDIA.txt"] if cuda else [])]
+    licence = PROJECT["license"] + (" AND LicenseRef-NVIDIA-CUDA" if cuda else "")
+    lines = headers(PROJECT, version, licence, [path.name for path in notices])
+    text = "".join(f"{name}: {value}\n" for name, value in lines)
+    return {
+        "METADATA": f"{text}\n{(ROOT / PROJECT['readme']).read_text()}".encode(),
         "WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: libfastnorm packages/python/wheel.py ({version})\n"
             f"Root-Is-Purelib: false\nTag: py3-none-{tag}\n"
         ).encode(),
-        "licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
+        "entry_points.txt": entry_points().encode(),
+        **{f"licenses/{path.name}": path.read_bytes() for path in notices},
     }
-    if cuda:
-        files[f"licenses/{notice.name}"] = notice.read_bytes()
-    return files
 
 
 def make(library, out, plugin=None):
     check_library(library)
-    version, tag = project_version(), elf.manylinux(library)
-    if plugin and elf.newest(plugin, "GLIBC") > (elf.newest(library, "GLIBC") or (2, 17)):
-        tag = elf.manylinux(plugin)
+    version, tag = project_version(), elf.manylinux(library, *([plugin] if plugin else []))
     info = f"fastnorm-{version}.dist-info"
     files = contents(library, plugin)
     files.update(
@@ -138,7 +132,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so, for fastnorm.jax")
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheel")
     options = parser.parse_args()

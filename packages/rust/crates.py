@@ -114,6 +114,9 @@ def make_vendor(work, vendor):
         shutil.copyfile(source, target)
     for header in (ROOT / "include" / "fastnorm").iterdir():
         shutil.copyfile(header, vendor / "include" / "fastnorm" / header.name)
+    fields = vendor / "src" / "schema" / "fields.inc"  # which core includes, and a build makes
+    fields.parent.mkdir(parents=True, exist_ok=True)
+    run([sys.executable, ROOT / "src" / "schema" / "schema.py", "--cpp", fields])
     (vendor / "units.txt").write_text("".join(lines))
 
 

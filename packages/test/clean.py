@@ -62,8 +62,8 @@ def make_prefix(library, folder):
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "include", folder / "include")
     (folder / "lib").mkdir()
-    shutil.copyfile(library.resolve(), folder / "lib" / "libfastnorm.so.0")
-    (folder / "lib" / "libfastnorm.so").symlink_to("libfastnorm.so.0")
+    shutil.copyfile(library.resolve(), folder / "lib" / "libfastnorm.so.1")
+    (folder / "lib" / "libfastnorm.so").symlink_to("libfastnorm.so.1")
     return folder
 
 

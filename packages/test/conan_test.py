@@ -46,7 +46,7 @@ def create(cases, conan, recipe, reference, work, home, env):
     write for whoever consumes it."""
     shutil.rmtree(recipe / "src")
     run_clean(cases, "conan create", [conan, "create", recipe, *reference], work, **env)
-    library = next(iter(home.glob("p/b/fast*/p/lib/libfastnorm.so.0")), None)
+    library = next(iter(home.glob("p/b/fast*/p/lib/libfastnorm.so.1")), None)
     if not cases.check("the package has the library", library):
         return
     package = library.parents[1]

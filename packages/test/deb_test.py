@@ -70,7 +70,7 @@ def check_program(cases, root, folder):
 
 def check_depends(cases, tree, folder, work):
     """By the symbols file, another package's program needs the version that has what it calls."""
-    user, library = work / "user", tree / "usr" / folder / "libfastnorm.so.0"
+    user, library = work / "user", tree / "usr" / folder / "libfastnorm.so.1"
     shutil.rmtree(user, ignore_errors=True)
     (user / "debian").mkdir(parents=True)
     (user / "debian" / "control").write_text("Source: user\n\nPackage: user\nArchitecture: any\n")
@@ -81,13 +81,13 @@ def check_depends(cases, tree, folder, work):
     line = ["cc", "user.c", library, "-o", "user"]
     if run_clean(cases, "a program of another package", line, user) is None:
         return
-    other = user / "libfastnorm0"  # with the symbols file as what dpkg-shlibdeps finds
+    other = user / "libfastnorm1"  # with the symbols file as what dpkg-shlibdeps finds
     shutil.copytree(tree, other, symlinks=True)
     (other / "DEBIAN" / "shlibs").unlink()
     line = ["dpkg-shlibdeps", "-O", f"-S{other}", "--ignore-missing-info"]
     line += [f"-l{other / 'usr' / folder}", "-e", "user"]
     found = run_clean(cases, "dpkg-shlibdeps of it", line, user) or ""
-    wanted = f"libfastnorm0 (>= {debs.project_version()})"
+    wanted = f"libfastnorm1 (>= {debs.project_version()})"
     cases.check("it depends on a version of the library", wanted in found, found)
 
 
@@ -114,7 +114,7 @@ def check_runpath(cases, prefix, work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument("--program", type=Path, help="fastnorm; without it fastnorm-tools is not")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()
@@ -144,7 +144,7 @@ def main():
     install(cases, packages, root)
     folder = f"lib/{debs.elf.machine(options.library)}-linux-gnu"
     check_program(cases, root, folder)
-    check_depends(cases, work / "work" / "libfastnorm0", folder, work)
+    check_depends(cases, work / "work" / "libfastnorm1", folder, work)
     if options.program:
         shown = run_clean(
             cases,
@@ -156,10 +156,14 @@ def main():
         cases.check("it shows the version", debs.project_version() in (shown or ""), shown)
         command = ["readelf", "--dynamic", root / "usr" / "bin" / "fastnorm"]
         dynamic = run_clean(cases, "readelf", command, work) or ""
-        cases.check("it needs the library", "libfastnorm.so.0" in dynamic, dynamic)
+        cases.check("it needs the library", "libfastnorm.so.1" in dynamic, dynamic)
         cases.check("it has no RPATH or RUNPATH", not re.search("R(UN)?PATH", dynamic), dynamic)
         page = root / "usr" / "share" / "man" / "man1" / "fastnorm.1.gz"
         cases.check("its manual page is there", page.exists())
+        for place in debs.COMPLETIONS.values():
+            script = root / "usr" / "share" / place
+            text = script.read_text() if script.exists() else ""
+            cases.check(f"completion in {place}", "residual-out" in text)
         copyright = root / "usr" / "share" / "doc" / "fastnorm-tools" / "copyright"
         licences = re.findall(r"^License: (\S+)\n ", copyright.read_text(), re.M)
         wanted = ["Apache-2.0", "BSD-3-Clause", "Expat"]

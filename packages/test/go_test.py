@@ -32,7 +32,7 @@ def unfit_go():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()

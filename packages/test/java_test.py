@@ -5,12 +5,13 @@ program."""
 import argparse
 import re
 import shutil
+import subprocess
 import sys
 import xml.etree.ElementTree as xml
 import zipfile
 from pathlib import Path
 
-from clean import ROOT, Cases, readme_program, run_clean
+from clean import ROOT, Cases, clean_env, readme_program, run_clean
 
 sys.path.insert(0, str(ROOT / "packages" / "java"))
 import jars  # noqa: E402
@@ -64,13 +65,13 @@ def check_contents(cases, folder, name, machine):
     )
     natives = sorted(n for n in names.get(f"-linux-{machine}", ()) if "/native/" in n)
     base = f"META-INF/native/linux-{machine}"
-    cases.equal("natives", natives, [f"{base}/libfastnorm.so.0", f"{base}/libfastnorm_jni.so"])
+    cases.equal("natives", natives, [f"{base}/libfastnorm.so.1", f"{base}/libfastnorm_jni.so"])
     cases.check("the documentation has an index", "index.html" in names.get("-javadoc", ()))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()
@@ -101,6 +102,22 @@ def main():
         "what the README's program prints",
         run_clean(cases, "java", ["java", "-cp", path, file], project),
         printed,
+    )
+    result = subprocess.run(
+        ["java", "-cp", folder / f"fastnorm-{version}.jar", file],
+        capture_output=True,
+        text=True,
+        cwd=project,
+        env=clean_env(),
+    )
+    wanted = (
+        f"required: the artifact dev.fastnorm:fastnorm:{version} with the classifier "
+        f"linux-{machine}, the file fastnorm-{version}-linux-{machine}.jar"
+    )
+    cases.check(
+        "without the natives' jar the error names it",
+        result.returncode != 0 and wanted in result.stderr,
+        result.stdout + result.stderr,
     )
     cases.finish()
 

@@ -21,11 +21,12 @@ import module  # noqa: E402
 import wheel  # noqa: E402
 
 PAGE = ROOT / "docs" / "install.md"
+ONE_LINE = "In one line"  # the section of tabs
 # Sections whose commands change the system, or build for minutes: other tests run them.
 ELSEWHERE = {
     "Debian and Ubuntu": "deb_test.py installs into a root of its own",
     "Conan and vcpkg": "conan_test.py runs the recipe",
-    "From source": "the stage cpu-only builds it",
+    "From source": "the stage build builds it",
 }
 
 
@@ -37,6 +38,19 @@ def sections(text):
         commands = "".join(re.findall(r"^```sh\n(.*?)^```", part, re.M | re.S))
         printed = re.search(r"^```text\n(.*?)^```", part, re.M | re.S)
         yield title, files, commands, printed and printed[1]
+
+
+def check_one_lines(cases, text):
+    """Each tab has one command of one line, and a section of the page or another test types it."""
+    tabs, _, rest = text.partition(f"## {ONE_LINE}\n")[2].partition("<!-- end -->")
+    typed = rest + (ROOT / "packages/test/python_source_test.py").read_text()
+    found = re.findall(r"^\*\*([^\n]+)\*\*\n\n```sh\n(.*?)^```", tabs, re.M | re.S)
+    cases.check("tabs were found", len(found) >= 6, [title for title, _ in found])
+    for title, command in found:
+        cases.check(f"{ONE_LINE}, {title}: one command", command.count("\n") == 1, command)
+        crate = re.fullmatch(r"cargo add (\w+)@([\d.]+)", command.strip())
+        line = f'{crate[1]} = "{crate[2]}"' if crate else command.strip()
+        cases.check(f"{ONE_LINE}, {title}: is typed below", line in typed, line)
 
 
 def count(commands):
@@ -51,7 +65,7 @@ def release(options, work):
     dist.mkdir(parents=True)
     version = module.project_version()
     configured, _ = archives.configure(work)
-    stripped = work / "libfastnorm.so.0"
+    stripped = work / "libfastnorm.so.1"
     stripped.write_bytes(wheel.stripped(options.library))
     archives.binary_archive(dist, version, configured, stripped, preset=0)
     wheel.make(options.library, dist)
@@ -131,14 +145,15 @@ def type_commands(cases, title, files, commands, printed, dist, work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     parser.add_argument("--only", help="one section by its title")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    found = list(sections(PAGE.read_text()))
+    check_one_lines(cases, PAGE.read_text())
+    found = [s for s in sections(PAGE.read_text()) if s[0] != ONE_LINE]
     cases.check("the page has sections", len(found) >= 6, [title for title, *_ in found])
     dist = release(options, work)
     for title, files, commands, printed in found:

@@ -32,8 +32,9 @@ PLACES = """
 import fastnorm, fastnorm.abi, pathlib, sys
 here = pathlib.Path(fastnorm.__file__).resolve()
 assert here.is_relative_to(sys.prefix), here
-assert fastnorm.abi.library_path() == str(here.parent / "lib" / "libfastnorm.so.0")
+assert fastnorm.abi.library_path() == str(here.parent / "lib" / "libfastnorm.so.1")
 assert (here.parent / "py.typed").exists()
+assert fastnorm.__version__ == fastnorm.version(), fastnorm.__version__
 print(fastnorm.version())
 """
 ERRORS = """
@@ -64,9 +65,19 @@ for call, kind, text in (
     (lambda: fastnorm.rms_norm(np.ones((3, 4), np.float32), out=packed), fastnorm.FastnormError,
      "FASTNORM_ERROR_LAYOUT: y has strides of (18, 4) bytes; required: multiples of 4"),
     (lambda: fastnorm.rms_norm(x, x[0].astype(np.float64)), fastnorm.FastnormError,
-     "FASTNORM_ERROR_DTYPE: weight.dtype is float64; required: one of float32, float16, int8,"),
+     "FASTNORM_ERROR_DTYPE: weight.dtype is f64; required: f32, f16 or bf16"),
+    (lambda: fastnorm.rms_norm(x.astype(np.float64)), fastnorm.FastnormError,
+     "FASTNORM_ERROR_DTYPE: x.dtype is f64; required: f32, f16 or bf16"),
+    (lambda: fastnorm.rms_norm(x.astype(np.int16)), fastnorm.FastnormError,
+     "FASTNORM_ERROR_DTYPE: x.dtype is i16; required: f32, f16 or bf16"),
+    (lambda: fastnorm.rms_norm(x.astype(bool)), fastnorm.FastnormError,
+     "FASTNORM_ERROR_DTYPE: x.dtype is bool; required: f32, f16 or bf16"),
     (lambda: fastnorm.rms_norm(x.astype(">f4")), fastnorm.FastnormError,
-     "FASTNORM_ERROR_DTYPE: x.dtype is >f4; required: one of float32"),
+     "FASTNORM_ERROR_DTYPE: x.dtype is >f4; required: a number's, in the order of bytes"),
+    (lambda: fastnorm.rms_norm(x.astype(object)), fastnorm.FastnormError,
+     "FASTNORM_ERROR_DTYPE: x.dtype is object; required: a number's"),
+    (lambda: fastnorm.set_num_threads(0), ValueError,
+     "number is 0; required: an integer from 1 to 1024"),
     (lambda: fastnorm.rms_norm(x, [1.0]), TypeError,
      "weight is list; required: a NumPy array or one with __dlpack__"),
     (lambda: fastnorm.rms_norm(x, Foreign()), fastnorm.FastnormError,
@@ -97,6 +108,119 @@ fastnorm.rms_norm(rows, out=wide["v"])
 assert (wide["v"] == wanted).all() and (wide["tag"] == 0).all()
 print("layouts")
 """
+DLPACK = """
+import numpy as np
+import fastnorm
+from fastnorm import abi
+
+class Exporter:
+    # A tensor of another framework that has DLPack as of a version, or of none.
+    def __init__(self, array, version=(1, 0), copies=False):
+        self.array, self.version, self.copies = array, version, copies
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+    def __dlpack__(self, **options):
+        if self.version is None:
+            if "max_version" in options:
+                raise TypeError("unexpected keyword argument 'max_version'")
+            return self.array.__dlpack__(**options)
+        options["max_version"] = self.version
+        return self.array.__dlpack__(copy=True if self.copies else None, **options)
+
+rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+wanted, y = fastnorm.rms_norm(rows), np.empty_like(rows)
+frozen = rows.copy()
+frozen.flags.writeable = False
+for x in (Exporter(rows), Exporter(rows, None), Exporter(frozen), Exporter(rows, copies=True)):
+    for out in (Exporter(y), Exporter(y, None)):
+        y[:] = 0
+        fastnorm.rms_norm(x, out=out)
+        assert (y == wanted).all()
+weight = Exporter(frozen[0])
+fastnorm.rms_norm(rows, weight, out=y)
+assert (y == fastnorm.rms_norm(rows, rows[0])).all()
+
+class Later(Exporter):
+    def __dlpack__(self, **options):
+        capsule = super().__dlpack__(**options)
+        place = abi.Exported._pointer(capsule, b"dltensor_versioned")
+        abi._ManagedVersioned.from_address(place).major = 2
+        return capsule
+
+class Odd(Exporter):
+    def __dlpack__(self, **options):
+        from ctypes import c_char_p, c_void_p, py_object, pythonapi
+        make = pythonapi.PyCapsule_New
+        make.restype, make.argtypes = py_object, [c_void_p, c_char_p, c_void_p]
+        return make(self.array.ctypes.data, NAME, None)
+
+NAME = b"tensor"
+context = fastnorm.context()
+for call, text in (
+    (lambda: fastnorm.rms_norm(rows, out=Exporter(frozen)), "y is read-only; required: an array"),
+    (lambda: fastnorm.rms_norm(rows, out=Exporter(y, copies=True)), "y is given as a copy"),
+    (lambda: context.call(x=rows, y=frozen), "y is read-only; required: an array"),
+    (lambda: context.call(x=rows, y=y, rstd=Exporter(frozen[:, :1])), "rstd is read-only"),
+    (lambda: context.norm_backward(dy=rows, x=rows, dx=frozen), "dx is read-only"),
+    (lambda: context.norm_heads([{"x": rows[None], "y": frozen[None]}]), "y is read-only"),
+    (lambda: context.call(x=rows, y=y, quant_scheme=2, scale=frozen), "scale is read-only"),
+    (lambda: fastnorm.rms_norm(Later(rows), out=y), "x.__dlpack__() gives DLPack 2.0; required: 1"),
+    (lambda: fastnorm.rms_norm(Odd(rows), out=y), "a capsule named 'tensor'; required: 'dltensor'"),
+):
+    y[:] = 7
+    try:
+        call()
+    except (abi.FastnormError, ValueError) as error:
+        assert text in str(error), error
+    else:
+        raise SystemExit("no error: " + text)
+    assert (y == 7).all() and (frozen == rows).all(), text
+context.call(x=rows, y=y, quant_scheme=abi.PER_TENSOR, scale=frozen[0, :1])  # it is read
+context.norm_backward(dy=rows, x=rows, dx=y, rstd=frozen[:, :1])
+print("dlpack")
+"""
+THREADS = """
+import gc
+import os
+import threading
+import weakref
+import numpy as np
+import fastnorm
+
+rows = np.random.default_rng(1).standard_normal((64, 4096), np.float32)
+def threads():
+    return len(os.listdir("/proc/self/task"))
+assert fastnorm.get_num_threads() == 1
+wanted, alone = fastnorm.rms_norm(rows), threads()
+held = fastnorm.context()
+contexts = [weakref.ref(held)]
+for number in (3, 1, 2, 3):
+    fastnorm.set_num_threads(number)
+    assert fastnorm.get_num_threads() == number
+    assert (fastnorm.rms_norm(rows) == wanted).all()
+    assert threads() == alone + number - 1, (number, threads())
+    contexts.append(weakref.ref(fastnorm.context()))
+y = np.empty_like(rows)
+held.call(x=rows, y=y, eps=1e-6).run()  # a context that was replaced stays for who has it
+assert (y == wanted).all()
+del held
+gc.collect()
+assert [c() is not None for c in contexts] == [False] * 4 + [True]
+wrong, stop = [], threading.Event()
+def work():
+    while not stop.is_set():
+        if not (fastnorm.rms_norm(rows) == wanted).all():
+            wrong.append(1)
+worker = threading.Thread(target=work)
+worker.start()
+for number in range(60):
+    fastnorm.set_num_threads(1 + number % 3)
+    fastnorm.rms_norm(rows[:2])
+stop.set()
+worker.join()
+assert not wrong
+print("threads")
+"""
 DEVICES = """
 from types import SimpleNamespace
 import numpy as np
@@ -120,6 +244,68 @@ print("devices")
 """
 
 
+# rms([3, 4]) = sqrt(12.5) and rms([1, 0]) = sqrt(0.5). The loss is the sum of y's first column: d x
+# of a row is (1 - x0 x0 / (2 rms^2), -x0 x1 / (2 rms^2)) / rms, and d weight is the column without
+# the weight.
+JAX = """
+import jax, jax.numpy as jnp, numpy as np, pathlib
+import fastnorm.jax as fn
+assert pathlib.Path(fn._library._name).parent == pathlib.Path(fn.__file__).parents[1] / "lib"
+x, weight = jnp.array([[3.0, 4.0], [1.0, 0.0]]), jnp.array([1.0, 2.0])
+y = jax.jit(lambda x, w: fn.rms_norm(x, w, eps=0.0))(x, weight)
+np.testing.assert_allclose(y, [[0.848528, 2.262742], [1.414214, 0]], atol=2e-6)
+loss = lambda x, w: fn.rms_norm(x, w, eps=0.0)[:, 0].sum()
+dx, dweight = jax.jit(jax.grad(loss, (0, 1)))(x, weight)
+np.testing.assert_allclose(dx, [[0.181019, -0.135765], [0, 0]], atol=2e-6)
+np.testing.assert_allclose(dweight, [2.262742, 0], atol=2e-6)
+print("jax")
+"""
+NO_PLUGIN = """
+try:
+    import fastnorm.jax
+except ImportError as error:
+    for part in ("libfastnorm_xla.so", "Released wheels for Linux", "pip install --no-build-isol"):
+        assert part in str(error), error
+else:
+    raise SystemExit("fastnorm.jax loads without its plugin")
+import fastnorm
+print(fastnorm.rms_norm(__import__("numpy").ones((1, 2), "f4")).shape)
+"""
+NAMED_PLUGIN = """
+try:
+    import fastnorm.jax
+except ImportError as error:
+    text = "FASTNORM_XLA_LIBRARY is '/absent.so'; required: a libfastnorm_xla.so that loads"
+    assert text in str(error), error
+else:
+    raise SystemExit("FASTNORM_XLA_LIBRARY was not used")
+print("named")
+"""
+
+
+def check_jax(cases, wheel, without, work):
+    """The wheel with the plugin, and one without it, where there is JAX of PyPI."""
+    folder = work / "jax"
+    python = folder / "bin" / "python"
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    wanted = ROOT / "examples" / "jax" / "requirements.txt"
+    run_clean(cases, "JAX: a venv", [sys.executable, "-m", "venv", "--clear", folder], work)
+    run_clean(cases, "JAX", [*pip, "install", "--no-deps", "-r", wanted], work)
+    for name, file, program, printed, env in (
+        ("the wheel", wheel, JAX, "jax\n", {}),
+        ("a plugin that is not there", wheel, NAMED_PLUGIN, "named\n", {
+            "FASTNORM_XLA_LIBRARY": "/absent.so"
+        }),
+        ("a wheel without the plugin", without, NO_PLUGIN, "(1, 2)\n", {}),
+    ):
+        run_clean(
+            cases, f"JAX: pip install, {name}", [*pip, "install", "--force-reinstall", "--no-deps",
+                                                 file], work
+        )
+        found = run_clean(cases, f"JAX: {name}", [python, "-c", program], work, **env)
+        cases.equal(f"JAX: {name} prints", found, printed)
+
+
 def check_archive(cases, wheel):
     """RECORD has every file with its hash; the tag is that of the name."""
     with zipfile.ZipFile(wheel) as archive:
@@ -136,20 +322,27 @@ def check_archive(cases, wheel):
         cases.equal("files with another hash than RECORD's", wrong, [])
         tag = re.search(r"^Tag: (.*)$", archive.read(info + "WHEEL").decode(), re.M)[1]
         cases.check("the tag of WHEEL is that of the file's name", wheel.stem.endswith(tag), tag)
+        cases.equal(
+            "its entry points",
+            archive.read(info + "entry_points.txt").decode().split(),
+            "[vllm.general_plugins] fastnorm = fastnorm.engines:vllm_plugin "
+            "[sglang.srt.plugins] fastnorm = fastnorm.engines:sglang_plugin".split(),
+        )
         modules = {str(p.relative_to(PACKAGE)) for p in (PACKAGE / "fastnorm").rglob("*.py")}
         cases.equal("modules that are left out", sorted(modules - set(names)), [])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
-    parser.add_argument("--wheel", type=Path, help="a wheel that was made of it")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
+    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so")
+    parser.add_argument("--wheel", type=Path, help="a wheel that was made of them")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
-    wheel = wheel_maker.make(options.library, work / "first")
-    again = wheel_maker.make(options.library, work / "second")
+    wheel = wheel_maker.make(options.library, work / "first", options.plugin)
+    again = wheel_maker.make(options.library, work / "second", options.plugin)
     cases.check("two runs make the same bytes", wheel.read_bytes() == again.read_bytes())
     if options.wheel:
         cases.check(
@@ -179,7 +372,13 @@ def main():
         run_clean(cases, "errors", [python, "-c", ERRORS], work),
         "errors\n",
     )
-    for name, program in (("layouts", LAYOUTS), ("devices", DEVICES)):
+    programs = (
+        ("layouts", LAYOUTS),
+        ("dlpack", DLPACK),
+        ("threads", THREADS),
+        ("devices", DEVICES),
+    )
+    for name, program in programs:
         cases.equal(
             f"{name} of NumPy arrays",
             run_clean(cases, name, [python, "-c", program], work),
@@ -203,6 +402,14 @@ def main():
                 cases, f"program {i} of {page.relative_to(ROOT)}", [python, "-c", program], work
             )
             cases.equal(f"what program {i} of {page.relative_to(ROOT)} prints", found, printed)
+    if options.plugin:
+        with zipfile.ZipFile(wheel) as archive:
+            plugin = "fastnorm/lib/libfastnorm_xla.so"
+            cases.check("the wheel has the plugin", plugin in archive.namelist())
+        without = wheel_maker.make(options.library, work / "without")
+        check_jax(cases, wheel, without, work)
+    else:
+        cases.skip("the wheel with JAX", "--plugin names no libfastnorm_xla.so")
     run_clean(cases, "pip uninstall", [*pip, "uninstall", "--yes", "fastnorm"], work)
     left = [str(p) for p in venv.rglob("*fastnorm*")]
     cases.equal("what is left after that", left, [])

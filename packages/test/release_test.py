@@ -6,6 +6,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -93,6 +94,58 @@ def check_namespace(cases, release, out, made):
     cases.equal("packages without the program", refs, ["SPDXRef-libfastnorm", "SPDXRef-libstdcxx"])
 
 
+class Refused(Exception):
+    pass
+
+
+class Parser:
+    def error(self, text):
+        raise Refused(text)
+
+
+def check_tools(cases, release, work):
+    """What is missing is named before anything is compiled, all of it at once."""
+    build = work / "configured"
+    build.mkdir(parents=True, exist_ok=True)
+    (build / "build.ninja").touch()
+    tools = work / "tools"
+    shutil.rmtree(tools, ignore_errors=True)
+    tools.mkdir()
+
+    def refusal(names, kinds, **options):
+        for path in tools.iterdir():
+            path.unlink()
+        for name in names:
+            (tools / name).symlink_to("/bin/true")
+        kept = os.environ["PATH"]
+        os.environ["PATH"] = str(tools)
+        given = {"build": [f"cpu={build}"], "program": None, **options}
+        try:
+            release.check_tools(Parser(), kinds, argparse.Namespace(**given))
+        except Refused as error:
+            return str(error)
+        finally:
+            os.environ["PATH"] = kept
+        return ""
+
+    machine = os.uname().machine
+    wanted = ["meson", "ninja", "gcc", "g++", "pkg-config", "readelf", "strip", "size", "nm"]
+    wanted += ["cargo", "java", "javac", "javadoc", "dpkg-deb", "dpkg-shlibdeps"]
+    crossed = [f"aarch64-linux-gnu-{name}" for name in ("gcc", "g++", "gcc-ar", "strip")]
+    wanted += crossed if machine == "x86_64" else []
+    cases.equal("all tools are there", refusal(wanted, ["cpu"]), "")
+    for name in wanted[2:]:
+        said = refusal([other for other in wanted if other != name], ["cpu"])
+        cases.equal(f"{name} is missing", said, f"{name} not found; required: what tools/setup "
+                    "installs")
+    if machine == "x86_64":
+        said = refusal([name for name in wanted if name not in crossed], ["cpu"])
+        cases.check("all of a compiler are named", said.startswith(", ".join(crossed)), said)
+    said = refusal(wanted, ["cpu"], build=["cpu=/nowhere"], program=Path("/absent"))
+    cases.check("a build folder and a program that are missing are named",
+                said.startswith("/nowhere/build.ninja, /absent not found"), said)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, help="not used")
@@ -133,6 +186,7 @@ def main():
     )
     said = "gpu cannot be made here; required: one of" in result.stderr
     cases.check("an unknown kind is refused", result.returncode != 0 and said, result.stderr)
+    check_tools(cases, release, options.work.resolve())
     cases.finish()
 
 

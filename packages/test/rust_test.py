@@ -99,20 +99,20 @@ def check_refused(cases, project, prefix, target):
     header.write_text(text)
     library = prefix / "lib" / "libfastnorm.so"
     library.rename(library.with_name("away"))
-    (prefix / "lib" / "libfastnorm.so.0").rename(prefix / "lib" / "away.0")
+    (prefix / "lib" / "libfastnorm.so.1").rename(prefix / "lib" / "away.0")
     refused(
         "an installation without a library",
         "without libfastnorm.so in lib; required",
         FASTNORM_DIR=str(prefix),
     )
-    (prefix / "lib" / "away.0").rename(prefix / "lib" / "libfastnorm.so.0")
+    (prefix / "lib" / "away.0").rename(prefix / "lib" / "libfastnorm.so.1")
     library.with_name("away").rename(library)
     refused("no library", "FASTNORM_DIR names an installation", PKG_CONFIG_LIBDIR=str(target))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     parser.add_argument("--vendored", action="store_true", help="compile the backend, too")

@@ -42,7 +42,7 @@ function(vcpkg_install_meson)
   file(GLOB configs "${SOURCE_PATH}/build/packages/cmake/*.cmake")
   file(INSTALL ${configs} DESTINATION "${lib}/cmake/fastnorm")
   file(COPY_FILE "${LIBRARY}" "${lib}/libfastnorm.so.${VERSION}")
-  file(CREATE_LINK "libfastnorm.so.${VERSION}" "${lib}/libfastnorm.so.0" SYMBOLIC)
+  file(CREATE_LINK "libfastnorm.so.${VERSION}" "${lib}/libfastnorm.so.1" SYMBOLIC)
 endfunction()
 
 function(vcpkg_fixup_pkgconfig)

@@ -59,14 +59,14 @@ def check_consumer(cases, prefix, work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", type=Path, help="libfastnorm.so.0, without --build")
+    parser.add_argument("--library", type=Path, help="libfastnorm.so.1, without --build")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     parser.add_argument("--build", action="store_true", help="compile the library, too")
     parser.add_argument("--buildtype", default="release", help="Meson's (default %(default)s)")
     options = parser.parse_args()
     if not options.build and options.library is None:
-        parser.error("--library is missing; required: libfastnorm.so.0, or --build")
+        parser.error("--library is missing; required: libfastnorm.so.1, or --build")
     cases, work = Cases(), options.work.resolve()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -108,7 +108,7 @@ def main():
     made = list(run.glob("source/*/build/build.ninja"))
     cases.equal("build folders", len(made), 1)
     if options.build:
-        library = run / "packages" / "lib" / "libfastnorm.so.0"
+        library = run / "packages" / "lib" / "libfastnorm.so.1"
         cases.check("the library is installed", library.exists())
     wrong = work / "portfile.cmake"
     wrong.write_text(re.sub(r"(SHA512 )\w{8}", r"\g<1>00000000", files["portfile.cmake"]))

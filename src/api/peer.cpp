@@ -8,6 +8,7 @@
 
 #include "api/api.h"
 #include "core/norm_batch.h"
+#include "core/norm_check.h"
 #include "core/norm_heads_check.h"
 #include "core/norm_heads_plan.h"
 #include "core/peer_check.h"
@@ -114,18 +115,25 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_allreduce_n
       accept_struct(args, kFirstPeerAllreduceNormArgs, "args", &call->local, &call->args, error));
   const fastnorm_peer_allreduce_norm_args& a = *call->args;
   FASTNORM_TRY(check_peer(context, a.peer, error));
-  FASTNORM_TRY(check_peer_flags(a.flags, error));
   call->link = a.peer->link.get();
-  call->norm = norm_of(a);
+  const fastnorm_norm_args* norm = nullptr;
+  FASTNORM_TRY(accept_struct(a.norm, kFirstNormArgs, "norm", &call->norm, &norm, error));
+  if (norm != &call->norm) call->norm = *norm;
+  if (a.parallel_user != nullptr) call->norm.parallel_user = a.parallel_user;
+  const fastnorm_norm_args& n = call->norm;
+  error.prefix = "norm.";
+  FASTNORM_TRY(check_peer_flags(n.flags, error));
+  FASTNORM_TRY(check_peer_norm_fields(n, error));
   NormPlanner planner = planner_of(*context);
   planner.keeps_order = true;
-  FASTNORM_TRY(plan_one(planner, &call->norm, &call->batch, error));
+  FASTNORM_TRY(plan_one(planner, &n, &call->batch, error));
+  error.prefix = "";
   const NormDesc& d = call->desc();
   FASTNORM_TRY(check_peer_allreduce_norm(a, d, call->link->desc, error));
   call->exact = number(a.sum_rounding) == FASTNORM_PEER_SUM_EXACT;
-  call->keeps_sum = call->exact && a.residual != nullptr && a.residual_out == nullptr &&
-                    number(a.residual_rounding) != FASTNORM_RESIDUAL_EXACT;
-  call->kept = call->keeps_sum ? dtype_from(a.residual->dtype) : Dtype::kF32;
+  call->keeps_sum = call->exact && n.residual != nullptr && n.residual_out == nullptr &&
+                    number(n.residual_rounding) != FASTNORM_RESIDUAL_EXACT;
+  call->kept = call->keeps_sum ? dtype_from(n.residual->dtype) : Dtype::kF32;
   const auto elements = static_cast<uint64_t>(d.rows) * static_cast<uint64_t>(d.n);
   const auto bytes = static_cast<uint64_t>(dtype_bytes(d.dtype));
   call->totals_bytes = aligned(elements * (call->exact ? 4 : bytes));
@@ -151,7 +159,7 @@ uint32_t options_of(const Allreduce& call) {
   }
   options.add(d.eps);
   options.add(d.weight_offset);
-  options.add(call.args->residual != nullptr ? 1u : 0u);
+  options.add(call.norm.residual != nullptr ? 1u : 0u);
   return options.value();
 }
 
@@ -159,7 +167,7 @@ uint32_t options_of(const Allreduce& call) {
 // with it.
 fastnorm_status plan_behind_sum(const fastnorm_context& context, const Allreduce& call,
                                 std::byte* workspace, NormBatch<1>* batch, Error& error) {
-  const fastnorm_peer_allreduce_norm_args& a = *call.args;
+  const fastnorm_norm_args& a = call.norm;
   std::byte* const row = workspace + call.totals_bytes;
   fastnorm_norm_args norm = call.norm;
   fastnorm_tensor sum = *a.x, zero = *a.x, kept = *a.x;
@@ -188,7 +196,7 @@ fastnorm_status plan_behind_sum(const fastnorm_context& context, const Allreduce
   // The kernel of the norm may start while the exchange runs: it waits for the exchange's end.
   if (call.plan.entry != nullptr)
     norm.flags = FASTNORM_NORM_PDL_WAIT | (a.flags & FASTNORM_NORM_PDL_TRIGGER);
-  error.prefix = "with workspace for the sum: ";
+  error.prefix = "with workspace for the sum: norm.";
   FASTNORM_TRY(plan_one(planner_of(context), &norm, batch, error));
   error.prefix = "";
   return FASTNORM_OK;
@@ -253,7 +261,7 @@ fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Work
     const NormPlan* const plan = call.batch.planned().front().plan;
     return call.link->norm({&d, plan, &call.plan, options_of(call)}, workspace.stream, error);
   }
-  const fastnorm_peer_allreduce_norm_args& a = *call.args;
+  const fastnorm_norm_args& a = call.norm;
   auto* const totals = static_cast<std::byte*>(workspace.data);
   NormBatch<1> batch;
   FASTNORM_TRY(plan_behind_sum(context, call, totals, &batch, error));
@@ -267,10 +275,10 @@ fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Work
                          options_of(call),
                          &d,
                          &call.plan};
-  FASTNORM_TRY(check_apart("x", exchange.x, d.n, workspace, call.workspace_bytes, error));
+  FASTNORM_TRY(check_apart("norm.x", exchange.x, d.n, workspace, call.workspace_bytes, error));
   if (a.residual != nullptr)
-    FASTNORM_TRY(
-        check_apart("residual", exchange.residual, d.n, workspace, call.workspace_bytes, error));
+    FASTNORM_TRY(check_apart("norm.residual", exchange.residual, d.n, workspace,
+                             call.workspace_bytes, error));
   FASTNORM_TRY(call.link->sum(exchange, workspace.stream, error));
   return context.device->run_norm(batch.planned(), nullptr, workspace.stream, error);
 }
@@ -376,6 +384,7 @@ fastnorm_status plan(const fastnorm_context& context, const Sharded& call, void*
   e.plan = &call.plan;
   fastnorm_norm_heads_args shared = {};
   shared.struct_size = sizeof shared;
+  shared.parallel_user = a.parallel_user;
   fastnorm_norm_heads_part sums[2], apply[2];
   const fastnorm_norm_heads_part* sums_of[2] = {&sums[0], &sums[1]};
   const fastnorm_norm_heads_part* apply_of[2] = {&apply[0], &apply[1]};

@@ -4,6 +4,8 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "core/enum_check.h"
+
 namespace fastnorm {
 namespace {
 
@@ -117,6 +119,16 @@ fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorR
                      t.strides[i]);
   }
   return FASTNORM_OK;
+}
+
+fastnorm_status refuse_value(const char* name, int32_t value, const char* type,
+                             std::span<const schema::Enumerator> allowed, Error& error) {
+  if (allowed.size() == 2) {
+    return error.set(FASTNORM_ERROR_ARGUMENT, "%s is %d; required: %s (%u) or %s (%u)", name, value,
+                     allowed[0].name, allowed[0].value, allowed[1].name, allowed[1].value);
+  }
+  return error.set(FASTNORM_ERROR_ARGUMENT, "%s is %d; required: a %s, 0 to %u", name, value, type,
+                   allowed.back().value);
 }
 
 fastnorm_status check_scalar(const char* name, const fastnorm_tensor& t, CheckedDevice device,

@@ -30,12 +30,12 @@
 
 namespace fastnorm {
 
-// Sizes of the public structs in version 0.1, through their last field. Callers of every version
-// have at least these.
+// Sizes of the public structs in version 0.2, the first one, through their last field. Callers of
+// every version have at least these. Each family has those of its own.
 inline constexpr size_t kFirstOptions =
-    offsetof(fastnorm_context_options, reserved) + sizeof(fastnorm_context_options::reserved);
+    offsetof(fastnorm_context_options, tuning_file) + sizeof(fastnorm_context_options::tuning_file);
 inline constexpr size_t kFirstInfo =
-    offsetof(fastnorm_info, blocks) + sizeof(fastnorm_info::blocks);
+    offsetof(fastnorm_info, variant) + sizeof(fastnorm_info::variant);
 inline constexpr size_t kFirstDeviceInfo =
     offsetof(fastnorm_device_info, kernel_arch) + sizeof(fastnorm_device_info::kernel_arch);
 inline constexpr size_t kFirstKernelInfo =
@@ -99,6 +99,12 @@ int32_t number(const Enum& field) {
   static_assert(sizeof field == sizeof value);
   std::memcpy(&value, &field, sizeof value);
   return value;
+}
+
+// Copies an enum field that is not checked yet: an assignment would load it as its enum.
+template <class Enum>
+void copy_number(Enum& to, const Enum& from) {
+  std::memcpy(&to, &from, sizeof to);
 }
 
 // Whether two arrays of `count` are the same, or both are absent.

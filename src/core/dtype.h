@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <iterator>
 
 #include "fastnorm/tensor.h"
 

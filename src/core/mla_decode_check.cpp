@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "core/enum_check.h"
 #include "core/row_map.h"
 
 namespace fastnorm {
@@ -50,7 +51,6 @@ class MlaDecodeCheck {
   bool cuda() const { return device_.device_type == FASTNORM_DEVICE_CUDA; }
 
   fastnorm_status scalars() {
-    const int32_t base = number(args_.lse_base);
     FASTNORM_REQUIRE(std::isfinite(args_.sm_scale) && args_.sm_scale != 0, FASTNORM_ERROR_ARGUMENT,
                      "sm_scale is %g; required: finite and not 0, such as 1 / sqrt(192)",
                      args_.sm_scale);
@@ -63,9 +63,7 @@ class MlaDecodeCheck {
                      args_.sm_scale);
     FASTNORM_REQUIRE(args_.causal == 0 || args_.causal == 1, FASTNORM_ERROR_ARGUMENT,
                      "causal is %d; required: 0 or 1", args_.causal);
-    FASTNORM_REQUIRE(
-        base == FASTNORM_LSE_NATURAL || base == FASTNORM_LSE_BASE_2, FASTNORM_ERROR_ARGUMENT,
-        "lse_base is %d; required: FASTNORM_LSE_NATURAL (0) or FASTNORM_LSE_BASE_2 (1)", base);
+    FASTNORM_TRY(check_enum<&fastnorm_mla_decode_args::lse_base>(args_, error));
     FASTNORM_REQUIRE(args_.reuse_plan == 0 || args_.reuse_plan == 1, FASTNORM_ERROR_ARGUMENT,
                      "reuse_plan is %d; required: 0 or 1", args_.reuse_plan);
     FASTNORM_REQUIRE(
@@ -85,7 +83,7 @@ class MlaDecodeCheck {
         "profile is given and profile_events is 0; required: 1 to 2^20, or no profile");
     d_.sm_scale = args_.sm_scale;
     d_.causal = args_.causal != 0;
-    d_.lse_base_2 = base == FASTNORM_LSE_BASE_2;
+    d_.lse_base_2 = number(args_.lse_base) == FASTNORM_LSE_BASE_2;
     d_.reuse_plan = args_.reuse_plan != 0;
     d_.split_tokens = args_.split_tokens;
     d_.total_kv_hint = args_.total_kv_hint;
@@ -456,6 +454,7 @@ fastnorm_status check_mla_decode(const fastnorm_mla_decode_args* args, CheckedDe
   const fastnorm_mla_decode_args* ours = nullptr;
   FASTNORM_TRY(accept_struct(args, kFirstMlaDecodeArgs, "args", &local, &ours, error));
   *desc = {};
+  desc->parallel_user = ours->parallel_user;
   return MlaDecodeCheck(*ours, device, desc, error).run();
 }
 

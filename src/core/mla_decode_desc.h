@@ -33,9 +33,10 @@ struct MlaDecodeDesc {
   bool causal = false;
   bool lse_base_2 = false;
   bool reuse_plan = false;
-  int32_t split_tokens = 0;    // 0 = automatic
-  int64_t total_kv_hint = 0;   // 0 = unknown
-  int32_t profile_events = 0;  // of a warpgroup; 0 = no profile
+  int32_t split_tokens = 0;       // 0 = automatic
+  int64_t total_kv_hint = 0;      // 0 = unknown
+  int32_t profile_events = 0;     // of a warpgroup; 0 = no profile
+  void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
 
   MlaDecodeTensor q_nope, q_pe, ckv, kpe, o;
   MlaDecodeTensor lse;                  // f32, one value a row; data nullptr = not stored

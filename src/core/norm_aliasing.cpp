@@ -1,131 +1,57 @@
 #include "core/norm_aliasing.h"
 
 #include <cinttypes>
+#include <type_traits>
+
+#include "core/norm_tensors.h"
 
 namespace fastnorm {
 namespace {
 
-// Inputs first, then outputs.
-enum class Role { kX, kResidual, kGate, kWeight, kScalar, kY, kResidualOut, kStatistic, kQuant };
-
 // A tensor of a call for the aliasing checks.
 struct View {
-  bool output() const { return role >= Role::kY; }
+  // True if an input and an output of the call may be the same view.
+  bool may_be(const View& input) const { return (field->same_view & input.bit) != 0; }
 
   const char* name;
-  Role role;
+  const schema::Field* field;
+  uint64_t bit;  // of fastnorm_norm_args; 0 for those of quant
+  bool output;
   Dtype dtype;
   RowBytes bytes;
   AddressRange range;
 };
 
-constexpr int64_t kSameForAllRows[kMaxOuter] = {};
+Dtype dtype_of(const RowTensor& t) { return t.dtype; }
+Dtype dtype_of(const WeightTensor& c) { return c.dtype; }
+Dtype dtype_of(const Modulator& m) { return m.rows.dtype; }
+Dtype dtype_of(const std::byte*) { return Dtype::kF32; }
 
-// The rows of a weight or bias: one, or one for each index along which it varies.
-RowBytes weight_bytes_of(const NormDesc& d, const WeightTensor& c, int64_t columns) {
-  return {c.data, c.outer_stride_bytes, columns * dtype_bytes(c.dtype),
-          c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
-}
-
-RowBytes scale_bytes_of(const NormDesc& d) {
-  const QuantDesc& q = d.quant;
-  const RowTensor& s = q.scale;
-  if (q.swizzled) return {s.data, kSameForAllRows, q.swizzled_bytes(d.rows, d.n), 1, 0};
-  return {s.data, s.stride_bytes, dtype_bytes(s.dtype), q.scales(d.n), q.scale_step_bytes};
-}
-
-// Values of sumsq for one row.
-int64_t sumsq_values(const NormDesc& d) {
-  return d.stages.groups * (d.kind == FASTNORM_NORM_LAYER ? 2 : 1);
-}
-
-// The rows of a modulator: those of x, or those that an index takes.
-RowBytes modulator_bytes_of(const NormDesc& d, const Modulator& m) {
-  const int64_t row_bytes = m.columns(d.n) * dtype_bytes(m.rows.dtype);
-  return m.index_rows != 0
-             ? RowBytes{m.rows.data, kSameForAllRows, row_bytes, m.index_rows, m.index_stride}
-             : RowBytes{m.rows.data, m.rows.stride_bytes, row_bytes, 1, 0};
-}
-
-// The tensors that a call has. A function that adds one returns false if its bytes do not fit in
-// the address space.
+// The tensors that a call has.
 class Views {
  public:
   explicit Views(const NormDesc& d) : d_(d) {}
 
-  // Adds all tensors. If it returns false, the last view is the cause.
+  // Adds all tensors. If it returns false, the bytes of the last view do not fit in the address
+  // space.
   bool collect() {
-    const QuantDesc& q = d_.quant;
-    return rows("x", Role::kX, d_.x, d_.n) &&
-           rows("residual", Role::kResidual, d_.residual, d_.n) &&
-           weight_or_bias("weight", d_.weight, d_.weight_columns()) &&
-           weight_or_bias("bias", d_.bias, d_.bias_columns()) && rows("y", Role::kY, d_.y, d_.n) &&
-           rows("residual_out", Role::kResidualOut, d_.residual_out, d_.n) &&
-           rows("mean", Role::kStatistic, d_.mean, d_.groups()) &&
-           rows("rstd", Role::kStatistic, d_.rstd, d_.groups()) && (!q.any() || quantised()) &&
-           (!d_.has_stages || stages());
+    return for_each_tensor(d_, [&](auto of, const auto& t) {
+      using Of = decltype(of);
+      if (!t) return true;
+      View& v = view_[count_++];
+      v.name = Of::kField.path;
+      v.field = &Of::kField;
+      v.bit = std::is_same_v<typename Of::Struct, fastnorm_norm_args> ? Of::kBit : 0;
+      v.output = Of::kOutput;
+      v.dtype = dtype_of(t);
+      v.bytes = bytes_of(d_, of, t);
+      return address_range(v.bytes, d_.outer, &v.range, d_.outer_rank);
+    });
   }
 
   std::span<const View> all() const { return {view_, count_}; }
 
  private:
-  bool stages() {
-    const StagesDesc& s = d_.stages;
-    return rows("gate", Role::kGate, s.gate, d_.n) &&
-           rows("mean_in", Role::kScalar, s.mean_in, s.groups) &&
-           rows("rstd_in", Role::kScalar, s.rstd_in, s.groups) &&
-           rows("sumsq", Role::kStatistic, s.sumsq, sumsq_values(d_)) &&
-           weight_or_bias("branch_weight", s.branch_weight, d_.n) &&
-           weight_or_bias("branch_bias", s.branch_bias, d_.n) &&
-           rows("branch_rstd", Role::kStatistic, s.branch_rstd, 1) &&
-           scalar("sum_scale", Role::kScalar, s.sum_scale) &&
-           modulator("residual_gate", "residual_gate_table", s.residual_gate) &&
-           modulator("modulation_scale", "scale_table", s.modulation_scale) &&
-           modulator("modulation_shift", "shift_table", s.modulation_shift) &&
-           rows("modulation_index", Role::kScalar, s.modulation_index, 1);
-  }
-
-  bool modulator(const char* name, const char* table_name, const Modulator& m) {
-    return !m || (add(name, Role::kWeight, m.rows.dtype, modulator_bytes_of(d_, m)) &&
-                  weight_or_bias(table_name, m.table, d_.n));
-  }
-
-  bool quantised() {
-    const QuantDesc& q = d_.quant;
-    return rows("quantized", Role::kQuant, q.codes, q.code_bytes(d_.n)) && scale() &&
-           scalar("scale", Role::kScalar, q.tensor_scale) &&
-           scalar("global_scale", Role::kScalar, q.global_scale) &&
-           scalar("clamp_scale", Role::kScalar, q.clamp_scale) &&
-           scalar("amax", Role::kQuant, q.amax);
-  }
-
-  bool rows(const char* name, Role role, const RowTensor& t, int64_t columns) {
-    const int64_t row_bytes = columns * dtype_bytes(t.dtype);
-    return !t || add(name, role, t.dtype, {t.data, t.stride_bytes, row_bytes, 1, 0});
-  }
-
-  bool weight_or_bias(const char* name, const WeightTensor& c, int64_t columns) {
-    return !c || add(name, Role::kWeight, c.dtype, weight_bytes_of(d_, c, columns));
-  }
-
-  bool scalar(const char* name, Role role, const std::byte* data) {
-    return data == nullptr || add(name, role, Dtype::kF32, {data, kSameForAllRows, 4, 1, 0});
-  }
-
-  bool scale() {
-    const RowTensor& s = d_.quant.scale;
-    return !s || add("scale", Role::kQuant, s.dtype, scale_bytes_of(d_));
-  }
-
-  bool add(const char* name, Role role, Dtype dtype, const RowBytes& bytes) {
-    View& v = view_[count_++];
-    v.name = name;
-    v.role = role;
-    v.dtype = dtype;
-    v.bytes = bytes;
-    return address_range(v.bytes, d_.outer, &v.range, d_.outer_rank);
-  }
-
   const NormDesc& d_;
   size_t count_ = 0;
   View view_[Touched::kMost];  // the first `count_` are set
@@ -148,15 +74,19 @@ FASTNORM_HOT bool same_view(const RowTensor& a, const RowTensor& b, const NormDe
   return true;
 }
 
-// Checks an output against a tensor whose address range meets its own.
+bool same_view(const View& a, const View& b, const NormDesc& d) {
+  if (a.bytes.data != b.bytes.data || a.dtype != b.dtype) return false;
+  for (int i = 0; i < d.outer_rank; ++i) {
+    if (d.outer[i] != 1 && a.bytes.strides[i] != b.bytes.strides[i]) return false;
+  }
+  return true;
+}
+
+// Checks an output against a tensor whose address range meets its own. On every backend, the thread
+// that writes an element has already read it from the tensors that may be the same view.
 fastnorm_status check_overlap(const View& out, const View& other, const NormDesc& d, Error& error) {
-  // Only these may be the same view. On every backend, the thread that writes an element has
-  // already read it from x, residual and gate.
-  const bool gated = out.role == Role::kY && other.role == Role::kGate;
-  const bool pair = gated || ((out.role == Role::kY || out.role == Role::kResidualOut) &&
-                              (other.role == Role::kX || other.role == Role::kResidual));
-  const RowTensor& input = gated ? d.stages.gate : other.role == Role::kX ? d.x : d.residual;
-  const bool in_place = pair && same_view(out.role == Role::kY ? d.y : d.residual_out, input, d);
+  const bool pair = out.may_be(other);
+  const bool in_place = pair && same_view(out, other, d);
   FASTNORM_REQUIRE(in_place || interleaved(out.bytes, out.range, d, other.bytes, other.range, d),
                    FASTNORM_ERROR_LAYOUT,
                    "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
@@ -168,16 +98,17 @@ fastnorm_status check_overlap(const View& out, const View& other, const NormDesc
 }
 
 // A gate that overlaps x is most likely a mistake, although both are only read.
-fastnorm_status check_gate(std::span<const View> views, const NormDesc& d, Error& error) {
-  const View& x = views.front();
-  for (const View& gate : views) {
-    if (gate.role != Role::kGate || separate(x.range, gate.range)) continue;
-    FASTNORM_REQUIRE(interleaved(x.bytes, x.range, d, gate.bytes, gate.range, d),
-                     FASTNORM_ERROR_LAYOUT,
-                     "gate [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps x [0x%" PRIxPTR ", 0x%" PRIxPTR
-                     "); required: two tensors, separate memory, or interleaved views that share "
-                     "no element",
-                     gate.range.begin, gate.range.end, x.range.begin, x.range.end);
+fastnorm_status check_inputs(std::span<const View> views, const NormDesc& d, Error& error) {
+  for (const View& in : views) {
+    if (in.field->apart == 0) continue;
+    for (const View& other : views) {
+      if ((in.field->apart & other.bit) == 0 || separate(other.range, in.range)) continue;
+      FASTNORM_REQUIRE(
+          interleaved(other.bytes, other.range, d, in.bytes, in.range, d), FASTNORM_ERROR_LAYOUT,
+          "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
+          "); required: two tensors, separate memory, or interleaved views that share no element",
+          in.name, in.range.begin, in.range.end, other.name, other.range.begin, other.range.end);
+    }
   }
   return FASTNORM_OK;
 }
@@ -192,9 +123,6 @@ bool Touched::collect(const NormDesc& d) {
     bytes_[count] = bytes;
     return address_range(bytes, d.outer, &range_[count++], d.outer_rank);
   };
-  const auto rows = [&](const RowTensor& t, int64_t columns) {
-    return !t || add({t.data, t.stride_bytes, columns * dtype_bytes(t.dtype), 1, 0});
-  };
   // The same bytes for all rows: at most 2^34.
   const auto piece = [&](const std::byte* data, int64_t bytes) __attribute__((always_inline)) {
     bytes_[count] = {data, kSameForAllRows, bytes, 1, 0};
@@ -202,41 +130,36 @@ bool Touched::collect(const NormDesc& d) {
     range.begin = reinterpret_cast<uintptr_t>(data);
     return !__builtin_add_overflow(range.begin, static_cast<uintptr_t>(bytes), &range.end);
   };
-  const auto weights = [&](const WeightTensor& c, int64_t n) {
-    if (!c) return true;
-    return (c.head_stride_bytes | c.outer_stride_bytes[1] | c.outer_stride_bytes[2]) == 0
-               ? piece(c.data, n * dtype_bytes(c.dtype))
-               : add(weight_bytes_of(d, c, n));
+  const auto one = [&](auto of, const auto& t) __attribute__((always_inline)) {
+    using Of = decltype(of);
+    using Tensor = std::remove_cvref_t<decltype(t)>;
+    if (!t) return true;
+    if constexpr (std::is_pointer_v<Tensor>) return piece(t, 4);
+    if constexpr (std::is_same_v<Tensor, WeightTensor>) {
+      if ((t.head_stride_bytes | t.outer_stride_bytes[1] | t.outer_stride_bytes[2]) == 0)
+        return piece(t.data, columns_of(d, of) * dtype_bytes(t.dtype));
+    }
+    // If an output overwrites a tensor in place, only the output counts.
+    if constexpr (std::is_same_v<Tensor, RowTensor> && !Of::kOutput) {
+      using Y = schema::Of<&fastnorm_norm_args::y>;
+      using ResidualOut = schema::Of<&fastnorm_norm_args::residual_out>;
+      if constexpr ((Y::kField.same_view & Of::kBit) != 0) {
+        if (same_view(t, d.y, d)) return true;
+      }
+      if constexpr ((ResidualOut::kField.same_view & Of::kBit) != 0) {
+        if (same_view(t, d.residual_out, d)) return true;
+      }
+    }
+    return add(bytes_of(d, of, t));
   };
-  const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
-  const QuantDesc& q = d.quant;
-  const bool quant = q.any();
-  // If an output overwrites a tensor in place, only the output counts.
-  const auto overwritten = [&](const RowTensor& t) {
-    return same_view(t, d.y, d) || same_view(t, d.residual_out, d);
-  };
-  bool fit = overwritten(d.x) || rows(d.x, d.n);
-  if (d.residual) fit = fit && (overwritten(d.residual) || rows(d.residual, d.n));
-  fit = fit && weights(d.weight, d.weight_columns()) && weights(d.bias, d.bias_columns());
-  const StagesDesc& stages = d.stages;
-  if (d.has_stages) {
-    fit = fit && (!stages.gate || same_view(stages.gate, d.y, d) || rows(stages.gate, d.n)) &&
-          rows(stages.mean_in, stages.groups) && rows(stages.rstd_in, stages.groups) &&
-          weights(stages.branch_weight, d.n) && weights(stages.branch_bias, d.n) &&
-          scalar(stages.sum_scale) && rows(stages.modulation_index, 1);
-    for (const Modulator* m :
-         {&stages.residual_gate, &stages.modulation_scale, &stages.modulation_shift})
-      fit = fit && (!*m || (add(modulator_bytes_of(d, *m)) && weights(m->table, d.n)));
-  }
-  if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale) && scalar(q.clamp_scale);
+  bool fit = for_each_tensor(
+      d, [&](auto of, const auto& t)
+             __attribute__((always_inline)) { return decltype(of)::kOutput || one(of, t); });
   inputs_ = count;
-  fit = fit && rows(d.y, d.n) && rows(d.residual_out, d.n) && rows(d.mean, d.groups()) &&
-        rows(d.rstd, d.groups());
-  if (d.has_stages) fit = fit && rows(stages.sumsq, sumsq_values(d)) && rows(stages.branch_rstd, 1);
-  if (quant) {
-    fit = fit && rows(q.codes, q.code_bytes(d.n)) && (!q.scale || add(scale_bytes_of(d))) &&
-          scalar(q.amax);
-  }
+  fit = fit && for_each_tensor(
+                   d, [&](auto of, const auto& t) __attribute__((always_inline)) {
+                     return !decltype(of)::kOutput || one(of, t);
+                   });
   count_ = count;
   return fit;
 }
@@ -247,11 +170,11 @@ fastnorm_status check_aliasing(const NormDesc& desc, Error& error) {
                    "%s's strides reach past the ends of the address space, or over more than 2^62 "
                    "bytes; required: strides in elements of memory that exists",
                    views.all().back().name);
-  if (desc.has_stages && desc.stages.gate) FASTNORM_TRY(check_gate(views.all(), desc, error));
+  if (desc.has_stages && desc.stages.gate) FASTNORM_TRY(check_inputs(views.all(), desc, error));
   for (const View& out : views.all()) {
-    if (!out.output()) continue;
+    if (!out.output) continue;
     for (const View& other : views.all()) {
-      if (other.output() && &other >= &out) continue;
+      if (other.output && &other >= &out) continue;
       if (!separate(out.range, other.range)) FASTNORM_TRY(check_overlap(out, other, desc, error));
     }
   }
@@ -315,7 +238,7 @@ fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
       views_b.collect();
       for (const View& va : views_a.all()) {
         for (const View& vb : views_b.all()) {
-          if (!va.output() && !vb.output()) continue;
+          if (!va.output && !vb.output) continue;
           FASTNORM_REQUIRE(
               separate(va.range, vb.range) ||
                   interleaved(va.bytes, va.range, a, vb.bytes, vb.range, b),

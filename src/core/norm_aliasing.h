@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/norm_desc.h"
+#include "core/norm_tensors.h"
 #include "core/row_map.h"
 
 namespace fastnorm {
@@ -15,7 +16,7 @@ namespace fastnorm {
 // Not initialised: collect() sets what counts.
 class Touched {
  public:
-  static constexpr size_t kMost = 29;  // tensors of a call
+  static constexpr size_t kMost = kMostNormTensors;
 
   // False if some bytes do not fit in the address space. Points into `desc`.
   bool collect(const NormDesc& desc);

@@ -2,26 +2,21 @@
 #include <cinttypes>
 
 #include "core/norm_backward_check.h"
+#include "core/norm_backward_tensors.h"
 #include "core/row_map.h"
 
 namespace fastnorm {
 namespace {
 
-// Inputs first, then outputs.
-// kRow.. may be one view, and so may kBranch...
-enum class Role { kInput, kRowInput, kBranchInput, kRowOutput, kBranchOutput, kOutput };
-
-bool may_be_one(Role output, Role input) {
-  return (output == Role::kRowOutput && input == Role::kRowInput) ||
-         (output == Role::kBranchOutput && input == Role::kBranchInput);
-}
-
 // A tensor of a call as the aliasing rules see it.
 struct View {
-  bool output() const { return role >= Role::kRowOutput; }
+  // True if an input and an output may be the same view.
+  bool may_be(const View& input) const { return (field->same_view & input.bit) != 0; }
 
   const char* name;
-  Role role;
+  const schema::Field* field;
+  uint64_t bit;
+  bool output;
   Dtype dtype;
   RowBytes bytes;
   AddressRange range;
@@ -33,65 +28,30 @@ class Views {
 
   // All tensors; where it gives false, the last view's bytes do not fit in the address space.
   bool collect() {
-    const int64_t n = d_.n, dy_columns = d_.dy_element_bytes == 0 ? 1 : n;
-    return rows("dy", Role::kRowInput, d_.dy, dy_columns) && rows("x", Role::kRowInput, d_.x, n) &&
-           rows("dresidual_in", Role::kRowInput, d_.dresidual_in, n) &&
-           rows("mean", Role::kInput, d_.mean, 1) && rows("rstd", Role::kInput, d_.rstd, 1) &&
-           parameter("weight", Role::kInput, d_.weight) &&
-           rows("gate", Role::kRowInput, d_.gate.gate, n) &&
-           parameter("bias", Role::kInput, d_.gate.bias) && branch_inputs() &&
-           rows("dx", Role::kRowOutput, d_.dx, n) &&
-           rows("dresidual", Role::kRowOutput, d_.dresidual, n) &&
-           rows("dgate", Role::kRowOutput, d_.gate.dgate, n) &&
-           parameter("dweight", Role::kOutput, d_.dweight) &&
-           parameter("dbias", Role::kOutput, d_.dbias) && branch_outputs();
+    return for_each_backward_tensor(d_, [&](auto of, const auto& t) {
+      using Of = decltype(of);
+      if (!t) return true;
+      static constexpr int64_t kNoStrides[kMaxOuter] = {};
+      View& v = view_[count_++];
+      v = {Of::kField.path, &Of::kField, Of::kBit, Of::kOutput, Dtype::kF32, {}, {}};
+      const int64_t bytes = row_bytes_of(d_, of, t);
+      if constexpr (kHasStrides<std::remove_cvref_t<decltype(t)>>) {
+        v.dtype = t.dtype;
+        v.bytes = {t.data, t.stride_bytes, bytes, 1, 0};
+      } else {
+        v.bytes = {t, kNoStrides, bytes, 1, 0};
+      }
+      return address_range(v.bytes, d_.outer, &v.range);
+    });
   }
 
   std::span<const View> all() const { return {view_, count_}; }
   const NormBackwardDesc& of() const { return d_; }
 
  private:
-  bool branch_inputs() {
-    const NormBackwardBranch& b = d_.branch;
-    return rows("branch", Role::kBranchInput, b.branch, d_.n) &&
-           rows("branch_mean", Role::kInput, b.mean, 1) &&
-           rows("branch_rstd", Role::kInput, b.rstd, 1) &&
-           parameter("branch_weight", Role::kInput, b.weight) &&
-           parameter("branch_bias", Role::kInput, b.bias) &&
-           parameter("residual_gate", Role::kInput, b.residual_gate) &&
-           scalar("sum_scale", b.sum_scale);
-  }
-  bool branch_outputs() {
-    const NormBackwardBranch& b = d_.branch;
-    return rows("dbranch", Role::kBranchOutput, b.dbranch, d_.n) &&
-           parameter("dbranch_weight", Role::kOutput, b.dweight) &&
-           parameter("dbranch_bias", Role::kOutput, b.dbias) &&
-           parameter("dresidual_gate", Role::kOutput, b.dresidual_gate);
-  }
-  bool scalar(const char* name, const std::byte* data) {
-    static constexpr int64_t kNoStrides[kMaxOuter] = {};
-    return data == nullptr ||
-           add({name, Role::kInput, Dtype::kF32, {data, kNoStrides, sizeof(float), 1, 0}, {}});
-  }
-  bool rows(const char* name, Role role, const RowTensor& t, int64_t columns) {
-    return !t || add({name, role, t.dtype, bytes_of(t, columns), {}});
-  }
-  bool parameter(const char* name, Role role, const ParameterTensor& t) {
-    return !t || add({name, role, t.dtype, bytes_of(t, d_.n), {}});
-  }
-  template <class Tensor>
-  static RowBytes bytes_of(const Tensor& t, int64_t columns) {
-    return {t.data, t.stride_bytes, columns * dtype_bytes(t.dtype), 1, 0};
-  }
-  bool add(const View& view) {
-    View& v = view_[count_++];
-    v = view;
-    return address_range(v.bytes, d_.outer, &v.range);
-  }
-
   const NormBackwardDesc& d_;
   size_t count_ = 0;
-  View view_[24];
+  View view_[kMostBackwardTensors];
 };
 
 bool same_view(const View& a, const View& b, const NormBackwardDesc& d) {
@@ -124,7 +84,8 @@ bool shares_bytes(const View& a, const NormBackwardDesc& of_a, const View& b,
 fastnorm_status check_output_rows(const View& v, const NormBackwardDesc& d, Error& error) {
   int64_t outer[kMaxOuter];
   for (int i = 0; i < kMaxOuter; ++i)
-    outer[i] = v.role == Role::kOutput && v.bytes.strides[i] == 0 ? 1 : d.outer[i];
+    outer[i] =
+        v.field->role == schema::Role::kWeightOut && v.bytes.strides[i] == 0 ? 1 : d.outer[i];
   Footprint f;
   FASTNORM_REQUIRE(footprint(v.bytes, outer, &f) && rows_disjoint(f), FASTNORM_ERROR_LAYOUT,
                    "%s overlaps itself: its strides are %s bytes for rows of %" PRId64
@@ -135,7 +96,7 @@ fastnorm_status check_output_rows(const View& v, const NormBackwardDesc& d, Erro
 
 fastnorm_status check_overlap(const View& out, const View& other, NormBackwardDesc* d,
                               Error& error) {
-  const bool pair = may_be_one(out.role, other.role);
+  const bool pair = out.may_be(other);
   if (pair && same_view(out, other, *d)) {
     d->in_place = true;
     return FASTNORM_OK;
@@ -158,7 +119,7 @@ fastnorm_status check_norm_backward_aliasing(NormBackwardDesc* whole, Error& err
                    "bytes; required: strides in elements of memory that exists",
                    views.all().back().name);
   for (const View& out : views.all()) {
-    if (!out.output()) continue;
+    if (!out.output) continue;
     FASTNORM_TRY(check_output_rows(out, *whole, error));
     for (const View& other : views.all()) {
       if (&other >= &out) break;
@@ -178,7 +139,7 @@ fastnorm_status check_norm_backward_many(std::span<const NormBackwardDesc> whole
       b.collect();
       for (const View& va : a.all()) {
         for (const View& vb : b.all()) {
-          FASTNORM_REQUIRE((!va.output() && !vb.output()) || !shares_bytes(va, a.of(), vb, b.of()),
+          FASTNORM_REQUIRE((!va.output && !vb.output) || !shares_bytes(va, a.of(), vb, b.of()),
                            FASTNORM_ERROR_LAYOUT,
                            "%s[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR
                            ") overlaps %s[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR

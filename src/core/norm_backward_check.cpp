@@ -2,6 +2,7 @@
 
 #include <cinttypes>
 
+#include "core/norm_backward_tensors.h"
 #include "core/norm_check_stages.h"
 #include "core/norm_fields.h"
 #include "core/norm_shape.h"
@@ -10,8 +11,8 @@
 namespace fastnorm {
 namespace {
 
-constexpr int kMaxLeading = kMaxRank;  // a group's number is one more than x has
-constexpr int kMaxTensors = 25;
+constexpr int kMaxLeading = kMaxRank;                  // a group's number is one more than x has
+constexpr int kMaxTensors = kMostBackwardTensors + 2;  // tokens and heads, too
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
@@ -50,7 +51,7 @@ class NormBackwardCheck {
   fastnorm_status scalars() {
     FASTNORM_TRY(check_norm_scalars(args_, error));
     FASTNORM_TRY(check_offset_of_weight(args_, error));
-    FASTNORM_TRY(check_rounding(number(args_.rounding), error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_backward_args::rounding>(args_, error));
     FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      args_.reserved);
     FASTNORM_REQUIRE(args_.stage_reserved == 0, FASTNORM_ERROR_ARGUMENT,
@@ -61,7 +62,7 @@ class NormBackwardCheck {
   }
 
   fastnorm_status gate_scalars() {
-    FASTNORM_TRY(check_activation("gate_act", number(args_.gate_act), error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_backward_args::gate_act>(args_, error));
     FASTNORM_TRY(check_gate_scalars(args_, error));
     FASTNORM_REQUIRE(args_.dgate == nullptr || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "dgate is given and gate is NULL; required: both, or no dgate");
@@ -101,12 +102,14 @@ class NormBackwardCheck {
         {FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE, "dresidual_gate", "DRESIDUAL_GATE",
          args_.dresidual_gate, &d_.branch.accumulate_dresidual_gate},
     };
-    uint32_t all = FASTNORM_NORM_BACKWARD_PDL_WAIT | FASTNORM_NORM_BACKWARD_PDL_TRIGGER;
+    uint32_t all = FASTNORM_NORM_BACKWARD_PDL_WAIT | FASTNORM_NORM_BACKWARD_PDL_TRIGGER |
+                   FASTNORM_NORM_BACKWARD_ALPHA;
     for (const auto& sum : sums) all |= sum.flag;
     d_.flags = args_.flags;
     FASTNORM_REQUIRE((d_.flags & ~all) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
                      d_.flags, all, d_.flags & all);
+    d_.flags &= ~static_cast<uint32_t>(FASTNORM_NORM_BACKWARD_ALPHA);  // the branch has it
     for (const auto& sum : sums) {
       *sum.accumulate = (d_.flags & sum.flag) != 0;
       FASTNORM_REQUIRE(!*sum.accumulate || sum.tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
@@ -117,10 +120,13 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
+  bool has_alpha() const { return (args_.flags & FASTNORM_NORM_BACKWARD_ALPHA) != 0; }
+
   fastnorm_status branch_scalars() {
     const int32_t act = number(args_.residual_gate_act);
-    FASTNORM_TRY(check_branch_scalars(args_, error));
-    FASTNORM_TRY(check_activation("residual_gate_act", act, error));
+    FASTNORM_TRY(check_branch_scalars(args_, "FASTNORM_NORM_BACKWARD_ALPHA",
+                                      FASTNORM_NORM_BACKWARD_ALPHA, error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_backward_args::residual_gate_act>(args_, error));
     FASTNORM_REQUIRE(act == 0 || args_.residual_gate != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "residual_gate_act is %d and residual_gate is NULL; required: 0 without a "
                      "residual gate",
@@ -130,7 +136,7 @@ class NormBackwardCheck {
     b.rounding = args_.branch_rounding;
     b.eps = args_.branch_eps;
     b.weight_offset = args_.branch_weight_offset;
-    b.alpha = args_.alpha != 0 ? args_.alpha : 1;
+    b.alpha = has_alpha() ? args_.alpha : 1;
     b.act = static_cast<fastnorm_activation>(act);
     b.normalise = args_.branch_norm != 0;
     b.round_result =
@@ -140,29 +146,7 @@ class NormBackwardCheck {
 
   // Which tensors of the branch there must and must not be.
   fastnorm_status branch_presence() {
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-      bool of_norm;
-    } tensors[] = {{"branch", args_.branch, false},
-                   {"branch_weight", args_.branch_weight, true},
-                   {"branch_bias", args_.branch_bias, true},
-                   {"branch_mean", args_.branch_mean, true},
-                   {"branch_rstd", args_.branch_rstd, true},
-                   {"residual_gate", args_.residual_gate, false},
-                   {"sum_scale", args_.sum_scale, false},
-                   {"dbranch", args_.dbranch, false},
-                   {"dbranch_weight", args_.dbranch_weight, true},
-                   {"dbranch_bias", args_.dbranch_bias, true},
-                   {"dresidual_gate", args_.dresidual_gate, false}};
-    const char* given = nullptr;
-    for (const auto& t : tensors) {
-      if (t.tensor == nullptr) continue;
-      if (given == nullptr) given = t.name;
-      FASTNORM_REQUIRE(!t.of_norm || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and branch_norm is 0; required: NULL without a branch norm",
-                       t.name);
-    }
+    FASTNORM_TRY(check_branch_tensors(args_, error));
     FASTNORM_REQUIRE(args_.branch != nullptr || args_.branch_norm == 0, FASTNORM_ERROR_ARGUMENT,
                      "branch is NULL and branch_norm is 1; required: the forward's x");
     FASTNORM_REQUIRE(args_.branch != nullptr || args_.dresidual_gate == nullptr,
@@ -181,7 +165,8 @@ class NormBackwardCheck {
     d_.branch.present = args_.sum_scale != nullptr || args_.dbranch != nullptr ||
                         args_.dbranch_weight != nullptr || args_.dbranch_bias != nullptr ||
                         args_.dresidual_gate != nullptr;
-    if (given == nullptr && args_.alpha != 0) given = "alpha";
+    const char* given = tensor_that_excludes<&fastnorm_norm_backward_args::gate>(args_);
+    if (given == nullptr && has_alpha()) given = "alpha";
     FASTNORM_REQUIRE(given == nullptr || args_.gate == nullptr, FASTNORM_ERROR_UNSUPPORTED,
                      "gate is given and %s is given; this version has no gate beside a branch; "
                      "nearest: no gate",
@@ -557,17 +542,22 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
+  // True if these are the strides of a gradient of parameters.
+  bool is_of_sum(const int64_t* strides) const {
+    return !for_each_backward_tensor(d_, [&](auto of, const auto& t) {
+      if constexpr (decltype(of)::kRole == schema::Role::kWeightOut) {
+        return t.stride_bytes != strides;
+      } else {
+        return true;
+      }
+    });
+  }
+
   // Drops the dimensions that no gradient of parameters has: it is set, and no row is looked at.
   void keep_parameters() {
     int count = 0;
     for (int s = 0; s < count_; ++s) {
-      const int64_t* const of = strides_[s].result;
-      const NormBackwardBranch& b = d_.branch;
-      if (of == d_.dweight.stride_bytes || of == d_.dbias.stride_bytes ||
-          of == b.dweight.stride_bytes || of == b.dbias.stride_bytes ||
-          of == b.dresidual_gate.stride_bytes) {
-        strides_[count++] = strides_[s];
-      }
+      if (is_of_sum(strides_[s].result)) strides_[count++] = strides_[s];
     }
     count_ = count;
     for (int32_t i = 0; i < rank_; ++i) {
@@ -575,12 +565,15 @@ class NormBackwardCheck {
       for (int s = 0; s < count_; ++s) varies |= strides_[s].by_dim[i] != 0;
       if (!varies) extent_[i] = 1;
     }
-    for (RowTensor* t :
-         {&d_.dy, &d_.x, &d_.dresidual_in, &d_.mean, &d_.rstd, &d_.dx, &d_.dresidual, &d_.gate.gate,
-          &d_.gate.dgate, &d_.branch.branch, &d_.branch.dbranch, &d_.branch.mean, &d_.branch.rstd})
-      *t = RowTensor{nullptr, {}, t->dtype};
-    d_.weight = d_.gate.bias = {};
-    d_.branch.weight = d_.branch.bias = d_.branch.residual_gate = {};
+    for_each_backward_tensor(d_, [](auto of, auto& t) {
+      using Tensor = std::remove_reference_t<decltype(t)>;
+      if constexpr (std::is_same_v<Tensor, RowTensor>) {
+        t = RowTensor{nullptr, {}, t.dtype};
+      } else if constexpr (kHasStrides<Tensor> && !decltype(of)::kOutput) {
+        t = {};
+      }
+      return true;
+    });
   }
 
   // True if in every tensor dimension i + 1 continues where dimension i ends.
@@ -619,6 +612,7 @@ fastnorm_status check_norm_backward(const fastnorm_norm_backward_args* args, Che
   const fastnorm_norm_backward_args* ours = nullptr;
   FASTNORM_TRY(accept_struct(args, kFirstNormBackwardArgs, "args", &local, &ours, error));
   *whole = {};
+  whole->parallel_user = ours->parallel_user;
   return NormBackwardCheck(*ours, device, whole, error).run();
 }
 

@@ -42,7 +42,7 @@ struct Head {
 
 #define KIND(job, elements, stats, inputs) \
   {job, elements, stats, inputs, "KIND(" #job ", " #elements ", " #stats ", " #inputs ")", {}},
-#define ROWS(least, most, from, to, threads, vectors, blocks, lanes, unroll, stages)       \
+#define ROWS(least, most, from, to, threads, vectors, blocks, lanes, stages)               \
   {any,                                                                                    \
    {},                                                                                     \
    {},                                                                                     \
@@ -52,9 +52,9 @@ struct Head {
     most,                                                                                  \
     from,                                                                                  \
     to,                                                                                    \
-    {threads, vectors, blocks, lanes, unroll, stages},                                     \
+    {threads, vectors, blocks, lanes, stages},                                             \
     "ROWS(" #least ", " #most ", " #from ", " #to ", " #threads ", " #vectors ", " #blocks \
-    ", " #lanes ", " #unroll ", " #stages ")"}},
+    ", " #lanes ", " #stages ")"}},
 constexpr Head kSm90[] = {
 #include "core/norm_backward_choice_sm90.inc"
 };
@@ -220,10 +220,10 @@ bool parse_line(std::string_view rest, NormBackwardChoice* line) {
     return false;
   }
   // The largest numbers that a variant's word holds.
-  constexpr int64_t kMost[] = {1024, 15, 15, kBackwardMaxLanes, 7, 7};
-  constexpr int64_t kLeast[] = {1, 0, 1, 1, 1, 0};
-  int64_t numbers[6] = {};
-  for (int i = 0; i < 6; ++i) {
+  constexpr int64_t kMost[] = {1024, 15, 15, kBackwardMaxLanes, 7};
+  constexpr int64_t kLeast[] = {1, 0, 1, 1, 0};
+  int64_t numbers[5] = {};
+  for (int i = 0; i < 5; ++i) {
     if (!take_number(&rest, "", 0, kLeast[i], &numbers[i]) || numbers[i] > kMost[i]) return false;
   }
   *line = {static_cast<int32_t>(least_n),
@@ -232,7 +232,7 @@ bool parse_line(std::string_view rest, NormBackwardChoice* line) {
            static_cast<int32_t>(most_rows),
            {static_cast<int16_t>(numbers[0]), static_cast<int8_t>(numbers[1]),
             static_cast<int8_t>(numbers[2]), static_cast<int8_t>(numbers[3]),
-            static_cast<int8_t>(numbers[4]), static_cast<int8_t>(numbers[5])},
+            static_cast<int8_t>(numbers[4])},
            ""};
   return rest.empty();
 }
@@ -254,18 +254,20 @@ bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed) 
 int32_t find_norm_backward_entry(std::span<const NormBackwardEntry> table,
                                  const NormBackwardKind& kind, BackwardForm form,
                                  const NormBackwardPick& pick) {
-  // Its details are 0. The general form asks for a residual at run time.
+  // Its details are 0. The general form and kFew ask for dresidual_in at run time.
   const bool asks = form == BackwardForm::kRows || form == BackwardForm::kGatedRows ||
                     form == BackwardForm::kBranchRows;
+  const bool few = form == BackwardForm::kFew;
   const uint64_t least = packed({.dtype = kind.dtype,
                                  .stat = kind.stat,
-                                 .input = asks ? BackwardInput::kPlain : kind.input,
+                                 .input = asks  ? BackwardInput::kPlain
+                                          : few ? BackwardInput::kAdd
+                                                : kind.input,
                                  .form = form,
                                  .threads = pick.threads,
                                  .vectors = pick.vectors,
                                  .blocks = pick.blocks,
                                  .lanes = pick.lanes,
-                                 .unroll = pick.unroll,
                                  .stages = pick.stages,
                                  .blocks_per_sm = 0});
   const auto entry =
@@ -281,7 +283,7 @@ bool holds_rows(const NormBackwardVariant& v, int64_t n, int64_t shared_rows, bo
   constexpr int64_t kVectorBytes = 16;
   if (n * dtype_bytes(v.dtype) > int64_t{v.row_threads()} * v.vectors * kVectorBytes) return false;
   const NormBackwardRows order = norm_backward_rows(shared_rows, n);
-  if (v.form == BackwardForm::kPersistent) return v.lanes == order.lanes;
+  if (v.form == BackwardForm::kPersistent) return order.split_of(v.lanes) != 0;
   if (v.form != BackwardForm::kFew) return false;
   const int64_t chains =
       order.lanes * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(order.blocks)));

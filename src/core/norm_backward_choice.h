@@ -10,11 +10,11 @@
 // (either of the two), gated, branch, modulated. BackwardInput explains the last three. Its lines
 // follow:
 //
-//   ROWS(65, 128, 1, 16384, 16, 1, 1, 32, 1, 1)
+//   ROWS(65, 128, 1, 16384, 16, 1, 1, 32, 4)
 //
 // This is for 1 to 16384 rows of 65 to 128 elements that share a row of the weight. A row has 16
-// threads with 1 vector each, in 1 block. A block has 32 rows at once. Each loads 1 row at a time,
-// 1 stage ahead. These are NormBackwardVariant's numbers from `threads` to `stages`. A call without
+// threads with 1 vector each, in 1 block. A block has 32 rows at once, and 4 stages of them. These
+// are NormBackwardVariant's numbers from `threads` to `stages`. A call without
 // a line uses the next job's list: few or alone, many, any.
 #pragma once
 
@@ -38,7 +38,7 @@ constexpr BackwardForm form_of(BackwardJob job) {
 
 struct NormBackwardPick {
   int16_t threads;
-  int8_t vectors, blocks, lanes, unroll, stages;
+  int8_t vectors, blocks, lanes, stages;
 };
 using NormBackwardChoice = Choice<NormBackwardPick>;
 

@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/norm_backward_rows.h"
+#include "core/norm_backward_tensors.h"
 
 namespace fastnorm {
 namespace {
@@ -21,10 +22,41 @@ uint64_t distinct(const NormBackwardDesc& d, const int64_t (&stride_bytes)[kMaxO
   return rows;
 }
 
-template <class Tensor>
-uint64_t bytes_of(const NormBackwardDesc& d, const Tensor& t, int64_t columns) {
-  return t ? distinct(d, t.stride_bytes) * static_cast<uint64_t>(columns * dtype_bytes(t.dtype))
-           : 0;
+// True if an input is read. What no output needs of a branch, its check has dropped.
+template <class Of>
+bool is_read(const NormBackwardDesc& d, Of) {
+  using A = fastnorm_norm_backward_args;
+  switch (Of::kBit) {
+    case schema::Of<&A::x>::kBit:
+    case schema::Of<&A::mean>::kBit:
+    case schema::Of<&A::rstd>::kBit:
+      return d.needs_statistics();
+    case schema::Of<&A::weight>::kBit:
+    case schema::Of<&A::dresidual_in>::kBit:
+      return d.needs_gradient();
+    default:
+      return true;
+  }
+}
+
+// True if a sum is added to its old value, which is read.
+template <class Of>
+bool accumulates(const NormBackwardDesc& d, Of) {
+  using A = fastnorm_norm_backward_args;
+  switch (Of::kBit) {
+    case schema::Of<&A::dweight>::kBit:
+      return d.accumulate_dweight;
+    case schema::Of<&A::dbias>::kBit:
+      return d.accumulate_dbias;
+    case schema::Of<&A::dbranch_weight>::kBit:
+      return d.branch.accumulate_dweight;
+    case schema::Of<&A::dbranch_bias>::kBit:
+      return d.branch.accumulate_dbias;
+    case schema::Of<&A::dresidual_gate>::kBit:
+      return d.branch.accumulate_dresidual_gate;
+    default:
+      return false;
+  }
 }
 
 // The table entries and positions that tokens need.
@@ -64,29 +96,18 @@ int64_t norm_backward_token_grain(const NormBackwardDesc& d) {
 }
 
 void count_norm_backward_bytes(const NormBackwardDesc& d, NormBackwardPlan* plan) {
-  plan->bytes_written = bytes_of(d, d.dx, d.n) + bytes_of(d, d.dresidual, d.n) +
-                        bytes_of(d, d.dweight, d.n) + bytes_of(d, d.dbias, d.n) +
-                        bytes_of(d, d.gate.dgate, d.n);
-  const NormBackwardBranch& b = d.branch;
-  plan->bytes_written += bytes_of(d, b.dbranch, d.n) + bytes_of(d, b.dweight, d.n) +
-                         bytes_of(d, b.dbias, d.n) + bytes_of(d, b.dresidual_gate, d.n);
-  plan->bytes_read = bytes_of(d, d.dy, d.dy_element_bytes == 0 ? 1 : d.n);
-  if (d.needs_statistics()) {
-    plan->bytes_read += bytes_of(d, d.x, d.n) + bytes_of(d, d.mean, 1) + bytes_of(d, d.rstd, 1);
-  }
-  if (d.needs_gradient())
-    plan->bytes_read += bytes_of(d, d.weight, d.n) + bytes_of(d, d.dresidual_in, d.n);
-  plan->bytes_read += bytes_of(d, d.gate.gate, d.n) + bytes_of(d, d.gate.bias, d.n);
-  plan->bytes_read += rope_bytes(d);
-  plan->bytes_read += bytes_of(d, b.branch, d.n) + bytes_of(d, b.mean, 1) + bytes_of(d, b.rstd, 1) +
-                      bytes_of(d, b.weight, d.n) + bytes_of(d, b.bias, d.n) +
-                      bytes_of(d, b.residual_gate, d.n);
-  if (b.sum_scale != nullptr) plan->bytes_read += sizeof(float);
-  if (d.accumulate_dweight) plan->bytes_read += bytes_of(d, d.dweight, d.n);
-  if (d.accumulate_dbias) plan->bytes_read += bytes_of(d, d.dbias, d.n);
-  if (b.accumulate_dweight) plan->bytes_read += bytes_of(d, b.dweight, d.n);
-  if (b.accumulate_dbias) plan->bytes_read += bytes_of(d, b.dbias, d.n);
-  if (b.accumulate_dresidual_gate) plan->bytes_read += bytes_of(d, b.dresidual_gate, d.n);
+  plan->bytes_read = rope_bytes(d);
+  plan->bytes_written = 0;
+  for_each_backward_tensor(d, [&](auto of, const auto& t) {
+    if (!t) return true;
+    auto bytes = static_cast<uint64_t>(row_bytes_of(d, of, t));
+    if constexpr (kHasStrides<std::remove_cvref_t<decltype(t)>>)
+      bytes *= distinct(d, t.stride_bytes);
+    constexpr bool kOutput = decltype(of)::kOutput;
+    if (kOutput) plan->bytes_written += bytes;
+    if (kOutput ? accumulates(d, of) : is_read(d, of)) plan->bytes_read += bytes;
+    return true;
+  });
 }
 
 fastnorm_status plan_norm_backward_cpu(const NormBackwardDesc& d, const DeviceFacts& facts,

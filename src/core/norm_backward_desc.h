@@ -96,8 +96,9 @@ struct NormBackwardDesc {
       FASTNORM_ROUND_ONCE;  // never ONCE_RW, nor NORMALIZED for f32: the same
   float eps = 0;
   float weight_offset = 0;
-  float inv_n = 0;     // f32(1 / f32(n))
-  uint32_t flags = 0;  // fastnorm_norm_backward_flags
+  float inv_n = 0;                // f32(1 / f32(n))
+  uint32_t flags = 0;             // fastnorm_norm_backward_flags
+  void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
   bool accumulate_dweight = false;
   bool accumulate_dbias = false;
   bool in_place = false;         // dx or dresidual is dy, x or dresidual_in

@@ -1,6 +1,7 @@
 // From a described backward call to the parts that backends run: which rows share parameters, and
 // rows in that order.
 #include "core/norm_backward_check.h"
+#include "core/norm_backward_tensors.h"
 
 namespace fastnorm {
 namespace {
@@ -19,23 +20,18 @@ Dims dims_of(const ParameterTensor& t, const NormBackwardDesc& d) {
 // Dimension `from` becomes dimension `to` of the part.
 void take_dimension(const NormBackwardDesc& whole, int from, int to, NormBackwardDesc* part) {
   part->outer[to] = whole.outer[from];
-  const auto take = [&](auto member) {
-    (part->*member).stride_bytes[to] = (whole.*member).stride_bytes[from];
-  };
-  using D = NormBackwardDesc;
-  for (RowTensor D::*t :
-       {&D::dy, &D::x, &D::dresidual_in, &D::mean, &D::rstd, &D::dx, &D::dresidual})
-    take(t);
-  for (RowTensor NormBackwardGate::*t : {&NormBackwardGate::gate, &NormBackwardGate::dgate})
-    (part->gate.*t).stride_bytes[to] = (whole.gate.*t).stride_bytes[from];
-  part->gate.bias.stride_bytes[to] = whole.gate.bias.stride_bytes[from];
-  using B = NormBackwardBranch;
-  for (RowTensor B::*t : {&B::branch, &B::dbranch, &B::mean, &B::rstd})
-    (part->branch.*t).stride_bytes[to] = (whole.branch.*t).stride_bytes[from];
-  for (ParameterTensor B::*t :
-       {&B::weight, &B::bias, &B::residual_gate, &B::dweight, &B::dbias, &B::dresidual_gate})
-    (part->branch.*t).stride_bytes[to] = (whole.branch.*t).stride_bytes[from];
-  for (ParameterTensor D::*t : {&D::weight, &D::dweight, &D::dbias}) take(t);
+  const int64_t* strides[kMostBackwardTensors];
+  int count = 0;
+  for_each_backward_tensor(whole, [&](auto, const auto& t) {
+    if constexpr (kHasStrides<std::remove_cvref_t<decltype(t)>>) strides[count++] = t.stride_bytes;
+    return true;
+  });
+  count = 0;
+  for_each_backward_tensor(*part, [&](auto, auto& t) {
+    if constexpr (kHasStrides<std::remove_cvref_t<decltype(t)>>)
+      t.stride_bytes[to] = strides[count++][from];
+    return true;
+  });
   for (RowTensor NormBackwardHeads::*t : {&NormBackwardHeads::token, &NormBackwardHeads::head})
     (part->of_heads.*t).stride_bytes[to] = (whole.of_heads.*t).stride_bytes[from];
 }

@@ -7,6 +7,7 @@
 #include "core/norm_backward_choice.h"
 #include "core/norm_backward_cpu_plan.h"
 #include "core/norm_backward_rows.h"
+#include "core/norm_backward_tensors.h"
 #include "core/norm_backward_tuning.h"
 
 namespace fastnorm {
@@ -60,18 +61,14 @@ bool is_held(const NormBackwardDesc& d) {
   if (d.branch.present && !has_held_branch(d)) return false;
   if (d.dbias && d.kind != FASTNORM_NORM_LAYER) return false;
   if (d.n * dtype_bytes(d.dtype) % kVectorBytes != 0 || d.groups > kMostGroupBlocks) return false;
-  for (const RowTensor* t : {&d.x, &d.dy, &d.dx, &d.dresidual_in, &d.gate.gate, &d.gate.dgate,
-                             &d.branch.branch, &d.branch.dbranch}) {
-    if (!*t) continue;
-    if (t->dtype != d.dtype || !is_multiple(t->data, t->stride_bytes, d.outer_rank)) return false;
-  }
-  return true;
-}
-
-// True if registers can hold the weight's vectors as they are in memory.
-bool has_raw_weight(const NormBackwardDesc& d) {
-  return !d.weight || (d.weight.dtype == d.dtype &&
-                       is_multiple(d.weight.data, d.weight.stride_bytes, d.outer_rank));
+  return for_each_backward_tensor(d, [&](auto of, const auto& t) {
+    using O = decltype(of);
+    if constexpr (O::kRole == schema::Role::kRowsIn || O::kRole == schema::Role::kRowsOut) {
+      return !t || (t.dtype == d.dtype && is_multiple(t.data, t.stride_bytes, d.outer_rank));
+    } else {
+      return true;
+    }
+  });
 }
 
 // The first kernel of a form, whatever its tile.
@@ -91,10 +88,9 @@ int32_t shared_bytes_of(const NormBackwardVariant& v, bool gate_before) {
   if (v.form != BackwardForm::kPersistent) return 0;
   const int64_t vectors = int64_t{v.block_threads()} * v.vectors * kVectorBytes;
   const int64_t floats = vectors / dtype_bytes(v.dtype) * int64_t{sizeof(float)};
-  const int64_t ring = v.has_ring() ? v.stages * v.unroll * v.row_inputs() * vectors : 0;
-  const int64_t kept = gate_before ? v.unroll * 2 * floats : 0;
+  const int64_t kept = gate_before ? 2 * floats : 0;
   const int64_t sums = v.lanes > 1 ? floats : 0;
-  return static_cast<int32_t>(std::max(ring + kept, sums));
+  return static_cast<int32_t>(std::max(v.ring_bytes() + kept, sums));
 }
 
 class Planner {
@@ -113,13 +109,10 @@ class Planner {
     FASTNORM_REQUIRE(d_.rows <= kMostRows, FASTNORM_ERROR_UNSUPPORTED,
                      "args has %lld rows; nearest on a GPU: 2147483647",
                      static_cast<long long>(d_.rows));
-    FASTNORM_REQUIRE(d_.outer_rank - d_.shared_rank <= 1, FASTNORM_ERROR_UNSUPPORTED,
-                     "weight or dbias varies along %d leading dimensions; nearest on a GPU: 1",
-                     d_.outer_rank - d_.shared_rank);
     plan_ = {};
-    const NormBackwardRows order = norm_backward_rows(d_.shared_rows, d_.n);
-    plan_.lanes = static_cast<int32_t>(order.lanes);
-    plan_.row_blocks = static_cast<int32_t>(order.blocks);
+    order_ = norm_backward_rows(d_.shared_rows, d_.n);
+    plan_.lanes = static_cast<int32_t>(order_.lanes);
+    plan_.row_blocks = static_cast<int32_t>(order_.blocks);
     plan_.partial_stride = (d_.n + kPartialColumns - 1) / kPartialColumns * kPartialColumns;
     return FASTNORM_OK;
   }
@@ -167,12 +160,10 @@ class Planner {
     if (v.stat != stat_of(d_)) return false;
     if (v.writes_rows()) return v.form == rows_form();
     if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
-    if (v.input != kind_of(BackwardJob::kMany).input ||
-        !holds_rows(v, d_.n, d_.shared_rows, d_.has_sums())) {
-      return false;
-    }
-    if (v.form == BackwardForm::kFew) return !d_.has_sums() || !d_.in_place;
-    return v.blocks <= facts_.max_cluster_blocks && (!v.rereads || has_raw_weight(d_));
+    if (!holds_rows(v, d_.n, d_.shared_rows, d_.has_sums())) return false;
+    const BackwardInput input = kind_of(BackwardJob::kMany).input;
+    if (v.form == BackwardForm::kFew) return input == added() && (!d_.has_sums() || !d_.in_place);
+    return v.input == input && v.blocks <= facts_.max_cluster_blocks;
   }
 
   fastnorm_status plan(int32_t index, Error& error) {
@@ -338,8 +329,9 @@ class Planner {
   }
 
   void keep_partials() {
-    const uint64_t bytes = static_cast<uint64_t>(d_.groups) *
-                           static_cast<uint64_t>(plan_.row_blocks) *
+    // As many for every kernel, so that a workspace for more rows serves fewer ones, too.
+    const uint64_t rows = static_cast<uint64_t>(order_.most_partials());
+    const uint64_t bytes = static_cast<uint64_t>(d_.groups) * rows *
                            static_cast<uint64_t>(plan_.partial_stride) * sizeof(float);
     const auto sums = sums_of(d_);
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -376,8 +368,10 @@ class Planner {
     if (plan_.entry == nullptr) plan_.entry = &table_[static_cast<size_t>(index)];
   }
   void add_persistent(int32_t index) {
-    const auto blocks = static_cast<uint32_t>(table_[static_cast<size_t>(index)].variant.blocks);
-    add(index, static_cast<uint32_t>(plan_.row_blocks) * blocks);
+    const NormBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
+    plan_.split = static_cast<int32_t>(order_.split_of(v.lanes));
+    add(index, static_cast<uint64_t>(plan_.row_blocks) * static_cast<uint64_t>(plan_.split) *
+                   static_cast<uint64_t>(v.blocks));
   }
   void add_few(int32_t index) {
     const NormBackwardVariant& v = plan_.entry->variant;
@@ -440,6 +434,7 @@ class Planner {
   const std::span<const NormBackwardEntry> table_;
   const NormBackwardTuning* const tuning_;  // nullptr: none
   NormBackwardPlan& plan_;
+  NormBackwardRows order_ = {};
   uint64_t most_blocks_ = 0;
 };
 

@@ -49,16 +49,12 @@ struct NormBackwardVariant {
   int8_t vectors = 0;   // 16-byte vectors of a row that a thread holds; 0 = the row is streamed
   int8_t blocks = 1;    // of a cluster, for one row
   int8_t lanes = 1;     // rows that a block has at once
-  int8_t unroll = 1;    // rows of a lane (kFew: of a chain) that are loaded together
-  // kPersistent: 0 = a step loads its rows itself; 1 = the step before it loads them, into
-  // registers. s > 1: a ring of s stages in shared memory; rows are loaded s - 1 steps ahead.
+  // kPersistent: 1 = a step loads the next one's rows, into registers. s > 1: a ring of s stages in
+  // shared memory; rows are loaded s - 1 steps ahead.
   int8_t stages = 0;
   int8_t column_vectors = 0;  // kFew: vectors side by side that a block owns
   int8_t chains = 0;          // kFew: chains of rows that a thread of these blocks has
-  bool rereads = false;       // kPersistent: rows come from the ring twice, weights stay as loaded
-  bool one_warp_folds =
-      false;  // one warp folds a row's sum for all, and a second barrier hands it out
-  int8_t blocks_per_sm = 1;  // for __launch_bounds__
+  int8_t blocks_per_sm = 1;   // for __launch_bounds__
 
   constexpr bool operator==(const NormBackwardVariant&) const = default;
 
@@ -74,15 +70,24 @@ struct NormBackwardVariant {
   constexpr bool has_branch() const {
     return input == BackwardInput::kBranch || input == BackwardInput::kModulated;
   }
+  // kAdd of kFew serves calls without dresidual_in, too, and so does a branch.
+  constexpr bool asks_for_add() const { return form == BackwardForm::kFew || has_branch(); }
   constexpr int row_inputs() const {
     return has_branch() ? 4 : input == BackwardInput::kPlain ? 2 : 3;
   }
+  // Values of a row that it reads: rstd, LayerNorm's mean, and the rstd of a branch.
+  constexpr int row_statistics() const {
+    return 1 + (stat == Stat::kLayer ? 1 : 0) + (input == BackwardInput::kBranch ? 1 : 0);
+  }
+  // What a stage of the ring takes in shared memory.
+  constexpr int stage_bytes() const { return block_threads() * row_inputs() * vectors * 16; }
+  constexpr int ring_bytes() const { return has_ring() ? stages * stage_bytes() : 0; }
   constexpr bool is_streamed() const { return vectors == 0; }
   constexpr bool has_ring() const { return stages > 1; }
 };
 
 // A variant's numbers in one word. The bits from kBackwardDetailBits on tell variants apart.
-constexpr int kBackwardDetailBits = 16;
+constexpr int kBackwardDetailBits = 14;
 constexpr uint64_t packed(const NormBackwardVariant& v) {
   uint64_t word = 0;
   const auto put = [&word](auto value, int bits) {
@@ -90,8 +95,8 @@ constexpr uint64_t packed(const NormBackwardVariant& v) {
   };
   put(v.dtype, 2), put(v.stat, 1), put(v.input, 3), put(v.form, 4);
   put(v.threads, 11), put(v.vectors, 4), put(v.blocks, 4), put(v.lanes, 7);
-  put(v.unroll, 3), put(v.stages, 3);
-  put(v.column_vectors, 5), put(v.chains, 4), put(v.rereads, 1), put(v.one_warp_folds, 1);
+  put(v.stages, 3);
+  put(v.column_vectors, 5), put(v.chains, 4);
   put(v.blocks_per_sm, 5);
   return word;
 }
@@ -103,8 +108,8 @@ constexpr NormBackwardVariant backward_variant_of(uint64_t word) {
     word >>= bits;
   };
   take(v.blocks_per_sm, 5);
-  take(v.one_warp_folds, 1), take(v.rereads, 1), take(v.chains, 4), take(v.column_vectors, 5);
-  take(v.stages, 3), take(v.unroll, 3);
+  take(v.chains, 4), take(v.column_vectors, 5);
+  take(v.stages, 3);
   take(v.lanes, 7), take(v.blocks, 4), take(v.vectors, 4), take(v.threads, 11);
   take(v.form, 4), take(v.input, 3), take(v.stat, 1), take(v.dtype, 2);
   return v;
@@ -113,7 +118,7 @@ constexpr NormBackwardVariant backward_variant_of(uint64_t word) {
 struct NormBackwardEntry {
   NormBackwardVariant variant;
   uint64_t order = 0;  // packed(variant)
-  char name[64] = "";  // unique in its table: "norm_backward bf16 rms add persistent 512x2x2 1x1x3"
+  char name[64] = "";  // unique in its table: "norm_backward bf16 rms add persistent 512x2x2 1x3"
 };
 
 // The kernel's options for a call, as bits of one word.
@@ -124,9 +129,11 @@ enum NormBackwardBits : uint32_t {
   kBackwardRoundGain = 1 << 3,        // weight + offset is rounded to T
   kBackwardAccumulateDweight = 1 << 4,
   kBackwardAccumulateDbias = 1 << 5,
-  kBackwardNarrowStrides = 1 << 6,  // single index, and each stride is a signed 32-bit number
-  kBackwardGateBefore = 1 << 7,     // the gate multiplies before the norm
-  kBackwardRoundResult = 1 << 11,   // what a gate after the norm multiplies is rounded to T
+  // The common call: rows of a group are evenly strided, the weight is aligned, and nothing is
+  // rounded between steps. Held forms have code for that.
+  kBackwardLean = 1 << 6,
+  kBackwardGateBefore = 1 << 7,    // the gate multiplies before the norm
+  kBackwardRoundResult = 1 << 11,  // what a gate after the norm multiplies is rounded to T
   kBackwardAccumulateBranchDweight = 1 << 12,
   kBackwardAccumulateBranchDbias = 1 << 13,
   kBackwardAccumulateResidualGate = 1 << 14,
@@ -135,9 +142,6 @@ enum NormBackwardBits : uint32_t {
   kBackwardBranchRoundNormalized = 1 << 16,
   kBackwardBranchRoundGain = 1 << 17,
   kBackwardBranchRoundResult = 1 << 18,
-  // Rows of a group have one index and groups another one, or there is one group, and each stride
-  // is a signed 32-bit number.
-  kBackwardNarrowGroups = 1 << 20,
   kBackwardLayer = 1 << 21,  // x is normalised by LayerNorm
   // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
@@ -176,6 +180,7 @@ struct NormBackwardPlan {
   int32_t launches = 0;  // CUDA: of `steps`
   int32_t lanes = 1;     // the row order of dweight and dbias
   int32_t row_blocks = 0;
+  int32_t split = 1;           // CUDA: thread blocks that share a block's lanes
   int64_t partial_stride = 0;  // CUDA: floats from a block's sums to the next one's
   uint64_t rstd_offset = 0;    // CUDA, where statistics are computed again for several kernels
   uint64_t mean_offset = 0;
@@ -193,7 +198,7 @@ struct NormBackwardPlan {
 };
 
 // Plans on a kernel of `table`, the table of a CUDA device. FASTNORM_ERROR_UNSUPPORTED if a grid
-// would be too large, or if the weight varies along more than one index of the rows.
+// would be too large, or if there are too many rows.
 fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                    std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,
                                    Error& error);

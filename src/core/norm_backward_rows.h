@@ -4,6 +4,11 @@
 // Rows go to lanes, lanes to blocks: row i to lane i % lanes of block (i / lanes) % blocks. A lane
 // adds its rows in increasing order to +0, by fma(dy, xhat, sum) or sum + dy. phi() folds the lanes
 // of a block, then the blocks; then + 0.
+//
+// On a GPU, `split` thread blocks may share the lanes of a block: number s has lanes s, s + split,
+// and so on. phi() adds the upper half of the lanes to the lower half until `split` sums are left.
+// These are what the thread blocks have after their own folds. So the sums of a block's thread
+// blocks, folded by phi(), are the block's.
 #pragma once
 
 #include <bit>
@@ -14,7 +19,8 @@ namespace fastnorm {
 inline constexpr int64_t kBackwardMaxLanes = 64;
 inline constexpr int64_t kBackwardMaxBlocks = 128;
 inline constexpr int64_t kBackwardLaneColumns =
-    4096;  // lanes * columns, where there is more than one lane
+    8192;  // lanes * columns, where there is more than one lane
+inline constexpr int64_t kBackwardMaxSplit = 4;
 
 constexpr int64_t clamp_between(int64_t value, int64_t low, int64_t high) {
   return value < low ? low : value > high ? high : value;
@@ -28,6 +34,15 @@ struct NormBackwardRows {
   constexpr int64_t block_of(int64_t row) const { return row / lanes % blocks; }
   // From a row of a lane to the lane's next one.
   constexpr int64_t step() const { return lanes * blocks; }
+  // Thread blocks that share a block's lanes if each has so many; 0 if that is not possible.
+  constexpr int64_t split_of(int64_t lanes_of_one) const {
+    const int64_t split = lanes / lanes_of_one;
+    return split <= kBackwardMaxSplit ? split : 0;
+  }
+  // The most rows of sums that thread blocks may store.
+  constexpr int64_t most_partials() const {
+    return blocks * (lanes < kBackwardMaxSplit ? lanes : kBackwardMaxSplit);
+  }
 };
 
 // For `rows` rows (M) of n columns.

@@ -34,7 +34,7 @@ class NormBackwardTuning::Reader {
  public:
   static constexpr const char* kLines =
       "KIND(job, elements, statistic, inputs) or ROWS(least n, most n, least rows, most rows, "
-      "threads, vectors, blocks, lanes, unroll, stages)";
+      "threads, vectors, blocks, lanes, stages)";
 
   Reader(std::span<const NormBackwardEntry> table, const DeviceFacts& facts)
       : table_(table), facts_(facts) {}

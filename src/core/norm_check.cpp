@@ -1,12 +1,13 @@
 #include "core/norm_check.h"
 
-#include <array>
+#include <type_traits>
 #include <utility>
 
 #include "core/norm_check_quant.h"
 #include "core/norm_check_stages.h"
 #include "core/norm_fields.h"
 #include "core/norm_shape.h"
+#include "core/norm_tensors.h"
 #include "core/norm_wide.h"
 #include "core/reciprocal.h"
 #include "core/row_map.h"
@@ -20,11 +21,18 @@ FASTNORM_HOT void clear(NormDesc* desc) {
   desc->rows = desc->n = 0;
   desc->outer_rank = 1;
   for (int64_t& extent : desc->outer) extent = 1;
-  for (RowTensor* t : {&desc->x, &desc->residual, &desc->y, &desc->residual_out, &desc->mean,
-                       &desc->rstd, &desc->quant.codes, &desc->quant.scale}) {
-    *t = RowTensor{};
-  }
-  for (WeightTensor* c : {&desc->weight, &desc->bias}) *c = WeightTensor{};
+  // Rows first, which lie together.
+  const auto reset = [&](auto rows) __attribute__((always_inline)) {
+    const auto one = [](auto, auto& t) __attribute__((always_inline)) {
+      using Tensor = std::remove_reference_t<decltype(t)>;
+      if constexpr (std::is_same_v<Tensor, RowTensor> == decltype(rows)::value) t = Tensor{};
+      return true;
+    };
+    for_each_plain_tensor(*desc, one);
+    for_each_quant_tensor(desc->quant, one);
+  };
+  reset(std::true_type());
+  reset(std::false_type());
   desc->weights_outside = false;
   desc->has_stages = false;
   QuantDesc& q = desc->quant;
@@ -34,46 +42,18 @@ FASTNORM_HOT void clear(NormDesc* desc) {
   q.from_rounded = q.pow2 = q.divides = q.swizzled = false;
   q.clamp = q.amax_floor = 0;
   q.scale_step_bytes = 0;
-  q.tensor_scale = q.global_scale = q.clamp_scale = nullptr;
-  q.amax = nullptr;
 }
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-constexpr int kRowTensors = 8, kStageRows = 9, kMostWeights = 4;
-
-std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
-  StagesDesc& s = d.stages;
-  return {&s.gate,
-          &s.mean_in,
-          &s.rstd_in,
-          &s.sumsq,
-          &s.branch_rstd,
-          &s.residual_gate.rows,
-          &s.modulation_scale.rows,
-          &s.modulation_shift.rows,
-          &s.modulation_index};
-}
-
-// Collects weights and biases. Returns how many there can be.
-int weights_of(NormDesc& d, WeightTensor* (&weights)[kMostWeights]) {
-  weights[0] = &d.weight, weights[1] = &d.bias;
-  if (!d.has_stages) return 2;
-  weights[2] = &d.stages.branch_weight, weights[3] = &d.stages.branch_bias;
-  return kMostWeights;
-}
-
-std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
-  return {&d.x,    &d.residual, &d.y,           &d.residual_out,
-          &d.mean, &d.rstd,     &d.quant.codes, &d.quant.scale};
-}
-
 // One call's checks. The members are what most checks need.
 class NormCheck {
  public:
-  NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Touched* touched,
-            Error& error, bool keeps_order = false, bool needs_output = true)
+  NormCheck(const fastnorm_norm_args& args, const fastnorm_quant* quant, CheckedDevice device,
+            NormDesc* desc, Touched* touched, Error& error, bool keeps_order = false,
+            bool needs_output = true)
       : args_(args),
+        quant_(quant),
         device_(device),
         d_(*desc),
         touched_(*touched),
@@ -85,7 +65,7 @@ class NormCheck {
     FASTNORM_TRY(scalars());
     if (has_stages(args_)) FASTNORM_TRY(check_stage_scalars(args_, &d_, error));
     FASTNORM_TRY(outputs());
-    if (!nothing_quantised()) FASTNORM_TRY(check_quant_scalars(args_, &d_, error));
+    if (quant_ != nullptr) FASTNORM_TRY(check_quant_scalars(*quant_, &d_, error));
     FASTNORM_TRY(x());
     if (d_.has_stages) FASTNORM_TRY(check_stage_tensors(args_, device_, &d_, error));
     if (args_.residual != nullptr)
@@ -103,11 +83,11 @@ class NormCheck {
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
     if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
     if (d_.quant.scheme != FASTNORM_QUANT_NONE)
-      FASTNORM_TRY(check_quant_tensors(args_, device_, &d_, error));
-    if (args_.amax != nullptr) {
-      const std::byte* amax = nullptr;
-      FASTNORM_TRY(check_scalar("amax", *args_.amax, device_, &amax, error));
-      d_.quant.amax = const_cast<std::byte*>(amax);
+      FASTNORM_TRY(check_quant_tensors(*quant_, *args_.x, device_, &d_, error));
+    if (amax() != nullptr) {
+      const std::byte* data = nullptr;
+      FASTNORM_TRY(check_scalar("quant.amax", *amax(), device_, &data, error));
+      d_.quant.amax = const_cast<std::byte*>(data);
     }
     if (d_.rows == 0) return FASTNORM_OK;
     // A gate that overlaps another input is an error of its own.
@@ -121,16 +101,11 @@ class NormCheck {
 
  private:
   fastnorm_status scalars() {
-    const int32_t residual_rounding = number(args_.residual_rounding);
     FASTNORM_TRY(check_norm_scalars(args_, error));
     d_.kind = args_.kind;
     FASTNORM_TRY(check_offset_of_weight(args_, error));
-    FASTNORM_TRY(check_rounding(number(args_.rounding), error));
-    FASTNORM_REQUIRE(residual_rounding >= FASTNORM_RESIDUAL_EXACT &&
-                         residual_rounding <= FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "residual_rounding is %d; required: a fastnorm_residual_rounding, 0 to 2",
-                     residual_rounding);
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::rounding>(args_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::residual_rounding>(args_, error));
     FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL; required: a tensor [..., n]");
     FASTNORM_REQUIRE(
@@ -146,7 +121,7 @@ class NormCheck {
   fastnorm_status outputs() {
     constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
                                 FASTNORM_NORM_PDL_CONSTANT_WEIGHTS |
-                                FASTNORM_NORM_MODULATION_PLAIN_SCALE;
+                                FASTNORM_NORM_MODULATION_PLAIN_SCALE | FASTNORM_NORM_ALPHA;
     d_.flags = static_cast<uint32_t>(args_.flags);
     FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
@@ -157,27 +132,25 @@ class NormCheck {
                      "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
                      "FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
                      d_.flags);
-    d_.flags &= ~static_cast<uint32_t>(FASTNORM_NORM_MODULATION_PLAIN_SCALE);  // a stage has it
-    FASTNORM_REQUIRE(!needs_output_ || args_.y != nullptr || args_.quantized != nullptr ||
-                         args_.sumsq != nullptr,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "y is NULL and quantized is NULL; required: at least one, of x's shape, or "
-                     "sumsq");
+    // Stages have these.
+    d_.flags &= ~static_cast<uint32_t>(FASTNORM_NORM_MODULATION_PLAIN_SCALE | FASTNORM_NORM_ALPHA);
     FASTNORM_REQUIRE(
-        !needs_output_ || args_.amax == nullptr || args_.y != nullptr || args_.quantized != nullptr,
+        !needs_output_ || args_.y != nullptr || quantized() != nullptr || args_.sumsq != nullptr,
         FASTNORM_ERROR_ARGUMENT,
-        "amax is given, y is NULL and quantized is NULL; required: one of these, of which it is");
+        "y is NULL and quant.quantized is NULL; required: at least one, of x's shape, or "
+        "sumsq");
+    FASTNORM_REQUIRE(
+        !needs_output_ || amax() == nullptr || args_.y != nullptr || quantized() != nullptr,
+        FASTNORM_ERROR_ARGUMENT,
+        "quant.amax is given, y is NULL and quant.quantized is NULL; required: one of these, of "
+        "which it is");
     return FASTNORM_OK;
   }
 
-  // True if all fields of quantisation are zero. amax does not count: a call may have it without
-  // quantisation.
-  bool nothing_quantised() const {
-    return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
-            number(args_.scale_layout) | args_.scale_pow2 | number(args_.quant_division)) == 0 &&
-           args_.amax_floor == 0 && args_.clamp == 0 && args_.global_scale == nullptr &&
-           args_.clamp_scale == nullptr && args_.quantized == nullptr && args_.scale == nullptr;
+  const fastnorm_tensor* quantized() const {
+    return quant_ != nullptr ? quant_->quantized : nullptr;
   }
+  const fastnorm_tensor* amax() const { return quant_ != nullptr ? quant_->amax : nullptr; }
 
   FASTNORM_HOT fastnorm_status x() {
     const fastnorm_tensor& t = *args_.x;
@@ -376,6 +349,7 @@ class NormCheck {
   void swap_outer(int dim);
 
   const fastnorm_norm_args& args_;
+  const fastnorm_quant* const quant_;  // of args_, in our size; nullptr = none
   const CheckedDevice device_;
   NormDesc& d_;
   Touched& touched_;
@@ -385,38 +359,36 @@ class NormCheck {
   bool weights_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
 };
 
-void NormCheck::fold() {
-  RowTensor* present[kRowTensors + kStageRows + kMostWeights];
+[[gnu::noinline]] void NormCheck::fold() {
+  RowTensor* present[kMostNormTensors];
   size_t count = 0;
-  for (RowTensor* t : row_tensors(d_)) {
-    if (*t) present[count++] = t;
-  }
-  if (d_.has_stages) {
-    for (RowTensor* t : stage_rows(d_)) {
-      if (*t) present[count++] = t;
-    }
-  }
+  bool heads = false;
+  for_each_tensor(
+      d_, [&](auto, auto& t) __attribute__((always_inline)) {
+        if (RowTensor* const rows = rows_of(t); rows != nullptr && *rows) present[count++] = rows;
+        if (const WeightTensor* const w = weight_of(t)) heads |= w->head_stride_bytes != 0;
+        return true;
+      });
   if (weights_vary_outside_) return fold_with_weights(present, count);
-  bool heads = d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0;
-  if (d_.has_stages) {
-    heads = heads || d_.stages.branch_weight.head_stride_bytes != 0 ||
-            d_.stages.branch_bias.head_stride_bytes != 0;
-  }
   fold_rows(d_.outer, &d_.outer_rank, {present, count}, heads);
 }
 
-// Folds rows together with weight and bias, whose strides limit the folding too. `present` has room
-// for them.
+// Folds rows together with weights, whose strides limit the folding too. `present` has room for
+// them.
 [[gnu::noinline]] void NormCheck::fold_with_weights(RowTensor** present, size_t count) {
-  RowTensor as_rows[kMostWeights];
-  WeightTensor* weights[kMostWeights];
-  const int most = weights_of(d_, weights);
-  for (int i = 0; i < most; ++i) {
-    if (!*weights[i]) continue;
-    as_rows[i].data = const_cast<std::byte*>(weights[i]->data);
-    for (int d = 0; d < kMaxOuter; ++d) as_rows[i].stride_bytes[d] = weights[i]->stride_bytes(d);
-    present[count++] = &as_rows[i];
-  }
+  RowTensor as_rows[kMostNormTensors];
+  WeightTensor* weights[kMostNormTensors];
+  int most = 0;
+  for_each_tensor(d_, [&](auto, auto& t) {
+    WeightTensor* const w = weight_of(t);
+    if (w == nullptr || !*w) return true;
+    RowTensor& row = as_rows[most];
+    weights[most++] = w;
+    row.data = const_cast<std::byte*>(w->data);
+    for (int d = 0; d < kMaxOuter; ++d) row.stride_bytes[d] = w->stride_bytes(d);
+    present[count++] = &row;
+    return true;
+  });
   fold_rows(d_.outer, &d_.outer_rank, {present, count}, false);
   for (int i = 0; i < most; ++i) {
     for (int d = 0; d < kMaxOuter; ++d) weights[i]->set_stride_bytes(d, as_rows[i].stride_bytes[d]);
@@ -426,18 +398,16 @@ void NormCheck::fold() {
 // Swaps dimension `dim` of rows with the innermost one.
 void NormCheck::swap_outer(int dim) {
   std::swap(d_.outer[0], d_.outer[dim]);
-  for (RowTensor* t : row_tensors(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
-  if (d_.has_stages) {
-    for (RowTensor* t : stage_rows(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
-  }
-  WeightTensor* weights[kMostWeights];
-  const int most = weights_of(d_, weights);
-  for (int i = 0; i < most; ++i) {
-    WeightTensor* const c = weights[i];
-    const int64_t innermost = c->head_stride_bytes;
-    c->head_stride_bytes = c->stride_bytes(dim);
-    c->set_stride_bytes(dim, innermost);
-  }
+  for_each_tensor(d_, [&](auto, auto& t) {
+    if (RowTensor* const rows = rows_of(t))
+      std::swap(rows->stride_bytes[0], rows->stride_bytes[dim]);
+    if (WeightTensor* const w = weight_of(t)) {
+      const int64_t innermost = w->head_stride_bytes;
+      w->head_stride_bytes = w->stride_bytes(dim);
+      w->set_stride_bytes(dim, innermost);
+    }
+    return true;
+  });
 }
 
 // Weight and bias as the device's kernels take them. Most GPU kernels step along the innermost
@@ -465,15 +435,14 @@ void NormCheck::canonical() {
   } else {
     d_.outer_rank = 1;
     if (d_.rows == 1) {  // as after fold_rows()
-      d_.x.stride_bytes[0] = d_.residual.stride_bytes[0] = 0;
-      d_.y.stride_bytes[0] = d_.residual_out.stride_bytes[0] = 0;
-      d_.mean.stride_bytes[0] = d_.rstd.stride_bytes[0] = 0;
-      d_.quant.codes.stride_bytes[0] = d_.quant.scale.stride_bytes[0] = 0;
-      if (d_.has_stages) {
-        for (RowTensor* t : stage_rows(d_)) t->stride_bytes[0] = 0;
-      }
+      for_each_tensor(
+          d_, [](auto, auto& t) __attribute__((always_inline)) {
+            if (RowTensor* const rows = rows_of(t)) rows->stride_bytes[0] = 0;
+            return true;
+          });
     }
   }
+  d_.parallel_user = args_.parallel_user;
   d_.eps = args_.eps;
   d_.weight_offset = args_.weight_offset;
   d_.inv_n = reciprocal_of(d_.has_stages ? d_.stages.group : d_.n);
@@ -499,13 +468,17 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
   fastnorm_norm_args local;
   const fastnorm_norm_args* ours = nullptr;
   FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
+  fastnorm_quant local_quant;
+  const fastnorm_quant* quant = nullptr;
+  FASTNORM_TRY(accept_quant(ours->quant, "quant", &local_quant, &quant, error));
   clear(desc);
   FoldedArgs folded;  // not initialised: few calls need it
   if (ours->x != nullptr && __builtin_expect(ours->x->ndim > kMaxOuter + 1, 0)) {
-    FASTNORM_TRY(fold_args(*ours, device, &folded, error));
+    FASTNORM_TRY(fold_args(*ours, quant, device, &folded, error));
     ours = &folded.args;
+    quant = ours->quant;
   }
-  return NormCheck(*ours, device, desc, touched, error, keeps_order).run();
+  return NormCheck(*ours, quant, device, desc, touched, error, keeps_order).run();
 }
 
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
@@ -517,8 +490,11 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
 fastnorm_status check_norm_part(const fastnorm_norm_args& args, CheckedDevice device,
                                 NormDesc* desc, Error& error) {
   clear(desc);
+  fastnorm_quant local;
+  const fastnorm_quant* quant = nullptr;
+  FASTNORM_TRY(accept_quant(args.quant, "quant", &local, &quant, error));
   Touched touched;
-  return NormCheck(args, device, desc, &touched, error, false, false).run();
+  return NormCheck(args, quant, device, desc, &touched, error, false, false).run();
 }
 
 }  // namespace fastnorm

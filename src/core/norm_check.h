@@ -8,9 +8,8 @@
 
 namespace fastnorm {
 
-// Size of the public struct in version 0.1, through its last field.
 inline constexpr size_t kFirstNormArgs =
-    offsetof(fastnorm_norm_args, amax) + sizeof(fastnorm_norm_args::amax);
+    offsetof(fastnorm_norm_args, modulation_index) + sizeof(fastnorm_norm_args::modulation_index);
 
 // Checks one normalisation and describes it. With zero rows, desc->rows is 0 and the rest is
 // unspecified.

@@ -2,95 +2,79 @@
 
 #include <cinttypes>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "core/norm_aliasing.h"
+#include "core/norm_fields.h"
 #include "core/norm_shape.h"
 
 namespace fastnorm {
 namespace {
 
-// The name of a scheme that passed its check.
-const char* scheme_text(int32_t scheme) {
-  constexpr const char* kTexts[] = {"FASTNORM_QUANT_NONE (0)",    "FASTNORM_QUANT_PER_TENSOR (1)",
-                                    "FASTNORM_QUANT_PER_ROW (2)", "FASTNORM_QUANT_PER_BLOCK (3)",
-                                    "FASTNORM_QUANT_MXFP8 (4)",   "FASTNORM_QUANT_NVFP4 (5)",
-                                    "FASTNORM_QUANT_MXFP4 (6)"};
-  return kTexts[scheme];
-}
+static_assert(std::size(kQuantSchemes) == std::size(schema::Enum<fastnorm_quant_scheme>::kAll),
+              "kQuantSchemes lacks a scheme");
+
+// Of a scheme that passed its check.
+const QuantScheme& scheme_at(int32_t scheme) { return kQuantSchemes[scheme]; }
+const char* scheme_text(int32_t scheme) { return scheme_at(scheme).text; }
 
 // One call's checks. The members are what most checks need.
 class QuantCheck {
  public:
-  QuantCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Error& error)
-      : args_(args), device_(device), d_(*desc), error(error) {}
+  QuantCheck(const fastnorm_quant& quant, CheckedDevice device, NormDesc* desc, Error& failure)
+      : q_(quant), device_(device), d_(*desc), error(failure) {}
 
   // A field that only some schemes use.
   template <class Field>
   fastnorm_status zero_unless(bool used, const char* name, Field value, const char* user) {
     FASTNORM_REQUIRE(value == 0 || used, FASTNORM_ERROR_ARGUMENT,
-                     "%s is %g and quant_scheme is %s; required: 0 but for %s", name,
-                     static_cast<double>(value), scheme_text(number(args_.quant_scheme)), user);
+                     "%s is %g and quant.scheme is %s; required: 0 but for %s", name,
+                     static_cast<double>(value), scheme_text(number(q_.scheme)), user);
     return FASTNORM_OK;
   }
 
   // The scalars of quantised outputs. Each must be 0 if the scheme does not use it.
   fastnorm_status scalars() {
     QuantDesc& q = d_.quant;
-    const int32_t scheme = number(args_.quant_scheme), source = number(args_.quant_source),
-                  layout = number(args_.scale_layout);
-    FASTNORM_REQUIRE(scheme >= FASTNORM_QUANT_NONE && scheme <= FASTNORM_QUANT_MXFP4,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "quant_scheme is %d; required: a fastnorm_quant_scheme, 0 to 6", scheme);
-    FASTNORM_REQUIRE(
-        source == FASTNORM_QUANT_FROM_F32 || source == FASTNORM_QUANT_FROM_ROUNDED,
-        FASTNORM_ERROR_ARGUMENT,
-        "quant_source is %d; required: FASTNORM_QUANT_FROM_F32 (0) or FASTNORM_QUANT_FROM_ROUNDED "
-        "(1)",
-        source);
-    FASTNORM_REQUIRE(layout >= FASTNORM_SCALE_ROW_MAJOR && layout <= FASTNORM_SCALE_SWIZZLED_128X4,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "scale_layout is %d; required: a fastnorm_scale_layout, 0 to 2", layout);
-    const int32_t division = number(args_.quant_division);
-    FASTNORM_REQUIRE(
-        division == FASTNORM_QUANT_MULTIPLY_RECIPROCAL || division == FASTNORM_QUANT_DIVIDE,
-        FASTNORM_ERROR_ARGUMENT,
-        "quant_division is %d; required: FASTNORM_QUANT_MULTIPLY_RECIPROCAL (0) or "
-        "FASTNORM_QUANT_DIVIDE (1)",
-        division);
-    FASTNORM_REQUIRE(args_.scale_pow2 == 0 || args_.scale_pow2 == 1, FASTNORM_ERROR_ARGUMENT,
-                     "scale_pow2 is %d; required: 0 or 1", args_.scale_pow2);
-    FASTNORM_REQUIRE(std::isfinite(args_.clamp) && args_.clamp >= 0, FASTNORM_ERROR_ARGUMENT,
-                     "clamp is %g; required: finite and >= 0", static_cast<double>(args_.clamp));
+    const int32_t scheme = number(q_.scheme), source = number(q_.source),
+                  layout = number(q_.scale_layout);
+    const int32_t division = number(q_.division);
+    FASTNORM_TRY(check_enum<&fastnorm_quant::scheme>(q_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_quant::source>(q_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_quant::scale_layout>(q_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_quant::division>(q_, error));
+    FASTNORM_REQUIRE(q_.scale_pow2 == 0 || q_.scale_pow2 == 1, FASTNORM_ERROR_ARGUMENT,
+                     "quant.scale_pow2 is %d; required: 0 or 1", q_.scale_pow2);
+    FASTNORM_REQUIRE(std::isfinite(q_.clamp) && q_.clamp >= 0, FASTNORM_ERROR_ARGUMENT,
+                     "quant.clamp is %g; required: finite and >= 0", static_cast<double>(q_.clamp));
     const bool none = scheme == FASTNORM_QUANT_NONE;
-    const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
-    FASTNORM_TRY(zero_unless(scheme == FASTNORM_QUANT_PER_BLOCK, "quant_block_size",
-                             args_.quant_block_size, "FASTNORM_QUANT_PER_BLOCK"));
-    FASTNORM_TRY(zero_unless(!none, "quant_source", source, "a scheme"));
-    FASTNORM_TRY(zero_unless(scheme >= FASTNORM_QUANT_PER_BLOCK, "scale_layout", layout,
-                             "a scheme with scales of blocks"));
-    FASTNORM_TRY(zero_unless(dynamic, "scale_pow2", args_.scale_pow2,
+    const QuantScheme& of = scheme_at(scheme);
+    const bool dynamic = of.scale == SchemeScale::kDynamic, own_block = of.block == kOwnBlock;
+    FASTNORM_TRY(
+        zero_unless(own_block, "quant.block_size", q_.block_size, "FASTNORM_QUANT_PER_BLOCK"));
+    FASTNORM_TRY(zero_unless(!none, "quant.source", source, "a scheme"));
+    FASTNORM_TRY(
+        zero_unless(of.block != 0, "quant.scale_layout", layout, "a scheme with scales of blocks"));
+    FASTNORM_TRY(zero_unless(dynamic, "quant.scale_pow2", q_.scale_pow2,
                              "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
-    FASTNORM_TRY(zero_unless(dynamic, "amax_floor", args_.amax_floor,
+    FASTNORM_TRY(zero_unless(dynamic, "quant.amax_floor", q_.amax_floor,
                              "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
-    FASTNORM_TRY(zero_unless(!none, "clamp", args_.clamp, "a scheme"));
-    FASTNORM_TRY(zero_unless(dynamic || scheme == FASTNORM_QUANT_PER_TENSOR, "quant_division",
-                             division, "FASTNORM_QUANT_PER_TENSOR, PER_ROW or PER_BLOCK"));
-    const int32_t block = args_.quant_block_size;
-    FASTNORM_REQUIRE(scheme != FASTNORM_QUANT_PER_BLOCK || block == 64 || block == 128,
-                     FASTNORM_ERROR_ARGUMENT, "quant_block_size is %d; required: 64 or 128", block);
-    FASTNORM_REQUIRE(
-        args_.amax_floor == 0 || (args_.amax_floor >= 0x1p-100f && args_.amax_floor <= 0x1p100f),
-        FASTNORM_ERROR_ARGUMENT, "amax_floor is %g; required: 0, or 2^-100 to 2^100",
-        static_cast<double>(args_.amax_floor));
+    FASTNORM_TRY(zero_unless(!none, "quant.clamp", q_.clamp, "a scheme"));
+    FASTNORM_TRY(zero_unless(of.takes_division(), "quant.division", division,
+                             "FASTNORM_QUANT_PER_TENSOR, PER_ROW or PER_BLOCK"));
+    const int32_t block = q_.block_size;
+    FASTNORM_REQUIRE(!own_block || block == 64 || block == 128, FASTNORM_ERROR_ARGUMENT,
+                     "quant.block_size is %d; required: 64 or 128", block);
+    FASTNORM_TRY(check_amax_floor("quant.amax_floor", q_.amax_floor, error));
     q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
-    q.block = q.is_mx() ? 32 : scheme == FASTNORM_QUANT_NVFP4 ? 16 : block;
+    q.block = own_block ? block : of.block;
     q.from_rounded = source == FASTNORM_QUANT_FROM_ROUNDED;
-    q.pow2 = args_.scale_pow2 != 0 || q.is_mx();
+    q.pow2 = q_.scale_pow2 != 0 || of.is_mx();
     q.divides = division == FASTNORM_QUANT_DIVIDE && !q.pow2;
     q.swizzled = layout == FASTNORM_SCALE_SWIZZLED_128X4;
-    q.clamp = args_.clamp;
-    q.amax_floor = !dynamic ? 0 : args_.amax_floor == 0 ? 1e-10f : args_.amax_floor;
+    q.clamp = q_.clamp;
+    q.amax_floor = !dynamic ? 0 : q_.amax_floor == 0 ? 1e-10f : q_.amax_floor;
     return presence(scheme);
   }
 
@@ -98,65 +82,66 @@ class QuantCheck {
   fastnorm_status presence(int32_t scheme) {
     const bool none = scheme == FASTNORM_QUANT_NONE;
     for (const auto& [name, tensor] :
-         {std::pair{"quantized", args_.quantized}, std::pair{"scale", args_.scale}}) {
+         {std::pair{"quant.quantized", q_.quantized}, std::pair{"quant.scale", q_.scale}}) {
       FASTNORM_REQUIRE(none || tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is NULL and quant_scheme is %s; required: a tensor", name,
+                       "%s is NULL and quant.scheme is %s; required: a tensor", name,
                        scheme_text(scheme));
       FASTNORM_REQUIRE(!none || tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and quant_scheme is FASTNORM_QUANT_NONE (0); required: a "
+                       "%s is given and quant.scheme is FASTNORM_QUANT_NONE (0); required: a "
                        "scheme, or %s NULL",
                        name, name);
     }
-    FASTNORM_REQUIRE(args_.global_scale == nullptr || scheme == FASTNORM_QUANT_NVFP4,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "global_scale is given and quant_scheme is %s; required: FASTNORM_QUANT_NVFP4 "
-                     "(5), or global_scale NULL",
-                     scheme_text(scheme));
     FASTNORM_REQUIRE(
-        args_.clamp_scale == nullptr || !none, FASTNORM_ERROR_ARGUMENT,
-        "clamp_scale is given and quant_scheme is FASTNORM_QUANT_NONE (0); required: a "
-        "scheme, or clamp_scale NULL");
-    FASTNORM_REQUIRE(args_.clamp_scale == nullptr || args_.clamp == 0, FASTNORM_ERROR_ARGUMENT,
-                     "clamp is %g and clamp_scale is given; required: clamp 0, or clamp_scale NULL",
-                     static_cast<double>(args_.clamp));
+        q_.global_scale == nullptr || scheme_at(scheme).scale == SchemeScale::kE4M3,
+        FASTNORM_ERROR_ARGUMENT,
+        "quant.global_scale is given and quant.scheme is %s; required: FASTNORM_QUANT_NVFP4 "
+        "(5), or quant.global_scale NULL",
+        scheme_text(scheme));
+    FASTNORM_REQUIRE(
+        q_.clamp_scale == nullptr || !none, FASTNORM_ERROR_ARGUMENT,
+        "quant.clamp_scale is given and quant.scheme is FASTNORM_QUANT_NONE (0); required: a "
+        "scheme, or quant.clamp_scale NULL");
+    FASTNORM_REQUIRE(q_.clamp_scale == nullptr || q_.clamp == 0, FASTNORM_ERROR_ARGUMENT,
+                     "quant.clamp is %g and quant.clamp_scale is given; required: quant.clamp 0, "
+                     "or quant.clamp_scale NULL",
+                     static_cast<double>(q_.clamp));
     return FASTNORM_OK;
   }
 
   // The tensors of a scheme.
-  fastnorm_status tensors() {
-    FASTNORM_TRY(codes());
-    FASTNORM_TRY(scale());
-    if (args_.clamp_scale != nullptr) {
-      FASTNORM_TRY(
-          check_scalar("clamp_scale", *args_.clamp_scale, device_, &d_.quant.clamp_scale, error));
+  fastnorm_status tensors(const fastnorm_tensor& x) {
+    FASTNORM_TRY(codes(x));
+    FASTNORM_TRY(scale(x));
+    if (q_.clamp_scale != nullptr) {
+      FASTNORM_TRY(check_scalar("quant.clamp_scale", *q_.clamp_scale, device_,
+                                &d_.quant.clamp_scale, error));
     }
-    if (args_.global_scale == nullptr) return FASTNORM_OK;
-    return check_scalar("global_scale", *args_.global_scale, device_, &d_.quant.global_scale,
+    if (q_.global_scale == nullptr) return FASTNORM_OK;
+    return check_scalar("quant.global_scale", *q_.global_scale, device_, &d_.quant.global_scale,
                         error);
   }
 
-  fastnorm_status codes() {
+  fastnorm_status codes(const fastnorm_tensor& x) {
     QuantDesc& q = d_.quant;
-    const fastnorm_tensor& t = *args_.quantized;
+    const fastnorm_tensor& t = *q_.quantized;
     const Dtype dtype = dtype_from(t.dtype);
     const bool fp4 = q.is_fp4();
     const bool packed = dtype == Dtype::kF4E2M1x2 || dtype == Dtype::kU8;
     const bool fp8 = dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
     const bool fits =
         fp4 ? dtype == Dtype::kF4E2M1 || packed : fp8 || (dtype == Dtype::kI8 && !q.pow2);
-    FASTNORM_REQUIRE(fits, FASTNORM_ERROR_DTYPE, "quantized.dtype is %s; required: %s",
+    FASTNORM_REQUIRE(fits, FASTNORM_ERROR_DTYPE, "quant.quantized.dtype is %s; required: %s",
                      dtype_text(t.dtype).c,
                      fp4      ? "f4_e2m1fn, f4_e2m1fn_x2 or u8"
                      : q.pow2 ? "f8_e4m3fn or f8_e5m2"
                               : "f8_e4m3fn, f8_e5m2 or i8");
     FASTNORM_REQUIRE(!fp4 || d_.n % 2 == 0, FASTNORM_ERROR_SHAPE,
                      "n is %" PRId64 "; required: even for %s", d_.n, scheme_text(q.scheme));
-    const fastnorm_tensor& x = *args_.x;
     // The common case. check_tensor() accepts it.
     const bool plain = t.ndim == x.ndim && t.strides == nullptr &&
                        same_numbers(t.shape, x.shape, x.ndim) && is_placed(t, device_, 1);
     if (!plain || packed) {
-      FASTNORM_TRY(check_tensor("quantized", t, {dtype, kMaxRank, true}, device_, error));
+      FASTNORM_TRY(check_tensor("quant.quantized", t, {dtype, kMaxRank, true}, device_, error));
       FASTNORM_TRY(check_code_shape(t, x, fp4 && packed, error));
     }
     const bool halves = fp4 && !packed;  // of a byte
@@ -172,37 +157,36 @@ class QuantCheck {
       q.codes.stride_bytes[i] = stride;
       compact *= static_cast<uint64_t>(t.shape[dim]);
     }
-    return check_output_rows("quantized", q.codes, q.code_bytes(d_.n), d_, error);
+    return check_output_rows("quant.quantized", q.codes, q.code_bytes(d_.n), d_, error);
   }
 
-  fastnorm_status scale() {
+  fastnorm_status scale(const fastnorm_tensor& x) {
     QuantDesc& q = d_.quant;
-    if (q.scheme == FASTNORM_QUANT_PER_TENSOR)
-      return check_scalar("scale", *args_.scale, device_, &q.tensor_scale, error);
-    const fastnorm_tensor& t = *args_.scale;
+    if (scheme_of(q.scheme).scale == SchemeScale::kInput)
+      return check_scalar("quant.scale", *q_.scale, device_, &q.tensor_scale, error);
+    const fastnorm_tensor& t = *q_.scale;
     const Dtype dtype = dtype_from(t.dtype);
-    const bool nvfp4 = q.scheme == FASTNORM_QUANT_NVFP4;
-    const bool byte = nvfp4 ? dtype == Dtype::kF8E4M3 || dtype == Dtype::kU8
-                            : q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
-    const bool must_be_byte = nvfp4 || q.is_mx() || q.swizzled;
+    const bool e4m3 = scheme_of(q.scheme).scale == SchemeScale::kE4M3;
+    const bool byte = e4m3 ? dtype == Dtype::kF8E4M3 || dtype == Dtype::kU8
+                           : q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
+    const bool must_be_byte = e4m3 || q.is_mx() || q.swizzled;
     FASTNORM_REQUIRE(byte || (!must_be_byte && dtype == Dtype::kF32), FASTNORM_ERROR_DTYPE,
-                     "scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
-                     nvfp4          ? "f8_e4m3fn or u8"
+                     "quant.scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
+                     e4m3           ? "f8_e4m3fn or u8"
                      : q.is_mx()    ? "f8_e8m0fnu or u8"
-                     : must_be_byte ? "f8_e8m0fnu or u8, and scale_pow2 1"
+                     : must_be_byte ? "f8_e8m0fnu or u8, and quant.scale_pow2 1"
                      : q.pow2       ? "f32, f8_e8m0fnu or u8"
                                     : "f32");
     q.scale.data = address_of(t);
     q.scale.dtype = dtype;
     if (q.swizzled) return swizzled_scale(t);
-    FASTNORM_TRY(check_tensor("scale", t, {dtype, kMaxRank, false}, device_, error));
-    const fastnorm_tensor& x = *args_.x;
+    FASTNORM_TRY(check_tensor("quant.scale", t, {dtype, kMaxRank, false}, device_, error));
     const int64_t scales = q.scales(d_.n);
     const bool with_last = t.ndim == x.ndim;
     FASTNORM_TRY(check_scale_shape(t, x, scales, q.block == 0, error));
     const int64_t bytes = dtype_bytes(dtype);
     // Without strides, column-major order stores all rows of a column together.
-    const bool columns = number(args_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
+    const bool columns = number(q_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
     auto compact = static_cast<uint64_t>(columns ? bytes : scales * bytes);
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - (with_last ? 2 : 1) - i;
@@ -221,14 +205,14 @@ class QuantCheck {
                   &f) &&
             rows_disjoint(f),
         FASTNORM_ERROR_LAYOUT,
-        "scale overlaps itself: its strides are %s bytes, innermost row first, and %" PRId64
+        "quant.scale overlaps itself: its strides are %s bytes, innermost row first, and %" PRId64
         " bytes between the %" PRId64 " scales of a row; required: scales that share no byte",
         shape_text(q.scale.stride_bytes, d_.outer_rank).c, q.scale_step_bytes, scales);
     return FASTNORM_OK;
   }
 
   fastnorm_status swizzled_scale(const fastnorm_tensor& t) {
-    FASTNORM_TRY(check_tensor("scale", t, {d_.quant.scale.dtype, 1, true}, device_, error));
+    FASTNORM_TRY(check_tensor("quant.scale", t, {d_.quant.scale.dtype, 1, true}, device_, error));
     // A tile of 128 rows x 4 scales has 512 bytes.
     const int64_t row_tiles = d_.rows / 128 + (d_.rows % 128 != 0 ? 1 : 0);
     const int64_t row_bytes = d_.quant.scale_tiles(d_.n) * 512;
@@ -236,14 +220,14 @@ class QuantCheck {
     FASTNORM_REQUIRE(
         !__builtin_mul_overflow(row_tiles, row_bytes, &bytes) && t.shape[0] == bytes,
         FASTNORM_ERROR_SHAPE,
-        "scale.shape is %s; required: [512 * ceil(rows / 128) * ceil(scales of a row / "
+        "quant.scale.shape is %s; required: [512 * ceil(rows / 128) * ceil(scales of a row / "
         "4)], for %" PRId64 " rows of %" PRId64 " scales",
         shape_text(t.shape, 1).c, d_.rows, d_.quant.scales(d_.n));
     return FASTNORM_OK;
   }
 
  private:
-  const fastnorm_norm_args& args_;
+  const fastnorm_quant& q_;
   const CheckedDevice device_;
   NormDesc& d_;
   Error& error;
@@ -251,13 +235,13 @@ class QuantCheck {
 
 }  // namespace
 
-fastnorm_status check_quant_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error) {
-  return QuantCheck(args, {}, desc, error).scalars();
+fastnorm_status check_quant_scalars(const fastnorm_quant& quant, NormDesc* desc, Error& error) {
+  return QuantCheck(quant, {}, desc, error).scalars();
 }
 
-fastnorm_status check_quant_tensors(const fastnorm_norm_args& args, CheckedDevice device,
-                                    NormDesc* desc, Error& error) {
-  return QuantCheck(args, device, desc, error).tensors();
+fastnorm_status check_quant_tensors(const fastnorm_quant& quant, const fastnorm_tensor& x,
+                                    CheckedDevice device, NormDesc* desc, Error& error) {
+  return QuantCheck(quant, device, desc, error).tensors(x);
 }
 
 }  // namespace fastnorm

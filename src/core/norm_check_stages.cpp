@@ -20,8 +20,8 @@ class StagesCheck {
     StagesDesc& s = d_.stages;
     s = StagesDesc{};
     d_.has_stages = true;
-    FASTNORM_TRY(check_activation("gate_act", number(args_.gate_act), error));
-    FASTNORM_TRY(check_activation("activation", number(args_.activation), error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::gate_act>(args_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::activation>(args_, error));
     FASTNORM_TRY(check_gate_scalars(args_, error));
     FASTNORM_TRY(check_source_of_gate(args_, error));
     FASTNORM_REQUIRE(args_.group_size >= 0, FASTNORM_ERROR_ARGUMENT,
@@ -63,23 +63,9 @@ class StagesCheck {
   fastnorm_status branch() {
     StagesDesc& s = d_.stages;
     const int32_t sum = number(args_.sum_rounding);
-    FASTNORM_TRY(check_branch_scalars(args_, error));
-    FASTNORM_REQUIRE(sum == FASTNORM_SUM_ONCE || sum == FASTNORM_SUM_EVERY_STEP,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "sum_rounding is %d; required: FASTNORM_SUM_ONCE (0) or "
-                     "FASTNORM_SUM_EVERY_STEP (1)",
-                     sum);
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } tensors[] = {{"branch_weight", args_.branch_weight},
-                   {"branch_bias", args_.branch_bias},
-                   {"branch_rstd", args_.branch_rstd}};
-    for (const auto& field : tensors) {
-      FASTNORM_REQUIRE(field.tensor == nullptr || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and branch_norm is 0; required: NULL without a branch norm",
-                       field.name);
-    }
+    FASTNORM_TRY(check_branch_scalars(args_, "FASTNORM_NORM_ALPHA", FASTNORM_NORM_ALPHA, error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::sum_rounding>(args_, error));
+    FASTNORM_TRY(check_branch_tensors(args_, error));
     s.branch = args_.branch_norm != 0;
     s.branch_kind = args_.branch_kind;
     s.branch_rounding = args_.branch_rounding;
@@ -87,7 +73,7 @@ class StagesCheck {
     s.branch_weight_offset = args_.branch_weight_offset;
     s.branch_rounded = args_.branch_rounded != 0;
     s.sum_every_step = sum == FASTNORM_SUM_EVERY_STEP;
-    s.scaled = args_.alpha != 0 && args_.alpha != 1;
+    s.scaled = (args_.flags & FASTNORM_NORM_ALPHA) != 0 && args_.alpha != 1;
     s.alpha = s.scaled ? args_.alpha : 1;
     return FASTNORM_OK;
   }
@@ -97,13 +83,8 @@ class StagesCheck {
     StagesDesc& s = d_.stages;
     const int32_t act = number(args_.residual_gate_act),
                   rounding = number(args_.modulation_rounding);
-    FASTNORM_TRY(check_activation("residual_gate_act", act, error));
-    FASTNORM_REQUIRE(
-        rounding == FASTNORM_MODULATION_ONCE || rounding == FASTNORM_MODULATION_EVERY_STEP,
-        FASTNORM_ERROR_ARGUMENT,
-        "modulation_rounding is %d; required: FASTNORM_MODULATION_ONCE (0) or "
-        "FASTNORM_MODULATION_EVERY_STEP (1)",
-        rounding);
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::residual_gate_act>(args_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::modulation_rounding>(args_, error));
     FASTNORM_REQUIRE(act == 0 || args_.residual_gate != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "residual_gate_act is %d and residual_gate is NULL; required: 0 without a "
                      "residual gate",

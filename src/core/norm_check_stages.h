@@ -1,39 +1,39 @@
 // The stages' part of check_norm(): gate, activation, groups, statistics of several devices.
 #pragma once
 
-#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "core/check.h"
 #include "core/norm_desc.h"
+#include "core/schema.h"
 #include "fastnorm/norm.h"
 
 namespace fastnorm {
 
+// All fields from here on belong to stages.
+inline constexpr size_t kFirstStage = offsetof(fastnorm_norm_args, gate);
+
 // True if a field of a stage is not zero.
 FASTNORM_HOT bool has_stages(const fastnorm_norm_args& a) {
-  const auto bits = [](const fastnorm_tensor* t) { return reinterpret_cast<uintptr_t>(t); };
-  const auto fields = static_cast<uint32_t>(number(a.gate_act) | number(a.gate_position) |
-                                            number(a.gate_source) | number(a.activation));
-  const auto floats = [](float one, float other, float third) {
-    return (std::bit_cast<uint32_t>(one) | std::bit_cast<uint32_t>(other) |
-            std::bit_cast<uint32_t>(third)) != 0;
+  constexpr uint32_t kStageFlags = FASTNORM_NORM_MODULATION_PLAIN_SCALE | FASTNORM_NORM_ALPHA;
+  constexpr size_t kEnd = std::end(schema::Fields<fastnorm_norm_args>::kAll)[-1].end();
+  constexpr size_t kWords = (kEnd - kFirstStage) / sizeof(uint64_t);
+  static_assert(kFirstStage % sizeof(uint64_t) == 0 && kEnd % sizeof(uint64_t) == 0);
+  const auto* const at = reinterpret_cast<const std::byte*>(&a) + kFirstStage;
+  const auto word = [&](size_t i) __attribute__((always_inline)) {
+    uint64_t bits;
+    std::memcpy(&bits, at + i * sizeof bits, sizeof bits);
+    return bits;
   };
-  const auto branch =
-      static_cast<uint32_t>(a.branch_norm | number(a.branch_kind) | number(a.branch_rounding) |
-                            a.branch_rounded | number(a.sum_rounding));
-  if (floats(a.branch_eps, a.branch_weight_offset, a.alpha)) return true;
-  const auto modulation =
-      static_cast<uint32_t>(number(a.residual_gate_act) | number(a.modulation_rounding)) |
-      (static_cast<uint32_t>(a.flags) & FASTNORM_NORM_MODULATION_PLAIN_SCALE);
-  if ((bits(a.residual_gate) | bits(a.residual_gate_table) | bits(a.modulation_scale) |
-       bits(a.scale_table) | bits(a.modulation_shift) | bits(a.shift_table) |
-       bits(a.modulation_index) | modulation) != 0) {
-    return true;
+  // No loop: compilers would join loads to wide ones, which wait for the caller's stores.
+  return [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
+    return ((static_cast<uint32_t>(a.flags) & kStageFlags) | ... | word(i)) != 0;
   }
-  return (bits(a.branch_weight) | bits(a.branch_bias) | bits(a.branch_rstd) | bits(a.sum_scale) |
-          branch) != 0 ||
-         (bits(a.gate) | bits(a.sumsq) | bits(a.mean_in) | bits(a.rstd_in) | fields |
-          static_cast<uint64_t>(a.group_size)) != 0;
+  (std::make_index_sequence<kWords>());
 }
 
 // Checks the scalars, and which fields may be combined. Sets their part of desc->stages.

@@ -40,8 +40,9 @@ struct NormKind {
   // Aligned: rows begin at multiples of 16 bytes, and their length is a multiple too. Unaligned:
   // rows begin anywhere. Any address: what only the kernels for any address support.
   enum Reach : uint8_t { kAligned = 1, kUnaligned = 2, kAnyAddress = 4 };
-  // What else the call asks for. Lean: nothing. Llama: rounding before the weight. Full: anything
-  // else, such as statistics or no weight. Head weights: a weight for each head.
+  // What else the call asks for. Lean: nothing, or only statistics. Llama: rounding before the
+  // weight. Full: anything else, such as no weight, or y together with codes. Head weights: rows do
+  // not all share a weight, because each head has its own.
   enum Ask : uint8_t { kLean = 1, kLlama = 2, kFull = 4, kHeadWeights = 8 };
   enum Index : uint8_t { kRows = 1, kHeads = 2 };  // rows have one index, or several
 

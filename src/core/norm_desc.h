@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/quant_scheme.h"
 #include "core/quant_types.h"
 #include "fastnorm/norm.h"
 
@@ -67,8 +68,8 @@ struct QuantDesc {
   const std::byte* clamp_scale = nullptr;   // f32, an input; clamps if it is > 0
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
-  bool is_mx() const { return scheme == FASTNORM_QUANT_MXFP8 || scheme == FASTNORM_QUANT_MXFP4; }
-  bool is_fp4() const { return scheme == FASTNORM_QUANT_NVFP4 || scheme == FASTNORM_QUANT_MXFP4; }
+  bool is_mx() const { return scheme_of(scheme).is_mx(); }
+  bool is_fp4() const { return scheme_of(scheme).is_fp4(); }
   CodeType code_type() const {
     return dtype == Dtype::kF8E4M3   ? CodeType::kE4M3
            : dtype == Dtype::kF8E5M2 ? CodeType::kE5M2
@@ -76,9 +77,9 @@ struct QuantDesc {
                                      : CodeType::kE2M1;
   }
   ScaleType scale_type() const {
-    return scheme == FASTNORM_QUANT_NVFP4 ? ScaleType::kE4M3
-           : scale.dtype == Dtype::kF32   ? ScaleType::kF32
-                                          : ScaleType::kE8M0;
+    return scheme_of(scheme).scale == SchemeScale::kE4M3 ? ScaleType::kE4M3
+           : scale.dtype == Dtype::kF32                  ? ScaleType::kF32
+                                                         : ScaleType::kE8M0;
   }
   // From one scale of a row to the next, in bytes. Swizzled: tiles across a row.
   int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
@@ -163,6 +164,7 @@ struct NormDesc {
   WeightTensor weight, bias;               // row r uses the row of its indices
   bool weights_outside = false;            // one of them varies along index[1] or index[2]
   QuantDesc quant;
+  void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
   bool has_stages = false;
   StagesDesc stages;  // unspecified unless has_stages
 

@@ -4,8 +4,11 @@
 #include <cinttypes>
 #include <cstdio>
 #include <span>
+#include <type_traits>
 
 #include "core/check.h"
+#include "core/norm_heads_tensors.h"
+#include "core/norm_tensors.h"
 #include "core/row_map.h"
 
 namespace fastnorm {
@@ -64,67 +67,45 @@ class Views {
  private:
   // The tensors that a part has in common with a norm.
   fastnorm_status norm(const NormDesc& n) {
-    const QuantDesc& q = n.quant;
-    FASTNORM_TRY(rows("x", false, n, n.x, n.n * dtype_bytes(n.dtype)));
-    FASTNORM_TRY(weight_or_bias("weight", n, n.weight));
-    FASTNORM_TRY(weight_or_bias("bias", n, n.bias));
-    FASTNORM_TRY(scalar("scale", q.tensor_scale, false));
-    FASTNORM_TRY(scalar("global_scale", q.global_scale, false));
-    FASTNORM_TRY(scalar("clamp_scale", q.clamp_scale, false));
-    FASTNORM_TRY(rows("y", true, n, n.y, n.n * dtype_bytes(n.y.dtype)));
-    FASTNORM_TRY(rows("quantized", true, n, q.codes, q.code_bytes(n.n)));
-    FASTNORM_TRY(scale(n));
-    return scalar("amax", q.amax, true);
+    FASTNORM_TRY(norm<false>(n));
+    return norm<true>(n);
   }
 
-  fastnorm_status rows(const char* name, bool output, const NormDesc& n, const RowTensor& t,
-                       int64_t bytes) {
-    if (!t) return FASTNORM_OK;
-    return add(name, output, true, n.outer, t.stride_bytes, {t.data, nullptr, bytes, 1, 0});
-  }
-
-  fastnorm_status weight_or_bias(const char* name, const NormDesc& n, const WeightTensor& c) {
-    if (!c) return FASTNORM_OK;
-    return add(name, false, true, kOne, kNone,
-               {c.data, nullptr, n.n * dtype_bytes(c.dtype),
-                c.head_stride_bytes != 0 ? n.outer[0] : 1, c.head_stride_bytes});
-  }
-
-  fastnorm_status scale(const NormDesc& n) {
-    const QuantDesc& q = n.quant;
-    if (!q.scale) return FASTNORM_OK;
-    if (q.swizzled) {
-      return add("scale", true, true, kOne, kNone,
-                 {q.scale.data, nullptr, q.swizzled_bytes(n.rows, n.n), 1, 0});
-    }
-    return add(
-        "scale", true, true, n.outer, q.scale.stride_bytes,
-        {q.scale.data, nullptr, dtype_bytes(q.scale.dtype), q.scales(n.n), q.scale_step_bytes});
-  }
-
-  fastnorm_status scalar(const char* name, const std::byte* data, bool output,
-                         bool of_norm = true) {
-    if (data == nullptr) return FASTNORM_OK;
-    return add(name, output, of_norm, kOne, kNone, {data, nullptr, 4, 1, 0});
+  // Its inputs, or its outputs.
+  template <bool outputs>
+  fastnorm_status norm(const NormDesc& n) {
+    fastnorm_status status = FASTNORM_OK;
+    for_each_tensor(
+        n, [&](auto of, const auto& t) __attribute__((always_inline)) {
+          using Of = decltype(of);
+          if constexpr (Of::kOutput == outputs) {
+            if (!t) return true;
+            const RowBytes bytes = bytes_of(n, of, t);
+            const bool rows = std::is_same_v<decltype(t), const RowTensor&> &&
+                              !(Of::kRole == schema::Role::kScales && n.quant.swizzled);
+            status = add(Of::kField.path, outputs, true, rows ? n.outer : kOne,
+                         rows ? bytes.strides : kNone, bytes);
+            return status == FASTNORM_OK;
+          } else {
+            return true;
+          }
+        });
+    return status;
   }
 
   // The other tensors of a part.
   fastnorm_status heads(const NormHeadsPart& p, int64_t tokens) {
-    FASTNORM_TRY(values("mean", true, p, p.mean, tokens, 4));
-    FASTNORM_TRY(values("rstd", true, p, p.rstd, tokens, 4));
-    FASTNORM_TRY(values("mean_in", false, p, p.mean_in, tokens, 4));
-    FASTNORM_TRY(values("rstd_in", false, p, p.rstd_in, tokens, 4));
-    const bool pairs = p.norm.kind == FASTNORM_NORM_LAYER;
-    FASTNORM_TRY(values("sumsq", true, p, p.sumsq, tokens, pairs ? 8 : 4));
-    return cache(p);
-  }
-
-  fastnorm_status values(const char* name, bool output, const NormHeadsPart& p, const HeadValues& v,
-                         int64_t tokens, int64_t bytes) {
-    if (!v) return FASTNORM_OK;
-    const int64_t outer[kMaxOuter] = {p.across_heads ? 1 : p.heads, tokens, 1};
-    const int64_t strides[kMaxOuter] = {v.head_stride, v.token_stride, 0};
-    return add(name, output, false, outer, strides, {v.data, nullptr, bytes, 1, 0});
+    fastnorm_status status = FASTNORM_OK;
+    for_each_heads_statistic(p, [&](auto of, const HeadValues& v) {
+      using Of = decltype(of);
+      if (!v) return true;
+      const int64_t outer[kMaxOuter] = {p.across_heads ? 1 : p.heads, tokens, 1};
+      const int64_t strides[kMaxOuter] = {v.head_stride, v.token_stride, 0};
+      status = add(Of::kField.path, Of::kOutput, false, outer, strides,
+                   {v.data, nullptr, values_of(p, of) * 4, 1, 0});
+      return status == FASTNORM_OK;
+    });
+    return status == FASTNORM_OK ? cache(p) : status;
   }
 
   fastnorm_status cache(const NormHeadsPart& p) {
@@ -134,8 +115,12 @@ class Views {
     const int64_t outer[kMaxOuter] = {p.heads, c.page_size, c.pages};
     FASTNORM_TRY(add("cache", true, false, outer, c.rows.stride_bytes,
                      {c.rows.data, nullptr, p.norm.n * dtype_bytes(c.rows.dtype), 1, 0}));
-    if (!q.scale) return scalar("cache_scale", q.tensor_scale, false, false);
-    return add("cache_scale", true, false, outer, q.scale.stride_bytes,
+    if (!q.scale) {
+      if (q.tensor_scale == nullptr) return FASTNORM_OK;
+      return add("cache_quant.scale", false, false, kOne, kNone,
+                 {q.tensor_scale, nullptr, 4, 1, 0});
+    }
+    return add("cache_quant.scale", true, false, outer, q.scale.stride_bytes,
                {q.scale.data, nullptr, dtype_bytes(q.scale.dtype), q.scales(p.norm.n),
                 q.scale_step_bytes});
   }
@@ -146,9 +131,8 @@ class Views {
     return add(name, false, false, view.outer, view.strides, view.bytes());
   }
 
-  fastnorm_status add(const char* name, bool output, bool of_norm,
-                      const int64_t (&outer)[kMaxOuter], const int64_t (&strides)[kMaxOuter],
-                      const RowBytes& bytes) {
+  fastnorm_status add(const char* name, bool output, bool of_norm, const int64_t* outer,
+                      const int64_t* strides, const RowBytes& bytes) {
     View& v = view_[count_++];
     v.name = name;
     v.part = part_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include "core/norm_backward_tensors.h"
 #include "core/norm_heads_aliasing.h"
 #include "core/norm_heads_part_check.h"
 #include "core/reciprocal.h"
@@ -75,15 +76,7 @@ class PartCheck {
                      "x is NULL and flags is 0x%x; required: a tensor [tokens, heads, d] with "
                      "FASTNORM_NORM_HEADS_NORM (1)",
                      part_.flags);
-    if (heads_.normalise) return FASTNORM_OK;
-    const NamedScalar scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
-                                   {"eps", static_cast<double>(part_.eps)},
-                                   {"weight_offset", static_cast<double>(part_.weight_offset)},
-                                   {"rounding", static_cast<double>(number(part_.rounding))}};
-    const NamedTensor tensors[] = {
-        {"x", part_.x},       {"weight", part_.weight},   {"mean", part_.mean},
-        {"rstd", part_.rstd}, {"dweight", part_.dweight}, {"dbias", part_.dbias}};
-    return check_without_norm(part_.flags, scalars, tensors, error);
+    return heads_.normalise ? FASTNORM_OK : check_without_norm(part_, error);
   }
 
   fastnorm_status rope_fields() {
@@ -154,10 +147,10 @@ class PartCheck {
   fastnorm_status norm() {
     fastnorm_norm_backward_args a = {};
     a.struct_size = sizeof a;
-    a.kind = part_.kind;
+    copy_number(a.kind, part_.kind);
     a.eps = part_.eps;
     a.weight_offset = part_.weight_offset;
-    a.rounding = part_.rounding;
+    copy_number(a.rounding, part_.rounding);
     if (has(FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT))
       a.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT;
     if (has(FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS))
@@ -275,6 +268,23 @@ Output output_of(const char* name, const NormBackwardDesc& d, const Tensor& t) {
   return o;
 }
 
+// An output of part i shares no byte with a tensor that all parts read.
+fastnorm_status check_overlap(int32_t i, const Output& out, const char* name,
+                              const SharedView& shared, const AddressRange& range, Error& error) {
+  AddressRange own;
+  if (out.bytes.data == nullptr || !address_range(out.bytes, out.outer, &own)) return FASTNORM_OK;
+  if (separate(own, range)) return FASTNORM_OK;
+  Footprint a, b;
+  footprint(out.bytes, out.outer, own, &a);
+  footprint(shared.bytes(), shared.outer, range, &b);
+  FASTNORM_REQUIRE(disjoint(a, b), FASTNORM_ERROR_LAYOUT,
+                   "parts[%d].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR
+                   ", 0x%" PRIxPTR
+                   "); required: separate memory, or interleaved views that share no element",
+                   i, out.name, own.begin, own.end, name, range.begin, range.end);
+  return FASTNORM_OK;
+}
+
 // No output shares a byte with what all parts read.
 fastnorm_status check_overlap(const NormHeadsBackwardDesc& desc, const char* name,
                               const fastnorm_tensor* tensor, Error& error) {
@@ -287,20 +297,14 @@ fastnorm_status check_overlap(const NormHeadsBackwardDesc& desc, const char* nam
                    name);
   for (int32_t i = 0; i < desc.count; ++i) {
     const NormBackwardDesc& d = desc.wholes[i];
-    for (const Output& out : {output_of("dx", d, d.dx), output_of("dweight", d, d.dweight),
-                              output_of("dbias", d, d.dbias)}) {
-      AddressRange own;
-      if (out.bytes.data == nullptr || !address_range(out.bytes, out.outer, &own)) continue;
-      if (separate(own, range)) continue;
-      Footprint a, b;
-      footprint(out.bytes, out.outer, own, &a);
-      footprint(shared.bytes(), shared.outer, range, &b);
-      FASTNORM_REQUIRE(disjoint(a, b), FASTNORM_ERROR_LAYOUT,
-                       "parts[%d].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR
-                       ", 0x%" PRIxPTR
-                       "); required: separate memory, or interleaved views that share no element",
-                       i, out.name, own.begin, own.end, name, range.begin, range.end);
-    }
+    fastnorm_status status = FASTNORM_OK;
+    for_each_backward_tensor(d, [&](auto of, const auto& t) {
+      if constexpr (decltype(of)::kOutput)
+        status = check_overlap(i, output_of(decltype(of)::kField.name, d, t), name, shared, range,
+                               error);
+      return status == FASTNORM_OK;
+    });
+    FASTNORM_TRY(status);
   }
   return FASTNORM_OK;
 }
@@ -320,6 +324,7 @@ fastnorm_status check_norm_heads_backward(const fastnorm_norm_heads_args* args,
                    "parts is NULL; required: %d pointers", count);
   *desc = {};
   FASTNORM_TRY(check_parts(parts, count, device, desc, error));
+  for (NormBackwardDesc& whole : desc->wholes) whole.parallel_user = ours->parallel_user;
   FASTNORM_TRY(check_tables(*ours, device, desc, error));
   FASTNORM_TRY(
       check_norm_backward_many({desc->wholes, static_cast<size_t>(count)}, "parts", error));

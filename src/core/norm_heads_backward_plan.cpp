@@ -1,6 +1,7 @@
 #include "core/norm_heads_backward_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 
 #include "core/check.h"
@@ -86,7 +87,7 @@ bool can_hold(const NormBackwardDesc& d, const NormHeadsBackwardVariant& v) {
   if (!v.any && (is_layer(d) || d.dbias)) return false;
   if (!has_angles(d, v.any)) return false;
   if (!d.of_heads.across_heads && !has_statistics(d)) return false;
-  return !d.has_sums() || norm_backward_rows(d.shared_rows, d.n).lanes == v.rows;
+  return !d.has_sums() || norm_backward_rows(d.shared_rows, d.n).split_of(v.rows) != 0;
 }
 
 // Whether kernel `v` of kWhole can have a description's tokens: each head has its own sums, and its
@@ -138,11 +139,21 @@ class Planner {
     for (int32_t i = 0; i < call_.count; ++i) {
       const NormBackwardDesc& d = *call_.at[i];
       shares = shares || tokens_of(i) != 0;
-      if (tokens_of(i) != 0 && norm_backward_rows(d.rows / d.of_heads.heads, d.n).blocks <
-                                   std::min<int64_t>(kBackwardMaxBlocks, facts_.multiprocessors))
+      const NormBackwardRows order = norm_backward_rows(d.rows / d.of_heads.heads, d.n);
+      const int64_t split = order.lanes / std::min<int64_t>(kMostWholeLanes, order.lanes);
+      if (tokens_of(i) != 0 &&
+          order.blocks * split < std::min<int64_t>(kBackwardMaxBlocks, facts_.multiprocessors)) {
         return false;
+      }
     }
     return shares;
+  }
+
+  bool wants_sums() const {
+    for (int32_t i = 0; i < call_.count; ++i) {
+      if (!call_.first[i] && call_.at[i]->has_sums()) return true;
+    }
+    return false;
   }
 
   // Whether kernel `index` of kTokens can have the first launch.
@@ -153,10 +164,12 @@ class Planner {
 
   // A kernel for whole tokens, the least held one, else the general one.
   int32_t choose() const {
-    const bool whole = prefers_whole();
+    const bool whole = prefers_whole(), sums = wants_sums();
+    // Sums fold from as few thread blocks as possible; rows without sums spread over many.
     const auto cost = [&](const NormHeadsBackwardVariant& v) {
       if (v.is_whole()) return whole ? v.threads : 1 << 21;
-      return v.is_held() ? (v.threads * v.vectors * 2 + (v.any ? 1 : 0)) << 8 | v.rows : 1 << 20;
+      const int rows = sums ? static_cast<int>(kBackwardMaxLanes) - v.rows : v.rows;
+      return v.is_held() ? (v.threads * v.vectors * 2 + (v.any ? 1 : 0)) << 8 | rows : 1 << 20;
     };
     int32_t best = -1;
     for (size_t i = 0; i < table_.size(); ++i) {
@@ -254,32 +267,43 @@ class Planner {
     const NormBackwardDesc& d = *call_.at[i];
     HeadsGradientPlan& p = plan_.parts[i];
     const NormBackwardRows order = norm_backward_rows(d.shared_rows, d.n);
-    p.lanes = static_cast<uint32_t>(order.lanes);
+    const NormHeadsBackwardVariant& v = variant_of(index);
+    const int64_t own = lanes_of(v, order, d.n);
+    p.lanes = static_cast<uint32_t>(own);
+    p.split = static_cast<uint32_t>(order.lanes / own);
     p.blocks = static_cast<uint32_t>(order.blocks);
     p.partial_stride = (d.n + kPartialColumns - 1) / kPartialColumns * kPartialColumns;
     if (!d.has_sums()) {
-      const NormHeadsBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
       const int64_t lanes = v.is_held() ? v.rows : d.n <= kWarpHeadColumns ? kGeneralHeadsWarps : 1;
-      p.lanes = static_cast<uint32_t>(lanes);
+      p.lanes = static_cast<uint32_t>(lanes), p.split = 1;
       p.blocks = static_cast<uint32_t>(
           std::min((d.shared_rows + lanes - 1) / lanes, most_row_blocks(d, v)));
     }
-    if (variant_of(index).is_whole() && !d.has_sums()) {
-      constexpr uint32_t kLanes = 32;
+    if (v.is_whole() && !d.has_sums()) {
+      constexpr uint32_t kLanes = kMostWholeLanes;
       const auto tokens = static_cast<uint32_t>(d.rows / d.of_heads.heads);
       p.lanes = kLanes;
       p.blocks = std::min(std::max(1u, static_cast<uint32_t>(facts_.multiprocessors)),
                           (tokens + kLanes - 1) / kLanes);
     }
-    p.stores_sums = d.has_sums() && p.blocks == 1 && variant_of(index).is_held();
+    p.stores_sums = d.has_sums() && p.blocks * p.split == 1 && v.is_held();
     const auto bytes = p.stores_sums ? 0
-                                     : static_cast<uint64_t>(d.groups) * p.blocks *
+                                     : static_cast<uint64_t>(d.groups) * p.blocks * p.split *
                                            static_cast<uint64_t>(p.partial_stride) * sizeof(float);
     if (d.dweight) p.partial_offset[0] = region(bytes);
     if (d.dbias) p.partial_offset[1] = region(bytes);
-    const int64_t tokens = variant_of(index).is_whole() ? 0 : tokens_of(i);
+    const int64_t tokens = v.is_whole() ? 0 : tokens_of(i);
     if (tokens != 0)
       p.token_offset = region(static_cast<uint64_t>(tokens * kTokenFloats) * sizeof(float));
+  }
+
+  // Lanes of the row order that a thread block has.
+  static int64_t lanes_of(const NormHeadsBackwardVariant& v, const NormBackwardRows& order,
+                          int64_t n) {
+    if (v.is_held()) return std::min<int64_t>(v.rows, order.lanes);
+    if (v.is_whole()) return std::min<int64_t>(kMostWholeLanes, order.lanes);
+    const auto columns = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+    return std::clamp<int64_t>(kMostHeadsLaneColumns / columns, 1, order.lanes);
   }
 
   // Blocks of a held kernel go over several rows, so that they have the next ones on their way. All
@@ -320,7 +344,7 @@ class Planner {
     if (d.shared_rows == 0) return;
     const NormHeadsBackwardVariant& v = variant_of(step_->index);
     const int64_t groups = v.is_whole() ? 1 : d.groups;  // of blocks
-    add(i, HeadsBackwardRole::kRows, static_cast<uint64_t>(groups) * p.blocks);
+    add(i, HeadsBackwardRole::kRows, static_cast<uint64_t>(groups) * p.blocks * p.split);
     if (v.has_held_params()) step_->shared_bytes = heads_shared_bytes(v);
     if (v.has_held_params() || p.lanes == 1) return;
     const int64_t sums = (d.dweight ? 1 : 0) + (d.dbias ? 1 : 0);

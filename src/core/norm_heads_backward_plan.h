@@ -67,8 +67,10 @@ constexpr int32_t heads_ring_bytes(const NormHeadsBackwardVariant& v) {
   return kHeadsRingStages * 2 * v.vectors * v.block_threads() * 16;
 }
 
-// kWhole: that and the sums of lanes that wait, for each power of two below the most lanes.
-inline constexpr int32_t kWholeLevels = 6;
+// kWhole: lanes of a thread block at the most.
+inline constexpr int32_t kMostWholeLanes = 32;
+// That ring and the sums of lanes that wait, for each power of two below the most lanes.
+inline constexpr int32_t kWholeLevels = 5;
 constexpr int32_t heads_shared_bytes(const NormHeadsBackwardVariant& v) {
   return heads_ring_bytes(v) + (v.is_whole() ? kWholeLevels * 2 * v.block_threads() * 16 : 0);
 }
@@ -76,7 +78,7 @@ constexpr int32_t heads_shared_bytes(const NormHeadsBackwardVariant& v) {
 struct NormHeadsBackwardEntry {
   NormHeadsBackwardVariant variant;
   uint32_t order = 0;  // packed(variant)
-  char name[56] = "";  // unique in its table: "norm_heads_backward bf16 held rms 16x1x32"
+  char name[56] = "";  // unique in its table: "norm_heads_backward bf16 held rms 16x1x64"
 };
 
 // The descriptions of a call, in the order in which it was split.
@@ -106,7 +108,9 @@ struct HeadsBackwardStep {
 
 // Of one description. Offsets are bytes into the workspace, multiples of 256.
 struct HeadsGradientPlan {
-  uint32_t lanes = 1, blocks = 0;   // how rows are spread; with sums the row order of dweight
+  // How rows are spread, with sums by the row order of dweight: `split` thread blocks share the
+  // lanes of a block, and each has `lanes` of them.
+  uint32_t lanes = 1, blocks = 0, split = 1;
   bool stores_sums = false;         // its one block has all rows, so dweight and dbias need no fold
   int64_t partial_stride = 0;       // floats from a block's sums to the next one's
   uint64_t partial_offset[2] = {};  // of dweight and dbias
@@ -116,6 +120,8 @@ struct HeadsGradientPlan {
 inline constexpr int32_t kTokenFloats = 4;  // mean, rstd, c1 and c2
 // Of sums that a block of kGeneral has in shared memory, at the most: two for each lane and column.
 inline constexpr int32_t kMostHeadsGradientBytes = 2 * 4096 * 4;
+// So a thread block of kGeneral has at most so many columns of all its lanes.
+inline constexpr int64_t kMostHeadsLaneColumns = 4096;
 
 struct NormHeadsBackwardPlan {
   const char* kernel = "";  // "" = nothing to do

@@ -4,8 +4,11 @@
 #include <cinttypes>
 
 #include "core/norm_check.h"
+#include "core/norm_check_quant.h"
+#include "core/norm_fields.h"
 #include "core/norm_heads_aliasing.h"
 #include "core/norm_heads_part_check.h"
+#include "core/norm_heads_tensors.h"
 
 namespace fastnorm {
 namespace {
@@ -39,6 +42,8 @@ class PartCheck {
       : part_(part), device_(device), d_(*desc), error(failure) {}
 
   fastnorm_status run() {
+    FASTNORM_TRY(accept_quant(part_.quant, "quant", &local_quant_, &quant_, error));
+    FASTNORM_TRY(accept_quant(part_.cache_quant, "cache_quant", &local_cache_, &cache_, error));
     FASTNORM_TRY(flags());
     FASTNORM_TRY(norm_fields());
     FASTNORM_TRY(statistic_fields());
@@ -57,12 +62,12 @@ class PartCheck {
     FASTNORM_TRY(check_part_flags(part_.flags, kPartFlags, error));
     FASTNORM_REQUIRE(part_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      part_.reserved);
-    FASTNORM_REQUIRE(part_.reserved_2 == 0, FASTNORM_ERROR_ARGUMENT,
-                     "reserved_2 is %d; required: 0", part_.reserved_2);
-    FASTNORM_REQUIRE(part_.y != nullptr || part_.quantized != nullptr || part_.cache != nullptr ||
-                         part_.sumsq != nullptr || part_.mean != nullptr || part_.rstd != nullptr,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "y, quantized, cache, sumsq, mean and rstd are NULL; required: an output");
+    const bool codes = quant_ != nullptr && quant_->quantized != nullptr;
+    FASTNORM_REQUIRE(
+        part_.y != nullptr || codes || part_.cache != nullptr || part_.sumsq != nullptr ||
+            part_.mean != nullptr || part_.rstd != nullptr,
+        FASTNORM_ERROR_ARGUMENT,
+        "y, quant.quantized, cache, sumsq, mean and rstd are NULL; required: an output");
     d_.normalise = has(FASTNORM_NORM_HEADS_NORM);
     d_.across_heads = has(FASTNORM_NORM_HEADS_ACROSS_HEADS);
     d_.rope = has(FASTNORM_NORM_HEADS_ROPE);
@@ -74,16 +79,7 @@ class PartCheck {
 
   // Fields that only a norm uses.
   fastnorm_status norm_fields() {
-    if (d_.normalise) return FASTNORM_OK;
-    const NamedScalar scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
-                                   {"eps", static_cast<double>(part_.eps)},
-                                   {"weight_offset", static_cast<double>(part_.weight_offset)},
-                                   {"rounding", static_cast<double>(number(part_.rounding))}};
-    const NamedTensor tensors[] = {{"weight", part_.weight},   {"bias", part_.bias},
-                                   {"mean", part_.mean},       {"rstd", part_.rstd},
-                                   {"mean_in", part_.mean_in}, {"rstd_in", part_.rstd_in},
-                                   {"sumsq", part_.sumsq}};
-    return check_without_norm(part_.flags, scalars, tensors, error);
+    return d_.normalise ? FASTNORM_OK : check_without_norm(part_, error);
   }
 
   // Which statistics may be present together.
@@ -118,11 +114,7 @@ class PartCheck {
 
   fastnorm_status rope_fields() {
     const int32_t rounding = number(part_.rope_rounding);
-    FASTNORM_REQUIRE(
-        rounding == FASTNORM_ROPE_ONCE || rounding == FASTNORM_ROPE_EVERY_STEP,
-        FASTNORM_ERROR_ARGUMENT,
-        "rope_rounding is %d; required: FASTNORM_ROPE_ONCE (0) or FASTNORM_ROPE_EVERY_STEP (1)",
-        rounding);
+    FASTNORM_TRY(check_enum<&fastnorm_norm_heads_part::rope_rounding>(part_, error));
     FASTNORM_REQUIRE(d_.rope || (rounding == 0 && part_.rope_offset == 0), FASTNORM_ERROR_ARGUMENT,
                      "rope_rounding is %d, rope_offset is %d and flags is 0x%x; required: 0 "
                      "without FASTNORM_NORM_HEADS_ROPE (2)",
@@ -135,40 +127,100 @@ class PartCheck {
     return FASTNORM_OK;
   }
 
-  // The scalars of the cache, and which tensors they require.
+  // How the codes of the cache are made, and which tensors that requires.
   fastnorm_status cache_fields() {
-    const int32_t scheme = number(part_.cache_scheme);
+    if (cache_ == nullptr) return FASTNORM_OK;
+    const fastnorm_quant& c = *cache_;
+    const int32_t scheme = number(c.scheme);
     const bool blocks = scheme == FASTNORM_QUANT_PER_BLOCK;
     FASTNORM_REQUIRE(scheme == FASTNORM_QUANT_NONE || scheme == FASTNORM_QUANT_PER_TENSOR || blocks,
                      FASTNORM_ERROR_ARGUMENT,
-                     "cache_scheme is %d; required: FASTNORM_QUANT_NONE (0), PER_TENSOR (1) or "
-                     "PER_BLOCK (3)",
+                     "cache_quant.scheme is %d; required: FASTNORM_QUANT_NONE (0), PER_TENSOR (1) "
+                     "or PER_BLOCK (3)",
                      scheme);
-    const int32_t block = part_.cache_block_size;
-    FASTNORM_REQUIRE(blocks ? block == 64 || block == 128 : block == 0, FASTNORM_ERROR_ARGUMENT,
-                     "cache_block_size is %d and cache_scheme is %d; required: 64 or 128 with "
-                     "FASTNORM_QUANT_PER_BLOCK (3), else 0",
-                     block, scheme);
-    FASTNORM_REQUIRE(part_.cache_pow2 == 0 || (part_.cache_pow2 == 1 && blocks),
+    FASTNORM_REQUIRE(blocks ? c.block_size == 64 || c.block_size == 128 : c.block_size == 0,
                      FASTNORM_ERROR_ARGUMENT,
-                     "cache_pow2 is %d and cache_scheme is %d; required: 0, or 1 with "
-                     "FASTNORM_QUANT_PER_BLOCK (3)",
-                     part_.cache_pow2, scheme);
+                     "cache_quant.block_size is %d and cache_quant.scheme is %d; required: 64 or "
+                     "128 with FASTNORM_QUANT_PER_BLOCK (3), else 0",
+                     c.block_size, scheme);
+    FASTNORM_REQUIRE(c.scale_pow2 == 0 || (c.scale_pow2 == 1 && blocks), FASTNORM_ERROR_ARGUMENT,
+                     "cache_quant.scale_pow2 is %d and cache_quant.scheme is %d; required: 0, or 1 "
+                     "with FASTNORM_QUANT_PER_BLOCK (3)",
+                     c.scale_pow2, scheme);
     FASTNORM_REQUIRE(part_.cache != nullptr || scheme == FASTNORM_QUANT_NONE,
                      FASTNORM_ERROR_ARGUMENT,
-                     "cache is NULL and cache_scheme is %d; required: a tensor, or "
+                     "cache is NULL and cache_quant.scheme is %d; required: a tensor, or "
                      "FASTNORM_QUANT_NONE (0)",
                      scheme);
-    FASTNORM_REQUIRE((part_.cache_scale != nullptr) == (scheme != FASTNORM_QUANT_NONE),
+    FASTNORM_REQUIRE((c.scale != nullptr) == (scheme != FASTNORM_QUANT_NONE),
                      FASTNORM_ERROR_ARGUMENT,
-                     "cache_scale is %s and cache_scheme is %d; required: %s",
-                     part_.cache_scale == nullptr ? "NULL" : "given", scheme,
+                     "cache_quant.scale is %s and cache_quant.scheme is %d; required: %s",
+                     c.scale == nullptr ? "NULL" : "given", scheme,
                      scheme != FASTNORM_QUANT_NONE ? "a tensor" : "NULL");
+    FASTNORM_TRY(only_of_caches());
     QuantDesc& q = d_.cache.quant;
     q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
-    q.block = block;
-    q.pow2 = part_.cache_pow2 != 0;
-    q.divides = number(part_.quant_division) == FASTNORM_QUANT_DIVIDE;
+    q.block = c.block_size;
+    q.pow2 = c.scale_pow2 != 0;
+    q.divides = number(c.division) == FASTNORM_QUANT_DIVIDE;
+    return FASTNORM_OK;
+  }
+
+  // Fields of cache_quant that its scheme, or a cache, has no use for.
+  fastnorm_status only_of_caches() {
+    const fastnorm_quant& c = *cache_;
+    const int32_t scheme = number(c.scheme), source = number(c.source),
+                  division = number(c.division);
+    FASTNORM_TRY(check_enum<&fastnorm_quant::source>(c, error, "cache_quant.source"));
+    FASTNORM_TRY(check_enum<&fastnorm_quant::division>(c, error, "cache_quant.division"));
+    const struct {
+      const char* name;
+      double value;
+      bool used;
+      const char* user;
+    } scalars[] = {
+        {"source", static_cast<double>(source), scheme != FASTNORM_QUANT_NONE, " without a scheme"},
+        {"division", static_cast<double>(division), scheme != FASTNORM_QUANT_NONE,
+         " without a scheme"},
+        {"amax_floor", static_cast<double>(c.amax_floor), scheme == FASTNORM_QUANT_PER_BLOCK,
+         " but for FASTNORM_QUANT_PER_BLOCK (3)"},
+        {"scale_layout", static_cast<double>(number(c.scale_layout)), false,
+         ", as the scales of a cache have strides"},
+        {"clamp", static_cast<double>(c.clamp), false, ", as a cache is not clamped"}};
+    for (const auto& s : scalars) {
+      FASTNORM_REQUIRE(s.value == 0 || s.used, FASTNORM_ERROR_ARGUMENT,
+                       "cache_quant.%s is %g and cache_quant.scheme is %d; required: 0%s", s.name,
+                       s.value, scheme, s.user);
+    }
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+      const char* reason;
+    } tensors[] = {{"quantized", c.quantized, "codes go to cache"},
+                   {"global_scale", c.global_scale, "no scheme of a cache has one"},
+                   {"clamp_scale", c.clamp_scale, "a cache is not clamped"},
+                   {"amax", c.amax, "codes of a cache have none"}};
+    for (const auto& t : tensors) {
+      FASTNORM_REQUIRE(t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "cache_quant.%s is given; required: NULL, as %s", t.name, t.reason);
+    }
+    return FASTNORM_OK;
+  }
+
+  // Kernels make the codes of y and of the cache alike.
+  fastnorm_status like_y() {
+    const int32_t scheme = number(quant_->scheme);
+    if (scheme == FASTNORM_QUANT_NONE) return FASTNORM_OK;
+    FASTNORM_REQUIRE(number(cache_->source) == number(quant_->source), FASTNORM_ERROR_ARGUMENT,
+                     "cache_quant.source is %d and quant.source is %d; required: one source for "
+                     "both",
+                     number(cache_->source), number(quant_->source));
+    FASTNORM_REQUIRE(
+        number(cache_->division) == number(quant_->division) || scheme > FASTNORM_QUANT_PER_BLOCK,
+        FASTNORM_ERROR_ARGUMENT,
+        "cache_quant.division is %d and quant.division is %d; required: one division "
+        "for both",
+        number(cache_->division), number(quant_->division));
     return FASTNORM_OK;
   }
 
@@ -192,46 +244,26 @@ class PartCheck {
   fastnorm_norm_args as_norm() const {
     fastnorm_norm_args a = {};
     a.struct_size = sizeof a;
-    a.kind = part_.kind;
+    copy_number(a.kind, part_.kind);
     a.eps = part_.eps;
     a.weight_offset = part_.weight_offset;
-    a.rounding = part_.rounding;
+    copy_number(a.rounding, part_.rounding);
     a.x = part_.x;
     a.weight = part_.weight;
     a.bias = part_.bias;
     a.y = part_.y;
-    a.quant_scheme = part_.quant_scheme;
-    a.quant_block_size = part_.quant_block_size;
-    a.quant_source = part_.quant_source;
-    a.scale_layout = part_.scale_layout;
-    a.scale_pow2 = part_.scale_pow2;
-    a.amax_floor = part_.amax_floor;
-    a.clamp = part_.clamp;
-    a.quant_division = part_.quant_division;
-    a.global_scale = part_.global_scale;
-    a.quantized = part_.quantized;
-    a.scale = part_.scale;
-    a.amax = part_.amax;
-    a.clamp_scale = part_.clamp_scale;
-    // Fields that only the cache uses are left to cache().
-    const int32_t scheme = number(part_.quant_scheme), source = number(part_.quant_source);
-    const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
-    const bool cache_codes = d_.cache.quant.scheme != FASTNORM_QUANT_NONE;
-    if (cache_codes && scheme == FASTNORM_QUANT_NONE && source == FASTNORM_QUANT_FROM_ROUNDED)
-      a.quant_source = FASTNORM_QUANT_FROM_F32;
-    if (d_.cache.quant.block != 0 && !dynamic) a.amax_floor = 0;
-    const bool divides = dynamic || scheme == FASTNORM_QUANT_PER_TENSOR;
-    if (cache_codes && !divides && d_.cache.quant.divides)
-      a.quant_division = FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
+    a.quant = quant_;
     return a;
   }
 
   fastnorm_status statistics() {
-    FASTNORM_TRY(statistic("mean", part_.mean, false, &d_.mean));
-    FASTNORM_TRY(statistic("rstd", part_.rstd, false, &d_.rstd));
-    FASTNORM_TRY(statistic("mean_in", part_.mean_in, false, &d_.mean_in));
-    FASTNORM_TRY(statistic("rstd_in", part_.rstd_in, false, &d_.rstd_in));
-    return statistic("sumsq", part_.sumsq, layer(), &d_.sumsq);
+    fastnorm_status status = FASTNORM_OK;
+    for_each_heads_statistic(d_, [&](auto of, HeadValues& values) {
+      using Of = decltype(of);
+      status = statistic(Of::kField.name, part_.*Of::kMember, values_of(d_, of) > 1, &values);
+      return status == FASTNORM_OK;
+    });
+    return status;
   }
 
   // [tokens, heads], or [tokens]; with `pairs` a last 2.
@@ -277,14 +309,16 @@ class PartCheck {
     place(t, dtype_bytes(dtype), &c.rows);
     c.rows.dtype = dtype;
     QuantDesc& q = c.quant;
-    q.from_rounded = number(part_.quant_source) == FASTNORM_QUANT_FROM_ROUNDED ||
+    const bool codes = q.scheme != FASTNORM_QUANT_NONE;
+    if (codes && quant_ != nullptr) FASTNORM_TRY(like_y());
+    q.from_rounded = (codes && number(cache_->source) == FASTNORM_QUANT_FROM_ROUNDED) ||
                      d_.norm.rounding == FASTNORM_ROUND_EVERY_STEP;
-    q.divides = q.divides && !q.pow2 && q.scheme != FASTNORM_QUANT_NONE;
+    q.divides = q.divides && !q.pow2 && codes;
     q.dtype = dtype;
     q.codes = c.rows;
     if (q.scheme == FASTNORM_QUANT_PER_TENSOR)
-      return check_scalar("cache_scale", *part_.cache_scale, device_, &q.tensor_scale, error);
-    return q.scheme == FASTNORM_QUANT_NONE ? FASTNORM_OK : cache_scale(*part_.cache_scale);
+      return check_scalar("cache_quant.scale", *cache_->scale, device_, &q.tensor_scale, error);
+    return codes ? cache_scale(*cache_->scale) : FASTNORM_OK;
   }
 
   fastnorm_status cache_dtype(const fastnorm_tensor& t, Dtype dtype) {
@@ -294,7 +328,7 @@ class PartCheck {
     const bool fits =
         q.scheme == FASTNORM_QUANT_NONE ? dtype == own : fp8 || (dtype == Dtype::kI8 && !q.pow2);
     FASTNORM_REQUIRE(fits, FASTNORM_ERROR_DTYPE,
-                     "cache.dtype is %s and cache_scheme is %d; required: %s%s",
+                     "cache.dtype is %s and cache_quant.scheme is %d; required: %s%s",
                      dtype_text(t.dtype).c, static_cast<int>(q.scheme),
                      q.scheme == FASTNORM_QUANT_NONE ? dtype_name(own)
                      : q.pow2                        ? "f8_e4m3fn or f8_e5m2"
@@ -314,22 +348,19 @@ class PartCheck {
     const Dtype dtype = dtype_from(t.dtype);
     const bool byte = q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
     FASTNORM_REQUIRE(byte || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "cache_scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
+                     "cache_quant.scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
                      q.pow2 ? "f32, f8_e8m0fnu or u8" : "f32");
-    FASTNORM_REQUIRE(
-        part_.amax_floor == 0 || (part_.amax_floor >= 0x1p-100f && part_.amax_floor <= 0x1p100f),
-        FASTNORM_ERROR_ARGUMENT, "amax_floor is %g; required: 0, or 2^-100 to 2^100",
-        static_cast<double>(part_.amax_floor));
-    FASTNORM_TRY(check_tensor("cache_scale", t, {dtype, 4, false}, device_, error));
+    FASTNORM_TRY(check_amax_floor("cache_quant.amax_floor", cache_->amax_floor, error));
+    FASTNORM_TRY(check_tensor("cache_quant.scale", t, {dtype, 4, false}, device_, error));
     const int64_t* cache = part_.cache->shape;
     const int64_t shape[4] = {cache[0], cache[1], cache[2], q.scales(cache[3])};
     FASTNORM_REQUIRE(t.ndim == 4 && std::equal(shape, shape + 4, t.shape), FASTNORM_ERROR_SHAPE,
-                     "cache_scale.shape is %s; required: %s, as cache is %s",
+                     "cache_quant.scale.shape is %s; required: %s, as cache is %s",
                      shape_text(t.shape, t.ndim).c, shape_text(shape, 4).c, shape_text(cache, 4).c);
     place(t, dtype_bytes(dtype), &q.scale);
     q.scale.dtype = dtype;
     q.scale_step_bytes = shape[3] == 1 ? dtype_bytes(dtype) : step_of(t, 3, dtype_bytes(dtype));
-    q.amax_floor = part_.amax_floor == 0 ? 1e-10f : part_.amax_floor;
+    q.amax_floor = cache_->amax_floor == 0 ? 1e-10f : cache_->amax_floor;
     return FASTNORM_OK;
   }
 
@@ -337,6 +368,9 @@ class PartCheck {
   const CheckedDevice device_;
   NormHeadsPart& d_;
   Error& error;
+  fastnorm_quant local_quant_, local_cache_;  // not initialised: few calls need them
+  const fastnorm_quant* quant_ = nullptr;     // those of part_ in our size; nullptr = none
+  const fastnorm_quant* cache_ = nullptr;
 };
 
 // What the parts share.
@@ -372,6 +406,7 @@ class NormHeadsCheck {
     if (args_.positions != nullptr) FASTNORM_TRY(positions(*args_.positions));
     if (has_rope()) FASTNORM_TRY(sections());
     FASTNORM_TRY(table_rows());
+    d_.slot_count = d_.tokens;
     return args_.slots == nullptr ? FASTNORM_OK : slots(*args_.slots);
   }
 
@@ -529,6 +564,9 @@ class NormHeadsCheck {
   }
 
   fastnorm_status table_rows() {
+    // A GPU reads the first row for padding.
+    FASTNORM_REQUIRE(!has_rope() || d_.tokens == 0 || d_.table_rows >= 1, FASTNORM_ERROR_SHAPE,
+                     "cos has 0 rows for %" PRId64 " tokens; required: at least 1 row", d_.tokens);
     FASTNORM_REQUIRE(!has_rope() || d_.positions || d_.table_rows >= d_.tokens,
                      FASTNORM_ERROR_SHAPE,
                      "cos has %" PRId64 " rows for %" PRId64
@@ -570,6 +608,7 @@ fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
   FASTNORM_REQUIRE(parts != nullptr || count == 0, FASTNORM_ERROR_ARGUMENT,
                    "parts is NULL; required: %d pointers", count);
   *desc = {};
+  desc->parallel_user = ours->parallel_user;
   NormHeadsCheck check(*ours, device, desc, error);
   FASTNORM_TRY(check.parts(parts, count));
   FASTNORM_TRY(check.shared());
@@ -581,21 +620,28 @@ fastnorm_status check_norm_heads_shared(const fastnorm_norm_heads_args& args, Ch
   return NormHeadsCheck(args, device, desc, error).shared();
 }
 
-fastnorm_status check_rope_positions(const RopeTables& d, int64_t tokens, Error& error) {
-  for (int64_t t = 0; d.positions && t < tokens; ++t) {
-    for (int32_t a = 0; a < d.axes; ++a) {
-      const int64_t position = d.positions.at(a, t);
-      FASTNORM_REQUIRE(position >= 0 && position < d.table_rows, FASTNORM_ERROR_ARGUMENT,
-                       "the position of token %" PRId64 ", axis %d, is %" PRId64
-                       "; required: 0 to %" PRId64 ", the rows of cos",
-                       t, a, position, d.table_rows - 1);
-    }
+namespace {
+
+fastnorm_status check_token_positions(const RopeTables& d, int64_t token, Error& error) {
+  for (int32_t a = 0; a < d.axes; ++a) {
+    const int64_t position = d.positions.at(a, token);
+    FASTNORM_REQUIRE(position >= 0 && position < d.table_rows, FASTNORM_ERROR_ARGUMENT,
+                     "the position of token %" PRId64 ", axis %d, is %" PRId64
+                     "; required: 0 to %" PRId64 ", the rows of cos",
+                     token, a, position, d.table_rows - 1);
   }
   return FASTNORM_OK;
 }
 
+}  // namespace
+
+fastnorm_status check_rope_positions(const RopeTables& d, int64_t tokens, Error& error) {
+  for (int64_t t = 0; d.positions && t < tokens; ++t)
+    FASTNORM_TRY(check_token_positions(d, t, error));
+  return FASTNORM_OK;
+}
+
 fastnorm_status check_norm_heads_values(const NormHeadsDesc& d, Error& error) {
-  FASTNORM_TRY(check_rope_positions(d, d.tokens, error));
   for (int32_t i = 0; i < d.count; ++i) {
     const HeadsCache& c = d.parts[i].cache;
     if (!c) continue;
@@ -607,6 +653,9 @@ fastnorm_status check_norm_heads_values(const NormHeadsDesc& d, Error& error) {
                        " pages of %" PRId64 " tokens of parts[%d].cache",
                        t, slot, c.pages, c.page_size, i);
     }
+  }
+  for (int64_t t = 0; d.positions && t < d.tokens; ++t) {
+    if (!d.is_padding(t)) FASTNORM_TRY(check_token_positions(d, t, error));
   }
   return FASTNORM_OK;
 }

@@ -13,7 +13,7 @@ namespace fastnorm {
 inline constexpr size_t kFirstNormHeadsArgs =
     offsetof(fastnorm_norm_heads_args, slots) + sizeof(fastnorm_norm_heads_args::slots);
 inline constexpr size_t kFirstNormHeadsPart =
-    offsetof(fastnorm_norm_heads_part, cache_scale) + sizeof(fastnorm_norm_heads_part::cache_scale);
+    offsetof(fastnorm_norm_heads_part, cache_quant) + sizeof(fastnorm_norm_heads_part::cache_quant);
 
 // Checks that read no tensor's memory.
 fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
@@ -28,7 +28,8 @@ fastnorm_status check_norm_heads_shared(const fastnorm_norm_heads_args& args, Ch
 // Checks the positions of `tokens` tokens. They are in host memory and are read.
 fastnorm_status check_rope_positions(const RopeTables& tables, int64_t tokens, Error& error);
 
-// Checks positions and slots of a call on the CPU. They are in host memory and are read.
+// Checks slots and positions of a call on the CPU, but no positions of padding. They are in host
+// memory and are read.
 fastnorm_status check_norm_heads_values(const NormHeadsDesc& desc, Error& error);
 
 }  // namespace fastnorm

@@ -56,13 +56,18 @@ struct NormHeadsPart {
 struct NormHeadsDesc : RopeTables {
   int64_t tokens = 0;
   int32_t count = 0;
-  Dtype dtype = Dtype::kF32;  // T
+  Dtype dtype = Dtype::kF32;      // T
+  void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
   NormHeadsPart parts[kMaxHeadsParts];
 
-  IndexTensor slots;
-  int64_t slot_count = 0;
+  IndexTensor slots;       // absent: no token before slot_count is padding
+  int64_t slot_count = 0;  // tokens from here on are padding; without slots, the tokens
 
   bool empty() const { return count == 0 || tokens == 0; }
+  // Reads the slot.
+  bool is_padding(int64_t token) const {
+    return token >= slot_count || (slots && slots.at(0, token) < 0);
+  }
 };
 
 }  // namespace fastnorm

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/check.h"
+#include "core/field_rules.h"
 #include "core/norm_heads_desc.h"
 #include "fastnorm/norm_heads.h"
 
@@ -18,11 +19,6 @@ inline constexpr const char* kPartPrefix[kMaxHeadsParts] = {"parts[0].", "parts[
 inline constexpr uint32_t kRopeFlags = FASTNORM_NORM_HEADS_ROPE_INTERLEAVED |
                                        FASTNORM_NORM_HEADS_ROPE_INVERSE |
                                        FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
-
-struct NamedScalar {
-  const char* name;
-  double value;
-};
 
 struct NamedTensor {
   const char* name;
@@ -46,20 +42,19 @@ inline fastnorm_status check_part_flags(uint32_t flags, uint32_t known, Error& e
   return FASTNORM_OK;
 }
 
-// Fields that only a norm uses.
-inline fastnorm_status check_without_norm(uint32_t flags, std::span<const NamedScalar> scalars,
-                                          std::span<const NamedTensor> tensors, Error& error) {
-  for (const NamedScalar& s : scalars) {
-    FASTNORM_REQUIRE(s.value == 0, FASTNORM_ERROR_ARGUMENT,
-                     "%s is %g and flags is 0x%x; required: 0 without FASTNORM_NORM_HEADS_NORM (1)",
-                     s.name, s.value, flags);
-  }
-  for (const NamedTensor& t : tensors) {
-    FASTNORM_REQUIRE(
-        t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-        "%s is given and flags is 0x%x; required: NULL without FASTNORM_NORM_HEADS_NORM (1)",
-        t.name, flags);
-  }
+// Fields that only a norm uses, of a part without one.
+template <class Part>
+fastnorm_status check_without_norm(const Part& part, Error& error) {
+  constexpr uint32_t kNorm = FASTNORM_NORM_HEADS_NORM;
+  const FoundScalar s = scalar_that_needs<&Part::flags, kNorm>(part);
+  FASTNORM_REQUIRE(s.name == nullptr, FASTNORM_ERROR_ARGUMENT,
+                   "%s is %g and flags is 0x%x; required: 0 without FASTNORM_NORM_HEADS_NORM (1)",
+                   s.name, s.value, part.flags);
+  const char* const tensor = tensor_that_needs<&Part::flags, kNorm>(part);
+  FASTNORM_REQUIRE(
+      tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
+      "%s is given and flags is 0x%x; required: NULL without FASTNORM_NORM_HEADS_NORM (1)", tensor,
+      part.flags);
   return FASTNORM_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <cinttypes>
 
 #include "core/check.h"
+#include "core/norm_heads_tensors.h"
 
 namespace fastnorm {
 namespace {
@@ -35,13 +36,11 @@ void count_part(const NormHeadsDesc& d, const NormHeadsPart& p, NormHeadsPlan* p
     if (*c)
       plan->bytes_read += bytes_of(columns * (c->head_stride_bytes != 0 ? p.heads : 1), c->dtype);
   }
-  for (const HeadValues* v : {&p.mean_in, &p.rstd_in}) {
-    if (*v) plan->bytes_read += bytes_of(statistics, Dtype::kF32);
-  }
-  for (const HeadValues* v : {&p.mean, &p.rstd, &p.sumsq}) {
-    const int64_t values = v == &p.sumsq && n.kind == FASTNORM_NORM_LAYER ? 2 : 1;
-    if (*v) plan->bytes_written += bytes_of(statistics * values, Dtype::kF32);
-  }
+  for_each_heads_statistic(p, [&](auto of, const HeadValues& v) {
+    const uint64_t bytes = v ? bytes_of(statistics * values_of(p, of), Dtype::kF32) : 0;
+    (decltype(of)::kOutput ? plan->bytes_written : plan->bytes_read) += bytes;
+    return true;
+  });
   if (n.y) plan->bytes_written += bytes_of(rows * columns, n.y.dtype);
   count_codes(n.quant, rows, columns, plan);
   const HeadsCache& c = p.cache;

@@ -8,6 +8,7 @@
 #include "core/norm_index.h"
 #include "core/norm_loads.h"
 #include "core/norm_stages.h"
+#include "core/norm_tensors.h"
 #include "core/norm_tuning.h"
 
 namespace fastnorm {
@@ -49,7 +50,10 @@ struct Totals {
 
 // Unsigned, since products may overflow: rows that overlap count more bytes than memory has.
 FASTNORM_HOT Totals totals_of(const NormDesc& d) {
+  using schema::Of;
+  using schema::Role;
   Totals sum;
+  uint64_t any = 0;
   const auto rows = [&](const RowTensor& t, int64_t columns, uint64_t* alignment)
       __attribute__((always_inline)) {
     if (!t) return uint64_t{0};
@@ -61,45 +65,40 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     }
     return bytes;
   };
-  const auto weights = [&](const WeightTensor& c, int64_t n) __attribute__((always_inline)) {
-    if (!c) return uint64_t{0};
-    auto bytes = static_cast<uint64_t>(n * dtype_bytes(c.dtype));
-    sum.alignment |= reinterpret_cast<uintptr_t>(c.data);
-    for (int i = 0; i < d.outer_rank; ++i) {
-      const int64_t stride = c.stride_bytes(i);
-      sum.alignment |= static_cast<uint64_t>(stride);
-      if (stride != 0) bytes *= static_cast<uint64_t>(d.outer[i]);
+  const auto bytes_of = [&](auto of, const auto& t) __attribute__((always_inline)) {
+    using O = decltype(of);
+    using Tensor = std::remove_cvref_t<decltype(t)>;
+    if constexpr (std::is_same_v<Tensor, WeightTensor>) {
+      if (!t) return uint64_t{0};
+      auto bytes = static_cast<uint64_t>(columns_of(d, of) * dtype_bytes(t.dtype));
+      sum.alignment |= reinterpret_cast<uintptr_t>(t.data);
+      for (int i = 0; i < d.outer_rank; ++i) {
+        const int64_t stride = t.stride_bytes(i);
+        sum.alignment |= static_cast<uint64_t>(stride);
+        if (stride != 0) bytes *= static_cast<uint64_t>(d.outer[i]);
+      }
+      return bytes;
+    } else if constexpr (std::is_same_v<Tensor, Modulator>) {
+      if (!t) return uint64_t{0};
+      const int64_t taken = std::min(t.index_rows, d.rows);  // 0 without an index
+      return rows(t.rows, t.columns(d.n), &any) *
+             static_cast<uint64_t>(std::max<int64_t>(taken, 1));
+    } else if constexpr (std::is_same_v<Tensor, RowTensor>) {
+      if (O::kRole == Role::kScales && d.quant.swizzled)
+        return static_cast<uint64_t>(d.quant.swizzled_bytes(d.rows, d.n));
+      // The others are not accessed by vectors; for codes see codes_aligned().
+      constexpr bool kVectors = (O::kRole == Role::kRowsIn || O::kRole == Role::kRowsOut) &&
+                                !std::is_same_v<O, Of<&fastnorm_norm_args::gate>>;
+      return rows(t, columns_of(d, of), kVectors ? &sum.alignment : &any);
+    } else {
+      return uint64_t{0};  // a scalar
     }
-    return bytes;
   };
-  sum.bytes_read = rows(d.x, d.n, &sum.alignment) + rows(d.residual, d.n, &sum.alignment) +
-                   weights(d.weight, d.weight_columns()) + weights(d.bias, d.bias_columns());
-  sum.bytes_written = rows(d.y, d.n, &sum.alignment) + rows(d.residual_out, d.n, &sum.alignment);
-  uint64_t any = 0;  // not accessed by vectors; for codes see codes_aligned()
-  if (d.mean || d.rstd)
-    sum.bytes_written += rows(d.mean, d.groups(), &any) + rows(d.rstd, d.groups(), &any);
-  if (d.has_stages) {
-    const StagesDesc& s = d.stages;
-    const int64_t values = d.kind == FASTNORM_NORM_LAYER ? 2 : 1;
-    sum.bytes_read +=
-        rows(s.gate, d.n, &any) + rows(s.mean_in, s.groups, &any) + rows(s.rstd_in, s.groups, &any);
-    sum.bytes_read += weights(s.branch_weight, d.n) + weights(s.branch_bias, d.n);
-    for (const Modulator* m : {&s.residual_gate, &s.modulation_scale, &s.modulation_shift}) {
-      if (!*m) continue;
-      const int64_t taken = std::min(m->index_rows, d.rows);  // 0 without an index
-      sum.bytes_read +=
-          rows(m->rows, m->columns(d.n), &any) * static_cast<uint64_t>(std::max<int64_t>(taken, 1));
-      sum.bytes_read += weights(m->table, d.n);
-    }
-    sum.bytes_read += rows(s.modulation_index, 1, &any);
-    sum.bytes_written += rows(s.sumsq, s.groups * values, &any) + rows(s.branch_rstd, 1, &any);
-  }
-  const QuantDesc& q = d.quant;
-  if (q.scheme != FASTNORM_QUANT_NONE) {
-    sum.bytes_written += rows(q.codes, q.code_bytes(d.n), &any);
-    sum.bytes_written += q.swizzled ? static_cast<uint64_t>(q.swizzled_bytes(d.rows, d.n))
-                                    : rows(q.scale, q.scales(d.n), &any);
-  }
+  for_each_tensor(
+      d, [&](auto of, const auto& t) __attribute__((always_inline)) {
+        (decltype(of)::kOutput ? sum.bytes_written : sum.bytes_read) += bytes_of(of, t);
+        return true;
+      });
   return sum;
 }
 

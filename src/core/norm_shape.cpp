@@ -72,8 +72,9 @@ fastnorm_status check_code_shape(const fastnorm_tensor& t, const fastnorm_tensor
                                  Error& error) {
   const int64_t n = x.shape[x.ndim - 1];
   FASTNORM_REQUIRE(is_leading_and(t, x, pairs ? n / 2 : n), FASTNORM_ERROR_SHAPE,
-                   "quantized.shape is %s; required: x's, %s%s", shape_text(t.shape, t.ndim).c,
-                   shape_text(x.shape, x.ndim).c, pairs ? " with half of n, for packed pairs" : "");
+                   "quant.quantized.shape is %s; required: x's, %s%s",
+                   shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c,
+                   pairs ? " with half of n, for packed pairs" : "");
   return FASTNORM_OK;
 }
 
@@ -83,7 +84,7 @@ fastnorm_status check_code_strides(const fastnorm_tensor& t, Error& error) {
   for (int32_t i = 0; i < t.ndim; ++i) empty |= t.shape[i] == 0;
   for (int32_t i = t.ndim - 2; i >= 0; --i) {
     FASTNORM_REQUIRE(t.strides[i] % 2 == 0 || t.shape[i] == 1 || empty, FASTNORM_ERROR_LAYOUT,
-                     "quantized.strides[%d] is %" PRId64
+                     "quant.quantized.strides[%d] is %" PRId64
                      "; required: even, rows of f4_e2m1fn begin with a byte",
                      i, t.strides[i]);
   }
@@ -100,7 +101,7 @@ fastnorm_status check_scale_shape(const fastnorm_tensor& t, const fastnorm_tenso
   FASTNORM_REQUIRE(
       is_leading_and(t, x, scales) || (per_row && t.ndim == x.ndim - 1 && same_leading(t, x)),
       FASTNORM_ERROR_SHAPE,
-      "scale.shape is %s; required: %s (x.shape[:-1] and %" PRId64 "%s), for x of shape %s",
+      "quant.scale.shape is %s; required: %s (x.shape[:-1] and %" PRId64 "%s), for x of shape %s",
       shape_text(t.shape, t.ndim).c, wanted().c, scales,
       per_row ? ", or without it" : " scales a row", shape_text(x.shape, x.ndim).c);
   return FASTNORM_OK;

@@ -1,10 +1,10 @@
 // The limits of a tile, and how many rows a thread block has. Kernels and planning must agree.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 
 #include "core/norm_key.h"
 

@@ -4,6 +4,7 @@
 
 #include "core/norm_check_stages.h"
 #include "core/norm_shape.h"
+#include "core/schema.h"
 
 namespace fastnorm {
 namespace {
@@ -16,7 +17,7 @@ enum class Kind { kRows, kWeights, kStatistic, kCodes, kScales };
 // A tensor with leading dimensions.
 struct Wide {
   const fastnorm_tensor* given;
-  const fastnorm_tensor** field;  // of FoldedArgs::args
+  const fastnorm_tensor** field;  // of FoldedArgs::args or quant
   Kind kind;
   int32_t behind;             // dimensions behind those of rows, at most 2
   int64_t behind_strides[2];  // in elements
@@ -28,9 +29,14 @@ bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
 class Folder {
  public:
-  Folder(const fastnorm_norm_args& args, CheckedDevice device, FoldedArgs* folded, Error& error)
+  Folder(const fastnorm_norm_args& args, const fastnorm_quant* quant, CheckedDevice device,
+         FoldedArgs* folded, Error& error)
       : x_(*args.x), device_(device), out_(*folded), error(error) {
     out_.args = args;
+    out_.args.quant = nullptr;
+    if (quant == nullptr) return;
+    out_.quant = *quant;
+    out_.args.quant = &out_.quant;
   }
 
   fastnorm_status run() {
@@ -59,33 +65,48 @@ class Folder {
   }
 
  private:
+  // Those of stages come after all others.
   fastnorm_status collect() {
+    using enum schema::Shape;
     fastnorm_norm_args& a = out_.args;
-    FASTNORM_TRY(rows("x", &a.x));
-    FASTNORM_TRY(rows("residual", &a.residual));
-    FASTNORM_TRY(rows("y", &a.y));
-    FASTNORM_TRY(rows("residual_out", &a.residual_out));
-    FASTNORM_TRY(weight_or_bias("weight", &a.weight, group()));
-    FASTNORM_TRY(weight_or_bias("bias", &a.bias, group()));
-    FASTNORM_TRY(statistic("mean", &a.mean));
-    FASTNORM_TRY(statistic("rstd", &a.rstd));
-    FASTNORM_TRY(codes());
-    FASTNORM_TRY(scales());
-    return has_stages(a) ? stages(&a) : FASTNORM_OK;
+    for (const schema::Shape shape : {kX, kGroupWeight, kGroups})
+      FASTNORM_TRY(fields(shape, 0, kFirstStage));
+    if (a.quant != nullptr) FASTNORM_TRY(codes());
+    if (a.quant != nullptr) FASTNORM_TRY(scales());
+    if (!has_stages(a)) return FASTNORM_OK;
+    for (const schema::Shape shape : {kX, kGroups, kSums, kWeight, kRow, kSpread})
+      FASTNORM_TRY(fields(shape, kFirstStage, sizeof a));
+    return FASTNORM_OK;
   }
 
-  fastnorm_status stages(fastnorm_norm_args* a) {
-    FASTNORM_TRY(rows("gate", &a->gate));
-    FASTNORM_TRY(statistic("mean_in", &a->mean_in));
-    FASTNORM_TRY(statistic("rstd_in", &a->rstd_in));
-    FASTNORM_TRY(statistic("sumsq", &a->sumsq, number(a->kind) == FASTNORM_NORM_LAYER ? 2 : 1));
-    FASTNORM_TRY(weight_or_bias("branch_weight", &a->branch_weight, x_.shape[x_.ndim - 1]));
-    FASTNORM_TRY(weight_or_bias("branch_bias", &a->branch_bias, x_.shape[x_.ndim - 1]));
-    FASTNORM_TRY(row_value("branch_rstd", &a->branch_rstd));
-    FASTNORM_TRY(row_value("modulation_index", &a->modulation_index));
-    FASTNORM_TRY(modulator("residual_gate", &a->residual_gate));
-    FASTNORM_TRY(modulator("modulation_scale", &a->modulation_scale));
-    return modulator("modulation_shift", &a->modulation_shift);
+  // The tensors of a shape, among the fields at these offsets.
+  fastnorm_status fields(schema::Shape shape, size_t begin, size_t end) {
+    for (const schema::Field& f : schema::Fields<fastnorm_norm_args>::kAll) {
+      if (f.shape != shape || f.offset < begin || f.offset >= end) continue;
+      auto* const at = reinterpret_cast<std::byte*>(&out_.args) + f.offset;
+      FASTNORM_TRY(tensor(f, reinterpret_cast<const fastnorm_tensor**>(at)));
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status tensor(const schema::Field& f, const fastnorm_tensor** field) {
+    using enum schema::Shape;
+    switch (f.shape) {
+      case kX:
+        return rows(f.name, field);
+      case kGroupWeight:
+        return weight_or_bias(f.name, field, group());
+      case kWeight:
+        return weight_or_bias(f.name, field, x_.shape[x_.ndim - 1]);
+      case kGroups:
+        return statistic(f.name, field);
+      case kSums:
+        return statistic(f.name, field, number(out_.args.kind) == FASTNORM_NORM_LAYER ? 2 : 1);
+      case kRow:
+        return row_value(f.name, field);
+      default:
+        return modulator(f.name, field);
+    }
   }
 
   // Columns of a group; those of a row where check_norm() will refuse the group.
@@ -153,17 +174,21 @@ class Folder {
     return FASTNORM_OK;
   }
 
-  int32_t scheme() const { return number(out_.args.quant_scheme); }
+  // That of NONE where check_norm() will refuse the number.
+  const QuantScheme& scheme() const {
+    const auto i = static_cast<uint32_t>(number(out_.quant.scheme));
+    return kQuantSchemes[i < std::size(kQuantSchemes) ? i : 0];
+  }
 
   fastnorm_status codes() {
-    const fastnorm_tensor** const field = &out_.args.quantized;
+    const fastnorm_tensor** const field = &out_.quant.quantized;
     if (*field == nullptr) return FASTNORM_OK;
     const fastnorm_tensor& t = **field;
     const Dtype dtype = dtype_from(t.dtype);
-    const bool fp4 = scheme() == FASTNORM_QUANT_NVFP4 || scheme() == FASTNORM_QUANT_MXFP4;
+    const bool fp4 = scheme().is_fp4();
     if (dtype == Dtype::kUnknown || (fp4 && x_.shape[x_.ndim - 1] % 2 != 0)) return FASTNORM_OK;
     const bool pairs = fp4 && (dtype == Dtype::kF4E2M1x2 || dtype == Dtype::kU8);
-    FASTNORM_TRY(check_tensor("quantized", t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_tensor("quant.quantized", t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_code_shape(t, x_, pairs, error));
     if (fp4 && !pairs) FASTNORM_TRY(check_code_strides(t, error));
     add(field, Kind::kCodes);
@@ -172,23 +197,20 @@ class Folder {
 
   // Scales by rows. A single scale and swizzled scales have no leading dimensions.
   fastnorm_status scales() {
-    const fastnorm_norm_args& a = out_.args;
-    const fastnorm_tensor** const field = &out_.args.scale;
-    const int32_t block = scheme() == FASTNORM_QUANT_PER_ROW     ? 0
-                          : scheme() == FASTNORM_QUANT_PER_BLOCK ? a.quant_block_size
-                          : scheme() == FASTNORM_QUANT_MXFP8     ? 32
-                          : scheme() == FASTNORM_QUANT_MXFP4     ? 32
-                          : scheme() == FASTNORM_QUANT_NVFP4     ? 16
-                                                                 : -1;
+    const fastnorm_tensor** const field = &out_.quant.scale;
+    const QuantScheme& of = scheme();
+    const int32_t block = of.block == kOwnBlock ? out_.quant.block_size : of.block;
     const bool known = block == 0 || block == 16 || block == 32 || block == 64 || block == 128;
-    if (*field == nullptr || !known || number(a.scale_layout) == FASTNORM_SCALE_SWIZZLED_128X4) {
+    if (*field == nullptr || !known || of.scale == SchemeScale::kNone ||
+        of.scale == SchemeScale::kInput ||
+        number(out_.quant.scale_layout) == FASTNORM_SCALE_SWIZZLED_128X4) {
       return FASTNORM_OK;
     }
     const fastnorm_tensor& t = **field;
     const Dtype dtype = dtype_from(t.dtype);
     if (dtype == Dtype::kUnknown) return FASTNORM_OK;
     const int64_t n = x_.shape[x_.ndim - 1];
-    FASTNORM_TRY(check_tensor("scale", t, {dtype, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_tensor("quant.scale", t, {dtype, kMaxRank, false}, device_, error));
     FASTNORM_TRY(
         check_scale_shape(t, x_, block == 0 ? 1 : (n + block - 1) / block, block == 0, error));
     add(field, Kind::kScales);
@@ -206,7 +228,7 @@ class Folder {
     const int32_t leading = x_.ndim - 1, first_behind = t.ndim - w.behind;
     const int32_t absent = kind == Kind::kWeights ? x_.ndim - t.ndim : 0;
     const bool by_columns = kind == Kind::kScales && t.strides == nullptr && w.behind != 0 &&
-                            number(out_.args.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
+                            number(out_.quant.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
     // Unsigned: the products may overflow if there are no elements.
     uint64_t compact = 1;
     for (int32_t i = w.behind - 1; i >= 0; --i) {
@@ -296,9 +318,9 @@ class Folder {
 
 }  // namespace
 
-fastnorm_status fold_args(const fastnorm_norm_args& args, CheckedDevice device, FoldedArgs* folded,
-                          Error& error) {
-  return Folder(args, device, folded, error).run();
+fastnorm_status fold_args(const fastnorm_norm_args& args, const fastnorm_quant* quant,
+                          CheckedDevice device, FoldedArgs* folded, Error& error) {
+  return Folder(args, quant, device, folded, error).run();
 }
 
 }  // namespace fastnorm

@@ -16,6 +16,7 @@ struct FoldedArgs {
   static constexpr int kTensors = 22;  // those with leading dimensions
 
   fastnorm_norm_args args;
+  fastnorm_quant quant;  // of args, where it has one
   fastnorm_tensor tensor[kTensors];
   int64_t shape[kTensors][kMaxOuter + 2];  // two for groups and their pairs
   int64_t strides[kTensors][kMaxOuter + 2];
@@ -23,8 +24,9 @@ struct FoldedArgs {
 
 // Checks what folding loses (ranks, shapes, places and strides), then folds. check_norm() checks
 // the rest of folded->args. A tensor whose dtype or scheme check_norm() will refuse stays as it is.
-// FASTNORM_ERROR_UNSUPPORTED if more than kMaxOuter dimensions remain.
-fastnorm_status fold_args(const fastnorm_norm_args& args, CheckedDevice device, FoldedArgs* folded,
-                          Error& error);
+// `quant` is that of args in our size, or nullptr. FASTNORM_ERROR_UNSUPPORTED if more than
+// kMaxOuter dimensions remain.
+fastnorm_status fold_args(const fastnorm_norm_args& args, const fastnorm_quant* quant,
+                          CheckedDevice device, FoldedArgs* folded, Error& error);
 
 }  // namespace fastnorm

@@ -4,6 +4,7 @@
 
 #include "core/norm_fields.h"
 #include "core/peer_layout.h"
+#include "core/peer_norm_fields.h"
 
 namespace fastnorm {
 namespace {
@@ -175,10 +176,7 @@ fastnorm_status check_peer_options(const fastnorm_peer_options* options, int32_t
   FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
                    "options.dtype is 0x%08x; required: FASTNORM_DTYPE_F32, F16 or BF16",
                    static_cast<uint32_t>(number(o.dtype)));
-  FASTNORM_REQUIRE(algorithm >= FASTNORM_PEER_AUTO && algorithm <= FASTNORM_PEER_TWO_SHOT,
-                   FASTNORM_ERROR_ARGUMENT,
-                   "options.algorithm is %d; required: a fastnorm_peer_algorithm, 0 to 2",
-                   algorithm);
+  FASTNORM_TRY(check_value<fastnorm_peer_algorithm>("options.algorithm", algorithm, error));
   FASTNORM_REQUIRE(o.max_columns >= 1 && o.max_columns <= kMostPeerColumns, FASTNORM_ERROR_ARGUMENT,
                    "options.max_columns is %" PRId64 "; required: 1 to %" PRId64, o.max_columns,
                    kMostPeerColumns);
@@ -239,27 +237,33 @@ fastnorm_status check_peer_flags(uint32_t flags, Error& error) {
   return FASTNORM_OK;
 }
 
+fastnorm_status check_peer_norm_fields(const fastnorm_norm_args& norm, Error& error) {
+  const char* const field = not_of_allreduce(norm);
+  FASTNORM_REQUIRE(
+      field == nullptr, FASTNORM_ERROR_UNSUPPORTED,
+      "%s is given, which an all-reduce does not have; nearest: 0 or NULL, and another "
+      "call for it",
+      field);
+  return FASTNORM_OK;
+}
+
 fastnorm_status check_peer_allreduce_norm(const fastnorm_peer_allreduce_norm_args& args,
                                           const NormDesc& norm, const PeerDesc& desc,
                                           Error& error) {
-  const int32_t rounding = number(args.sum_rounding);
-  FASTNORM_REQUIRE(
-      rounding == FASTNORM_PEER_SUM_ROUNDED || rounding == FASTNORM_PEER_SUM_EXACT,
-      FASTNORM_ERROR_ARGUMENT,
-      "sum_rounding is %d; required: FASTNORM_PEER_SUM_ROUNDED (0) or FASTNORM_PEER_SUM_EXACT (1)",
-      rounding);
+  FASTNORM_TRY(check_enum<&fastnorm_peer_allreduce_norm_args::sum_rounding>(args, error));
   FASTNORM_REQUIRE(args.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                    args.reserved);
+  const fastnorm_tensor& x = *args.norm->x;
   FASTNORM_REQUIRE(norm.dtype == desc.dtype, FASTNORM_ERROR_DTYPE,
-                   "x.dtype is %s; required: %s, the peer's options.dtype", dtype_name(norm.dtype),
-                   dtype_name(desc.dtype));
+                   "norm.x.dtype is %s; required: %s, the peer's options.dtype",
+                   dtype_name(norm.dtype), dtype_name(desc.dtype));
   FASTNORM_REQUIRE(norm.n <= desc.max_columns, FASTNORM_ERROR_SHAPE,
-                   "x.shape is %s; required: rows of at most %" PRId64
+                   "norm.x.shape is %s; required: rows of at most %" PRId64
                    " columns, the peer's options.max_columns",
-                   shape_text(args.x->shape, args.x->ndim).c, desc.max_columns);
+                   shape_text(x.shape, x.ndim).c, desc.max_columns);
   FASTNORM_REQUIRE(norm.rows <= kMostPeerRows, FASTNORM_ERROR_SHAPE,
-                   "x.shape is %s; required: at most %" PRId64 " rows",
-                   shape_text(args.x->shape, args.x->ndim).c, kMostPeerRows);
+                   "norm.x.shape is %s; required: at most %" PRId64 " rows",
+                   shape_text(x.shape, x.ndim).c, kMostPeerRows);
   return FASTNORM_OK;
 }
 

@@ -15,8 +15,8 @@ inline constexpr size_t kFirstPeerOptions =
 inline constexpr size_t kFirstPeerState =
     offsetof(fastnorm_peer_state, reserved) + sizeof(fastnorm_peer_state::reserved);
 inline constexpr size_t kFirstPeerAllreduceNormArgs =
-    offsetof(fastnorm_peer_allreduce_norm_args, clamp_scale) +
-    sizeof(fastnorm_peer_allreduce_norm_args::clamp_scale);
+    offsetof(fastnorm_peer_allreduce_norm_args, reserved) +
+    sizeof(fastnorm_peer_allreduce_norm_args::reserved);
 inline constexpr size_t kFirstPeerShardedNormArgs =
     offsetof(fastnorm_peer_sharded_norm_args, y2) + sizeof(fastnorm_peer_sharded_norm_args::y2);
 
@@ -34,7 +34,10 @@ fastnorm_status check_peer_buffers(const PeerDesc& desc, void* const* buffers, i
 // Refuses flags of the norm that peers do not have.
 fastnorm_status check_peer_flags(uint32_t flags, Error& error);
 
-// What the norm does not check of an all-reduce: `norm` is what it made of the same fields.
+// Refuses fields of the norm that an all-reduce does not have.
+fastnorm_status check_peer_norm_fields(const fastnorm_norm_args& norm, Error& error);
+
+// What the norm does not check of an all-reduce: `norm` describes that of args.
 fastnorm_status check_peer_allreduce_norm(const fastnorm_peer_allreduce_norm_args& args,
                                           const NormDesc& norm, const PeerDesc& desc, Error& error);
 

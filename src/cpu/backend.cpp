@@ -108,7 +108,7 @@ class CpuDevice final : public Device {
     }
     FASTNORM_TRY(check_mla_decode_values(desc, error));
     return spread({run_mla_decode_range, &task, mla_decode_groups(desc), mla_decode_grain(desc)},
-                  "groups of heads", error);
+                  desc.parallel_user, "groups of heads", error);
   }
 
   fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
@@ -134,13 +134,14 @@ class CpuDevice final : public Device {
     if (desc.of_heads.needs_own_kernels()) {
       FASTNORM_TRY(turn_rows(desc, plan, workspace, units, word, error));
     } else if (units.count != 0) {
-      FASTNORM_TRY(spread({run_norm_backward_range, &task, units.count, units.grain}, word, error));
+      FASTNORM_TRY(spread({run_norm_backward_range, &task, units.count, units.grain},
+                          desc.parallel_user, word, error));
     }
     if (!desc.has_sums()) return FASTNORM_OK;
     task.range = norm_backward_fold(desc, isa_);
     return spread({run_norm_backward_range, &task, norm_backward_fold_units(desc),
                    norm_backward_fold_grain(plan)},
-                  "chunks of columns", error);
+                  desc.parallel_user, "chunks of columns", error);
   }
 
   fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
@@ -155,7 +156,8 @@ class CpuDevice final : public Device {
       return FASTNORM_OK;
     }
     FASTNORM_TRY(check_norm_heads_values(desc, error));
-    return spread({run_norm_heads_range, &task, desc.tokens, plan.grain}, "tokens", error);
+    return spread({run_norm_heads_range, &task, desc.tokens, plan.grain}, desc.parallel_user,
+                  "tokens", error);
   }
 
   fastnorm_status check_peers(Error&) const override { return FASTNORM_OK; }
@@ -176,11 +178,12 @@ class CpuDevice final : public Device {
       task.range = task.tokens;
       FASTNORM_TRY(
           spread({run_norm_heads_backward_range, &task, tokens, norm_backward_token_grain(desc)},
-                 "tokens", error));
+                 desc.parallel_user, "tokens", error));
     }
     task.range = task.rows;
     if (units.count == 0) return FASTNORM_OK;
-    return spread({run_norm_heads_backward_range, &task, units.count, units.grain}, word, error);
+    return spread({run_norm_heads_backward_range, &task, units.count, units.grain},
+                  desc.parallel_user, word, error);
   }
 
   fastnorm_status run_one(const NormCall& call, Error& error) {
@@ -192,7 +195,7 @@ class CpuDevice final : public Device {
       asm volatile("" ::"m"(task));  // keeps the work from being optimised away
       return FASTNORM_OK;
     }
-    return spread({run_norm_range, &task, rows, grain}, "rows", error);
+    return spread({run_norm_range, &task, rows, grain}, call.desc->parallel_user, "rows", error);
   }
 
   fastnorm_status run_stages(const NormCall& call, Error& error) {
@@ -201,14 +204,15 @@ class CpuDevice final : public Device {
       asm volatile("" ::"m"(task));
       return FASTNORM_OK;
     }
-    return spread({run_stages_range, &task, call.desc->rows, call.plan->rows_per_block}, "rows",
-                  error);
+    return spread({run_stages_range, &task, call.desc->rows, call.plan->rows_per_block},
+                  call.desc->parallel_user, "rows", error);
   }
 
-  // Runs a job on the calling thread, the caller's loop or the pool. `units` is for error texts.
-  fastnorm_status spread(const Job& job, const char* units, Error& error) {
+  // Runs a job on the calling thread, the caller's loop or the pool. `user` is the call's own, or
+  // nullptr. `units` is for error texts.
+  fastnorm_status spread(const Job& job, void* user, const char* units, Error& error) {
     if (job.count > job.grain && parallel_for_ != nullptr) {
-      return run_on_callers_loop(job, units, error);
+      return run_on_callers_loop(job, user != nullptr ? user : parallel_user_, units, error);
     }
     if (job.count > job.grain && pool_) {
       pool_->run(job);
@@ -239,9 +243,10 @@ class CpuDevice final : public Device {
     return make_norm_heads_task(desc, isa_);
   }
 
-  fastnorm_status run_on_callers_loop(const Job& job, const char* units, Error& error) const {
+  fastnorm_status run_on_callers_loop(const Job& job, void* user, const char* units,
+                                      Error& error) const {
     CountedTask task{job.run, job.task, job.count};
-    parallel_for_(parallel_user_, job.count, job.grain, run_counted_range, &task);
+    parallel_for_(user, job.count, job.grain, run_counted_range, &task);
     const int64_t done = task.done.load();
     FASTNORM_REQUIRE(
         done == job.count && task.ends.load() == hash(job.count) - hash(0), FASTNORM_ERROR_ARGUMENT,

@@ -94,8 +94,10 @@ std::span<const IsaKernels> built_isas() {
     // On a Zen 4 it costs 1-3 %. With AVX2 it costs on both.
     {Isa::kAvx2, "avx2", 32, &kNormAvx2, nullptr, &kMlaDecodeAvx2, &kNormBackwardAvx2,
      &kNormHeadsAvx2, &kNormStagesAvx2, &kNormHeadsBackwardAvx2, false},
+#ifndef FASTNORM_WITHOUT_AVX512
     {Isa::kAvx512, "avx512", 64, &kNormAvx512, &kNormAvx512Bf16, &kMlaDecodeAvx512,
      &kNormBackwardAvx512, &kNormHeadsAvx512, &kNormStagesAvx512, &kNormHeadsBackwardAvx512, true},
+#endif
 #elif defined(__aarch64__)
     {Isa::kNeon, "neon", 16, &kNormNeon, nullptr, &kMlaDecodeNeon, &kNormBackwardNeon,
      &kNormHeadsNeon, &kNormStagesNeon, &kNormHeadsBackwardNeon, false},

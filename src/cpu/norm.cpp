@@ -67,7 +67,7 @@ QuantParams quant_params(const NormDesc& d) {
   p.amax_floor = q.amax_floor;
   p.code_type = q.code_type();
   p.scale_type = q.scale_type();
-  p.nvfp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+  p.nvfp4 = scheme_of(q.scheme).scale == SchemeScale::kE4M3;
   p.codes_wanted = q.scheme != FASTNORM_QUANT_NONE;
   p.from_rounded = q.from_rounded;
   p.pow2 = q.pow2;

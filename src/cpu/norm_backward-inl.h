@@ -6,6 +6,7 @@
 // Every operation is one rounded instruction.
 #pragma once
 
+#include "core/norm_backward_rows.h"
 #include "cpu/activations-inl.h"
 #include "cpu/norm_backward_params.h"
 #include "cpu/norm_parts-inl.h"
@@ -594,7 +595,7 @@ void backward_rows(const NormBackwardParams& p, int64_t begin, int64_t end) {
 // ---- Partial sums of a block of rows.
 
 // Lanes of more than one are kept here, as many columns as they have together.
-inline constexpr int64_t kLaneFloats = 4096;
+inline constexpr int64_t kLaneFloats = kBackwardLaneColumns;
 
 struct Lanes {
   alignas(64) float at[kLaneFloats];

@@ -106,16 +106,19 @@ inline Statistics head_statistics(const NormHeadsPartParams& part, const RowSour
   return s;
 }
 
+// A token's place in the caches: negative for padding, and 0 in a call without slots.
+FASTNORM_INLINE int64_t slot_of(const NormHeadsParams& p, int64_t token) {
+  if (token >= p.slot_count) return -1;
+  return p.slots.data == nullptr ? 0 : load_index(p.slots, 0, token);
+}
+
 // Where a token's rows go in the cache: the row of head 0, or nullptr.
 struct CacheRow {
   char *row, *scale;
 };
 
-FASTNORM_INLINE CacheRow cache_row(const NormHeadsParams& p, const HeadsCacheParams& c,
-                                   int64_t token) {
-  if (c.rows.data == nullptr || token >= p.slot_count) return {nullptr, nullptr};
-  const int64_t slot = load_index(p.slots, 0, token);
-  if (slot < 0) return {nullptr, nullptr};
+FASTNORM_INLINE CacheRow cache_row(const HeadsCacheParams& c, int64_t slot) {
+  if (c.rows.data == nullptr) return {nullptr, nullptr};
   const int64_t page = slot / c.page_size, row = slot % c.page_size;
   const RowRef& scale = c.quant.scale;
   return {c.rows.data + page * c.rows.stride_bytes[2] + row * c.rows.stride_bytes[1],
@@ -150,16 +153,24 @@ inline void store_head(const NormHeadsPartParams& part, const Row& row, const Qu
   put_quantised<T>(c.quant, out, v, n, &unused);
 }
 
+// All that is written of padding: the zeros behind and below swizzled scales.
+inline void pad_part(const NormHeadsPartParams& part, int64_t token) {
+  const QuantParams& q = part.norm.quant;
+  if (!q.codes_wanted) return;
+  for (int64_t head = 0; head < part.heads; ++head)
+    QuantRow{token * part.heads + head, nullptr, nullptr}.end(q, part.norm.n);
+}
+
 template <class T, Stat kStat>
 inline void run_part(const NormHeadsParams& p, const NormHeadsPartParams& part, int64_t token,
-                     HeadScratch& scratch, uint32_t* amax) {
+                     int64_t slot, HeadScratch& scratch, uint32_t* amax) {
   Statistics s = {0.0f, 0.0f, 0.0f};
   if (part.across_heads) {
     const RowSource<AcrossSlots<T, kStat>> source = {part.norm.x.data + token * part.token_stride,
                                                      part.head_stride, part.norm.n};
     s = head_statistics<AcrossSlots<T, kStat>>(part, source, token, 0);
   }
-  const CacheRow cached = cache_row(p, part.cache, token);
+  const CacheRow cached = cache_row(part.cache, slot);
   const bool one_table = p.cos.head_stride == 0 && p.sin.head_stride == 0;
   if (part.rope && one_table) scratch.angles.load<T>(p, part, 0, token);
   Cursor cursor(part.norm, token * part.heads);
@@ -187,11 +198,14 @@ void norm_heads_kernel(const NormHeadsParams& p, int64_t begin, int64_t end) {
   HeadScratch scratch;
   uint32_t amax[kHeadsParts] = {};
   for (int64_t token = begin; token < end; ++token) {
+    const int64_t slot = slot_of(p, token);
     for (int i = 0; i < p.count; ++i) {
-      if (kGeneralOnly || p.part[i].layer) {
-        run_part<T, Stat::kLayer>(p, p.part[i], token, scratch, &amax[i]);
+      if (slot < 0) {
+        pad_part(p.part[i], token);
+      } else if (kGeneralOnly || p.part[i].layer) {
+        run_part<T, Stat::kLayer>(p, p.part[i], token, slot, scratch, &amax[i]);
       } else {
-        run_part<T, Stat::kRms>(p, p.part[i], token, scratch, &amax[i]);
+        run_part<T, Stat::kRms>(p, p.part[i], token, slot, scratch, &amax[i]);
       }
     }
   }

@@ -66,8 +66,8 @@ struct RopeParams {
 struct NormHeadsParams : RopeParams {
   NormHeadsPartParams part[kHeadsParts];
   int32_t count;
-  IndexRef slots;
-  int64_t slot_count;
+  IndexRef slots;      // absent: no token before slot_count is padding
+  int64_t slot_count;  // tokens from here on are padding
 };
 
 // The tokens [begin, end).

@@ -89,10 +89,11 @@ fastnorm_status require_compact(const fastnorm_tensor& t, const char* name) {
 }
 
 // What NCCL adds.
-fastnorm_status nccl_type(const fastnorm_tensor& x, const fastnorm_nccl& handle, int* type) {
+fastnorm_status nccl_type(const fastnorm_tensor& x, const char* name, const fastnorm_nccl& handle,
+                          int* type) {
   const auto id = static_cast<uint32_t>(x.dtype.code | x.dtype.bits << 8 | x.dtype.lanes << 16);
   NCCL_REQUIRE(id == static_cast<uint32_t>(handle.options.dtype), FASTNORM_ERROR_DTYPE,
-               "x.dtype is 0x%08x; required: options.dtype, 0x%08x", id,
+               "%s.dtype is 0x%08x; required: options.dtype, 0x%08x", name, id,
                static_cast<unsigned>(handle.options.dtype));
   *type = id == FASTNORM_DTYPE_F32   ? kNcclFloat32
           : id == FASTNORM_DTYPE_F16 ? kNcclFloat16
@@ -100,11 +101,11 @@ fastnorm_status nccl_type(const fastnorm_tensor& x, const fastnorm_nccl& handle,
   return FASTNORM_OK;
 }
 
-fastnorm_status check_x(const fastnorm_tensor* x) {
-  NCCL_REQUIRE(x != nullptr, FASTNORM_ERROR_ARGUMENT, "x is NULL; required: a tensor");
+fastnorm_status check_x(const fastnorm_tensor* x, const char* name) {
+  NCCL_REQUIRE(x != nullptr, FASTNORM_ERROR_ARGUMENT, "%s is NULL; required: a tensor", name);
   NCCL_REQUIRE(x->ndim >= 1 && x->ndim <= 8 && x->shape != nullptr, FASTNORM_ERROR_SHAPE,
-               "x.ndim is %d; required: 1 to 8 and a shape", x->ndim);
-  return check_shape(*x, "x");
+               "%s.ndim is %d; required: 1 to 8 and a shape", name, x->ndim);
+  return check_shape(*x, name);
 }
 
 fastnorm_status check_workspace(const void* workspace, size_t bytes, uint64_t needed) {
@@ -339,9 +340,16 @@ struct Allreduce {
   bool by_peers;
   int type;
   uint64_t elements, workspace_bytes;  // of the fallback
-  fastnorm_norm_args norm;
+  fastnorm_norm_args norm;             // of the sum
   fastnorm_tensor sum;
+  std::byte* x;
 };
+
+// The library's status of the fallback's norm, which the caller knows as args.norm.
+fastnorm_status of_norm(fastnorm_status status) {
+  if (status == FASTNORM_OK || status >= FASTNORM_ERROR_UNSUPPORTED) return of_library(status);
+  return fail(status, "norm.%s", fastnorm_last_error());
+}
 
 // `workspace`: where the fallback's sum is.
 fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args,
@@ -352,8 +360,9 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_peer_allreduce_
   NCCL_REQUIRE(call->args.peer == nullptr, FASTNORM_ERROR_ARGUMENT,
                "args.peer is %p; required: NULL, as the handle has its own",
                static_cast<void*>(call->args.peer));
-  NCCL_TRY(check_x(call->args.x));
-  const fastnorm_tensor& x = *call->args.x;
+  NCCL_TRY(accept(call->args.norm, "norm", &call->norm));
+  NCCL_TRY(check_x(call->norm.x, "norm.x"));
+  const fastnorm_tensor& x = *call->norm.x;
   const uint64_t bytes = bytes_of(x);
   call->by_peers = h.peer != nullptr && (h.options.peer_bytes == 0 ||
                                          bytes <= static_cast<uint64_t>(h.options.peer_bytes));
@@ -370,11 +379,23 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_peer_allreduce_
                rounding);
   NCCL_REQUIRE(call->args.reserved == 0, FASTNORM_ERROR_ARGUMENT,
                "args.reserved is %d; required: 0", call->args.reserved);
-  NCCL_TRY(nccl_type(x, h, &call->type));
-  NCCL_TRY(require_compact(x, "x"));
+  const char* const field = not_of_allreduce(call->norm);
+  NCCL_REQUIRE(
+      field == nullptr, FASTNORM_ERROR_UNSUPPORTED,
+      "norm.%s is given, which an all-reduce does not have; nearest: 0 or NULL, and another "
+      "call for it",
+      field);
+  constexpr uint32_t kFlags =
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+  NCCL_REQUIRE((call->norm.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+               "norm.flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
+               call->norm.flags, kFlags, call->norm.flags & kFlags);
+  NCCL_TRY(nccl_type(x, "norm.x", h, &call->type));
+  NCCL_TRY(require_compact(x, "norm.x"));
   call->elements = static_cast<uint64_t>(elements_of(x));
   call->workspace_bytes = aligned(bytes);
-  call->norm = norm_of(call->args);
+  call->x = address_of(x);
+  if (call->args.parallel_user != nullptr) call->norm.parallel_user = call->args.parallel_user;
   call->sum = x;
   call->sum.data = workspace;
   call->sum.byte_offset = 0;
@@ -423,7 +444,7 @@ fastnorm_status prepare(const Call<fastnorm_peer_allreduce_norm_args>& call, All
     return check_workspace(call.workspace, call.workspace_bytes, info.workspace_bytes);
   }
   NCCL_TRY(check_workspace(call.workspace, call.workspace_bytes, plan_of->workspace_bytes));
-  return of_library(fastnorm_norm_query(h.context, &plan_of->norm, &info));
+  return of_norm(fastnorm_norm_query(h.context, &plan_of->norm, &info));
 }
 
 // Ranks of this process that are peers on CPUs meet in their calls: each needs a thread.
@@ -442,11 +463,12 @@ fastnorm_status run(std::span<const Call<fastnorm_peer_allreduce_norm_args>> loc
   for (size_t i = 0; i < local.size(); ++i)
     NCCL_TRY(name_rank(prepare(local[i], &plans[i]), "args", i, local.size()));
   for (const Allreduce& p : plans) {
-    NCCL_REQUIRE(p.by_peers == plans[0].by_peers && (p.by_peers || p.elements == plans[0].elements),
-                 FASTNORM_ERROR_SHAPE,
-                 "args[%zu].x has another size than args[0].x; required: the same rows on all "
-                 "ranks",
-                 static_cast<size_t>(&p - plans.data()));
+    NCCL_REQUIRE(
+        p.by_peers == plans[0].by_peers && (p.by_peers || p.elements == plans[0].elements),
+        FASTNORM_ERROR_SHAPE,
+        "args[%zu].norm.x has another size than args[0].norm.x; required: the same rows on all "
+        "ranks",
+        static_cast<size_t>(&p - plans.data()));
   }
   if (plans[0].by_peers) {
     NCCL_TRY(require_streams(*local[0].handle, local.size()));
@@ -461,8 +483,8 @@ fastnorm_status run(std::span<const Call<fastnorm_peer_allreduce_norm_args>> loc
   const fastnorm_nccl_functions& f = local[0].handle->functions;
   NCCL_TRY(grouped(f, local.size(), [&](size_t i) {
     return check(f, "ncclAllReduce",
-                 f.all_reduce(address_of(*plans[i].args.x), local[i].workspace, plans[i].elements,
-                              plans[i].type, kNcclSum, local[i].handle->comm, local[i].stream));
+                 f.all_reduce(plans[i].x, local[i].workspace, plans[i].elements, plans[i].type,
+                              kNcclSum, local[i].handle->comm, local[i].stream));
   }));
   for (size_t i = 0; i < local.size(); ++i) {
     NCCL_TRY(of_library(
@@ -503,6 +525,7 @@ fastnorm_status slice_of(const fastnorm_nccl& h, const char* name, const fastnor
 struct Sequence {
   fastnorm_nccl_sequence_norm_args args;
   fastnorm_norm_args norm;
+  fastnorm_quant quant = {};  // of norm
   int type;
   uint64_t elements, workspace_bytes;  // of this rank's tokens
   std::byte* x;
@@ -522,20 +545,27 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_nccl_sequence_n
   NCCL_TRY(accept(call->args.norm, "args.norm", &call->norm));
   NCCL_TRY(require_fallback(h));
   fastnorm_norm_args& n = call->norm;
-  NCCL_TRY(check_x(n.x));
-  NCCL_TRY(nccl_type(*n.x, h, &call->type));
+  if (call->args.parallel_user != nullptr) n.parallel_user = call->args.parallel_user;
+  if (n.quant != nullptr) {
+    NCCL_TRY(accept(n.quant, "args.norm.quant", &call->quant));
+    n.quant = &call->quant;
+  }
+  NCCL_TRY(check_x(n.x, "x"));
+  NCCL_TRY(nccl_type(*n.x, "x", h, &call->type));
   const int64_t tokens = n.x->shape[0];
   NCCL_REQUIRE(n.x->ndim >= 2 && tokens % h.ranks == 0, FASTNORM_ERROR_SHAPE,
                "x has %d dimensions and %" PRId64
                " tokens; required: at least 2, and a multiple of "
                "the %d ranks",
                n.x->ndim, tokens, h.ranks);
-  NCCL_REQUIRE(n.amax == nullptr, FASTNORM_ERROR_UNSUPPORTED,
-               "amax is given; nearest: NULL, and an all-reduce of the caller's");
+  fastnorm_quant& q = call->quant;
+  NCCL_REQUIRE(q.amax == nullptr, FASTNORM_ERROR_UNSUPPORTED,
+               "quant.amax is given; nearest: NULL, and an all-reduce of the caller's");
   int32_t layout = 0;
-  std::memcpy(&layout, &n.scale_layout, sizeof layout);
+  std::memcpy(&layout, &q.scale_layout, sizeof layout);
   NCCL_REQUIRE(layout == FASTNORM_SCALE_ROW_MAJOR, FASTNORM_ERROR_UNSUPPORTED,
-               "scale_layout is %d; nearest: FASTNORM_SCALE_ROW_MAJOR (0), whose rows are gathered",
+               "quant.scale_layout is %d; nearest: FASTNORM_SCALE_ROW_MAJOR (0), whose rows are "
+               "gathered",
                layout);
   NCCL_TRY(slice_of(h, "x", *n.x, tokens, &call->sum));
   call->x = call->sum.all;
@@ -545,14 +575,15 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_nccl_sequence_n
   n.x = &call->sum.tensor;
   call->gathers = 0;
   int32_t scheme = 0;
-  std::memcpy(&scheme, &n.quant_scheme, sizeof scheme);
+  std::memcpy(&scheme, &q.scheme, sizeof scheme);
   const bool scale_is_output = scheme != FASTNORM_QUANT_NONE && scheme != FASTNORM_QUANT_PER_TENSOR;
   const struct {
     const char* name;
     const fastnorm_tensor** tensor;
     bool wanted;
-  } outputs[] = {
-      {"y", &n.y, true}, {"quantized", &n.quantized, true}, {"scale", &n.scale, scale_is_output}};
+  } outputs[] = {{"y", &n.y, true},
+                 {"quant.quantized", &q.quantized, true},
+                 {"quant.scale", &q.scale, scale_is_output}};
   for (const auto& output : outputs) {
     if (*output.tensor == nullptr || !output.wanted) continue;
     Slice& slice = call->gathered[call->gathers++];
@@ -695,7 +726,7 @@ fastnorm_status fastnorm_nccl_allreduce_norm_query(fastnorm_nccl* handle,
       return nccl::of_library(
           fastnorm_peer_allreduce_norm_query(handle->context, &call.args, info));
     }
-    NCCL_TRY(nccl::of_library(fastnorm_norm_query(handle->context, &call.norm, info)));
+    NCCL_TRY(nccl::of_norm(fastnorm_norm_query(handle->context, &call.norm, info)));
     info->workspace_bytes = call.workspace_bytes;
     return FASTNORM_OK;
   });
@@ -706,9 +737,10 @@ fastnorm_status fastnorm_nccl_allreduce_norm_prepare(
   return nccl::guarded([&]() -> fastnorm_status {
     nccl::Allreduce call;
     NCCL_TRY(nccl::plan(handle, args, fastnorm::pretended_workspace(), &call));
-    return nccl::of_library(call.by_peers
-                                ? fastnorm_peer_allreduce_norm_prepare(handle->context, &call.args)
-                                : fastnorm_norm_prepare(handle->context, &call.norm));
+    if (call.by_peers) {
+      return nccl::of_library(fastnorm_peer_allreduce_norm_prepare(handle->context, &call.args));
+    }
+    return nccl::of_norm(fastnorm_norm_prepare(handle->context, &call.norm));
   });
 }
 

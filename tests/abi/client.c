@@ -160,8 +160,6 @@ static void refusals(fastnorm_context* context) {
   CHECK(unwritten());
 }
 
-/* Families of later versions. */
-#ifndef CLIENT_FIRST
 static void mla_decodes(fastnorm_context* context) {
   enum { kLatent = 512, kRope = 64 };
   static float q[kLatent], q_pe[kRope], ckv[kLatent], kpe[kRope], o[kLatent];
@@ -204,6 +202,39 @@ static void mla_decodes(fastnorm_context* context) {
   CHECK(fastnorm_mla_decode(context, &mla.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
 }
 
+/* Codes of one row, by a struct that another one points to: 3 * 0.4 and 4 * 0.4 by a scale of 0.2,
+ * and of its greatest value. */
+static void codes(fastnorm_context* context) {
+  static int8_t code[kN];
+  static float scale[1] = {0.2f}, amax[1];
+  const int64_t one[1] = {1};
+  HELD(fastnorm_quant) quant;
+  fastnorm_tensor t[3];
+  int i;
+  reset();
+  for (i = 0; i < 3; ++i) {
+    t[i] = tx;
+    t[i].ndim = i == 0 ? 2 : 1;
+    t[i].shape = i == 0 ? shape : one;
+  }
+  t[0].data = code, t[1].data = scale, t[2].data = amax;
+  t[0].dtype = fastnorm_dtype_of(FASTNORM_DTYPE_I8);
+  EMPTY(quant);
+  quant.part.scheme = FASTNORM_QUANT_PER_TENSOR;
+  quant.part.quantized = &t[0], quant.part.scale = &t[1], quant.part.amax = &t[2];
+  args.part.quant = &quant.part;
+  CHECK(fastnorm_norm(context, &args.part, NULL, 0, NULL) == FASTNORM_OK && written());
+  CHECK(code[0] == 6 && code[1] == 8 && code[2] == 0 && amax[0] == 4 * 0.4f);
+  CHECK(untouched(quant.guard, &quant + 1));
+#ifdef CLIENT_GROWN
+  quant.part.grown[1] = 1;
+  CHECK(fastnorm_norm(context, &args.part, NULL, 0, NULL) == FASTNORM_ERROR_UNSUPPORTED);
+  CHECK(strstr(fastnorm_last_error(), "quant.struct_size") != NULL);
+#endif
+  quant.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_norm(context, &args.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
+}
+
 /* Gradients of one row of an RMSNorm with a stored rstd: dy - x * mean(dy * x). */
 static void backwards(fastnorm_context* context) {
   static float dy[kN] = {1, 0, 0, 0}, dx[kN], rstd[1] = {1};
@@ -235,7 +266,6 @@ static void backwards(fastnorm_context* context) {
   backward.part.struct_size = sizeof(size_t);
   CHECK(fastnorm_norm_backward(context, &backward.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
 }
-#endif
 
 int main(void) {
   fastnorm_context* context;
@@ -244,10 +274,9 @@ int main(void) {
   if (context != NULL) {
     norms(context);
     refusals(context);
-#ifndef CLIENT_FIRST
+    codes(context);
     mla_decodes(context);
     backwards(context);
-#endif
     fastnorm_context_destroy(context);
   }
   CHECK(strcmp(fastnorm_status_name(FASTNORM_ERROR_SHAPE), "FASTNORM_ERROR_SHAPE") == 0);

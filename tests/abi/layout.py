@@ -116,6 +116,41 @@ def check_growable(cases, now, headers):
         )
 
 
+# A field's comment says what its 0 stands for; not in what the library fills in.
+STANDS_FOR = re.compile(r"(?<![\w.])0 = ")
+FILLED_IN = {"fastnorm_info"}
+BODY = re.compile(r"typedef struct (\w+) \{(.*?)\n\} \1;", re.S)
+PIECE = re.compile(r"/\*\*<(?P<after>.*?)\*/|/\*\*(?P<before>.*?)\*/|(?P<field>[^/;]+);", re.S)
+
+
+def fields_with_a_default(header):
+    """struct.field where a comment says that 0 stands for another value."""
+    for struct, body in BODY.findall(header):
+        field, next_too = "", False
+        for piece in PIECE.finditer(body):
+            if piece["field"]:
+                field = re.split(r"[\s*]+", piece["field"].strip())[-1]
+            text = piece["after"] or piece["before"] or ""
+            if next_too or (piece["after"] and STANDS_FOR.search(text)):
+                yield f"{struct}.{field}"
+            next_too = bool(piece["before"] and STANDS_FOR.search(text))
+
+
+def check_zeros(cases, now, include):
+    """The list in fastnorm.h, of fields where 0 stands for another value, is that of comments."""
+    headers = [path.read_text() for path in sorted((Path(include) / "fastnorm").glob("*.h"))]
+    row = re.compile(r"^ \*  \| (fastnorm_\w+\.\w+) ", re.M)
+    listed = {name for header in headers for name in row.findall(header)}
+    found = {name for header in headers for name in fields_with_a_default(header)}
+    found = {name for name in found if name.partition(".")[0] not in FILLED_IN}
+    cases.check("fields are listed whose 0 stands for another value", len(listed) > 5, listed)
+    for name in sorted(listed | found):
+        if not name.startswith("fastnorm_nccl_"):  # of another library
+            cases.check(f"{name} is a field", ("field", name) in now, "there is none")
+            cases.check(f"{name} is in the list of fastnorm.h", name in listed, "it is not")
+            cases.check(f"{name} says what 0 stands for", name in found, "its comment does not")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--include", required=True)
@@ -149,6 +184,7 @@ def main():
     check_promises(cases, now, then)
     check_padding(cases, now, headers)
     check_growable(cases, now, headers)
+    check_zeros(cases, now, options.include)
     cases.finish()
 
 

@@ -1,28 +1,22 @@
 /* Tensors that share memory. Allowed sharing gives the same bits. Other sharing is refused and
  * changes nothing. */
 #include "api/api_test.h"
+#include "api/call.h"
 
 enum { kRows = 3, kN = 40, kCount = kRows * kN };
 
 static void in_place(fastnorm_context* context) {
   float x[kCount], r[kCount], y[kCount], sum[kCount], own_x[kCount], own_r[kCount];
-  tensor_of tx, tr, ty, ts;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args =
+      NORM("kind=layer eps=1e-05 x,residual,y,residual_out=f32[3,40]", x, r, y, sum);
   fill_random(x, kCount, 1);
   fill_random(r, kCount, 2);
   memcpy(own_x, x, sizeof x);
   memcpy(own_r, r, sizeof r);
-  args.kind = FASTNORM_NORM_LAYER;
-  args.eps = 1e-5f;
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, kRows, kN);
-  args.residual = make_rows(&tr, r, FASTNORM_DTYPE_F32, kRows, kN);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, kRows, kN);
-  args.residual_out = make_rows(&ts, sum, FASTNORM_DTYPE_F32, kRows, kN);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(memcmp(x, own_x, sizeof x) == 0 && memcmp(r, own_r, sizeof r) == 0);
-  args.y = args.x;
-  args.residual_out = args.residual;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  change(args, "y.address=x residual_out.address=residual");
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(memcmp(x, y, sizeof x) == 0);
   CHECK(memcmp(r, sum, sizeof r) == 0);
 }
@@ -30,13 +24,12 @@ static void in_place(fastnorm_context* context) {
 /* y overlaps `over`, `shift` elements further. */
 static void overlap(fastnorm_context* context, int shift, fastnorm_status wanted) {
   float memory[3 * kCount], before[3 * kCount];
-  tensor_of tx, ty;
-  fastnorm_norm_args args = empty_args();
   fill_random(memory, 3 * kCount, 3);
   memcpy(before, memory, sizeof memory);
-  args.x = make_rows(&tx, memory + kCount, FASTNORM_DTYPE_F32, kRows, kN);
-  args.y = make_rows(&ty, memory + kCount + shift, FASTNORM_DTYPE_F32, kRows, kN);
-  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), wanted);
+  CHECK_STATUS(
+      fastnorm_norm(context, NORM("x,y=f32[3,40]", memory + kCount, memory + kCount + shift), NULL,
+                    0, NULL),
+      wanted);
   if (wanted == FASTNORM_OK) return;
   CHECK_TEXT("overlaps");
   CHECK(memcmp(memory, before, sizeof memory) == 0);
@@ -44,17 +37,13 @@ static void overlap(fastnorm_context* context, int shift, fastnorm_status wanted
 
 static void columns(fastnorm_context* context) {
   float x[kCount], y[kCount];
-  tensor_of tx, ty, tw;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args = NORM("x,y=f32[3,40] weight=f32[40]", x, y, y + kN);
   fill_random(x, kCount, 4);
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, kRows, kN);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, kRows, kN);
-  args.weight = make_vector(&tw, y + kN, FASTNORM_DTYPE_F32, kN);
-  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
+  CHECK_STATUS(fastnorm_norm(context, args, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
   CHECK_TEXT("y");
   CHECK_TEXT("weight");
-  args.weight = make_vector(&tw, x, FASTNORM_DTYPE_F32, kN); /* two inputs may share */
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  change(args, "weight.address=x"); /* two inputs may share */
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
 }
 
 /* y over the residual, residual_out over x, and both: graph allocators reuse buffers like this. The
@@ -88,20 +77,17 @@ static void crossed(fastnorm_context* context) {
 
 /* One output at most may overwrite an input, and no two outputs may overlap. */
 static void wrong_pairs(fastnorm_context* context) {
+  static const char* const wrong[] = {"y,residual_out.address=residual", "y,residual_out.address=x",
+                                      ""};
   float x[kCount], r[kCount], y[kCount];
-  tensor_of tx, tr, ty;
-  fastnorm_norm_args args = empty_args();
+  int i;
   fill_random(x, kCount, 5);
   fill_random(r, kCount, 6);
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, kRows, kN);
-  args.residual = make_rows(&tr, r, FASTNORM_DTYPE_F32, kRows, kN);
-  args.y = args.residual_out = args.residual;
-  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
-  args.y = args.residual_out = args.x;
-  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, kRows, kN);
-  args.residual_out = args.y;
-  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
+  for (i = 0; i < 3; ++i) {
+    fastnorm_norm_args* const args = NORM("x,residual,y,residual_out=f32[3,40]", x, r, y, y);
+    change(args, wrong[i]);
+    CHECK_STATUS(fastnorm_norm(context, args, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
+  }
 }
 
 void test_aliasing(void) {

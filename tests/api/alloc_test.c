@@ -99,6 +99,16 @@ static const fastnorm_tensor* heads(views* v, float* data, int64_t first, int64_
   return &t->tensor;
 }
 
+/* Of those calls that quantise. */
+static fastnorm_quant quant;
+
+static void quantise(fastnorm_norm_args* args, fastnorm_quant_scheme scheme) {
+  memset(&quant, 0, sizeof quant);
+  quant.struct_size = sizeof quant;
+  quant.scheme = scheme;
+  args->quant = &quant;
+}
+
 static fastnorm_norm_args rows_of(views* v, int32_t device_type, float* to) {
   fastnorm_norm_args args;
   memset(&args, 0, sizeof args);
@@ -129,23 +139,23 @@ static void dependent(views* v, fastnorm_norm_args* args) {
   args->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
 }
 static void static_scale(views* v, fastnorm_norm_args* args) {
-  args->quant_scheme = FASTNORM_QUANT_PER_TENSOR;
+  quantise(args, FASTNORM_QUANT_PER_TENSOR);
   args->y = NULL;
-  args->quantized = view(v, codes, FASTNORM_DTYPE_F8_E4M3FN, 2, kRows, kN);
-  args->scale = view(v, &one, FASTNORM_DTYPE_F32, 1, 1, 1);
+  quant.quantized = view(v, codes, FASTNORM_DTYPE_F8_E4M3FN, 2, kRows, kN);
+  quant.scale = view(v, &one, FASTNORM_DTYPE_F32, 1, 1, 1);
 }
 static void blocks(views* v, fastnorm_norm_args* args) {
-  args->quant_scheme = FASTNORM_QUANT_PER_BLOCK;
-  args->quant_block_size = 128;
-  args->quantized = view(v, codes, FASTNORM_DTYPE_F8_E5M2, 2, kRows, kN);
-  args->scale = view(v, scales, FASTNORM_DTYPE_F32, 2, kRows, kN / 128);
+  quantise(args, FASTNORM_QUANT_PER_BLOCK);
+  quant.block_size = 128;
+  quant.quantized = view(v, codes, FASTNORM_DTYPE_F8_E5M2, 2, kRows, kN);
+  quant.scale = view(v, scales, FASTNORM_DTYPE_F32, 2, kRows, kN / 128);
 }
 static void nvfp4(views* v, fastnorm_norm_args* args) {
-  args->quant_scheme = FASTNORM_QUANT_NVFP4;
-  args->scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
-  args->global_scale = view(v, &one, FASTNORM_DTYPE_F32, 1, 1, 1);
-  args->quantized = view(v, codes, FASTNORM_DTYPE_U8, 2, kRows, kN / 2);
-  args->scale = view(v, swizzled, FASTNORM_DTYPE_F8_E4M3FN, 1, 1, sizeof swizzled);
+  quantise(args, FASTNORM_QUANT_NVFP4);
+  quant.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  quant.global_scale = view(v, &one, FASTNORM_DTYPE_F32, 1, 1, 1);
+  quant.quantized = view(v, codes, FASTNORM_DTYPE_U8, 2, kRows, kN / 2);
+  quant.scale = view(v, swizzled, FASTNORM_DTYPE_F8_E4M3FN, 1, 1, sizeof swizzled);
 }
 static void query_heads(views* v, fastnorm_norm_args* args) {
   args->x = heads(v, x, 0, kHeads - 1);

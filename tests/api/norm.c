@@ -2,39 +2,28 @@
 #include <math.h>
 
 #include "api/api_test.h"
+#include "api/call.h"
 
 static void root_mean_square(fastnorm_context* context) {
   float x[8] = {3, 4, 0, 0, 0, 0, 5, 12}; /* mean squares 6.25 and 42.25 */
   float weight[4] = {1, 2, 3, 4}, y[8], rstd[2];
-  tensor_of tx, tw, ty, tr;
-  fastnorm_norm_args args = empty_args();
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 2, 4);
-  args.weight = make_vector(&tw, weight, FASTNORM_DTYPE_F32, 4);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, 2, 4);
-  args.rstd = make_vector(&tr, rstd, FASTNORM_DTYPE_F32, 2);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  fastnorm_norm_args* const args =
+      NORM("x,y=f32[2,4] weight=f32[4] rstd=f32[2]", x, y, weight, rstd);
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(rstd[0] == 1.0f / 2.5f && rstd[1] == 1.0f / 6.5f);
   CHECK(y[0] == 3 * rstd[0] * 1 && y[1] == 4 * rstd[0] * 2);
   CHECK(y[6] == 5 * rstd[1] * 3 && y[7] == 12 * rstd[1] * 4 && y[4] == 0);
-  args.weight_offset = 1;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  change(args, "weight_offset=1");
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(y[0] == 3 * rstd[0] * 2 && y[7] == 12 * rstd[1] * 5);
 }
 
 static void layer_norm(fastnorm_context* context) {
   float x[4] = {1, 3, 1, 3}, weight[4] = {2, 2, 4, 8}, bias[4] = {1, 1, 1, 1};
   float y[4], mean[1], rstd[1];
-  tensor_of tx, tw, tb, ty, tm, tr;
-  fastnorm_norm_args args = empty_args();
-  args.kind = FASTNORM_NORM_LAYER;
-  args.eps = 3;
-  args.x = make_vector(&tx, x, FASTNORM_DTYPE_F32, 4);
-  args.weight = make_vector(&tw, weight, FASTNORM_DTYPE_F32, 4);
-  args.bias = make_vector(&tb, bias, FASTNORM_DTYPE_F32, 4);
-  args.y = make_vector(&ty, y, FASTNORM_DTYPE_F32, 4);
-  args.mean = make_vector(&tm, mean, FASTNORM_DTYPE_F32, 1);
-  args.rstd = make_vector(&tr, rstd, FASTNORM_DTYPE_F32, 1);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  const fastnorm_norm_args* const args = NORM(
+      "kind=layer eps=3 x,y,weight,bias=f32[4] mean,rstd=f32[1]", x, y, weight, bias, mean, rstd);
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(mean[0] == 2 && rstd[0] == 0.5f); /* variance 1, and 3 */
   CHECK(y[0] == 0 && y[1] == 2 && y[2] == -1 && y[3] == 5);
 }
@@ -97,13 +86,8 @@ static void constant_rows(fastnorm_context* context) {
 
 static void residual(fastnorm_context* context) {
   float x[2] = {1, 2}, r[2] = {2, 2}, y[2], sum[2];
-  tensor_of tx, tr, ty, ts;
-  fastnorm_norm_args args = empty_args();
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 1, 2);
-  args.residual = make_rows(&tr, r, FASTNORM_DTYPE_F32, 1, 2);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, 1, 2);
-  args.residual_out = make_rows(&ts, sum, FASTNORM_DTYPE_F32, 1, 2);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  const fastnorm_norm_args* const args = NORM("x,residual,y,residual_out=f32[1,2]", x, r, y, sum);
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(sum[0] == 3 && sum[1] == 4);
   CHECK(fabsf(y[0] - 3 / sqrtf(12.5f)) < 1e-6f && fabsf(y[1] - 4 / sqrtf(12.5f)) < 1e-6f);
 }
@@ -111,48 +95,37 @@ static void residual(fastnorm_context* context) {
 static void sixteen_bits(fastnorm_context* context) {
   const uint16_t one_bf16 = 0x3f80, two_bf16 = 0x4000, one_f16 = 0x3c00, two_f16 = 0x4000;
   uint16_t x[9], y[10];
-  tensor_of tx, ty;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args = NORM("x,y=bf16[1,9]", x, y);
   int i;
   for (i = 0; i < 9; ++i) x[i] = two_bf16;
   y[9] = 0xabcd;
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_BF16, 1, 9);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_BF16, 1, 9);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(y[0] == one_bf16 && y[8] == one_bf16 && y[9] == 0xabcd);
   for (i = 0; i < 9; ++i) x[i] = two_f16;
-  tx.tensor.dtype = ty.tensor.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F16);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  change(args, "x,y.dtype=f16");
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(y[0] == one_f16 && y[8] == one_f16 && y[9] == 0xabcd);
 }
 
 /* Columns of a wider buffer, addressed by byte_offset. The gaps do not change. */
 static void strided(fastnorm_context* context) {
   float buffer[3 * 10];
-  const int64_t shape[2] = {3, 4};
-  tensor_of t;
-  fastnorm_norm_args args = empty_args();
+  const fastnorm_norm_args* const args =
+      NORM("x,y=f32[3,4] x,y.strides=[10,1] x,y.offset=12", buffer, buffer);
   int i, wrong = 0;
   for (i = 0; i < 30; ++i) buffer[i] = 7;
-  make_tensor(&t, buffer, FASTNORM_DTYPE_F32, 2, shape);
-  t.strides[0] = 10;
-  t.tensor.byte_offset = 3 * sizeof(float);
-  args.x = args.y = &t.tensor;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   for (i = 0; i < 30; ++i) wrong += buffer[i] != (i % 10 >= 3 && i % 10 < 7 ? 1.0f : 7.0f);
   CHECK(wrong == 0);
 }
 
 static void query(fastnorm_context* context) {
   static float x[8 * 256];
-  tensor_of tx, ty;
-  fastnorm_norm_args args = empty_args();
+  const fastnorm_norm_args* const args = NORM("x,y=f32[8,256]", x, x);
   fastnorm_info info = empty_info();
   int32_t i, listed = 0;
   fastnorm_kernel_info kernel;
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 8, 256);
-  args.y = make_rows(&ty, x, FASTNORM_DTYPE_F32, 8, 256);
-  CHECK_OK(fastnorm_norm_query(context, &args, &info));
+  CHECK_OK(fastnorm_norm_query(context, args, &info));
   CHECK(info.workspace_bytes == 0);
   CHECK(info.bytes_read == sizeof x && info.bytes_written == sizeof x);
   CHECK(info.launches == 1 && info.threads_per_row == 1 && info.blocks_per_row == 1);
@@ -164,25 +137,21 @@ static void query(fastnorm_context* context) {
     listed += strcmp(kernel.name, info.kernel) == 0;
   }
   CHECK(listed >= 1);
-  CHECK_OK(fastnorm_norm_prepare(context, &args));
+  CHECK_OK(fastnorm_norm_prepare(context, args));
 }
 
 static void no_rows(fastnorm_context* context) {
   float y[4] = {-1, -1, -1, -1};
-  const int64_t shape[3] = {2, 0, 4};
-  tensor_of tx, ty;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args = NORM("x,y=f32[2,0,4]", (void*)NULL, y);
   fastnorm_info info = empty_info();
-  args.x = make_tensor(&tx, NULL, FASTNORM_DTYPE_F32, 3, shape);
-  args.y = make_tensor(&ty, y, FASTNORM_DTYPE_F32, 3, shape);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
-  CHECK_OK(fastnorm_norm_prepare(context, &args));
-  CHECK_OK(fastnorm_norm_query(context, &args, &info));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm_prepare(context, args));
+  CHECK_OK(fastnorm_norm_query(context, args, &info));
   CHECK(info.launches == 0 && info.blocks == 0 && info.kernel != NULL && info.kernel[0] == '\0');
   CHECK(info.bytes_read == 0 && info.bytes_written == 0);
   CHECK(y[0] == -1 && y[3] == -1);
-  args.eps = -1; /* the rest is checked all the same */
-  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  change(args, "eps=-1"); /* the rest is checked all the same */
+  CHECK_STATUS(fastnorm_norm(context, args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
 }
 
 void test_norm(void) {

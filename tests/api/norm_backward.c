@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "api/api_test.h"
+#include "api/call.h"
 
 enum { kRows = 600, kColumns = 300, kElements = kRows * kColumns };
 
@@ -75,8 +76,8 @@ static void query(fastnorm_context* context) {
   int32_t i, listed = 0;
   reset(&one);
   CHECK_OK(fastnorm_norm_backward_query(context, &one.args, &info));
-  /* n 300: 8 lanes, 75 blocks of rows, for each of two sums. */
-  CHECK(info.workspace_bytes == 2 * 75 * 320 * sizeof(float));
+  /* n 300: 16 lanes, 38 blocks of rows, for each of two sums. */
+  CHECK(info.workspace_bytes == 2 * 38 * 320 * sizeof(float));
   CHECK(info.launches == 1 && strcmp(info.kernel, "layer_f32") == 0 && info.blocks >= 1);
   CHECK(info.bytes_read == (2 * kElements + kColumns) * sizeof(float));
   CHECK(info.bytes_written == (kElements + 2 * kColumns) * sizeof(float));
@@ -250,7 +251,7 @@ static void skips_the_last(void* user, int64_t n, int64_t grain, fastnorm_range_
 static void threads(fastnorm_context* serial) {
   fastnorm_context_options options = empty_options();
   fastnorm_context* context;
-  int calls = 0, i;
+  int calls = 0, own = 0, before, i;
   reset(&one);
   CHECK_OK(run(serial, &one));
   for (i = 2; i <= 5; ++i) {
@@ -268,6 +269,11 @@ static void threads(fastnorm_context* serial) {
   reset(&other);
   CHECK_OK(run(context, &other));
   CHECK(calls >= 1 && same_results(&one, &other));
+  before = calls;
+  other.args.parallel_user = &own;
+  CHECK_OK(run(context, &other));
+  CHECK(calls == before && own == before);
+  other.args.parallel_user = NULL;
   fastnorm_context_destroy(context);
   options.parallel_for = skips_the_last;
   context = cpu_context(&options);
@@ -339,28 +345,20 @@ static void gates(fastnorm_context* context) {
 
 /* The derivatives of the activations, in double precision. */
 static void slopes(fastnorm_context* context) {
-  static const fastnorm_activation kActs[] = {FASTNORM_ACTIVATION_SILU, FASTNORM_ACTIVATION_SIGMOID,
-                                              FASTNORM_ACTIVATION_TANH};
+  static const char* const kActs[] = {"gate_act=silu", "gate_act=sigmoid", "gate_act=tanh"};
   static float z[kColumns], dz[kColumns], result[kColumns];
   static float ones[kColumns], rstd[1] = {1};
-  tensor_of t[6];
-  fastnorm_norm_backward_args args;
+  fastnorm_norm_backward_args* const args =
+      NORM_BACKWARD("dy,x,gate,dgate,dx=f32[1,300] rstd=f32[1]", ones, ones, z, dz, result, rstd);
   int a, i;
   for (i = 0; i < kColumns; ++i) {
     z[i] = (float)(i - kColumns / 2) / 16;
     ones[i] = 1;
   }
   z[0] = -INFINITY, z[1] = INFINITY, z[2] = -1e30f, z[3] = 1e30f, z[4] = NAN;
-  memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.dy = args.x = make_rows(&t[0], ones, FASTNORM_DTYPE_F32, 1, kColumns);
-  args.gate = make_rows(&t[1], z, FASTNORM_DTYPE_F32, 1, kColumns);
-  args.dgate = make_rows(&t[2], dz, FASTNORM_DTYPE_F32, 1, kColumns);
-  args.dx = make_rows(&t[3], result, FASTNORM_DTYPE_F32, 1, kColumns);
-  args.rstd = make_vector(&t[4], rstd, FASTNORM_DTYPE_F32, 1);
   for (a = 0; a < 3; ++a) {
-    args.gate_act = kActs[a];
-    CHECK_OK(fastnorm_norm_backward(context, &args, NULL, 0, NULL));
+    change(args, kActs[a]);
+    CHECK_OK(fastnorm_norm_backward(context, args, NULL, 0, NULL));
     CHECK(dz[0] == 0 && dz[2] == 0);
     CHECK(dz[1] == (float)(a == 0) && dz[3] == dz[1]);
     CHECK(dz[4] != dz[4]);
@@ -463,46 +461,28 @@ static void randomise(double* values, float* single, int count, uint32_t seed) {
 
 /* adaLN and sandwich in one call: dscale and dshift are dweight and dbias. */
 static void branches(fastnorm_context* context) {
-  static const int64_t rows[] = {kBatch, kTokens, kModel}, of_batch[] = {kBatch, 1, kModel};
-  static const int64_t columns[] = {kModel}, single[] = {1};
   static block_inputs b;
   static float dy[kAll], dsum[kAll], x[kAll], branch[kAll], weight[kModel], bias[kModel];
   static float gate[kBatch * kModel], scale[kBatch * kModel], factor[1] = {(float)1.25};
   static float dx[kAll], dbranch[kAll], dweight[kModel], dbias[kModel], unused[kAll];
   static float dgate[kBatch * kModel], dscale[kBatch * kModel], dshift[kBatch * kModel];
   static double sums[kAll];
-  tensor_of t[16];
-  fastnorm_norm_backward_args args;
+  fastnorm_norm_backward_args* const args = NORM_BACKWARD(
+      "kind,branch_kind=layer eps=0.01 branch_eps=0.001 weight_offset,branch_weight_offset=1 "
+      "branch_norm=1 alpha=0.75 flags=0x100 residual_gate_act=tanh "
+      "dy,x,dresidual_in,dx,branch,dbranch=f32[2,3,9] "
+      "weight,dweight,dbias,residual_gate,dresidual_gate=f32[2,1,9] "
+      "branch_weight,branch_bias,dbranch_weight=f32[9] sum_scale=f32[1]",
+      dy, x, dsum, dx, branch, dbranch, scale, dscale, dshift, gate, dgate, weight, bias, dweight,
+      factor);
   int i;
-  memset(&args, 0, sizeof args);
   randomise(block_dy, dy, kAll, 11), randomise(block_dsum, dsum, kAll, 12);
   randomise(b.residual, unused, kAll, 13), randomise(b.branch, branch, kAll, 14);
   randomise(b.branch_weight, weight, kModel, 15), randomise(b.branch_bias, bias, kModel, 16);
   randomise(b.gate, gate, kBatch * kModel, 17), randomise(b.scale, scale, kBatch * kModel, 18);
   loss_of(&b, sums);
   for (i = 0; i < kAll; ++i) x[i] = (float)sums[i];
-  args.dy = make_tensor(&t[0], dy, FASTNORM_DTYPE_F32, 3, rows);
-  args.x = make_tensor(&t[1], x, FASTNORM_DTYPE_F32, 3, rows);
-  args.weight = make_tensor(&t[2], scale, FASTNORM_DTYPE_F32, 3, of_batch);
-  args.dresidual_in = make_tensor(&t[3], dsum, FASTNORM_DTYPE_F32, 3, rows);
-  args.dx = make_tensor(&t[4], dx, FASTNORM_DTYPE_F32, 3, rows);
-  args.dweight = make_tensor(&t[5], dscale, FASTNORM_DTYPE_F32, 3, of_batch);
-  args.dbias = make_tensor(&t[6], dshift, FASTNORM_DTYPE_F32, 3, of_batch);
-  args.branch = make_tensor(&t[7], branch, FASTNORM_DTYPE_F32, 3, rows);
-  args.branch_weight = make_tensor(&t[8], weight, FASTNORM_DTYPE_F32, 1, columns);
-  args.branch_bias = make_tensor(&t[9], bias, FASTNORM_DTYPE_F32, 1, columns);
-  args.residual_gate = make_tensor(&t[10], gate, FASTNORM_DTYPE_F32, 3, of_batch);
-  args.sum_scale = make_tensor(&t[11], factor, FASTNORM_DTYPE_F32, 1, single);
-  args.dbranch = make_tensor(&t[12], dbranch, FASTNORM_DTYPE_F32, 3, rows);
-  args.dbranch_weight = make_tensor(&t[13], dweight, FASTNORM_DTYPE_F32, 1, columns);
-  args.dresidual_gate = make_tensor(&t[14], dgate, FASTNORM_DTYPE_F32, 3, of_batch);
-  args.struct_size = sizeof args;
-  args.kind = args.branch_kind = FASTNORM_NORM_LAYER;
-  args.eps = (float)kEps2, args.branch_eps = (float)kEps1;
-  args.weight_offset = args.branch_weight_offset = 1;
-  args.branch_norm = 1, args.alpha = (float)kAlpha;
-  args.residual_gate_act = FASTNORM_ACTIVATION_TANH;
-  CHECK_OK(fastnorm_norm_backward(context, &args, workspace, workspace_bytes, NULL));
+  CHECK_OK(fastnorm_norm_backward(context, args, workspace, workspace_bytes, NULL));
   check_slopes(&b, b.residual, dx, kAll);
   check_slopes(&b, b.branch, dbranch, kAll);
   check_slopes(&b, b.branch_weight, dweight, kModel);
@@ -510,17 +490,11 @@ static void branches(fastnorm_context* context) {
   check_slopes(&b, b.scale, dscale, kBatch * kModel);
   check_slopes(&b, b.shift, dshift, kBatch * kModel);
   /* The bias's gradient in place of the weight's, added to what is there. */
-  args.dbranch_weight = NULL;
-  args.dbranch_bias = make_tensor(&t[15], dbias, FASTNORM_DTYPE_F32, 1, columns);
-  args.flags = FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS;
+  change(args, "dbranch_weight=null dbranch_bias=f32[9] flags=0x140", dbias);
   for (i = 0; i < kModel; ++i) dbias[i] = 8;
-  CHECK_OK(fastnorm_norm_backward(context, &args, workspace, workspace_bytes, NULL));
+  CHECK_OK(fastnorm_norm_backward(context, args, workspace, workspace_bytes, NULL));
   for (i = 0; i < kModel; ++i) dbias[i] -= 8;
   check_slopes(&b, b.branch_bias, dbias, kModel);
-  args.branch = NULL;
-  CHECK_STATUS(fastnorm_norm_backward(context, &args, workspace, workspace_bytes, NULL),
-               FASTNORM_ERROR_ARGUMENT);
-  CHECK_TEXT("branch is NULL and branch_norm is 1");
 }
 
 static void refusals(fastnorm_context* context) {
@@ -541,21 +515,9 @@ static void refusals(fastnorm_context* context) {
   one.args.dy = NULL;
   refused(context, FASTNORM_ERROR_ARGUMENT, "dy is NULL");
   reset(&one);
-  one.args.rstd = &one.t[7].tensor;
-  refused(context, FASTNORM_ERROR_ARGUMENT, "mean is NULL");
-  reset(&one);
-  one.args.dresidual = one.args.dx;
-  refused(context, FASTNORM_ERROR_DTYPE, "dresidual.dtype is f32");
-  reset(&one);
-  one.t[4].shape[0] = kColumns - 1;
-  refused(context, FASTNORM_ERROR_SHAPE, "dweight.shape");
-  reset(&one);
   one.t[3].tensor.data = one.dx + 1;
   one.t[3].strides[0] = kColumns - 1;
   refused(context, FASTNORM_ERROR_LAYOUT, "dx overlaps itself");
-  reset(&one);
-  one.args.flags = 1u << 20;
-  refused(context, FASTNORM_ERROR_UNSUPPORTED, "flags is 0x100000");
 }
 
 static double seconds(void) {
@@ -569,19 +531,17 @@ static double seconds(void) {
 static double count_rows(fastnorm_context* context, int64_t rows) {
   enum { kWide = 1024 };
   static float dy[kWide], dbias[kWide];
-  tensor_of t[2];
-  fastnorm_norm_backward_args args;
+  const fastnorm_norm_backward_args* args;
+  char line[96];
   void* room = aligned_alloc(256, 128 * kWide * sizeof(float));
   double start;
   int i, right = 0;
   for (i = 0; i < kWide; ++i) dy[i] = 1;
-  memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.dy = args.x = make_rows(&t[0], dy, FASTNORM_DTYPE_F32, rows, kWide);
-  t[0].strides[0] = 0;
-  args.dbias = make_vector(&t[1], dbias, FASTNORM_DTYPE_F32, kWide);
+  snprintf(line, sizeof line, "norm_backward dy,x=f32[%d,1024] dy,x.strides=[0,1] dbias=f32[1024]",
+           (int)rows);
+  args = call_of(line, dy, dy, dbias);
   start = seconds();
-  CHECK_OK(fastnorm_norm_backward(context, &args, room, 128 * kWide * sizeof(float), NULL));
+  CHECK_OK(fastnorm_norm_backward(context, args, room, 128 * kWide * sizeof(float), NULL));
   start = seconds() - start;
   for (i = 0; i < kWide; ++i) right += dbias[i] == (float)rows;
   CHECK(right == kWide);
@@ -595,23 +555,20 @@ static void far_rows(fastnorm_context* context) {
   const size_t bytes = (size_t)(2 * stride + n) * sizeof(float);
   float* memory = (float*)mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  tensor_of t[2];
-  fastnorm_norm_backward_args args;
   static float rstd[3] = {1, 1, 1};
   int64_t r, i, wrong = 0;
   if (memory == MAP_FAILED) {
     skip("gradients of rows far apart", "no 8 GiB of address space");
     return;
   }
-  memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.dy = args.x = args.dx = make_rows(&t[0], memory, FASTNORM_DTYPE_F32, 3, n);
-  t[0].strides[0] = stride;
-  args.rstd = make_vector(&t[1], rstd, FASTNORM_DTYPE_F32, 3);
   for (r = 0; r < 3; ++r) {
     for (i = 0; i < n; ++i) memory[r * stride + i] = 2;
   }
-  CHECK_OK(fastnorm_norm_backward(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm_backward(
+      context,
+      NORM_BACKWARD("dy,x,dx=f32[3,100] dy,x,dx.strides=[1073741837,1] rstd=f32[3]", memory, memory,
+                    memory, rstd),
+      NULL, 0, NULL));
   for (r = 0; r < 3; ++r) {
     for (i = 0; i < n; ++i)
       wrong += memory[r * stride + i] != 2 - 2 * 4.0f; /* dy - x * mean(dy x) */
@@ -632,8 +589,51 @@ static void large(fastnorm_context* context) {
   count_rows(context, rows);
 }
 
+/* bytes_read of a call with one sum, and how many more they are if it adds to what is there. */
+static void adds_to_one(fastnorm_context* context, const char* device, const char* line,
+                        uint32_t flag, uint64_t alone) {
+  fastnorm_norm_backward_args* args;
+  fastnorm_info info = empty_info();
+  char text[256];
+  snprintf(text, sizeof text, "norm_backward device=%s dy,x=f32[4,16] %s", device, line);
+  args = dry_call_of(text);
+  CHECK_OK(fastnorm_norm_backward_query(context, args, &info));
+  CHECK(info.bytes_read == alone);
+  args->flags = flag;
+  CHECK_OK(fastnorm_norm_backward_query(context, args, &info));
+  CHECK(info.bytes_read == alone + 16 * sizeof(float));
+}
+
+/* Each sum alone, of 4 rows of 16 columns: a tensor of rows has 256 bytes, a sum 64. */
+static void bytes_of_accumulation(fastnorm_device device) {
+  const int on_gpu = device.device_type == FASTNORM_DEVICE_CUDA;
+  const char* const name = on_gpu ? "cuda:0" : "cpu:0";
+  fastnorm_context_options options = empty_options();
+  fastnorm_context* context = NULL;
+  options.flags = FASTNORM_CONTEXT_DRY_RUN;
+  options.dry_run_capability = on_gpu ? 90 : 0;
+  if (!CHECK_OK(fastnorm_context_create(device, &options, &context))) return;
+  adds_to_one(context, name, "weight,dweight=f32[16]", /* dy and x */
+              FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT, 512);
+  adds_to_one(context, name, "dbias=f32[16]", /* dy */
+              FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS, 256);
+  adds_to_one(context, name, /* dy, x, branch and rstd */
+              "rstd=f32[4] branch=f32[4,16] residual_gate,dresidual_gate=f32[16]",
+              FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE, 3 * 256 + 64 + 16);
+  adds_to_one(context, name, /* dy, x and rstd */
+              "rstd=f32[4] branch=f32[4,16] branch_norm=1 dbranch_bias=f32[16]",
+              FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS, 2 * 256 + 16);
+  adds_to_one(context, name,
+              "rstd=f32[4] branch=f32[4,16] branch_norm=1 branch_weight,dbranch_weight=f32[16]",
+              FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT, 3 * 256 + 64 + 16);
+  fastnorm_context_destroy(context);
+}
+
 void test_norm_backward(void) {
+  const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0}, cuda = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context* context = cpu_context(NULL);
+  bytes_of_accumulation(cpu);
+  bytes_of_accumulation(cuda);
   query(context);
   by_formula(context);
   statistics_and_subsets(context);

@@ -18,6 +18,7 @@ typedef struct heads_call {
   int32_t slots[kTokens];
   tensor_of t[14];
   fastnorm_norm_heads_part part[3];
+  fastnorm_quant quant[2]; /* of the query's codes and of the values' cache */
   const fastnorm_norm_heads_part* parts[3];
   fastnorm_norm_heads_args args;
 } heads_call;
@@ -67,8 +68,11 @@ static void reset(void) {
   }
   heads.part[1].cache = make_tensor(&heads.t[4], heads.key_cache, FASTNORM_DTYPE_F32, 4, cache);
   heads.part[2].cache = make_tensor(&heads.t[5], heads.value_cache, FASTNORM_DTYPE_I8, 4, cache);
-  heads.part[2].cache_scheme = FASTNORM_QUANT_PER_TENSOR;
-  heads.part[2].cache_scale = make_vector(&heads.t[6], heads.value_scale, FASTNORM_DTYPE_F32, 1);
+  memset(heads.quant, 0, sizeof heads.quant);
+  for (i = 0; i < 2; ++i) heads.quant[i].struct_size = sizeof heads.quant[i];
+  heads.part[2].cache_quant = &heads.quant[1];
+  heads.quant[1].scheme = FASTNORM_QUANT_PER_TENSOR;
+  heads.quant[1].scale = make_vector(&heads.t[6], heads.value_scale, FASTNORM_DTYPE_F32, 1);
   heads.args.struct_size = sizeof heads.args;
   heads.args.rope_dim = kColumns;
   heads.args.cos = make_tensor(&heads.t[7], heads.cos, FASTNORM_DTYPE_F32, 2, table);
@@ -131,6 +135,42 @@ static void caches(fastnorm_context* context) {
   }
 }
 
+/* Token 2 has no slot, and token 3 is behind the last one. Their positions have no row in the
+ * tables; nothing of them is written, and the others have the bits of a call without padding. */
+static void padding(fastnorm_context* context) {
+  static float before[kTokens * kHeads * kColumns], whole[kTokens * kHeads * kColumns];
+  enum { kTokenBytes = sizeof before / kTokens };
+  static float rstd[kTokens * kQuery];
+  const int64_t shape[2] = {kTokens, kQuery};
+  int i;
+  reset();
+  memcpy(before, heads.qkv, sizeof before);
+  heads.slots[2] = 0;
+  CHECK_OK(run(context));
+  memcpy(whole, heads.qkv, sizeof whole);
+  CHECK(memcmp(whole, before, sizeof whole) != 0);
+  reset();
+  for (i = 0; i < kTokens * kQuery; ++i) rstd[i] = 77;
+  heads.part[0].rstd = make_tensor(&heads.t[11], rstd, FASTNORM_DTYPE_F32, 2, shape);
+  heads.positions[2] = -1, heads.positions[3] = INT64_MAX;
+  heads.t[10].shape[0] = 3;
+  CHECK_OK(run(context));
+  CHECK(memcmp(heads.qkv, whole, 2 * kTokenBytes) == 0);
+  CHECK(memcmp(heads.qkv + 2 * kHeads * kColumns, before + 2 * kHeads * kColumns,
+               2 * kTokenBytes) == 0);
+  for (i = 0; i < kTokens * kQuery && (rstd[i] == 77) == (i >= 2 * kQuery); ++i) {
+  }
+  CHECK(i == kTokens * kQuery);
+  for (i = 0; i < kPages * kPage; ++i) /* slots 7 and 5 */
+    CHECK((heads.value_cache[i * kKey * kColumns] == 0x55) == (i != 7 && i != 5));
+  heads.slots[1] = -1; /* a token that is no padding would be refused */
+  heads.positions[1] = kPositions;
+  CHECK_OK(run(context));
+  heads.slots[1] = 5;
+  CHECK_STATUS(run(context), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("the position of token 1, axis 0, is 9");
+}
+
 /* Codes of quotients differ from those of products; both computed by hand. */
 static void quotients(fastnorm_context* context) {
   const float scale = 0.0123f;
@@ -142,8 +182,7 @@ static void quotients(fastnorm_context* context) {
     for (i = 0; i < kKey * kColumns; ++i)
       heads.qkv[(kQuery + kKey) * kColumns + i] = scale * ((float)(i % 100) + 0.5f);
     heads.value_scale[0] = scale;
-    heads.part[2].quant_division =
-        division ? FASTNORM_QUANT_DIVIDE : FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
+    heads.quant[1].division = division ? FASTNORM_QUANT_DIVIDE : FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
     CHECK_OK(run(context));
     memcpy(codes[division], heads.value_cache + 7 * kKey * kColumns, sizeof codes[division]);
     for (i = 0; i < kKey * kColumns; ++i) {
@@ -168,18 +207,20 @@ static void clamped_codes(fastnorm_context* context) {
   heads.part[0].flags = 0;
   heads.part[0].eps = 0;
   heads.part[0].weight = heads.part[0].y = NULL;
-  heads.part[0].quant_scheme = FASTNORM_QUANT_MXFP4;
-  heads.part[0].quantized = make_tensor(&heads.t[11], codes, FASTNORM_DTYPE_F4_E2M1FN_X2, 3, pairs);
-  heads.part[0].scale = make_tensor(&heads.t[12], scales, FASTNORM_DTYPE_F8_E8M0FNU, 3, blocks);
-  heads.part[0].clamp_scale = make_vector(&heads.t[13], &limit, FASTNORM_DTYPE_F32, 1);
+  heads.part[0].quant = &heads.quant[0];
+  heads.quant[0].scheme = FASTNORM_QUANT_MXFP4;
+  heads.quant[0].quantized =
+      make_tensor(&heads.t[11], codes, FASTNORM_DTYPE_F4_E2M1FN_X2, 3, pairs);
+  heads.quant[0].scale = make_tensor(&heads.t[12], scales, FASTNORM_DTYPE_F8_E8M0FNU, 3, blocks);
+  heads.quant[0].clamp_scale = make_vector(&heads.t[13], &limit, FASTNORM_DTYPE_F32, 1);
   CHECK_OK(run(context));
   /* 3 is 6 * 2^-1: codes of 6 and -6. */
   for (i = 0; i < kColumns / 2 && codes[i] == 0xf7; ++i) {
   }
   CHECK(i == kColumns / 2 && scales[0] == 126 && scales[1] == 126);
-  heads.part[0].clamp = 1;
+  heads.quant[0].clamp = 1;
   CHECK_STATUS(run(context), FASTNORM_ERROR_ARGUMENT);
-  CHECK_TEXT("parts[0].clamp is 1 and clamp_scale is given");
+  CHECK_TEXT("parts[0].quant.clamp is 1 and quant.clamp_scale is given");
 }
 
 static void query(fastnorm_context* context) {
@@ -293,7 +334,7 @@ static void threads(fastnorm_context* serial) {
   const fastnorm_norm_heads_part* parts[1] = {&part};
   fastnorm_context* context;
   tensor_of t[2];
-  int calls = 0, i;
+  int calls = 0, own = 0, i;
   memset(&args, 0, sizeof args);
   memset(&part, 0, sizeof part);
   args.struct_size = sizeof args;
@@ -320,6 +361,9 @@ static void threads(fastnorm_context* serial) {
   memset(z, 0xff, sizeof z);
   CHECK_OK(fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL));
   CHECK(calls == 1 && memcmp(y, z, sizeof y) == 0);
+  args.parallel_user = &own;
+  CHECK_OK(fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL));
+  CHECK(calls == 1 && own == 1);
   fastnorm_context_destroy(context);
   options.parallel_for = skips_the_last;
   context = cpu_context(&options);
@@ -365,6 +409,7 @@ void test_norm_heads(void) {
   fastnorm_context* context = cpu_context(NULL);
   by_hand(context);
   caches(context);
+  padding(context);
   quotients(context);
   clamped_codes(context);
   query(context);

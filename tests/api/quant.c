@@ -17,6 +17,7 @@ typedef struct quant_call {
   int64_t rows, n;
   tensor_of x, weight, y, quantized, scale, global_scale, amax, clamp_scale;
   fastnorm_norm_args args;
+  fastnorm_quant quant;
 } quant_call;
 
 /* Rows whose results are z [rows, n]. n must be 2, 3 or 5 times a power of two, so that n * (1 / n)
@@ -30,25 +31,28 @@ static void make_call(quant_call* c, float* z, int64_t rows, int64_t n) {
   c->rows = rows;
   c->n = n;
   c->args = empty_args();
+  memset(&c->quant, 0, sizeof c->quant);
+  c->quant.struct_size = sizeof c->quant;
+  c->args.quant = &c->quant;
   c->args.x = make_rows(&c->x, x_values, FASTNORM_DTYPE_F32, rows, n);
   c->args.weight = make_rows(&c->weight, z, FASTNORM_DTYPE_F32, rows, n);
 }
 
 static void with_scheme(quant_call* c, fastnorm_quant_scheme scheme, fastnorm_dtype_id dtype) {
-  c->args.quant_scheme = scheme;
-  c->args.quantized = make_rows(&c->quantized, codes, dtype, c->rows, c->n);
+  c->quant.scheme = scheme;
+  c->quant.quantized = make_rows(&c->quantized, codes, dtype, c->rows, c->n);
 }
 
 static void with_row_scales(quant_call* c, fastnorm_dtype_id dtype) {
-  c->args.scale = make_vector(&c->scale, &scales, dtype, c->rows);
+  c->quant.scale = make_vector(&c->scale, &scales, dtype, c->rows);
 }
 
 static void with_block_scales(quant_call* c, fastnorm_dtype_id dtype, int64_t blocks) {
-  c->args.scale = make_rows(&c->scale, &scales, dtype, c->rows, blocks);
+  c->quant.scale = make_rows(&c->scale, &scales, dtype, c->rows, blocks);
 }
 
 static void with_amax(quant_call* c, float* amax) {
-  c->args.amax = make_vector(&c->amax, amax, FASTNORM_DTYPE_F32, 1);
+  c->quant.amax = make_vector(&c->amax, amax, FASTNORM_DTYPE_F32, 1);
 }
 
 /* Runs the call. The first `count` codes must be these, and the byte after them must not change. */
@@ -78,7 +82,7 @@ static void tensor_e4m3(fastnorm_context* context) {
   quant_call c;
   make_call(&c, z, 1, 16);
   with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
   GIVES(context, &c, e4m3);
   CHECK(scale == 2);
 }
@@ -92,7 +96,7 @@ static void tensor_e5m2(fastnorm_context* context) {
   quant_call c;
   make_call(&c, z, 1, 16);
   with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E5M2);
-  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
   GIVES(context, &c, e5m2);
 }
 
@@ -105,7 +109,7 @@ static void tensor_i8(fastnorm_context* context) {
   quant_call c;
   make_call(&c, z, 1, 16);
   with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_I8);
-  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
   GIVES(context, &c, i8);
 }
 
@@ -143,7 +147,7 @@ static void rows_e4m3(fastnorm_context* context) {
   make_call(&c, z, 6, 4);
   with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
   with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.args.clamp = 224; /* makes it the largest magnitude of the rows that have more */
+  c.quant.clamp = 224; /* makes it the largest magnitude of the rows that have more */
   GIVES(context, &c, clamped);
   CHECK(scales.f32[0] == 0.5f && scales.f32[1] == 0.5f && scales.f32[2] == 0.5f);
   CHECK(isnan(scales.f32[4]) && scales.f32[5] == 0.5f);
@@ -155,18 +159,18 @@ static void rows_e4m3(fastnorm_context* context) {
     make_call(&c, z, 6, 4);
     with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
     with_row_scales(&c, FASTNORM_DTYPE_F32);
-    c.args.clamp_scale = make_vector(&c.clamp_scale, &limit, FASTNORM_DTYPE_F32, 1);
+    c.quant.clamp_scale = make_vector(&c.clamp_scale, &limit, FASTNORM_DTYPE_F32, 1);
     gives(context, &c, i == 0 ? clamped : by_division, sizeof clamped, "clamp_scale");
     CHECK(scales.f32[0] == (i == 0 ? 0.5f : 1.0f));
   }
-  c.args.clamp = 2;
+  c.quant.clamp = 2;
   CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
-  CHECK_TEXT("clamp is 2 and clamp_scale is given");
+  CHECK_TEXT("quant.clamp is 2 and quant.clamp_scale is given");
 
   make_call(&c, small, 2, 4);
   with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
   with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.args.amax_floor = 3.5f; /* scale 2^-7 for both rows */
+  c.quant.amax_floor = 3.5f; /* scale 2^-7 for both rows */
   GIVES(context, &c, floored);
   CHECK(scales.f32[0] == 0x1p-7f && scales.f32[1] == 0x1p-7f);
 }
@@ -214,20 +218,20 @@ static void divided(fastnorm_context* context) {
   make_call(&c, z, kRows, kN);
   with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
   with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  c.quant.division = FASTNORM_QUANT_DIVIDE;
   GIVES(context, &c, expected);
   make_call(&c, z, kRows, kN);
   with_scheme(&c, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN);
-  c.args.quant_block_size = 64;
+  c.quant.block_size = 64;
   with_block_scales(&c, FASTNORM_DTYPE_F32, 1);
-  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  c.quant.division = FASTNORM_QUANT_DIVIDE;
   GIVES(context, &c, expected);
   make_call(&c, z, kRows, kN);
   with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
   scales.f32[0] = -0.0237f;
   for (i = 0; i < kRows * kN; ++i) expected[i] = nearest_e4m3(z[i] / scales.f32[0]);
-  c.args.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F32, 1);
-  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  c.quant.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F32, 1);
+  c.quant.division = FASTNORM_QUANT_DIVIDE;
   GIVES(context, &c, expected);
 }
 
@@ -256,7 +260,7 @@ static void rows_pow2(fastnorm_context* context) {
     make_call(&c, z, 6, 4);
     with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
     with_row_scales(&c, bytes[i]);
-    c.args.scale_pow2 = 1;
+    c.quant.scale_pow2 = 1;
     GIVES(context, &c, pow2);
     CHECK(memcmp(scales.bytes, exponents, 6) == 0);
     CHECK(scales.bytes[6] == kFill);
@@ -264,7 +268,7 @@ static void rows_pow2(fastnorm_context* context) {
   make_call(&c, z, 6, 4);
   with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
   with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.args.scale_pow2 = 1;
+  c.quant.scale_pow2 = 1;
   GIVES(context, &c, pow2);
   CHECK(scales.f32[0] == 1 && scales.f32[1] == 2 && scales.f32[2] == 2);
   CHECK(scales.f32[3] == 0x1p-42f && isnan(scales.f32[4]) && scales.f32[5] == 0x1p127f);
@@ -279,7 +283,7 @@ static void make_blocks(quant_call* c) {
   for (i = 0; i < 2 * 96; ++i) z_values[i] = most[i / 96 * 2 + i % 96 / 64] / (i % 2 == 0 ? 1 : -4);
   make_call(c, z_values, 2, 96);
   with_scheme(c, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN);
-  c->args.quant_block_size = 64;
+  c->quant.block_size = 64;
 }
 
 /* Every even code is 448, and every odd one -112. */
@@ -304,7 +308,7 @@ static void blocks(fastnorm_context* context) {
   make_blocks(&c);
   with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
   c.scale.tensor.strides = NULL;
-  c.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  c.quant.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
   CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
   check_block_codes();
   CHECK(scales.f32[0] == 1 && scales.f32[1] == 0.5f && scales.f32[2] == 2 && scales.f32[3] == 4);
@@ -313,7 +317,7 @@ static void blocks(fastnorm_context* context) {
   with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
   c.scale.strides[0] = 2;
   c.scale.strides[1] = 5;
-  c.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  c.quant.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
   CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
   check_block_codes();
   CHECK(scales.f32[0] == 1 && scales.f32[2] == 0.5f && scales.f32[5] == 2 && scales.f32[7] == 4);
@@ -323,7 +327,7 @@ static void blocks(fastnorm_context* context) {
 
   make_blocks(&c);
   with_block_scales(&c, FASTNORM_DTYPE_F8_E8M0FNU, 2);
-  c.args.scale_pow2 = 1;
+  c.quant.scale_pow2 = 1;
   CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
   check_block_codes();
   CHECK(scales.bytes[0] == 127 && scales.bytes[1] == 128 && scales.bytes[2] == 126);
@@ -331,7 +335,7 @@ static void blocks(fastnorm_context* context) {
 
   make_blocks(&c); /* one block of 128 columns holds the row */
   with_block_scales(&c, FASTNORM_DTYPE_F32, 1);
-  c.args.quant_block_size = 128;
+  c.quant.block_size = 128;
   CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
   CHECK(scales.f32[0] == 2 && scales.f32[1] == 4);
   CHECK(codes[0] == 0x76 && codes[1] == 0xe6); /* 224 and -56 */
@@ -381,7 +385,7 @@ static void mxfp4(fastnorm_context* context) {
     for (i = 0; i < 8 * 32; ++i) z_values[i] = i % 32 == 7 ? first[i / 32] : 0.0f;
     make_call(&c, z_values, 4, 64);
     with_scheme(&c, FASTNORM_QUANT_MXFP4, dtypes[k]);
-    if (k > 0) c.args.quantized = make_rows(&c.quantized, codes, dtypes[k], 4, 32);
+    if (k > 0) c.quant.quantized = make_rows(&c.quantized, codes, dtypes[k], 4, 32);
     with_block_scales(&c, k > 0 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E8M0FNU, 2);
     GIVES(context, &c, expected);
     CHECK(memcmp(scales.bytes, e8m0, 8) == 0);
@@ -397,8 +401,8 @@ static void swizzled(fastnorm_context* context) {
   for (i = 0; i < kRows * kScales * 32; ++i) z_values[i] = ldexpf(448, i / 32 % 11 - 5);
   make_call(&c, z_values, kRows, kScales * 32);
   with_scheme(&c, FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E4M3FN);
-  c.args.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_U8, kBytes);
-  c.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  c.quant.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_U8, kBytes);
+  c.quant.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
   CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
   for (i = 0; i < kRows * kScales * 32; ++i) wrong += codes[i] != 0x7e;
   CHECK(wrong == 0);
@@ -445,7 +449,7 @@ static void nvfp4(fastnorm_context* context) {
   for (i = 0; i < 3; ++i) {
     make_call(&c, z, 7, 16);
     with_scheme(&c, FASTNORM_QUANT_NVFP4, dtypes[i]);
-    if (i > 0) c.args.quantized = make_rows(&c.quantized, codes, dtypes[i], 7, 8);
+    if (i > 0) c.quant.quantized = make_rows(&c.quantized, codes, dtypes[i], 7, 8);
     with_block_scales(&c, i > 0 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E4M3FN, 1);
     GIVES(context, &c, fp4);
     CHECK(memcmp(scales.bytes, sf, sizeof sf) == 0);
@@ -454,9 +458,16 @@ static void nvfp4(fastnorm_context* context) {
   make_call(&c, z, 7, 16);
   with_scheme(&c, FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN);
   with_block_scales(&c, FASTNORM_DTYPE_F8_E4M3FN, 1);
-  c.args.global_scale = make_vector(&c.global_scale, &global, FASTNORM_DTYPE_F32, 1);
+  c.quant.global_scale = make_vector(&c.global_scale, &global, FASTNORM_DTYPE_F32, 1);
   GIVES(context, &c, fp4); /* the scales halve, the products with them stay */
   CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
+  /* The first scale is 431.99999 before it is rounded, just below the middle of 416 and 448. With 1
+   * / (6 * global) rounded at once it would be 432, whose nearest even code is that of 448. */
+  global = 0.0037f;
+  z[0] = 9.5903997f;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(scales.bytes[0] == 0x7d);
+  z[0] = 6, global = 2;
   CHECK(global == 2);
   /* With a negative global scale the codes have the opposite sign, except for NaN and a scale of
    * 0. */
@@ -478,16 +489,16 @@ static void sources(fastnorm_context* context) {
   c.args.x = make_rows(&c.x, x, FASTNORM_DTYPE_BF16, 1, 4);
   c.args.y = make_rows(&c.y, y, FASTNORM_DTYPE_BF16, 1, 4);
   with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
   with_amax(&c, &amax);
-  c.args.clamp = 256.5f;
+  c.quant.clamp = 256.5f;
   CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
   CHECK(codes[0] == 0x39 && codes[1] == 0x78 && codes[2] == 0xf8 && codes[3] == 0);
   CHECK(amax == 256.5f);                   /* what is quantised */
   CHECK(y[0] == 0x3f88 && y[1] == 0x43e0); /* rounded, not clamped */
   CHECK(y[2] == 0xc380 && y[3] == 0);
-  c.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
-  c.args.clamp = 0;
+  c.quant.source = FASTNORM_QUANT_FROM_ROUNDED;
+  c.quant.clamp = 0;
   CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
   CHECK(codes[0] == 0x38 && codes[1] == 0x7e && codes[2] == 0xf8);
   CHECK(amax == 448);
@@ -579,8 +590,8 @@ static void same_bytes_of_threads(void) {
     make_call(&c, z_values, kRows, kN);
     c.args.y = make_rows(&c.y, y_values, FASTNORM_DTYPE_F32, kRows, kN);
     with_scheme(&c, FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN);
-    c.args.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F8_E4M3FN, kScales);
-    c.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+    c.quant.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F8_E4M3FN, kScales);
+    c.quant.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
     with_amax(&c, &amax);
     CHECK_OK(fastnorm_norm_query(context, &c.args, &info));
     CHECK(info.blocks == (uint64_t)threads);
@@ -651,11 +662,11 @@ static void refused(fastnorm_context* context) {
   with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
   with_row_scales(&c, FASTNORM_DTYPE_F32);
   with_amax(&c, &amax);
-  c.args.amax_floor = -1;
+  c.quant.amax_floor = -1;
   CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
-  CHECK_TEXT("amax_floor is -1");
+  CHECK_TEXT("quant.amax_floor is -1");
   CHECK(amax == 0.5f && codes[0] == kFill && scales.bytes[0] == kFill);
-  c.args.amax_floor = 0;
+  c.quant.amax_floor = 0;
 
   options.flags = FASTNORM_CONTEXT_DRY_RUN;
   options.dry_run_capability = 90;
@@ -666,11 +677,11 @@ static void refused(fastnorm_context* context) {
   c.amax.tensor.device_type = FASTNORM_DEVICE_CUDA;
   CHECK_OK(fastnorm_norm_query(cuda, &c.args, &info));
   CHECK(strstr(info.kernel, " quant ") != NULL);
-  c.args.quant_scheme = FASTNORM_QUANT_NONE;
-  c.args.quantized = c.args.scale = NULL;
+  c.quant.scheme = FASTNORM_QUANT_NONE;
+  c.quant.quantized = c.quant.scale = NULL;
   c.args.y = c.args.x;
   CHECK_OK(fastnorm_norm(cuda, &c.args, NULL, 0, NULL));
-  c.args.amax = NULL;
+  c.quant.amax = NULL;
   CHECK_OK(fastnorm_norm_prepare(cuda, &c.args));
   fastnorm_context_destroy(cuda);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "api/api_test.h"
+#include "api/call.h"
 
 enum { kN = 24, kMostRows = 48 };
 
@@ -135,23 +136,18 @@ static void folding(fastnorm_context* context) {
 static void quantised(fastnorm_context* context) {
   static float x[12 * 64], rstd[12], scale[12], flat_rstd[12], flat_scale[12];
   static signed char codes[12 * 64], flat_codes[12 * 64];
-  const int64_t shape[6] = {1, 2, 1, 3, 2, 64}, rows[5] = {1, 2, 1, 3, 2};
-  const int64_t ones[6] = {1, 2, 1, 3, 2, 1};
-  tensor_of tx, tq, tr, ts;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* args =
+      NORM("quant.scheme=per_row x=f32[12,64] quant.quantized=i8[12,64] rstd,quant.scale=f32[12]",
+           x, flat_codes, flat_rstd, flat_scale);
   fill_random(x, 12 * 64, 31);
-  args.quant_scheme = FASTNORM_QUANT_PER_ROW;
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 12, 64);
-  args.quantized = make_rows(&tq, flat_codes, FASTNORM_DTYPE_I8, 12, 64);
-  args.rstd = make_vector(&tr, flat_rstd, FASTNORM_DTYPE_F32, 12);
-  args.scale = make_vector(&ts, flat_scale, FASTNORM_DTYPE_F32, 12);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
-  args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, 6, shape);
-  args.quantized = make_tensor(&tq, codes, FASTNORM_DTYPE_I8, 6, shape);
-  args.rstd = make_tensor(&tr, rstd, FASTNORM_DTYPE_F32, 5, rows);
-  args.scale = make_tensor(&ts, scale, FASTNORM_DTYPE_F32, 6, ones);
-  ts.strides[5] = INT64_MIN; /* of one scale: says nothing */
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
+  /* The last stride of one scale says nothing. */
+  args = NORM(
+      "quant.scheme=per_row x=f32[1,2,1,3,2,64] quant.quantized=i8[1,2,1,3,2,64] "
+      "rstd=f32[1,2,1,3,2] quant.scale=f32[1,2,1,3,2,1] "
+      "quant.scale.strides=[12,6,6,2,1,-9223372036854775808]",
+      x, codes, rstd, scale);
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(memcmp(codes, flat_codes, sizeof codes) == 0);
   CHECK(memcmp(rstd, flat_rstd, sizeof rstd) == 0 && memcmp(scale, flat_scale, sizeof scale) == 0);
 }
@@ -159,50 +155,37 @@ static void quantised(fastnorm_context* context) {
 /* The stride of a dimension with one index is never read. */
 static void one_index(fastnorm_context* context) {
   float x[4 * 16], y[4 * 16], wanted[4 * 16];
-  const int64_t shape[3] = {4, 1, 16}, row[3] = {1, 1, 16};
-  tensor_of tx, ty, tw;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args = NORM("x,y=f32[4,16] weight=f32[16]", x, wanted, x);
   fill_random(x, 64, 41);
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 4, 16);
-  args.y = make_rows(&ty, wanted, FASTNORM_DTYPE_F32, 4, 16);
-  args.weight = make_vector(&tw, x, FASTNORM_DTYPE_F32, 16);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
-  args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, 3, shape);
-  args.y = make_tensor(&ty, y, FASTNORM_DTYPE_F32, 3, shape);
-  args.weight = make_tensor(&tw, x, FASTNORM_DTYPE_F32, 3, row);
-  tx.strides[1] = INT64_MIN;
-  ty.strides[1] = -1;
-  tw.strides[0] = tw.strides[1] = INT64_MIN;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
+  change(args,
+         "x,y=f32[4,1,16] weight=f32[1,1,16] x.strides=[16,-9223372036854775808,1] "
+         "y.strides=[16,-1,1] weight.strides=[-9223372036854775808,-9223372036854775808,1]",
+         x, y, x);
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(memcmp(y, wanted, sizeof y) == 0);
 }
 
 /* Squares beyond single precision: rstd is 0 or Inf. Nothing is rescaled. */
 static void beyond_range(fastnorm_context* context) {
   float x[512], y[512], rstd[1];
-  tensor_of tx, ty, tr;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args = NORM("eps=1e-05 x,y=f32[1,512] rstd=f32[1]", x, y, rstd);
   int i, zeros = 0, infinite = 0;
   for (i = 0; i < 512; ++i) x[i] = i % 2 ? -1e18f : 1e18f;
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 1, 512);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, 1, 512);
-  args.rstd = make_vector(&tr, rstd, FASTNORM_DTYPE_F32, 1);
-  args.eps = 1e-5f;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   for (i = 0; i < 512; ++i) zeros += y[i] == 0;
   CHECK(rstd[0] == 0 && zeros == 512);
-  args.kind = FASTNORM_NORM_LAYER; /* mean 0: the same */
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  change(args, "kind=layer"); /* mean 0: the same */
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   for (zeros = i = 0; i < 512; ++i) zeros += y[i] == 0;
   CHECK(rstd[0] == 0 && zeros == 512);
-  args.kind = FASTNORM_NORM_RMS;
+  change(args, "kind=rms eps=0");
   for (i = 0; i < 512; ++i) x[i] = i % 2 ? -1e-23f : 1e-23f;
-  args.eps = 0;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   for (i = 0; i < 512; ++i) infinite += isinf(y[i]) && (y[i] < 0) == (x[i] < 0);
   CHECK(isinf(rstd[0]) && infinite == 512);
-  args.eps = 1e-30f; /* any eps > 0 that the root can hold makes it finite */
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  change(args, "eps=1e-30"); /* any eps > 0 that the root can hold makes it finite */
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(isfinite(rstd[0]) && isfinite(y[0]) && y[0] > 0);
 }
 

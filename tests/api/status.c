@@ -58,8 +58,8 @@ static void every_code(fastnorm_context* context) {
   fails(context, &c, FASTNORM_ERROR_LAYOUT, "x.strides[1] is 2");
 
   make_call(&c);
-  c.args.flags = 17;
-  fails(context, &c, FASTNORM_ERROR_UNSUPPORTED, "flags is 0x11");
+  c.args.flags = 33;
+  fails(context, &c, FASTNORM_ERROR_UNSUPPORTED, "flags is 0x21");
   c.args.flags = FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
   fails(context, &c, FASTNORM_ERROR_ARGUMENT, "flags is 0x4");
 

@@ -7,11 +7,12 @@
 
 enum { kRows = 300, kN = 1024, kCount = kRows * kN, kCallers = 8, kRounds = 10 };
 
-static void normalise(fastnorm_context* context, float* x, float* y) {
+static void normalise(fastnorm_context* context, float* x, float* y, void* user) {
   tensor_of tx, ty;
   fastnorm_norm_args args = empty_args();
   args.kind = FASTNORM_NORM_LAYER;
   args.eps = 1e-5f;
+  args.parallel_user = user;
   args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, kRows, kN);
   args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, kRows, kN);
   CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
@@ -19,12 +20,14 @@ static void normalise(fastnorm_context* context, float* x, float* y) {
 
 static float *input, *expected;
 
-static void same_bits(fastnorm_context* context) {
+static void same_bits_for(fastnorm_context* context, void* user) {
   float* y = (float*)malloc(kCount * sizeof(float));
-  normalise(context, input, y);
+  normalise(context, input, y, user);
   CHECK(memcmp(y, expected, kCount * sizeof(float)) == 0);
   free(y);
 }
+
+static void same_bits(fastnorm_context* context) { same_bits_for(context, NULL); }
 
 static void* caller(void* context) {
   int i;
@@ -99,7 +102,7 @@ static void on_threads(void* user, int64_t n, int64_t grain, fastnorm_range_fn f
 }
 
 static void callers_loop(fastnorm_parallel_for_fn loop) {
-  int calls = 0;
+  int calls = 0, own = 0;
   fastnorm_context_options options = empty_options();
   fastnorm_context* context;
   options.parallel_for = loop;
@@ -107,6 +110,8 @@ static void callers_loop(fastnorm_parallel_for_fn loop) {
   context = cpu_context(&options);
   same_bits(context);
   CHECK(calls == 1);
+  same_bits_for(context, &own); /* a call's user is in place of the context's */
+  CHECK(calls == 1 && own == 1);
   fastnorm_context_destroy(context);
 }
 
@@ -116,7 +121,7 @@ void test_threads(void) {
   expected = (float*)malloc(kCount * sizeof(float));
   if (!CHECK(input != NULL && expected != NULL)) return;
   fill_random(input, kCount, 13);
-  normalise(serial, input, expected);
+  normalise(serial, input, expected, NULL);
   many_callers(serial);
   own_threads(2);
   own_threads(5);

@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "check/mla_decode.h"
-#include "check/norm_backward.h"
-#include "check/norm_heads.h"
-#include "check/norm_heads_backward.h"
-#include "check/norm_stages.h"
+#include "check/random_calls.h"
+#include "check/run_call.h"
 #include "check/sweep.h"
 #include "cuda/arch.h"
 
@@ -43,23 +41,32 @@ bool has_norm_backward(const Target& target, const Options& options, Counts* cou
 void run(std::span<Target> targets, const Options& options, SameBits* same_bits, Counts* counts) {
   const char* what = targets[0].name.c_str();
   try {
+    for (Target& target : targets) {
+      if (options.wrong_order) target.order = wrong_order(target.order);
+      if (!options.call.empty()) replay(target, options, counts);
+    }
+    if (!options.call.empty()) return;
     if (options.wants_norm()) sweep(targets, options, same_bits, counts);
-    std::vector<Target*> with_gradients;
+    std::vector<Target*> all, with_gradients;
     for (Target& target : targets) {
       what = target.name.c_str();
+      all.push_back(&target);
       // It plans rows of its own, which have this dtype.
       if (options.wants("bf16 plain rms") && target.has_all())
         check_sensitivity(target, options, counts);
       if (target.host_memory) check_page_edges(target, options, counts);
       if (has_mla_decode(target, options, counts)) check_mla_decode(target, options, counts);
-      check_norm_heads(target, options, counts);
-      check_norm_stages(target, options, counts);
-      if (!has_norm_backward(target, options, counts)) continue;
-      with_gradients.push_back(&target);
-      check_norm_heads_backward(target, options, counts);
+      if (has_norm_backward(target, options, counts)) with_gradients.push_back(&target);
     }
     what = targets[0].name.c_str();
-    if (!with_gradients.empty()) check_norm_backward(with_gradients, options, counts);
+    check_norm_heads(all, options, counts);
+    check_norm_stages(all, options, counts);
+    if (with_gradients.empty()) return;
+    check_norm_heads_backward(with_gradients, options, counts);
+    check_norm_backward(with_gradients, options, counts);
+  } catch (const support::CallTextError& e) {
+    std::fprintf(stderr, "fastnorm_check: %s\n", e.what());
+    std::exit(2);
   } catch (const std::exception& e) {  // a device's fault ends its sweep
     ++counts->failed;
     std::printf("FAIL %s: %s\n", what, e.what());

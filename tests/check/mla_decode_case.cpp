@@ -265,7 +265,8 @@ std::vector<MlaCase> make_mla_cases(bool cuda, const Options& options) {
     if (c.macs() > most) continue;
     if (group != c.group) of_group = 0;
     group = c.group;
-    if (of_group++ % (options.every * one_in(group, cuda, options.reduced)) == 0)
+    const int64_t step = options.every * one_in(group, cuda, options.reduced);
+    if (of_group++ % step == options.from * one_in(group, cuda, options.reduced))
       cases.push_back(c);
   }
   return cases;

@@ -1,8 +1,11 @@
 #include "check/norm_backward_case.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "core/norm_backward_rows.h"
+#include "fastnorm/norm_backward.h"
+#include "support/operands.h"
 
 namespace fastnorm::check {
 namespace {
@@ -104,7 +107,7 @@ void add_gate(ref::Random* random, NormBackwardCase* c) {
 // What a random case has beside the plain call.
 enum class Beside : uint8_t { kNothing, kGate, kBranch };
 
-void add_branch(ref::Random* random, bool cuda, NormBackwardCase* c) {
+void add_branch(ref::Random* random, NormBackwardCase* c) {
   BranchCase* b = &c->branch;
   b->normalise = !random->one_in(3);
   b->has_branch = random->one_in(2);
@@ -126,14 +129,14 @@ void add_branch(ref::Random* random, bool cuda, NormBackwardCase* c) {
   b->dweight = random->one_in(2) ? Type::kF32 : Type::kF16;
   b->dbias = random->of(ref::kTypes);
   const auto share = [&] {
-    return random->one_in(2) ? c->share : static_cast<Share>(random->below(cuda ? 3 : 4));
+    return random->one_in(2) ? c->share : static_cast<Share>(random->below(4));
   };
   b->share = share(), b->bias_share = share(), b->gate_share = share();
   if (random->one_in(3)) b->pattern = static_cast<ref::Pattern>(random->below(ref::kPatterns));
   c->dx = random->one_in(2) ? c->dtype : random->of(ref::kTypes);
 }
 
-NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cuda, Beside beside) {
+NormBackwardCase random_case(ref::Random* random, int64_t most_elements, Beside beside) {
   NormBackwardCase c;
   c.n = random->of(kLengths);
   const int64_t most_rows = std::max<int64_t>(1, most_elements / c.n);
@@ -159,9 +162,8 @@ NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cu
   c.has_dbias = random->one_in(c.kind == ref::Kind::kLayer ? 2 : 6);
   c.accumulate_dweight = random->one_in(4);
   c.accumulate_dbias = random->one_in(4);
-  // A GPU's weight and bias vary along one dimension.
   const auto share = [&] {
-    return random->one_in(2) ? Share::kAll : static_cast<Share>(random->below(cuda ? 3 : 4));
+    return random->one_in(2) ? Share::kAll : static_cast<Share>(random->below(4));
   };
   c.share = share();
   c.bias_share = random->one_in(2) ? c.share : share();
@@ -175,7 +177,7 @@ NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cu
   c.seed = random->next();
   c.dx = c.dtype;
   if (beside == Beside::kGate) add_gate(random, &c);
-  if (beside == Beside::kBranch) add_branch(random, cuda, &c);
+  if (beside == Beside::kBranch) add_branch(random, &c);
   settle(&c);
   return c;
 }
@@ -307,84 +309,136 @@ void add_empty(std::vector<NormBackwardCase>* cases) {
   }
 }
 
-const char* name_of(Share share) {
-  constexpr const char* kNames[] = {"[n]", "[heads,n]", "[batch,1,n]", "[batch,heads,n]"};
-  return kNames[static_cast<int>(share)];
+// Writes a case's words.
+class CaseWriter {
+ public:
+  CaseWriter(const NormBackwardCase& c, bool gpu) : c_(c), line_("norm_backward", c.seed, gpu) {
+    line_.byte_offset = 64;
+  }
+
+  std::string write();
+
+ private:
+  using Shape = std::vector<int64_t>;
+
+  void tensor(const char* path, Type type, const Shape& shape, const Shape& strides) {
+    line_.tensor(path, support::id_of(type), shape, 0, c_.shift);
+    line_.strides(path, strides);
+  }
+  void rows(bool there, const char* path, Type type, int64_t columns, const char* over = nullptr);
+  void parameter(bool there, const char* path, Type type, Share share);
+  void flag(bool there, uint32_t bit) { flags_ |= there ? bit : 0; }
+  void set(const char* path, int64_t value) {
+    if (value != 0) line_.set(path, value);
+  }
+  void set(const char* path, float value) {
+    if (value != 0) line_.set(path, static_cast<double>(value));
+  }
+  void write_branch();
+  void write_outputs();
+
+  const NormBackwardCase& c_;
+  support::LineWriter line_;
+  uint32_t flags_ = 0;
+};
+
+// `over`: what it overwrites.
+void CaseWriter::rows(bool there, const char* path, Type type, int64_t columns, const char* over) {
+  if (!there) return;
+  if (over != nullptr) return line_.same(path, over);
+  const bool is_dy = std::string_view(path) == "dy";
+  const int64_t pitch = columns + c_.padding;
+  const int64_t apart = is_dy && c_.expand != Expand::kNo ? 0 : 1,
+                last = is_dy && c_.expand == Expand::kAll ? 0 : 1;
+  if (c_.grouped)
+    return tensor(path, type, {c_.batch, c_.heads * columns}, {apart * pitch * c_.heads, last});
+  tensor(path, type, {c_.batch, c_.heads, columns},
+         {apart * (c_.transposed ? pitch : pitch * c_.heads),
+          apart * (c_.transposed ? pitch * c_.batch : pitch), last});
+}
+
+void CaseWriter::parameter(bool there, const char* path, Type type, Share share) {
+  if (!there) return;
+  const bool by_head = share == Share::kByHead || share == Share::kNone,
+             by_batch = share == Share::kByBatch || share == Share::kNone;
+  const int64_t pitch = c_.n + c_.padding, heads = by_head ? c_.heads : 1;
+  const Shape shape = {by_batch ? c_.batch : 1, heads, c_.n};
+  const Shape strides = {by_batch ? pitch * heads : 0, by_head ? pitch : 0, 1};
+  if (c_.grouped) return tensor(path, type, {shape[0], heads * c_.n}, {strides[0], 1});
+  tensor(path, type, shape, strides);
+}
+
+void CaseWriter::write_branch() {
+  const BranchCase& b = c_.branch;
+  rows(b.has_branch, "branch", c_.dtype, c_.n);
+  if (b.has_branch) line_.fill("branch", b.pattern);
+  parameter(b.has_weight, "branch_weight", b.weight, b.share);
+  parameter(b.has_bias, "branch_bias", b.bias, b.bias_share);
+  parameter(b.has_gate, "residual_gate", b.gate, b.gate_share);
+  if (b.has_gate) line_.fill("residual_gate", ref::Pattern::kNormal);
+  if (b.has_sum_scale) line_.scalar("sum_scale", 0.8125f);
+  const bool statistics = b.normalise && b.has_statistics;
+  rows(statistics, "branch_rstd", Type::kF32, 1);
+  rows(statistics && b.kind == ref::Kind::kLayer, "branch_mean", Type::kF32, 1);
+  rows(b.has_dbranch, "dbranch", c_.dtype, c_.n, b.in_place ? "branch" : nullptr);
+  parameter(b.has_dweight, "dbranch_weight", b.dweight, b.share);
+  parameter(b.has_dbias, "dbranch_bias", b.dbias, b.bias_share);
+  parameter(b.has_dgate, "dresidual_gate", b.dgate, b.gate_share);
+  set("branch_kind", static_cast<int64_t>(b.kind));
+  line_.set("branch_eps", b.normalise ? 1e-5 : 0.0);
+  set("branch_weight_offset", b.weight_offset);
+  set("branch_rounding", static_cast<int64_t>(b.rounding));
+  set("branch_norm", int64_t{b.normalise});
+  set("branch_rounded", int64_t{b.rounded});
+  set("residual_gate_act", static_cast<int64_t>(b.act));
+  set("alpha", b.alpha);
+  flag(b.alpha != 0, FASTNORM_NORM_BACKWARD_ALPHA);
+  flag(b.accumulate_dweight, FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT);
+  flag(b.accumulate_dbias, FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS);
+  flag(b.accumulate_dgate, FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE);
+}
+
+void CaseWriter::write_outputs() {
+  constexpr const char* kPlaces[] = {nullptr, "dy", "x", "dresidual_in"};
+  constexpr const char* kGatePlaces[] = {nullptr, "gate", "dy"};
+  rows(c_.has_dx, "dx", c_.dx, c_.n, kPlaces[static_cast<int>(c_.in_place)]);
+  rows(c_.has_dresidual, "dresidual", c_.dresidual, c_.n,
+       c_.dresidual_in_place ? "dresidual_in" : nullptr);
+  rows(c_.has_dgate, "dgate", c_.dgate, c_.n, kGatePlaces[static_cast<int>(c_.gate_in_place)]);
+  parameter(c_.has_dweight, "dweight", c_.dweight, c_.share);
+  parameter(c_.has_dbias, "dbias", c_.dbias, c_.bias_share);
+  flag(c_.accumulate_dweight, FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT);
+  flag(c_.accumulate_dbias, FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS);
+}
+
+std::string CaseWriter::write() {
+  set("kind", static_cast<int64_t>(c_.kind));
+  set("eps", c_.eps);
+  set("weight_offset", c_.weight_offset);
+  set("rounding", static_cast<int64_t>(c_.rounding));
+  if (c_.grouped) set("group_size", c_.n);
+  rows(true, "dy", c_.dy, c_.n);
+  rows(true, "x", c_.x, c_.n);
+  line_.fill("x", c_.pattern);
+  parameter(c_.has_weight, "weight", c_.weight, c_.share);
+  rows(c_.has_statistics, "rstd", Type::kF32, 1);
+  rows(c_.has_statistics && c_.kind == ref::Kind::kLayer, "mean", Type::kF32, 1);
+  rows(c_.has_dresidual_in, "dresidual_in", c_.dresidual_in, c_.n);
+  rows(c_.has_gate, "gate", c_.gate, c_.n);
+  if (c_.has_gate) line_.fill("gate", c_.gate_pattern);
+  parameter(c_.has_bias, "bias", c_.bias, c_.share);
+  set("gate_act", static_cast<int64_t>(c_.gate_act));
+  set("gate_position", int64_t{c_.gate_before});
+  set("gate_source", int64_t{c_.gate_from_rounded});
+  if (c_.branch.present) write_branch();
+  write_outputs();
+  if (flags_ != 0) line_.set("flags", int64_t{flags_});
+  return line_.line();
 }
 
 }  // namespace
 
-namespace {
-
-std::string text_of(const BranchCase& b) {
-  constexpr const char* kRoundings[] = {"", " normalized", " every-step"};
-  constexpr const char* kActivations[] = {"identity", "silu", "sigmoid", "tanh"};
-  std::string s = " branch";
-  const auto put = [&s](bool there, const std::string& text) {
-    if (there) s += " " + text;
-  };
-  const auto sum = [&](bool there, const char* name, ref::Type type, Share share,
-                       bool accumulates) {
-    put(there, std::string(name) + " " + ref::name_of(type) + name_of(share) +
-                   (accumulates ? " accumulate" : ""));
-  };
-  put(!b.has_branch, "absent"), put(b.normalise, b.kind == ref::Kind::kRms ? "rms" : "layer");
-  put(b.normalise && !b.has_statistics, "recomputed"), put(b.rounded, "rounded");
-  s += kRoundings[static_cast<int>(b.rounding)];
-  sum(b.has_weight, "weight", b.weight, b.share, false);
-  sum(b.has_bias, "bias", b.bias, b.bias_share, false);
-  sum(b.has_gate, kActivations[static_cast<int>(b.act)], b.gate, b.gate_share, false);
-  put(b.alpha != 0, "alpha"), put(b.has_sum_scale, "sum_scale"),
-      put(b.weight_offset != 0, "offset");
-  put(b.has_dbranch, b.in_place ? "dbranch in place" : "dbranch");
-  sum(b.has_dweight, "dweight", b.dweight, b.share, b.accumulate_dweight);
-  sum(b.has_dbias, "dbias", b.dbias, b.bias_share, b.accumulate_dbias);
-  sum(b.has_dgate, "dgate", b.dgate, b.gate_share, b.accumulate_dgate);
-  return s + " " + ref::name_of(b.pattern);
-}
-
-}  // namespace
-
-std::string NormBackwardCase::text() const {
-  constexpr const char* kRoundings[] = {"", " normalized", " every-step", " once-rw"};
-  constexpr const char* kPlaces[] = {"", " over dy", " over x", " over dresidual_in"};
-  constexpr const char* kExpands[] = {"", " one row of dy", " one element of dy"};
-  std::string s = std::string("norm_backward ") + (kind == ref::Kind::kRms ? "rms " : "layer ") +
-                  ref::name_of(x) + " " + std::to_string(batch) + "x" + std::to_string(heads) +
-                  "x" + std::to_string(n);
-  const auto put = [&s](bool there, const char* name, ref::Type type) {
-    if (there) s += std::string(" ") + name + " " + ref::name_of(type);
-  };
-  put(true, "T", dtype), put(true, "dy", dy), put(has_weight, "weight", weight);
-  put(has_dresidual_in, "dresidual_in", dresidual_in), put(has_dresidual, "dresidual", dresidual);
-  put(has_dweight, "dweight", dweight), put(has_dbias, "dbias", dbias);
-  if (!has_dx) s += " no dx";
-  if (!has_statistics) s += " no statistics";
-  if (accumulate_dweight) s += " accumulate dweight";
-  if (accumulate_dbias) s += " accumulate dbias";
-  s += std::string(" weight ") + name_of(share) + " bias " + name_of(bias_share);
-  s += kRoundings[static_cast<int>(rounding)];
-  s += kPlaces[static_cast<int>(in_place)];
-  s += kExpands[static_cast<int>(expand)];
-  if (dresidual_in_place) s += " dresidual in place";
-  if (weight_offset != 0) s += " offset";
-  if (eps == 0) s += " eps 0";
-  if (padding != 0) s += " padding " + std::to_string(padding);
-  if (shift != 0) s += " shift " + std::to_string(shift);
-  if (transposed) s += " transposed";
-  if (grouped) s += " grouped";
-  if (branch.present) s += std::string(" dx ") + ref::name_of(dx) + text_of(branch);
-  if (!has_gate) return s + " " + ref::name_of(pattern);
-  constexpr const char* kActivations[] = {"identity", "silu", "sigmoid", "tanh"};
-  constexpr const char* kGatePlaces[] = {"", " dgate over gate", " dgate over dy"};
-  s += std::string(" gate ") + kActivations[static_cast<int>(gate_act)] + " " + ref::name_of(gate) +
-       (gate_before ? " before" : " after");
-  put(has_dgate, "dgate", dgate), put(has_bias, "with bias", bias);
-  if (gate_from_rounded) s += " from rounded";
-  s += kGatePlaces[static_cast<int>(gate_in_place)];
-  s += std::string(" ") + ref::name_of(gate_pattern);
-  return s + " " + ref::name_of(pattern);
-}
+std::string NormBackwardCase::line(bool gpu) const { return CaseWriter(*this, gpu).write(); }
 
 std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options& options) {
   std::vector<NormBackwardCase> cases;
@@ -398,8 +452,7 @@ std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options&
   const int64_t most_elements = options.reduced ? 1 << 13 : 1 << 15;
   for (const Beside beside : {Beside::kNothing, Beside::kGate, Beside::kBranch}) {
     const int of_kind = beside == Beside::kBranch ? count / 3 : count;
-    for (int i = 0; i < of_kind; ++i)
-      cases.push_back(random_case(&random, most_elements, cuda, beside));
+    for (int i = 0; i < of_kind; ++i) cases.push_back(random_case(&random, most_elements, beside));
   }
   return cases;
 }

@@ -74,8 +74,8 @@ struct NormBackwardCase {
   uint64_t seed = 0;
 
   int64_t rows() const { return batch * heads; }
-  // "norm_backward rms bf16 2x3x64 ..": every setting that is not the default.
-  std::string text() const;
+  // The call as a line of text.
+  std::string line(bool gpu) const;
 };
 
 // All cases, in the same order on all machines.

@@ -306,25 +306,27 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   args.mean = describer.statistic(placed.mean, &mean);
   args.rstd = describer.statistic(placed.rstd, &rstd);
   const ref::QuantOptions& q = c.quant;
+  fastnorm_quant quant = {};
+  quant.struct_size = sizeof quant;
   if (placed.quant.present) {
-    args.quant_scheme = static_cast<fastnorm_quant_scheme>(q.scheme);
-    args.quant_block_size =
-        q.scheme == ref::Scheme::kPerBlock ? static_cast<int32_t>(q.block_size) : 0;
-    args.quant_source = static_cast<fastnorm_quant_source>(q.source);
-    args.scale_layout =
+    quant.scheme = static_cast<fastnorm_quant_scheme>(q.scheme);
+    quant.block_size = q.scheme == ref::Scheme::kPerBlock ? static_cast<int32_t>(q.block_size) : 0;
+    quant.source = static_cast<fastnorm_quant_source>(q.source);
+    quant.scale_layout =
         placed.what.layout.scales == ScalePlaces::kSwizzled      ? FASTNORM_SCALE_SWIZZLED_128X4
         : placed.what.layout.scales == ScalePlaces::kColumnMajor ? FASTNORM_SCALE_COLUMN_MAJOR
                                                                  : FASTNORM_SCALE_ROW_MAJOR;
-    args.scale_pow2 = q.pow2;
-    args.amax_floor = q.amax_floor;
-    args.clamp = c.clamp_scale ? 0.0f : q.clamp;
-    args.clamp_scale = describer.scalar(placed.quant.clamp_scale, &clamp);
-    args.quant_division = q.divide ? FASTNORM_QUANT_DIVIDE : FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
-    args.quantized = describer.codes(placed.quant, &codes);
-    args.scale = describer.scale(placed.quant, &scale);
-    args.global_scale = describer.scalar(placed.quant.global_scale, &global);
+    quant.scale_pow2 = q.pow2;
+    quant.amax_floor = q.amax_floor;
+    quant.clamp = c.clamp_scale ? 0.0f : q.clamp;
+    quant.clamp_scale = describer.scalar(placed.quant.clamp_scale, &clamp);
+    quant.division = q.divide ? FASTNORM_QUANT_DIVIDE : FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
+    quant.quantized = describer.codes(placed.quant, &codes);
+    quant.scale = describer.scale(placed.quant, &scale);
+    quant.global_scale = describer.scalar(placed.quant.global_scale, &global);
   }
-  args.amax = describer.scalar(placed.quant.amax, &amax);
+  quant.amax = describer.scalar(placed.quant.amax, &amax);
+  if (placed.quant.present || placed.quant.amax >= 0) args.quant = &quant;
   return check_norm(&args, {device_type, device_id}, desc, error);
 }
 

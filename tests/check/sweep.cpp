@@ -29,7 +29,8 @@ class KernelSweep {
   int64_t run() {
     std::vector<PlacedCase> batch;
     std::optional<Case> left_out;
-    int number = index_;  // of cases that the kernel supports; each kernel begins at another one
+    // Of cases that the kernel supports; each kernel begins at another one.
+    int number = index_ + options_.from;
     for (const Case& what :
          make_cases(entry_, targets_[0].cuda, options_.reduced, ref::hash(7, index_))) {
       const int64_t begin = batch.empty() ? 0 : batch.back().end;

@@ -43,6 +43,7 @@ std::unique_ptr<Device> create(const Backend& backend, int ordinal, int threads,
 Target make_cpu_target(const char* isa, std::string* why) {
   Target target;
   target.name = std::string("cpu ") + isa;
+  target.options = std::string("--device cpu --isa ") + isa;
   target.host_memory = true;
   setenv("FASTNORM_CPU_ISA", isa, 1);
   const struct {
@@ -64,6 +65,7 @@ Target make_cpu_target(const char* isa, std::string* why) {
 Target make_cuda_target(int ordinal, std::string* why) {
   Target target;
   target.name = "cuda:" + std::to_string(ordinal);
+  target.options = "--device " + target.name;
   target.cuda = true;
   target.order = ref::Order::kGpu;
   std::unique_ptr<Device> device = create(cuda_backend(), ordinal, 0, false, why);
@@ -82,6 +84,7 @@ Target make_cuda_target(int ordinal, std::string* why) {
 Target make_simt_target([[maybe_unused]] std::string* why) {
   Target target;
   target.name = "simt sm_90";
+  target.options = "--device simt";
   target.host_memory = true;
   target.cuda = true;
   target.order = ref::Order::kGpu;

@@ -12,8 +12,9 @@
 namespace fastnorm::check {
 
 struct Target {
-  std::string name;   // "cpu avx512"
-  bool cuda = false;  // kernels of the CUDA backend
+  std::string name;     // "cpu avx512"
+  std::string options;  // of the program, that select it alone
+  bool cuda = false;    // kernels of the CUDA backend
   bool host_memory = false;
   ref::Order order = ref::Order::kCpu;
   // The same device under different conditions, one for each run. On CPUs: alone, with threads,
@@ -32,6 +33,11 @@ struct Target {
     return all;
   }
 };
+
+// A wrong order of sums, which a comparison must find.
+constexpr ref::Order wrong_order(ref::Order right) {
+  return right == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
+}
 
 // The CPU with an instruction set. Without devices, and with `why`, if the machine lacks it.
 Target make_cpu_target(const char* isa, std::string* why);

@@ -7,16 +7,24 @@ import pty
 import re
 import shutil
 import subprocess
+import threading
+import time
 from pathlib import Path
 
-from program import FAILURE, SUCCESS, USAGE, main
+from program import FAILURE, SELFTEST_AS_JSON, SHARE, SUCCESS, USAGE, main, share_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SUBCOMMANDS = ("info", "run", "bench", "explain", "mla_decode", "peer", "selftest", "tune")
+SUBCOMMANDS = ("info", "run", "bench", "explain", "mla_decode", "peer", "selftest", "tune",
+               "completion")
 
 
 def test_usage(program):
-    program.expect("no command", USAGE)
+    for family in ((), ("norm_heads",), ("norm_heads_backward",), ("peer",)):
+        program.expect(
+            f"{' '.join(family)} without a command", USAGE, *family,
+            says=("Examples:\n", f"Usage: {' '.join(('fastnorm', *family))} ", "Subcommands:",
+                  *(SUBCOMMANDS if not family else ("explain", "bench"))),
+        )
     program.expect("unknown command", USAGE, "fly", says=("no command fly", *SUBCOMMANDS))
     program.expect("unknown option", USAGE, "info", "--fly")
     program.expect("run without files", USAGE, "run", "--x", "x")
@@ -45,21 +53,29 @@ def test_usage(program):
         "planning device for work", USAGE, "bench", "--device", "sm_90", says="not cpu or cuda:N"
     )
     program.expect("no shape", USAGE, "explain", says="--shape is required")
-    for shape in ("4,-1", "-1,8", "8x8", "8,", ",8", "8,,8", "a", "99999999999999999999,8"):
+    for shape in ("4,-1", "-1,8", "8x8,8", "8,", ",8", "8,,8", "8x", "x8", "a",
+                  "99999999999999999999,8"):
         program.expect(
             f"shape '{shape}'",
             USAGE,
             "explain",
             f"--shape={shape}",
-            says=(f"--shape is {shape}", "such as 4096,8192"),
+            says=(f"--shape is {shape}; required: numbers from 0 on with x between them, such as "
+                  "4096x8192"),
         )
-    program.expect("bench shape", USAGE, "bench", "--shape", "4096", says="ROWSxN")
+    for shape in ("4096", "4,8,2", "4x8x2", "1x64,4", "0x8", "8x0", "8x", "4x-8", "x",
+                  "99999999999x99999999999"):
+        program.expect(f"bench shape '{shape}'", USAGE, "bench", f"--shape={shape}",
+                       says=("--shape is ", "required: 2 numbers from 1 to 268435456 with x "
+                             "between them, such as 4096x8192"))
     program.expect("no threads", USAGE, "selftest", "--threads", "0", says="--threads")
     program.expect("--version", SUCCESS, "--version", says="0.")
     text = program.expect("--help", SUCCESS, "--help", says=SUBCOMMANDS)
     program.cases.check("--help tells the exit codes", "Exit code" in text)
     for name in SUBCOMMANDS:
-        program.expect(f"{name} --help", SUCCESS, name, "--help", says="Usage")
+        text = program.expect(f"{name} --help", SUCCESS, name, "--help", says="Usage")
+        start = re.match(rf"Examples?:\n  fastnorm {name}", text)
+        program.cases.check(f"{name} --help begins with examples", start, text[:200])
 
 
 def test_info(program):
@@ -223,6 +239,17 @@ def test_explain(program):
                 16 * plain["vectors_per_thread"] * plain["threads_per_row"] >= n * 2,
                 plain,
             )
+    cases.equal(
+        "explain: both forms of a shape",
+        program.json("explain 7x4096", "explain", "--shape", "7x3x4096"),
+        program.json("explain 7,4096", "explain", "--shape", "7,3,4096"),
+    )
+    modulated = ("explain", "--shape", "2x64x3072", "--kind", "layer", "--no-weight")
+    cases.equal(
+        "explain: both forms of a modulator's shape",
+        program.json("explain 2x1x3072", *modulated, "--modulation-scale", "2x1x3072"),
+        program.json("explain 2,1,3072", *modulated, "--modulation-scale", "2,1,3072"),
+    )
     none = program.json("explain no rows", "explain", "--shape", "0,64")
     cases.equal("explain: no rows, no launch", (none["launches"], none["kernel"]), (0, ""))
     program.expect(
@@ -348,7 +375,7 @@ def test_no_gpu(program):
 
 
 def test_bench(program):
-    cases, path = program.cases, program.work / "bench.json"
+    cases, path, dtypes = program.cases, program.work / "bench.json", share_of(["f16", "f32"])
     text = program.expect(
         "bench",
         SUCCESS,
@@ -358,20 +385,22 @@ def test_bench(program):
         "--op",
         "rms,add",
         "--dtype",
-        "f16,f32",
+        ",".join(dtypes),
         "--repeats",
         "3",
         "--threads",
         "2",
-        "--json",
+        "--output",
         path,
     )
     document = json.loads(path.read_text())
     results = document["results"]
     cases.equal(
-        "bench: every case once", len({(r["op"], r["dtype"], r["rows"]) for r in results}), 8
+        "bench: every case once", len({(r["op"], r["dtype"], r["rows"]) for r in results}),
+        4 * len(dtypes),
     )
-    cases.equal("bench: a line for each", len(re.findall(r"^(?:rms|add) ", text, re.M)), 8)
+    cases.equal("bench: a line for each", len(re.findall(r"^(?:rms|add) ", text, re.M)),
+                4 * len(dtypes))
     for r in results:
         name = f"bench {r['op']} {r['dtype']} {r['rows']}x{r['n']}"
         tensor = r["rows"] * r["n"] * (4 if r["dtype"] == "f32" else 2)
@@ -390,10 +419,24 @@ def test_bench(program):
         "1x64",
         "--op",
         "rms",
-        "--json",
+        "--output",
         "no/file",
         says="cannot be written",
     )
+
+
+def test_bench_shapes(program):
+    """Several matrices, one with a comma, and JSON in place of the table."""
+    few = ("bench", "--op", "rms", "--dtype", "f32", "--repeats", "1", "--shape")
+    for given, wanted in (
+        (("8,64",), [(8, 64)]),
+        (("8x64",), [(8, 64)]),
+        (("8x64,2x32", "4,16"), [(8, 64), (2, 32), (4, 16)]),
+    ):
+        found = program.json(f"bench --json {given}", *few, *given).get("results", [])
+        program.cases.equal(
+            f"bench {given}: shapes", [(r["rows"], r["n"]) for r in found], wanted
+        )
 
 
 def test_stages(program):
@@ -431,7 +474,7 @@ def test_stages(program):
         *shape,
         "--modulation-scale",
         "2,,3",
-        says="--modulation-scale is 2,,3; required: extents",
+        says="--modulation-scale is 2,,3; required: numbers from 0 on with x between them",
     )
     program.expect(
         "explain: a modulator that does not broadcast",
@@ -459,7 +502,7 @@ def test_stages(program):
         "gated,sandwich,adaln",
         "--repeats",
         "1",
-        "--json",
+        "--output",
         path,
     )
     results = json.loads(path.read_text())["results"]
@@ -474,36 +517,26 @@ def test_stages(program):
 
 def test_bench_codes(program):
     path = program.work / "codes.json"
-    program.expect(
-        "bench codes",
-        SUCCESS,
-        "bench",
-        "--shape",
-        "64x1024",
-        "--op",
-        "rms_fp8,add_fp8,layer_fp8,rms_row_fp8,add_row_fp8,rms_block_fp8,add_block_fp8,layer_block_fp8,rms_mxfp8,rms_nvfp4",
-        "--repeats",
-        "1",
-        "--json",
-        path,
-    )
-    moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
     values = 64 * 1024
+    moved = {
+        "rms_fp8": 3 * values,
+        "add_fp8": 7 * values,
+        "layer_fp8": 3 * values,
+        "rms_row_fp8": 3 * values + 4 * 64,
+        "add_row_fp8": 7 * values + 4 * 64,
+        "rms_block_fp8": 3 * values + 4 * 64 * 8,
+        "add_block_fp8": 7 * values + 4 * 64 * 8,
+        "layer_block_fp8": 3 * values + 4 * 64 * 8,
+        "rms_mxfp8": 3 * values + 64 * 32,
+        "rms_nvfp4": 2 * values + values // 2 + 64 * 64,
+    }
+    ops = share_of(moved)
+    program.expect("bench codes", SUCCESS, "bench", "--shape", "64x1024", "--op", ",".join(ops),
+                   "--repeats", "1", "--output", path)
     program.cases.equal(
         "bench codes: bytes",
-        moved,
-        {
-            "rms_fp8": 3 * values,
-            "add_fp8": 7 * values,
-            "layer_fp8": 3 * values,
-            "rms_row_fp8": 3 * values + 4 * 64,
-            "add_row_fp8": 7 * values + 4 * 64,
-            "rms_block_fp8": 3 * values + 4 * 64 * 8,
-            "add_block_fp8": 7 * values + 4 * 64 * 8,
-            "layer_block_fp8": 3 * values + 4 * 64 * 8,
-            "rms_mxfp8": 3 * values + 64 * 32,
-            "rms_nvfp4": 2 * values + values // 2 + 64 * 64,
-        },
+        {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]},
+        {op: moved[op] for op in ops},
     )
 
 
@@ -519,7 +552,7 @@ def test_bench_f32_weights(program):
         "rms_f32,layer_f32",
         "--repeats",
         "1",
-        "--json",
+        "--output",
         path,
     )
     moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
@@ -641,13 +674,77 @@ def test_progress(program):
     )
 
 
-def test_selftest(program):
-    text = program.expect("selftest", SUCCESS, "selftest")
-    closing = text.strip().splitlines()[-1]
-    match = re.fullmatch(r"(\d+) passed, 0 failed, 0 skipped", closing)
+def test_selftest_threads(program):
+    """The parts on several threads, with their progress, and as JSON. docs_test.py has the text."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [program.path, *SELFTEST_AS_JSON, *(["--every", str(SHARE)] if SHARE > 1 else [])],
+        stdout=subprocess.PIPE,
+        stderr=child,
+        text=True,
+    )
+    os.close(child)
+    reader = threading.Thread(target=lambda: shown.append(read_all(parent)))
+    shown = []
+    reader.start()
+    most, done = 0, False
+    while not done:
+        done = process.poll() is not None
+        most = max(most, threads_of(process.pid))
+        time.sleep(0.002)
+    text = process.stdout.read()
+    reader.join()
+    document = json.loads(text)
+    cases = program.cases
+    cases.equal("selftest: exit code", process.returncode, 0)
+    cases.check("selftest: threads that work", most >= 3, most)
+    first = f"1/{len(range(0, 627, SHARE))} "
+    for progress in ("139/139 reciprocal root", "256/256 sigmoid and silu", first):
+        cases.check(f"selftest: progress '{progress}'", progress in shown[0], shown[0][-500:])
+    parts = document["parts"]
+    cases.equal("selftest: parts", len(parts), 6)
+    cases.equal("selftest: nothing failed", [p["failures"] for p in parts], [[]] * 6)
+    for what in ("passed", "failed", "skipped"):
+        cases.equal(f"selftest: {what}", document[what], sum(p[what] for p in parts))
+    cases.check("selftest: each part has checks", all(p["passed"] > 100 for p in parts), parts)
     # Fewer would mean that a part did not run: more than 2000 checks of hashes, forward and
     # backward, and 10000 and more of each other kind.
-    program.cases.check("selftest: closing line", match and int(match[1]) > 36000, closing)
+    most = 36000 // SHARE
+    cases.check(f"selftest: more than {most}", document["passed"] > most, document["passed"])
+    few = program.json("selftest --every 200", "selftest", "--every", "200")
+    cases.equal("selftest --every 200: parts", len(few["parts"]), 6)
+    cases.equal("selftest --every 200: its number", few["every"], 200)
+    cases.check("selftest --every 200: few of the cases",
+                660 < few["passed"] < document["passed"] * SHARE // 10, few["passed"])
+    cases.equal("selftest: threads", document["threads"], 3)
+    cases.check("selftest: a note", "positive floats" in parts[4]["notes"][0], parts[4])
+
+
+def read_all(terminal):
+    """What is written to a terminal until its other end is closed."""
+    text = b""
+    while True:
+        try:
+            more = os.read(terminal, 65536)
+        except OSError:  # so a terminal tells that it is closed
+            more = b""
+        if not more:
+            os.close(terminal)
+            return text.decode()
+        text += more
+
+
+def threads_of(process):
+    try:
+        return len(os.listdir(f"/proc/{process}/task"))
+    except OSError:  # it has ended
+        return 0
+
+
+def test_selftest_table(program):
+    if SHARE > 1:
+        program.cases.skip("selftest --print-golden", "a sanitizer runs a share of the cases")
+        return
     golden = program.expect(
         "selftest --print-golden", SUCCESS, "selftest", "--print-golden"
     ).splitlines()
@@ -665,12 +762,14 @@ def test(program):
     test_explain(program)
     test_explain_without_kernels(program)
     test_bench(program)
+    test_bench_shapes(program)
     test_bench_codes(program)
     test_stages(program)
     test_bench_f32_weights(program)
     test_tuning(program)
     test_progress(program)
-    test_selftest(program)
+    test_selftest_table(program)
+    test_selftest_threads(program)
 
 
 main(test)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import tensor_file
-from program import SUCCESS, main
+from program import SELFTEST_AS_JSON, SUCCESS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -31,6 +31,40 @@ def commands(text):
                     i += 1
                     shown.append(lines[i])
                 yield words[1:], shown
+
+
+def examples(program):
+    """The commands at the head of each command's help, by the command."""
+    found, queue = {}, [[]]
+    while queue:
+        command = queue.pop()
+        text = program.expect(f"{' '.join(command)} --help", SUCCESS, *command, "--help")
+        head = text.split("\n\n", 1)[0].replace("\\\n", " ").splitlines()
+        if head[0] == "Examples:":
+            found[" ".join(command)] = [shlex.split(line)[1:] for line in head[1:]]
+        listed = text.partition("\nSubcommands:\n")[2]
+        names = re.findall(r"^  (\w+)", listed, re.M)
+        queue += [[*command, name] for name in names]
+    return found
+
+
+def check_reference(program):
+    """docs/command_line.md against the program: its table has every command, and a section names
+    no option that its command lacks."""
+    cases, page = program.cases, (ROOT / "docs" / "command_line.md").read_text()
+    options = {}
+    for command in program.json("completion --json", "completion"):
+        first = command["command"].split()[1:2]
+        names = {name for o in command["options"] for name in o["names"]}
+        options.setdefault("".join(first), set()).update(names)
+    tabled = re.findall(r"^\| `fastnorm (\w+)` \|", page, re.M)
+    cases.equal("command_line.md: commands", set(tabled), set(options) - {""})
+    parts = re.split(r"^## (\w+)\n", page, flags=re.M)
+    for command, text in zip(parts[1::2], parts[2::2]):
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+        cases.equal(f"command_line.md: options of {command}", named - options[command], set())
+    told = {"explain", "run", "norm_heads", "norm_heads_backward", "peer", "bench", "selftest"}
+    cases.check("command_line.md: sections", told <= set(parts[1::2]), parts[1::2])
 
 
 def has_gpu(program):
@@ -70,8 +104,16 @@ def make_inputs(work):
 
 
 def test(program):
-    cases, gpu = program.cases, has_gpu(program)
+    cases, gpu, printed = program.cases, has_gpu(program), {}
     make_inputs(program.work)
+    check_reference(program)
+
+    def output_of(name, words):
+        """What a command prints, which runs once however often it is named."""
+        if tuple(words) not in printed:
+            printed[tuple(words)] = program.expect(name, SUCCESS, *words)
+        return printed[tuple(words)]
+
     found = 0
     for page in PAGES:
         for words, shown in commands(page.read_text()):
@@ -80,8 +122,26 @@ def test(program):
             if any(w.startswith("cuda:") for w in words) and not gpu:
                 cases.skip(name, "no GPU")
                 continue
-            check_output(cases, name, program.expect(name, SUCCESS, *words), shown)
+            check_output(cases, name, output_of(name, words), shown)
     cases.check("the pages have commands", found >= 8, found)
+    found = examples(program)
+    cases.check("commands with help", len(found) >= 18, sorted(found))
+    for command, lines in found.items():
+        cases.check(f"{command}: its help has two examples", len(lines) >= 2, lines)
+        for words in lines:
+            name = f"help of '{command}': fastnorm {' '.join(words)}"
+            cases.equal(f"{name}: is this command", words[: len(command.split())], command.split())
+            if any("cuda:" in w for w in words) and not gpu:
+                refused = program.run(*words)
+                no_gpu = refused.returncode == 1 and "FASTNORM_ERROR_DEVICE" in refused.stderr
+                cases.check(f"{name}: its options are known", no_gpu, refused.stderr)
+                cases.skip(name, "no GPU")
+                continue
+            if words != SELFTEST_AS_JSON:
+                output_of(name, words)
+    closing = output_of("selftest", ["selftest"]).strip().splitlines()[-1]
+    match = re.fullmatch(r"(\d+) passed, 0 failed, 0 skipped", closing)
+    cases.check("selftest: closing line", match and int(match[1]) > 36000, closing)
 
 
 main(test)

@@ -199,11 +199,13 @@ def test_refusals(program):
         ("no page", "--page", ("--page", "0")),
         ("no heads", "--heads", ("--heads", "0")),
         ("a device to plan for", "not cpu or cuda:N", ("--device", "sm_90")),
-        ("an unknown word", "", ("fly",)),
+        ("an unknown word", "'fly' is one argument too many", ("fly",)),
+        ("two lengths for four requests", "--lengths has 2 numbers", ("--lengths", "1x2")),
+        ("a length below 0", "--lengths is 4,-1; required: numbers from 0 to 16777216",
+         ("--lengths", "4,-1")),
     ):
         program.expect(f"mla_decode: {name}", USAGE, "mla_decode", *arguments, says=says)
     for name, says, arguments in (
-        ("two lengths for four requests", "--lengths has 2 numbers", ("--lengths", "1,2")),
         ("no scale", "FASTNORM_ERROR_ARGUMENT: sm_scale is 0", ("--scale", "0")),
         ("a split", "FASTNORM_ERROR_ARGUMENT: split_tokens is 63", ("--split-tokens", "63")),
         ("a profile on the CPU", "FASTNORM_ERROR_UNSUPPORTED", ("--profile", "trace.json")),

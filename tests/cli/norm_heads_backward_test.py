@@ -4,7 +4,7 @@ refuses. On the CPU."""
 
 import json
 
-from program import FAILURE, SUCCESS, USAGE, main
+from program import FAILURE, SUCCESS, USAGE, main, share_of
 
 WORD = "norm_heads_backward"
 
@@ -45,7 +45,7 @@ def run(program, *arguments):
 def test_runs(program):
     cases = program.cases
     few = ("--tokens", "9", "--query-heads", "4", "--key-heads", "2")
-    for dtype in ("bf16", "f16", "f32"):
+    for dtype in share_of(("bf16", "f16", "f32")):
         for more in map(str.split, LAYERS):
             document = run(program, "--dtype", dtype, *few, *more)
             sums = 0 if "--no-weight" in more or "--no-norm" in more else 2 * 128
@@ -87,7 +87,7 @@ def test_explain(program):
     cases.equal(
         f"{WORD} explain sm_90: one launch, and one fold",
         (held["kernel"], held["launches"], held["workspace_bytes"]),
-        ("norm_heads_backward bf16 held rms 16x1x32", 2, 2 * 128 * 128 * 4),
+        ("norm_heads_backward bf16 held rms 16x1x64", 2, 2 * 128 * 128 * 4),
     )
     across = program.json(
         f"{WORD} explain sm_80", WORD, "explain", "--across-heads", "--device", "sm_80"
@@ -139,7 +139,7 @@ def test_refusals(program):
         ("dx over dy without dx", "--in-place needs dx", ("explain", "--no-dx", "--in-place")),
         ("nothing to time", "--tokens is 0", ("bench", "--tokens", "0")),
         ("a device to plan for", "not cpu or cuda:N", ("run", "--device", "sm_90")),
-        ("no word", "subcommand", ()),
+        ("no word", ("Usage: fastnorm norm_heads_backward", "Subcommands:"), ()),
     ):
         program.expect(f"{WORD}: {name}", USAGE, WORD, *arguments, says=says)
     for name, says, arguments in (

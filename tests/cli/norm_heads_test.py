@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import tensor_file
-from program import FAILURE, SUCCESS, USAGE, main
+from program import FAILURE, SUCCESS, USAGE, main, share_of
 
 # Options of layers that run in each dtype.
 LAYERS = [
@@ -45,12 +45,13 @@ def run(program, *arguments):
     if not call:
         return document
     cases.equal(f"{name}: nothing is wrong, the same bits twice",
-                (document["wrong_rows"], document["touched_slots"], document["same_bits_twice"]),
-                (0, 0, True))
+                (document["wrong_rows"], document["touched_slots"], document["touched_padding"],
+                 document["same_bits_twice"]), (0, 0, 0, True))
     cases.check(f"{name}: errors are within what is allowed", 0 <= document["error_share"] <= 1,
                 document)
     if "--check-tokens" not in arguments:
-        rows = min(call["tokens"], 16) * (call["query_heads"] + call["key_heads"])
+        tokens = min(call["tokens"], 16) - document["padding"]
+        rows = tokens * (call["query_heads"] + call["key_heads"])
         cases.equal(f"{name}: rows were compared", document["checked_rows"],
                     rows + document["cached_rows"])
     return document
@@ -58,14 +59,15 @@ def run(program, *arguments):
 
 def test_runs(program):
     cases = program.cases
-    for dtype in ("bf16", "f16", "f32"):
+    for dtype in share_of(("bf16", "f16", "f32")):
         for more in map(str.split, LAYERS):
             document = run(program, "--dtype", dtype, *more)
             cases.check(f"norm_heads run {dtype} {' '.join(more)}: an error that is not 0",
                         document["max_error"] > 0)
     plain = run(program, "--dtype", "f32", "--tokens", "9", "--query-heads", "3", "--key-heads",
                 "2", "--page", "4")
-    cases.equal("norm_heads run: the eighth token has no slot", plain["cached_rows"], 8 * 2 * 2)
+    cases.equal("norm_heads run: the eighth token has no slot",
+                (plain["cached_rows"], plain["padding"]), (8 * 2 * 2, 1))
     cases.equal("norm_heads run: bytes written", plain["bytes_written"],
                 9 * 128 * 4 * (3 + 2 + 2 * 2))
     wide = run(program, "--y-dtype", "f32", "--cache", "none", "--tokens", "9")
@@ -81,12 +83,12 @@ def test_runs(program):
     odd = run(program, "--head-dim", "80", "--rope-dim", "36", "--rope-offset", "20", "--page", "7",
               "--tokens", "33", "--check-tokens", "1000")
     cases.equal("norm_heads run: all tokens on request", odd["checked_rows"],
-                33 * 40 + odd["cached_rows"])
+                (33 - 4) * 40 + odd["cached_rows"])
     statistics = run(program, "--statistics", "--kind", "layer", "--tokens", "9")
     sums = run(program, "--sumsq", "--across-heads", "--head-weights", "--tokens", "9")
     cases.equal("norm_heads run: statistics were compared", [
         document["checked_statistics"] for document in (plain, statistics, sums)
-    ], [0, 9 * 40, 9 * 2])
+    ], [0, 8 * 40, 8 * 2])
     alone = program.json("norm_heads run: sums alone", "norm_heads", "run", "--sumsq", "--no-y",
                          "--cache", "none", "--kind", "layer", "--dtype", "f32")
     cases.equal("norm_heads run: sums alone",
@@ -99,9 +101,10 @@ def test_runs(program):
                    SUCCESS,
                    "norm_heads",
                    "run",
-                   says=("kernel \"bf16\"", "16 token(s)", "0 wrong", "0 slot(s)", "the same bits"))
+                   says=("kernel \"bf16\"", "16 token(s)", "0 wrong", "0 slot(s)",
+                         "0 of 2 token(s) without a slot", "the same bits"))
     program.expect("norm_heads run text of statistics", SUCCESS, "norm_heads", "run", "--sumsq",
-                   says="640 statistic(s) compared")
+                   says="560 statistic(s) compared")
 
 
 def make_layer(rng):
@@ -164,9 +167,12 @@ def test_file(program):
         "query": turned(arrays["q"], arrays["qw"], arrays),
         "key": turned(arrays["k"], arrays["kw"], arrays)
     }
+    stored, padding = [0, 2, 3], [1, 4]  # of a slot of -1, and behind the last slot
     for name, rows in wanted.items():
-        error = np.abs(tensor_file.decode(found[name]).astype(np.float64) - rows).max()
+        result = tensor_file.decode(found[name]).astype(np.float64)
+        error = np.abs(result - rows)[stored].max()
         cases.check(f"norm_heads run on a file: {name}", error < 5e-6, error)
+        cases.check(f"norm_heads run on a file: {name} of padding", not result[padding].any())
     key = tensor_file.decode(found["key"])
     for name, rows in (("key_cache", key), ("value_cache", arrays["v"])):
         cache = np.zeros((9, 1, 40), np.float32)
@@ -186,7 +192,9 @@ def test_file(program):
     cases.check("norm_heads run on a file, codes: values",
                 np.abs(values[6] - key[0, 0]).max() <= scale[6] / 2 * 1.0001)
     cases.check("norm_heads run on a file, in place: the same key",
-                np.array_equal(tensor_file.decode(codes["key"]), key))
+                np.array_equal(tensor_file.decode(codes["key"])[stored], key[stored]))
+    cases.check("norm_heads run on a file, in place: padding keeps its x",
+                np.array_equal(tensor_file.decode(codes["key"])[padding], arrays["k"][padding]))
     axes = np.array([[8, 0, 3, 3, 1], [2, 7, 7, 0, 5], [4, 4, 1, 8, 6]], np.int64)
     given = np.linspace(0.5, 1.5, 10, dtype=np.float32).reshape(5, 2)
     tensor_file.write(
@@ -195,7 +203,7 @@ def test_file(program):
             "given": ("F32", (5, 2), given.tobytes())
         })
     for name, more, axis in (
-        ("mrope", ["--mrope", "3,3,2"], [0, 0, 0, 1, 1, 1, 2, 2]),
+        ("mrope", ["--mrope", "3x3x2"], [0, 0, 0, 1, 1, 1, 2, 2]),
         ("mrope-interleaved", ["--mrope", "4,2,2", "--mrope-interleaved"],
          [0, 1, 2, 0, 1, 2, 0, 0]),
     ):
@@ -211,10 +219,10 @@ def test_file(program):
         wide = arrays["q"].astype(np.float64)
         wanted = turned(wide, arrays["qw"], tables) * given[..., None] * np.sqrt(
             (wide**2).mean(-1, keepdims=True) + np.float64(np.float32(1e-5)))
-        error = np.abs(query - wanted).max()
+        error = np.abs(query - wanted)[stored].max()
         cases.check(f"norm_heads run on a file, {name}: query", error < 1e-5, error)
         key = turned(arrays["k"], arrays["kw"], tables)
-        error = np.abs(tensor_file.decode(found["key"]).astype(np.float64) - key).max()
+        error = np.abs(tensor_file.decode(found["key"]).astype(np.float64) - key)[stored].max()
         cases.check(f"norm_heads run on a file, {name}: key", error < 5e-6, error)
     program.expect("norm_heads run on a file: statistics", SUCCESS, *words(), "--statistics",
                    "--sumsq")
@@ -223,9 +231,10 @@ def test_file(program):
         squares = (x.astype(np.float64)**2).sum(-1)
         for name, wanted in (("rstd", 1 / np.sqrt(squares / 40 + 1e-5)), ("sumsq", squares)):
             values = tensor_file.decode(found[f"{part}_{name}"])
+            wanted[padding] = 0
             cases.check(f"norm_heads run on a file: {name} of the {part}",
                         values.shape == wanted.shape
-                        and np.allclose(values, wanted, rtol=1e-6, atol=0), values)
+                        and np.allclose(values, wanted, rtol=1e-6, atol=0), values.tolist())
     limit = {**tensors, "limit": ("F32", (1, ), np.float32(0.5).tobytes())}
     tensor_file.write(work / "layer.safetensors", limit)
     few = {name: value for name, value in names.items() if name not in ("value", "slots")}
@@ -239,7 +248,7 @@ def test_file(program):
     cases.check("norm_heads run on a file: clamp_scale clamps",
                 np.all(scales == np.float32(0.5) / np.float32(448)), scales)
     program.expect("norm_heads run on a file: two clamps", FAILURE, *quantized, "--clamp-scale",
-                   "limit", "--clamp", "2", says="clamp is 2 and clamp_scale is given")
+                   "limit", "--clamp", "2", says="quant.clamp is 2 and quant.clamp_scale is given")
     for name, says, changed in (
         ("a name that is not there", "'nope'", {"key": "nope"}),
         ("a matrix", "--query has 2 dimensions; required: 3", {"query": "c"}),
@@ -342,11 +351,12 @@ def test_refusals(program):
         ("no page", "--page", ("run", "--page", "0")),
         ("blocks of a cache without codes", "needs --cache", ("explain", "--cache-scheme",
                                                               "per-block")),
-        ("five axes", "required: 1 to 4 sections", ("run", "--mrope", "16,16,16,8,8")),
+        ("five axes", "required: 1 to 4 numbers from 0 to 16777216",
+         ("run", "--mrope", "16,16,16,8,8")),
         ("no sections", "--mrope is 16,x", ("explain", "--mrope", "16,x")),
         ("a device to plan for", "not cpu or cuda:N", ("run", "--device", "sm_90")),
         ("nothing to time", "--tokens is 0", ("bench", "--tokens", "0")),
-        ("no word", "subcommand", ()),
+        ("no word", ("Usage: fastnorm norm_heads", "Subcommands:"), ()),
     ):
         program.expect(f"norm_heads: {name}", USAGE, "norm_heads", *arguments, says=says)
     for name, says, arguments in (
@@ -361,13 +371,14 @@ def test_refusals(program):
         ("statistics in and out", "parts[0].rstd is given and rstd_in is given",
          ("run", "--statistics", "--statistics-in")),
         ("nothing to store", "required: an output", ("run", "--no-y", "--cache", "none")),
-        ("wide rows", "FASTNORM_ERROR_UNSUPPORTED", ("run", "--head-dim", "8200")),
-        ("a division of no codes", "parts[0].quant_division is 1", ("run", "--quant-division",
+        ("wide rows", "FASTNORM_ERROR_UNSUPPORTED",
+         ("run", "--head-dim", "8200", "--tokens", "1", "--query-heads", "1", "--key-heads", "1")),
+        ("a division of no codes", "parts[0].quant.division is 1", ("run", "--quant-division",
                                                                    "divide")),
         ("y of another dtype", "FASTNORM_ERROR_DTYPE: parts[0].y.dtype is f16",
          ("run", "--y-dtype", "f16")),
         ("a file that cannot be written", "cannot be written", ("bench", "--output", "no/file")),
-        ("a source of no codes", "parts[0].quant_source is 1", ("run", "--quant-source",
+        ("a source of no codes", "parts[0].quant.source is 1", ("run", "--quant-source",
                                                                 "rounded")),
     ):
         program.expect(f"norm_heads: {name}", FAILURE, "norm_heads", *arguments, says=says)

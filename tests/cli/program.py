@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "abi"))
 from cases import Cases  # noqa: E402
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
+# The example of the self-test's help that cli_test.py runs, and docs_test.py does not run again.
+SELFTEST_AS_JSON = ["selftest", "--threads", "3", "--json"]
+# Of the cases that are many, one of so many: where a sanitizer makes each take long.
+SHARE = int(os.environ.get("FASTNORM_TEST_SHARE", "1"))
+
+
+def share_of(items):
+    return list(items)[::SHARE]
 
 
 class Program:
@@ -34,6 +43,12 @@ class Program:
             self.cases.check(
                 f"{name}: one line that names the program",
                 result.stderr.startswith("fastnorm: ") and result.stderr.count("\n") == 1,
+                result.stderr,
+            )
+        if code == USAGE:
+            self.cases.check(
+                f"{name}: names the command, or shows its help",
+                result.stderr.startswith(("fastnorm", "Examples:\n")) and not result.stdout,
                 result.stderr,
             )
         if code == SUCCESS:

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import tensor_file
-from program import FAILURE, SUCCESS, USAGE, main
+from program import FAILURE, SUCCESS, USAGE, main, share_of
 
 # Half a unit in the last place of each dtype, relative. The error of single-precision arithmetic is
 # that of rows of at most 1024 elements (22 roundings: a chain of 16 additions and a tree of 6).
@@ -50,7 +50,7 @@ def close(found, wanted, relative, absolute):
 def test_round_trip(program, rng):
     cases, work = program.cases, program.work
     shapes = [((5, 96), (96,)), ((1000,), (1000,)), ((3, 4, 129), (4, 129)), ((2, 1, 2, 64), (64,))]
-    for (shape, weight_shape), dtype in itertools.product(shapes, HALF_ULP):
+    for (shape, weight_shape), dtype in share_of(itertools.product(shapes, HALF_ULP)):
         for kind, add, in_place in (
             ("rms", False, False),
             ("layer", True, False),
@@ -346,7 +346,8 @@ def test_clamp_scale(program, rng):
         "some",
         "--clamp",
         "2",
-        says="clamp is 2 and clamp_scale is given; required: clamp 0, or clamp_scale NULL",
+        says="quant.clamp is 2 and quant.clamp_scale is given; required: quant.clamp 0, or "
+        "quant.clamp_scale NULL",
     )
 
 
@@ -447,6 +448,53 @@ def test_stages(program, rng):
     program.expect("run --backward with an activation", USAGE, *command, "--backward", "--dy", "x",
                    "--activation", "silu", says="--activation")
     cases.check("no output of what was refused", not (work / "refused.safetensors").exists())
+
+
+def test_step_roundings(program, _):
+    """--sum-rounding and --modulation-rounding, with values by hand. bf16 has steps of 2^-7 from 1
+    to 2, of 2^-6 from 2 to 4 and of 2^-5 from 4 to 8; ties go to even multiples."""
+    cases, work = program.cases, program.work
+
+    def tensor(dtype, *values):
+        return (dtype, (len(values),), tensor_file.encode(dtype, values))
+
+    tensors = {
+        "x": tensor("BF16", 1 + 2**-7, 2),
+        "one": tensor("F32", 1, 1),
+        "three": tensor("F32", 3),
+        "same": tensor("BF16", 3, 3),
+        "gain": tensor("BF16", 161 / 128, 1),
+        "scale": tensor("BF16", 1.5 * 2**-8, 0),
+        "shift": tensor("BF16", 1, 1),
+    }
+    tensor_file.write(work / "in.safetensors", tensors)
+
+    def run(name, wanted, *options):
+        for rounding, values in wanted.items():
+            command = ["run", "in.safetensors", "out.safetensors", *options, rounding]
+            program.expect(f"{name} {rounding}", SUCCESS, *command)
+            found = tensor_file.decode(tensor_file.read(work / "out.safetensors")["out"])
+            cases.equal(f"{name} {rounding}: values", found.ravel().tolist(), values)
+
+    # (x * 1.5 + 1) * 3. The product is 193.5 steps, which is rounded to 194: 1.515625. The sum
+    # is 2.515625, a bf16. Times 3 that is 241.5 steps, which is rounded to 242: 7.5625.
+    run(
+        "--sum-rounding",
+        {"once": [((1 + 2**-7) * 1.5 + 1) * 3, 12], "every-step": [7.5625, 12]},
+        *("--x", "x", "--residual", "one", "--residual-out", "out", "--alpha", "1.5"),
+        *("--sum-scale", "three", "--sum-rounding"),
+    )
+    # Rows of equal elements are 1 and the weight: z = 161/128. 1 + scale is 128.75 steps, which is
+    # rounded to 129. Their product is 162.26 steps, which is rounded to 162: 1.265625.
+    run(
+        "--modulation-rounding",
+        {
+            "once": [161 / 128 * (1 + 1.5 * 2**-8) + 1, 2],
+            "every-step": [162 / 128 + 1, 2],
+        },
+        *("--x", "same", "--weight", "gain", "--eps", "0", "--y", "out", "--y-dtype", "f32"),
+        *("--modulation-scale", "scale", "--modulation-shift", "shift", "--modulation-rounding"),
+    )
 
 
 def test_refused(program, rng):
@@ -701,6 +749,7 @@ def test(program):
     test_quantised(program, rng)
     test_clamp_scale(program, rng)
     test_stages(program, rng)
+    test_step_roundings(program, rng)
     test_refused(program, rng)
     test_output_file(program, rng)
     test_bad_files(program)

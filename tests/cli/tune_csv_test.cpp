@@ -8,6 +8,8 @@
 #include <map>
 #include <sstream>
 
+#include "fastnorm/tune_json.h"
+
 namespace fastnorm::tool {
 namespace {
 
@@ -307,6 +309,23 @@ TEST_F(TuneCsvTest, ImportantShapesComeFirst) {
 TEST_F(TuneCsvTest, FieldsOfALine) {
   EXPECT_EQ(csv_fields("a,\"b, c\",\"say \"\"d\"\"\",,"),
             (std::vector<std::string>{"a", "b, c", "say \"d\"", "", ""}));
+}
+
+TEST(TuneJson, TellsWhatTheTableTells) {
+  const Finding found = {{"add", "bf16", 64, 4096}, "a kernel 256x4", "a kernel 512x2", 12, 10};
+  const Json told = to_json(found);
+  EXPECT_EQ(told["op"], "add");
+  EXPECT_EQ(told["rows"], 64);
+  EXPECT_EQ(told["n"], 4096);
+  EXPECT_EQ(told["choice"], "a kernel 256x4");
+  EXPECT_EQ(told["choice_us"], 12);
+  EXPECT_EQ(told["fastest"], "a kernel 512x2");
+  EXPECT_EQ(told["fastest_us"], 10);
+  EXPECT_NEAR(told["gain"].get<double>(), 0.2, 1e-12);
+  TuneCounts counts;
+  counts.written = 5, counts.had = 4, counts.cannot_run = 3, counts.too_large = 2, counts.left = 1;
+  EXPECT_EQ(to_json(counts).dump(),
+            R"({"written":5,"found":4,"discarded":0,"cannot_run":3,"too_large":2,"left":1})");
 }
 
 }  // namespace

@@ -205,23 +205,23 @@ TEST(Tuning, WritesRulesThatContextsTake) {
 TEST(Tuning, TheBackwardPassHasRulesOfItsOwn) {
   const BenchCase sums = {"rms_backward", "bf16", 64, 4096}, dx = {"rms_dx", "bf16", 64, 4096},
                   add = {"add_backward", "bf16", 64, 16384}, odd = {"layer_dx", "f16", 64, 4097};
-  const std::string few = "norm_backward bf16 rms few 256x4 1x1x0",
-                    many = "norm_backward bf16 rms persistent 512x1 1x2x1",
-                    cluster = "norm_backward bf16 rms add persistent 512x2x2 1x1x3",
+  const std::string few = "norm_backward bf16 rms few 256x4 1x0",
+                    many = "norm_backward bf16 rms persistent 256x2 2x1",
+                    cluster = "norm_backward bf16 rms add persistent 512x2x2 1x2",
                     general = "norm_backward bf16 rms rows 32";
   for (const std::string& kernel :
        {few, many, general, std::string("norm_backward bf16 rms rows 256")})
     EXPECT_TRUE(set_of(planner().kernels(sums)).contains(kernel)) << kernel;
   EXPECT_EQ(tuning_rule(1, 64, sums, few),
-            "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 1, 0)\n");
+            "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 0)\n");
   EXPECT_EQ(tuning_rule(65, kAllRows, sums, many),
-            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 65, kAll, 512, 1, 1, 1, 2, 1)\n");
+            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 65, kAll, 256, 2, 1, 2, 1)\n");
   EXPECT_EQ(tuning_rule(1, 64, add, cluster),
-            "KIND(many, bf16, rms, add)\nROWS(16384, 16384, 1, 64, 512, 2, 2, 1, 1, 3)\n");
+            "KIND(many, bf16, rms, add)\nROWS(16384, 16384, 1, 64, 512, 2, 2, 1, 2)\n");
   EXPECT_EQ(tuning_rule(1, 64, sums, general),
-            "KIND(any, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 32, 0, 1, 4, 1, 0)\n");
+            "KIND(any, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 32, 0, 1, 4, 0)\n");
   EXPECT_EQ(tuning_rule(1, 64, dx, few),
-            "KIND(alone, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 1, 0)\n");
+            "KIND(alone, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 0)\n");
   // dx alone reads each row once on the kernels for few rows: where they are, others do not count.
   for (const std::string& kernel : planner().kernels(dx))
     EXPECT_NE(kernel.find(" few "), std::string::npos) << kernel;
@@ -234,14 +234,14 @@ TEST(Tuning, RulesOfTheBackwardPassMakeAFile) {
                         const std::string& best) {
     return Finding{{op, "bf16", rows, 4096}, choice, best, 2, 1};
   };
-  const std::string few = "norm_backward bf16 rms few 256x2 1x2x0",
-                    many = "norm_backward bf16 rms persistent 512x1 1x2x1";
+  const std::string few = "norm_backward bf16 rms few 256x2 1x0",
+                    many = "norm_backward bf16 rms persistent 256x2 2x1";
   const std::string rules =
       tuning_rules({found("rms_backward", 64, few, many), found("rms_backward", 512, few, few),
                     found("rms_backward", 8192, many, few)});
   EXPECT_EQ(rules,
-            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 512, 1, 1, 1, 2, 1)\n"
-            "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 513, kAll, 256, 2, 1, 1, 2, 0)\n");
+            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 2, 1, 2, 1)\n"
+            "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 513, kAll, 256, 2, 1, 1, 0)\n");
   const auto kernel = [&](int64_t rows) {
     return kernel_with(rules, {"rms_backward", "bf16", rows, 4096});
   };

@@ -1,10 +1,8 @@
 // Random descriptions through check and plan of the norm family, for every architecture, by dry
 // runs: nothing crashes, nothing is read that was not given, tensor memory is never touched (its
-// addresses point nowhere). The entry points agree, and what was accepted keeps the rules of the
-// headers.
+// addresses point nowhere). The entry points agree, what was accepted keeps the rules of the
+// table, and what was refused breaks one.
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -12,82 +10,54 @@
 
 #include "bytes.h"
 #include "fastnorm/fastnorm.h"
-#include "oracle.h"
-#include "random_call.h"
+#include "judge.h"
+#include "memory.h"
+#include "norm_family.h"
+#include "target.h"
 
 namespace fastnorm::fuzz {
 namespace {
 
-using Calls = std::vector<std::unique_ptr<RandomCall>>;
-const Calls* current_calls = nullptr;  // what a failure prints
-
-[[noreturn]] void fail(const char* what, const char* detail) {
-  std::fprintf(stderr, "norm_fuzz: %s: %s (last error: %s)\n", what, detail, fastnorm_last_error());
-  if (current_calls != nullptr) {
-    for (const auto& call : *current_calls) call->print();
-  }
-  std::abort();
-}
-
-void require(bool ok, const char* what, const char* detail = "") {
-  if (!ok) fail(what, detail);
-}
-
-bool is_status(fastnorm_status status) {
-#define FASTNORM_FUZZ_CASE(name, value, text) \
-  if (status == FASTNORM_##name) return true;
-  FASTNORM_STATUS_MAP(FASTNORM_FUZZ_CASE)
-#undef FASTNORM_FUZZ_CASE
-  return false;
-}
-
-// What every failure owes the caller. A dry run has no defect, no memory trouble of its own.
-void require_status(fastnorm_status status) {
-  require(is_status(status), "unknown status");
-  require(status != FASTNORM_ERROR_INTERNAL, "internal error");
-  if (status == FASTNORM_OK) return;
-  const char* text = fastnorm_last_error();
-  require(std::strlen(text) > 10, "a failure without a text");
-  require(std::strchr(text, '\n') == nullptr, "a text of more than one line", text);
-}
-
-// --- contexts ---
-
 struct Target {
   int32_t device_type;
-  int32_t capability;
   fastnorm_context* context;
 };
 
-fastnorm_context* dry_context(int32_t device_type, int32_t capability) {
-  fastnorm_context_options options{};
-  options.struct_size = sizeof options;
-  options.flags = FASTNORM_CONTEXT_DRY_RUN;
-  options.dry_run_capability = capability;
-  fastnorm_context* context = nullptr;
-  const fastnorm_status status = fastnorm_context_create({device_type, 0}, &options, &context);
-  require(status == FASTNORM_OK && context != nullptr, "no dry-run context");
-  return context;
-}
-
-// For quantised outputs mostly the CPU: the rules do not depend on the device.
-const Target& target(Bytes& bytes, bool quantised) {
+const Target& target(Bytes& bytes) {
   static const Target targets[] = {
-      {FASTNORM_DEVICE_CPU, 0, dry_context(FASTNORM_DEVICE_CPU, 0)},
-      {FASTNORM_DEVICE_CUDA, 80, dry_context(FASTNORM_DEVICE_CUDA, 80)},
-      {FASTNORM_DEVICE_CUDA, 90, dry_context(FASTNORM_DEVICE_CUDA, 90)},
-      {FASTNORM_DEVICE_CUDA, 100, dry_context(FASTNORM_DEVICE_CUDA, 100)},
-      {FASTNORM_DEVICE_CUDA, 120, dry_context(FASTNORM_DEVICE_CUDA, 120)}};
-  const uint32_t any = bytes.pick(std::size(targets));
-  return targets[quantised && (bytes.byte() & 7) != 7 ? 0 : any];
+      {FASTNORM_DEVICE_CPU, make_context(FASTNORM_DEVICE_CPU, true)},
+      {FASTNORM_DEVICE_CUDA, make_context(FASTNORM_DEVICE_CUDA, true, 80)},
+      {FASTNORM_DEVICE_CUDA, make_context(FASTNORM_DEVICE_CUDA, true, 90)},
+      {FASTNORM_DEVICE_CUDA, make_context(FASTNORM_DEVICE_CUDA, true, 100)},
+      {FASTNORM_DEVICE_CUDA, make_context(FASTNORM_DEVICE_CUDA, true, 120)}};
+  return targets[bytes.pick(std::size(targets))];
 }
 
-// --- one norm or several ---
+// n: the sizes around which a kernel is chosen, small and long.
+int64_t columns_of_row(Bytes& bytes) {
+  switch (bytes.pick(4)) {
+    case 0:
+      return 1 + bytes.byte();
+    case 1:
+      return 8 * (1 + bytes.take<uint16_t>());
+    case 2:
+      return (int64_t{1} << bytes.pick(21)) + bytes.pick(3) - 1;
+    default:
+      return bytes.rarely() ? hard_number(bytes) : 64 * (1 + bytes.byte());
+  }
+}
 
-fastnorm_info new_info() {
-  fastnorm_info info{};
-  info.struct_size = sizeof info;
-  return info;
+Extents random_rows(Bytes& bytes) {
+  Extents e;
+  e.dtype = row_dtype(bytes);
+  e.x.resize(1 + bytes.pick(4));
+  for (int64_t& extent : e.x) extent = small_extent(bytes);
+  e.x.back() = columns_of_row(bytes);
+  // More dimensions, most of them of one index.
+  for (uint32_t more = bytes.rarely() ? bytes.pick(5) : 0; more > 0; --more)
+    e.x.insert(e.x.begin() + bytes.byte() % static_cast<int64_t>(e.x.size()),
+               (bytes.byte() & 3) == 3 ? small_extent(bytes) : 1);
+  return e;
 }
 
 void require_info(const fastnorm_info& info, int32_t calls) {
@@ -108,33 +78,26 @@ void require_info(const fastnorm_info& info, int32_t calls) {
   require(v >= 1 && v <= 64 && (v & (v - 1)) == 0, "vector_bytes", info.kernel);
 }
 
-struct Outcome {
-  fastnorm_status status;
-  fastnorm_info info;
-};
+using List = std::vector<const fastnorm_norm_args*>;
 
-Outcome query(const Target& t, const std::vector<const fastnorm_norm_args*>& args, bool many) {
-  Outcome out{FASTNORM_OK, new_info()};
-  out.status = many ? fastnorm_norm_many_query(t.context, args.data(),
-                                               static_cast<int32_t>(args.size()), &out.info)
-                    : fastnorm_norm_query(t.context, args[0], &out.info);
-  require_status(out.status);
-  return out;
+fastnorm_status query(const Target& t, const List& args, bool many, fastnorm_info* info) {
+  *info = new_info();
+  const fastnorm_status status =
+      many ? fastnorm_norm_many_query(t.context, args.data(), static_cast<int32_t>(args.size()),
+                                      info)
+           : fastnorm_norm_query(t.context, args[0], info);
+  require_text(status);
+  return status;
 }
 
-fastnorm_status run(const Target& t, const std::vector<const fastnorm_norm_args*>& args, bool many,
-                    size_t workspace_bytes) {
-  void* workspace = workspace_bytes > 0 ? reinterpret_cast<void*>(uintptr_t{1} << 45) : nullptr;
+fastnorm_status run(const Target& t, const List& args, bool many, size_t workspace_bytes) {
+  void* workspace = workspace_bytes > 0 ? reinterpret_cast<void*>(uintptr_t{1} << 52) : nullptr;
   const fastnorm_status status =
       many ? fastnorm_norm_many(t.context, args.data(), static_cast<int32_t>(args.size()),
                                 workspace, workspace_bytes, nullptr)
            : fastnorm_norm(t.context, args[0], workspace, workspace_bytes, nullptr);
-  require_status(status);
+  require_text(status);
   return status;
-}
-
-void require_same_info(const fastnorm_info& a, const fastnorm_info& b) {
-  require(std::memcmp(&a, &b, sizeof a) == 0, "two equal queries differ", a.kernel);
 }
 
 // True if a refusal's reason is in the call's own numbers, dtypes, shapes and devices.
@@ -143,46 +106,70 @@ bool is_argument_fault(fastnorm_status status) {
          status == FASTNORM_ERROR_DTYPE || status == FASTNORM_ERROR_DEVICE;
 }
 
-void fuzz_norm(Bytes& bytes, bool quantised) {
-  const Target& t = target(bytes, quantised);
+using Drawn = std::vector<std::unique_ptr<DrawnStruct>>;
+
+void judge(const Drawn& drawn, const Target& t, fastnorm_status status) {
+  static const NormFamily family;
+  static const CallStruct& type = type_of("fastnorm_norm_args");
+  std::string fault;
+  Memory memory(family);
+  for (size_t i = 0; i < drawn.size() && fault.empty(); ++i) {
+    const void* const known = drawn[i]->known.data();
+    fault = find_fault(family, type, known, t.device_type);
+    if (!fault.empty() || status != FASTNORM_OK) continue;
+    // Without rows a call touches nothing, its weight neither.
+    if (elements_of(*drawn[i]->as_known<fastnorm_norm_args>().x) == 0) continue;
+    if (const char* layout = layout_fault(type, known)) fault = layout;
+    memory.add(type, known, static_cast<int>(i));
+  }
+  if (is_argument_fault(status)) require(!fault.empty(), "refused without a reason");
+  if (status != FASTNORM_OK) return;
+  require(fault.empty(), "accepted", fault);
+  require(memory.find_fault().empty(), "accepted", memory.find_fault());
+}
+
+void fuzz_norm(Bytes& bytes) {
+  static const NormFamily family;
+  const Target& t = target(bytes);
   const bool many = (bytes.byte() & 3) == 3;
   const uint32_t count = many ? 1 + bytes.pick(4) : 1;
-  Calls calls;
-  current_calls = &calls;
-  std::vector<const fastnorm_norm_args*> args;
+  Drawn drawn;
+  List args;
+  Drawer drawer(bytes, family, t.device_type);
   for (uint32_t i = 0; i < count; ++i) {
-    calls.push_back(std::make_unique<RandomCall>(bytes, t.device_type, quantised));
-    args.push_back(calls.back()->args());
+    const Extents rows = random_rows(bytes);
+    drawn.push_back(drawer.draw(type_of("fastnorm_norm_args"), rows));
+    args.push_back(drawn.back()->args<fastnorm_norm_args>());
   }
+  const CurrentCall now([&] {
+    std::string all;
+    for (const auto& call : drawn) {
+      if (!all.empty()) all += '\n';
+      all += call_text("norm", call->known.data());
+    }
+    return all;
+  });
 
-  const Outcome first = query(t, args, many), second = query(t, args, many);
-  require(first.status == second.status, "two equal queries differ in status");
-  if (first.status == FASTNORM_OK) require_same_info(first.info, second.info);
-  const size_t workspace_bytes = static_cast<size_t>(first.info.workspace_bytes);
-  require(run(t, args, many, workspace_bytes) == first.status, "query and call disagree");
+  fastnorm_info info, second, one;
+  const fastnorm_status status = query(t, args, many, &info);
+  require(query(t, args, many, &second) == status, "two equal queries differ in status");
+  if (status == FASTNORM_OK)
+    require(std::memcmp(&info, &second, sizeof info) == 0, "two equal queries differ");
+  const auto workspace_bytes = static_cast<size_t>(info.workspace_bytes);
+  require(run(t, args, many, workspace_bytes) == status, "query and call disagree");
   const fastnorm_status prepared =
       many ? fastnorm_norm_many_prepare(t.context, args.data(), static_cast<int32_t>(count))
            : fastnorm_norm_prepare(t.context, args[0]);
-  require(prepared == first.status, "query and prepare disagree");
-  if (count == 1) {
-    require(query(t, args, !many).status == first.status, "one call and a list of it disagree");
-  }
-  std::vector<fastnorm_norm_args> known;
-  for (const auto& call : calls) known.push_back(call->known());
-  if (is_argument_fault(first.status)) {
-    bool found = false;
-    for (const auto& call : known) found |= find_argument_fault(call, t.device_type) != nullptr;
-    require(found, "refused without a reason");
-  }
-  if (first.status != FASTNORM_OK) return;
-
-  require_info(first.info, static_cast<int32_t>(count));
-  if (const char* fault = find_fault(known, t.device_type)) fail("accepted", fault);
+  require(prepared == status, "query and prepare disagree");
+  if (count == 1)
+    require(query(t, args, !many, &one) == status, "one call and a list of it disagree");
+  judge(drawn, t, status);
+  if (status != FASTNORM_OK) return;
+  require_info(info, static_cast<int32_t>(count));
   if (workspace_bytes > 0) {
     require(run(t, args, many, workspace_bytes - 1) == FASTNORM_ERROR_ARGUMENT,
             "too small a workspace is accepted");
   }
-  current_calls = nullptr;
 }
 
 // --- contexts and descriptions of devices and kernels ---
@@ -207,7 +194,7 @@ void fuzz_context(Bytes& bytes) {
   auto* context = reinterpret_cast<fastnorm_context*>(block.get());  // must be replaced
   const fastnorm_status status = fastnorm_context_create(
       device, reinterpret_cast<const fastnorm_context_options*>(block.get()), &context);
-  require_status(status);
+  require_text(status);
   require((status == FASTNORM_OK) == (context != nullptr),
           "a context on failure, or none on success");
   fastnorm_context_destroy(context);
@@ -220,14 +207,14 @@ void fuzz_descriptions(Bytes& bytes) {
   for (const int32_t i : {index, index % (fastnorm_kernel_count() + 1)}) {
     const bool inside = i >= 0 && i < fastnorm_kernel_count();
     const fastnorm_status status = fastnorm_kernel_describe(i, &kernel);
-    require_status(status);
+    require_text(status);
     require((status == FASTNORM_OK) == inside, "kernel index");
     if (inside)
       require(kernel.name != nullptr && kernel.arch != nullptr, "a kernel without a name");
   }
   fastnorm_device_info device{};
   device.struct_size = bytes.rarely() ? bytes.byte() : sizeof device;
-  require_status(fastnorm_device_describe({1 + (bytes.byte() & 3), bytes.byte() & 1}, &device));
+  require_text(fastnorm_device_describe({1 + (bytes.byte() & 3), bytes.byte() & 1}, &device));
   require(fastnorm_status_name(static_cast<fastnorm_status>(bytes.byte())) != nullptr, "no name");
 }
 
@@ -236,8 +223,7 @@ void fuzz_descriptions(Bytes& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fastnorm::fuzz::Bytes bytes(data, size);
-  const uint8_t subject = bytes.byte();
-  switch (subject) {
+  switch (bytes.byte()) {
     case 254:
       fastnorm::fuzz::fuzz_context(bytes);
       break;
@@ -245,7 +231,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       fastnorm::fuzz::fuzz_descriptions(bytes);
       break;
     default:
-      fastnorm::fuzz::fuzz_norm(bytes, (subject & 0xe0) == 0xa0);
+      fastnorm::fuzz::fuzz_norm(bytes);
       break;
   }
   return 0;

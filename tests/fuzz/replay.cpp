@@ -2,6 +2,9 @@
 // corpus, then inputs made of them by a seeded generator (the same ones every time).
 //
 //   norm_replay CORPUS_FOLDER MADE_INPUTS
+//   norm_replay --call 'norm kind=layer x,y=bf16[2,64]'
+//
+// The second says what a dry run of one call gives: that of a finding, of any family but peers.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -9,7 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <vector>
+
+#include "fastnorm/fastnorm.h"
+#include "support/call_text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -53,9 +61,52 @@ Input make_input(const std::vector<Input>& corpus, uint64_t* state) {
   return input;
 }
 
+fastnorm_status query(fastnorm_context* context, fastnorm::support::Call& call,
+                      fastnorm_info* info) {
+  const std::string family = call.family().name;
+  if (family == "norm") return fastnorm_norm_query(context, call.args<fastnorm_norm_args>(), info);
+  if (family == "norm_backward")
+    return fastnorm_norm_backward_query(context, call.args<fastnorm_norm_backward_args>(), info);
+  if (family == "mla_decode")
+    return fastnorm_mla_decode_query(context, call.args<fastnorm_mla_decode_args>(), info);
+  if (family == "norm_heads") {
+    return fastnorm_norm_heads_query(context, call.args<fastnorm_norm_heads_args>(),
+                                     call.parts<fastnorm_norm_heads_part>(), call.count(), info);
+  }
+  if (family == "norm_heads_backward") {
+    return fastnorm_norm_heads_backward_query(context, call.args<fastnorm_norm_heads_args>(),
+                                              call.parts<fastnorm_norm_heads_backward_part>(),
+                                              call.count(), info);
+  }
+  throw fastnorm::support::CallTextError("a dry run has no peers");
+}
+
+int say(const char* text) {
+  try {
+    fastnorm::support::Call call(text);
+    fastnorm_context_options options = {};
+    options.struct_size = sizeof options;
+    options.flags = FASTNORM_CONTEXT_DRY_RUN;
+    options.dry_run_capability = call.device().device_type == FASTNORM_DEVICE_CUDA ? 90 : 0;
+    fastnorm_context* context = nullptr;
+    fastnorm_status status = fastnorm_context_create(call.device(), &options, &context);
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    if (status == FASTNORM_OK) status = query(context, call, &info);
+    std::printf("%s\n%s: %s\n", call.text().c_str(), fastnorm_status_name(status),
+                status == FASTNORM_OK ? info.kernel : fastnorm_last_error());
+    fastnorm_context_destroy(context);
+    return status == FASTNORM_OK ? 0 : 1;
+  } catch (const fastnorm::support::CallTextError& error) {
+    std::printf("%s\n", error.what());
+    return 2;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "--call") return say(argv[2]);
   if (argc != 3) return 2;
   const std::vector<Input> corpus = read_corpus(argv[1]);
   if (corpus.empty()) {

@@ -42,8 +42,8 @@ def check_linkage(cases, folder):
             text=True,
             env={"LD_LIBRARY_PATH": str(folder / "lib")},
         ).stdout
-        cases.check(f"{program.name} takes the bundle's library", "libfastnorm.so.0" not in text or
-                    f"=> {folder / 'lib' / 'libfastnorm.so.0'}" in text, text)
+        cases.check(f"{program.name} takes the bundle's library", "libfastnorm.so.1" not in text or
+                    f"=> {folder / 'lib' / 'libfastnorm.so.1'}" in text, text)
     cases.check("there are programs", programs)
 
 

@@ -36,8 +36,10 @@ class Program:
 
 
 def check_bits(cases, program):
+    # One dtype where a sanitizer makes each take long.
+    few = "FASTNORM_TEST_SHARE" in os.environ
     for arguments, dtypes in (
-        (("--dtypes", "bf16,f16"), 2),
+        (("--dtypes", "bf16"), 1) if few else (("--dtypes", "bf16,f16"), 2),
         (("--dtypes", "f32", "--ranks", "3"), 1),
     ):
         code, text = program.run("--no-times", *arguments)

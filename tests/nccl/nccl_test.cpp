@@ -248,7 +248,8 @@ TEST_F(Nccl, BothWaysOfAnAllReduce) {
             codes(size, Array(shape, FASTNORM_DTYPE_F8_E4M3FN)), scale(size, Array({6}));
         Array residual(shape), weight({40});
         residual.fill(9), weight.fill(10);
-        const auto set = [&](auto& args, size_t i) {
+        std::vector<fastnorm_quant> quants(size);
+        const auto set = [&](fastnorm_norm_args& args, size_t i) {
           args.struct_size = sizeof args;
           args.eps = 1e-5f;
           args.weight_offset = 1;
@@ -257,15 +258,22 @@ TEST_F(Nccl, BothWaysOfAnAllReduce) {
           args.weight = weight.tensor();
           args.y = y[i].tensor();
           if (!quantised) return;
-          args.quant_scheme = FASTNORM_QUANT_PER_ROW;
-          args.quantized = codes[i].tensor();
-          args.scale = scale[i].tensor();
+          fastnorm_quant& quant = quants[i];
+          quant = {};
+          quant.struct_size = sizeof quant;
+          quant.scheme = FASTNORM_QUANT_PER_ROW;
+          quant.quantized = codes[i].tensor();
+          quant.scale = scale[i].tensor();
+          args.quant = &quant;
         };
         for (size_t r = 0; r < size; ++r) x[r].fill(static_cast<int>(r));
         std::vector<fastnorm_peer_allreduce_norm_args> args(size);
+        std::vector<fastnorm_norm_args> norms(size);
         for (size_t r = 0; r < size; ++r) {
-          set(args[r], r);
-          args[r].x = x[r].tensor();
+          set(norms[r], r);
+          norms[r].x = x[r].tensor();
+          args[r].struct_size = sizeof args[r];
+          args[r].norm = &norms[r];
         }
         const auto results =
             ranks.call(args, together, fastnorm_nccl_allreduce_norm_query,
@@ -309,19 +317,22 @@ TEST_F(Nccl, SequenceParallel) {
       std::memcpy(residual[r].bytes.data(), all_residual.bytes.data() + r * 256, 256);
       y[r].bytes.assign(y[r].bytes.size(), 0x55);
     }
-    const auto set = [&](fastnorm_norm_args& args, size_t i) {
+    const auto set = [&](fastnorm_norm_args& args, fastnorm_quant& quant, size_t i) {
       args.struct_size = sizeof args;
       args.eps = 1e-5f;
       args.weight = weight.tensor();
       args.y = y[i].tensor();
-      args.quant_scheme = FASTNORM_QUANT_MXFP8;
-      args.quantized = codes[i].tensor();
-      args.scale = scale[i].tensor();
+      quant.struct_size = sizeof quant;
+      quant.scheme = FASTNORM_QUANT_MXFP8;
+      quant.quantized = codes[i].tensor();
+      quant.scale = scale[i].tensor();
+      args.quant = &quant;
     };
+    std::vector<fastnorm_quant> quants(3);
     std::vector<fastnorm_norm_args> norms(3);
     std::vector<fastnorm_nccl_sequence_norm_args> args(3);
     for (size_t r = 0; r < 3; ++r) {
-      set(norms[r], r);
+      set(norms[r], quants[r], r);
       norms[r].x = x[r].tensor();
       norms[r].residual = residual[r].tensor();
       norms[r].residual_out = h[r].tensor();
@@ -338,13 +349,14 @@ TEST_F(Nccl, SequenceParallel) {
     Array sum = sum_of(x, shape), all_y(shape), all_h(shape),
           all_codes(shape, FASTNORM_DTYPE_F8_E4M3FN), all_scale({6, 1}, FASTNORM_DTYPE_F8_E8M0FNU);
     fastnorm_norm_args norm = {};
-    set(norm, 0);
+    fastnorm_quant quant = {};
+    set(norm, quant, 0);
     norm.x = sum.tensor();
     norm.residual = all_residual.tensor();
     norm.residual_out = all_h.tensor();
     norm.y = all_y.tensor();
-    norm.quantized = all_codes.tensor();
-    norm.scale = all_scale.tensor();
+    quant.quantized = all_codes.tensor();
+    quant.scale = all_scale.tensor();
     ASSERT_EQ(fastnorm_norm(ranks.contexts[0], &norm, nullptr, 0, nullptr), FASTNORM_OK);
     for (size_t r = 0; r < 3; ++r) {
       EXPECT_EQ(std::memcmp(h[r].bytes.data(), all_h.bytes.data() + r * 256, 256), 0);
@@ -394,9 +406,12 @@ TEST_F(Nccl, Refusals) {
   ASSERT_TRUE(ranks.all_created());
   fastnorm_nccl* const handle = ranks.handles[0];
   Array x({4, 8}), y({4, 8}), other({4, 8}, FASTNORM_DTYPE_BF16);
+  fastnorm_norm_args of_args = {};
+  of_args.struct_size = sizeof of_args;
+  of_args.x = x.tensor(), of_args.y = y.tensor();
   fastnorm_peer_allreduce_norm_args args = {};
   args.struct_size = sizeof args;
-  args.x = x.tensor(), args.y = y.tensor();
+  args.norm = &of_args;
   Room room(1024);
   const auto run = [&](size_t bytes = 1024) {
     return fastnorm_nccl_allreduce_norm(handle, &args, room.at(), bytes, nullptr);
@@ -409,37 +424,46 @@ TEST_F(Nccl, Refusals) {
   args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
   expect(run(), FASTNORM_ERROR_UNSUPPORTED, "sum_rounding is 1");
   args.sum_rounding = FASTNORM_PEER_SUM_ROUNDED;
-  args.x = other.tensor();
-  expect(run(), FASTNORM_ERROR_DTYPE, "x.dtype is");
+  of_args.x = other.tensor();
+  expect(run(), FASTNORM_ERROR_DTYPE, "norm.x.dtype is");
   fastnorm_tensor apart = *x.tensor();
   const int64_t strides[] = {16, 1};
   apart.strides = strides;
-  args.x = &apart;
-  expect(run(), FASTNORM_ERROR_LAYOUT, "x has strides");
-  args.x = nullptr;
-  expect(run(), FASTNORM_ERROR_ARGUMENT, "x is NULL");
+  of_args.x = &apart;
+  expect(run(), FASTNORM_ERROR_LAYOUT, "norm.x has strides");
+  of_args.x = nullptr;
+  expect(run(), FASTNORM_ERROR_ARGUMENT, "norm.x is NULL");
   // 2^80 elements, and none where the other dimensions are as long.
   fastnorm_tensor huge = *x.tensor();
   const int64_t huge_shape[] = {int64_t{1} << 40, int64_t{1} << 40},
                 empty_shape[] = {int64_t{1} << 40, 0, int64_t{1} << 40, int64_t{1} << 40, 8},
                 no_strides[] = {0, 0, 0, 0, 0};
   huge.shape = huge_shape;
-  args.x = &huge;
+  of_args.x = &huge;
   const char* const huge_x =
       "x.shape[1] is 1099511627776; required: a shape of fewer than 2^63 elements";
-  expect(run(), FASTNORM_ERROR_SHAPE, huge_x);
+  expect(run(), FASTNORM_ERROR_SHAPE, (std::string("norm.") + huge_x).c_str());
   fastnorm_tensor empty = *x.tensor();
   empty.shape = empty_shape;
   empty.ndim = 5;
-  args.x = args.y = &empty;
+  of_args.x = of_args.y = &empty;
   for (const int64_t* const of : {static_cast<const int64_t*>(nullptr), no_strides}) {
     empty.strides = of;
     EXPECT_EQ(run(), FASTNORM_OK) << fastnorm_nccl_last_error();
   }
-  args.x = x.tensor(), args.y = y.tensor();
-  args.eps = -1;
-  expect(run(), FASTNORM_ERROR_ARGUMENT, "eps is -1");
-  args.eps = 0;
+  of_args.x = x.tensor(), of_args.y = y.tensor();
+  of_args.eps = -1;
+  expect(run(), FASTNORM_ERROR_ARGUMENT, "norm.eps is -1");
+  of_args.eps = 0;
+  of_args.group_size = 4;
+  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "norm.group_size is given");
+  of_args.group_size = 0;
+  of_args.flags = FASTNORM_NORM_ALPHA;
+  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "norm.flags is 0x10");
+  of_args.flags = 0;
+  args.norm = nullptr;
+  expect(run(), FASTNORM_ERROR_ARGUMENT, "norm is NULL");
+  args.norm = &of_args;
   args.peer = reinterpret_cast<fastnorm_peer*>(&room);
   expect(run(), FASTNORM_ERROR_ARGUMENT, "required: NULL, as the handle has its own");
   args.peer = nullptr;
@@ -488,8 +512,11 @@ TEST_F(Nccl, Refusals) {
   expect(run_sequence(), FASTNORM_ERROR_SHAPE, "residual");
   norm.residual = nullptr;
   Array amax({1});
-  norm.amax = amax.tensor();
-  expect(run_sequence(), FASTNORM_ERROR_UNSUPPORTED, "amax is given");
+  fastnorm_quant quant = {};
+  quant.struct_size = sizeof quant;
+  quant.amax = amax.tensor();
+  norm.quant = &quant;
+  expect(run_sequence(), FASTNORM_ERROR_UNSUPPORTED, "quant.amax is given");
 }
 
 // Several ranks of one thread: what is refused names the rank, and nothing is sent.
@@ -498,7 +525,11 @@ TEST_F(Nccl, RefusalsTogether) {
   ASSERT_TRUE(ranks.all_created());
   Array x({4, 8}), y({4, 8}), less({2, 8});
   std::vector<fastnorm_peer_allreduce_norm_args> args(2);
-  for (auto& a : args) a.struct_size = sizeof a, a.x = x.tensor(), a.y = y.tensor();
+  std::vector<fastnorm_norm_args> norms(2);
+  for (size_t i = 0; i < 2; ++i) {
+    norms[i].struct_size = sizeof norms[i], norms[i].x = x.tensor(), norms[i].y = y.tensor();
+    args[i].struct_size = sizeof args[i], args[i].norm = &norms[i];
+  }
   const fastnorm_peer_allreduce_norm_args* const pointers[] = {&args[0], &args[1]};
   Room room(1024), second(1024);
   void* const spaces[] = {room.at(), second.at()};
@@ -511,11 +542,11 @@ TEST_F(Nccl, RefusalsTogether) {
     EXPECT_TRUE(has(fastnorm_nccl_last_error(), text)) << fastnorm_nccl_last_error();
   };
   expect(run(0), FASTNORM_ERROR_ARGUMENT, "count is 0; required: >= 1");
-  args[1].eps = -1;
+  norms[1].eps = -1;
   expect(run(), FASTNORM_ERROR_ARGUMENT, "args[1]: ");
-  args[1].eps = 0;
-  args[1].x = less.tensor(), args[1].y = less.tensor();
-  expect(run(), FASTNORM_ERROR_SHAPE, "args[1].x has another size than args[0].x");
+  norms[1].eps = 0;
+  norms[1].x = less.tensor(), norms[1].y = less.tensor();
+  expect(run(), FASTNORM_ERROR_SHAPE, "args[1].norm.x has another size than args[0].norm.x");
   expect(fastnorm_nccl_allreduce_norm_all(nullptr, pointers, spaces, 1024, nullptr, 2),
          FASTNORM_ERROR_ARGUMENT, "handles is NULL");
   expect(fastnorm_nccl_allreduce_norm_all(ranks.handles.data(), nullptr, spaces, 1024, nullptr, 2),
@@ -540,7 +571,7 @@ TEST_F(Nccl, RefusalsTogether) {
   // Peers on a CPU meet, which one thread cannot.
   Ranks peers(2, FASTNORM_DTYPE_F32, 0, 0, {}, true);
   ASSERT_TRUE(peers.all_created());
-  args[1].x = x.tensor(), args[1].y = y.tensor();
+  norms[1].x = x.tensor(), norms[1].y = y.tensor();
   expect(fastnorm_nccl_allreduce_norm_all(peers.handles.data(), pointers, spaces, 1024, nullptr, 2),
          FASTNORM_ERROR_UNSUPPORTED, "2 ranks are peers on a CPU");
 }
@@ -581,8 +612,9 @@ TEST_F(Nccl, Cpp) {
   std::vector<fastnorm::norm_args> norms(2);
   std::vector<fastnorm::nccl_sequence_norm_args> sequence(2);
   for (size_t r = 0; r < 2; ++r) {
-    args[r].x = norms[r].x = x[r].tensor();
-    args[r].y = norms[r].y = y[r].tensor();
+    norms[r].x = x[r].tensor();
+    norms[r].y = y[r].tensor();
+    args[r].norm = &norms[r];
     sequence[r].norm = &norms[r];
     sequence[r].gather = 1;
   }
@@ -645,8 +677,8 @@ TEST_F(Nccl, Cpp) {
   };
   fake<void(void*, int)>("fake_nccl_fail")(comms[0], FAKE_ALL_REDUCE);
   refused("FASTNORM_ERROR_DEVICE: ncclAllReduce: invalid argument (4)");
-  args[0].eps = -1;
-  refused("FASTNORM_ERROR_ARGUMENT: eps is -1");
+  norms[0].eps = -1;
+  refused("FASTNORM_ERROR_ARGUMENT: norm.eps is -1");
   fastnorm_nccl_functions none = {};
   none.struct_size = sizeof none;
   EXPECT_THROW(fastnorm::nccl_set_functions(&none), fastnorm::error);

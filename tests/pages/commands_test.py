@@ -32,7 +32,15 @@ PAGES = [
 # Other tests that take whole pages, or all commands of a program.
 PAGES_ELSEWHERE = {"docs/install.md": "packages/test/pages_test.py"}
 SECONDS = 4  # a benchmark that runs on without an error after this is stopped
-NO_DEVICE = re.compile(r"cudaSetDevice|CUDA driver|no CUDA|without CUDA|needs a GPU|no NVIDIA")
+# What stands for a reader's program of the Python package: it is that of the checkout, and loads.
+PROGRAM = """
+import pathlib, fastnorm
+assert pathlib.Path(fastnorm.__file__).parent == pathlib.Path("packages/python/fastnorm").resolve()
+assert fastnorm.version() == fastnorm.__version__
+"""
+NO_DEVICE = re.compile(
+    r"cudaSetDevice|CUDA driver|no CUDA|without CUDA|needs a GPU|no NVIDIA|no libfastnorm_streams"
+)
 NO_PACKAGE = re.compile(r"No module named '?([\w.]+)|([\w.]+) is not installed")
 
 # What is done with a command, by how it begins: (expression, action, more).
@@ -52,11 +60,12 @@ RULES = [
     (r"meson setup build ", "configure", ""),
     (r"ninja -C build", "dry", ""),
     (r"meson install -C build", "other", "pkgconfig/consumer_test.py"),
+    (r"\$\(command -v sudo\) ldconfig", "skip", "changes the list of the machine's libraries"),
     (r"meson test -C build$", "skip", "takes minutes; the stages tests and asan run all tests"),
     (r"meson test -C build --suite unit", "skip", "takes minutes; the stage tests runs it"),
     (r"(\./)?tools/setup", "other", "tools/test"),
     (r"\./tools/quickstart", "skip", "downloads a model; examples/smollm2/test.py has a small one"),
-    (r"(\./)?tools/test$", "skip", "this test is a part of it"),
+    (r"(\./)?tools/test( --all)?$", "skip", "this test is a part of it"),
     (r"tools/test --list$", "run", ""),
     (r"tools/test --stage style$", "other", "tests/style/style_test.py"),
     (r"tools/docs$", "other", "tools/testing/stages.py"),
@@ -64,6 +73,7 @@ RULES = [
     (r"build/tests/", "run", ""),
     (r"cc example.c ", "other", "pkgconfig/consumer_test.py"),
     (r"cc examples/peer/ranks.c ", "run", ""),
+    (r"pip install \.$", "other", "packages/test/python_source_test.py"),
     (r"pip install ", "other", "packages/test/python_test.py"),
     (r"bench/compare\.py (report|plot) ", "run", ""),
     (r"bench/compare(_heads|_stages|_mla_decode|_peers)?\.py ", "bench", ""),
@@ -75,8 +85,7 @@ RULES = [
     (r"\.venv/bin/python examples/norm_heads ", "other", "examples/norm_heads/test.py"),
     (r"\.venv/bin/python examples/norm_stages ", "other", "examples/norm_stages/test.py"),
     (r"python3 examples/train_norms ", "other", "examples/train_norms/test.py"),
-    (r"PYTHONPATH=examples/jax python3 program.py", "other", "examples/jax/test.py"),
-    (r"PYTHONPATH=examples/torch python3 program.py", "other", "examples/torch/test.py"),
+    (r"PYTHONPATH=packages/python python3 program.py", "run", ""),
 ]
 
 
@@ -120,9 +129,10 @@ class Runner:
         shutil.copytree(ROOT / "bench", self.tree / "bench")
         if build:
             (self.tree / "build").symlink_to(build)
-            shutil.copy(build / "src" / "libfastnorm.so.0", self.tree / "before.so")
+            shutil.copy(build / "src" / "libfastnorm.so.1", self.tree / "before.so")
         shutil.copy(ROOT / "bench" / "results" / "h200_compare.csv", self.tree / "run.csv")
         shutil.copy(ROOT / "bench" / "results" / "h200_grid.csv", self.tree / "grid.csv")
+        (self.tree / "program.py").write_text(PROGRAM)
         self.has_gpu = shutil.which("nvidia-smi") is not None
         self.before = ""  # the assignments of a block so far
 
@@ -207,7 +217,9 @@ class Runner:
         elif re.match(r"\w+=\S|\w+=\$\(", command) or command.startswith("export "):
             self.before += command + "\n"
             self.cases.check(name, True)
-        elif not self.build and re.search(r"build/|fastnorm_bench|\$b|compare|ranks", command):
+        elif not self.build and re.search(
+            r"build/|fastnorm_bench|\$b|compare|ranks|program\.py", command
+        ):
             self.cases.skip(name, "no build folder")
         elif action == "bench":
             self.bench(name, command)
@@ -227,6 +239,26 @@ def check_reading(cases):
     cases.check("a command that nobody knows has no rule", rule_of("rm -rf /") is None)
 
 
+def check_docs_tool(cases, work):
+    """Without MkDocs tools/docs says what to run, before it makes anything."""
+    bare = work / "bare"
+    shutil.rmtree(bare, ignore_errors=True)
+    for name in ("tools", "packages"):
+        shutil.copytree(ROOT / name, bare / name)
+    shutil.copy(ROOT / "meson.build", bare)
+    venv = bare / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    result = subprocess.run(
+        [venv / "bin" / "python", bare / "tools" / "docs", bare / "site"],
+        capture_output=True,
+        text=True,
+    )
+    said = "has no MkDocs; required: run tools/setup, or " in result.stderr
+    cases.check("tools/docs without MkDocs says what to run", said, result.stderr[-500:])
+    cases.equal("tools/docs without MkDocs: exit code", result.returncode, 2)
+    cases.check("tools/docs without MkDocs makes nothing", not (bare / "site").exists())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
@@ -234,6 +266,7 @@ def main():
     options = parser.parse_args()
     cases = Cases()
     check_reading(cases)
+    check_docs_tool(cases, options.work.resolve())
     build = options.build.resolve() if options.build else None
     runner = Runner(cases, options.work.resolve(), build)
     found = 0

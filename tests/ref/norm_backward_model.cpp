@@ -127,7 +127,7 @@ template <class Term>
 float column_sum(int64_t rows, int64_t n, const Term& term) {
   const auto columns = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
   constexpr int64_t kMostLanes = 64, kMostBlocks = 128;
-  const int64_t q_lanes = clamped(4096 / columns, 1, kMostLanes);
+  const int64_t q_lanes = clamped(8192 / columns, 1, kMostLanes);
   const int64_t most = clamped((int64_t{1} << 20) / columns, 16, kMostBlocks);
   const int64_t blocks = std::min(most, (rows + q_lanes - 1) / q_lanes);
   if (blocks == 0) return 0.0f;

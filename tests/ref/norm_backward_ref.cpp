@@ -22,15 +22,17 @@ struct Near {
   double value, error;
 };
 
-// v times act(gate).
+// v times act(gate). A product that may overflow in single precision has no bounds.
 Near gated(const NormBackwardOptions& o, double v, double gate) {
   const double a = exact_activation(o.gate_act, gate);
   const double error = std::fabs(v) * activation_error(o.gate_act, a);
+  if (std::fabs(v * a) + error > kMost) return {v * a, kInf};
   return {v * a, error + kU * (std::fabs(v * a) + error) + kLeast};
 }
 
 Near product(Near a, Near b) {
   const double value = a.value * b.value;
+  if (std::isinf(a.error) || std::isinf(b.error)) return {value, kInf};
   const double error =
       std::fabs(a.value) * b.error + std::fabs(b.value) * a.error + a.error * b.error;
   return {value, error + kU * (std::fabs(value) + error) + kLeast};
@@ -78,7 +80,7 @@ struct ColumnSum {
 // The number of roundings on the longest path of a column's sum.
 double longest_column_path(int64_t rows, int64_t n) {
   const auto columns = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
-  const int64_t lanes = std::clamp<int64_t>(4096 / columns, 1, 64);
+  const int64_t lanes = std::clamp<int64_t>(8192 / columns, 1, 64);
   const int64_t most = std::clamp<int64_t>((int64_t{1} << 20) / columns, 16, 128);
   const int64_t blocks = std::max<int64_t>(1, std::min(most, (rows + lanes - 1) / lanes));
   return std::ceil(static_cast<double>(rows) / static_cast<double>(lanes * blocks)) +
@@ -153,9 +155,9 @@ std::vector<Near> dh_near(const NormBackwardOptions& o, const NormBackwardRow& r
   }
   const double rstd = row.rstd;
   // false for NaN
-  if (!(product_magnitude < kMost && gradient_magnitude < kMost && rstd < 0x1p60)) {
-    return {};
-  }
+  const bool fits = product_magnitude < kMost && gradient_magnitude < kMost && rstd < 0x1p60 &&
+                    product_error < kMost && gradient_error < kMost;
+  if (!fits) return {};
   const double c1 = product.over(n);
   const double c2 = layer ? gradient.over(n) : 0;
   const double path = longest_path(order, o.x_dtype, row.n);

@@ -37,8 +37,23 @@ struct QuantOptions {
 };
 
 constexpr const char* name_of(Scheme scheme) {
-  constexpr const char* kNames[] = {"none", "tensor", "row", "block", "mxfp8", "nvfp4", "mxfp4"};
-  return kNames[static_cast<int>(scheme)];
+  switch (scheme) {
+    case Scheme::kNone:
+      return "none";
+    case Scheme::kPerTensor:
+      return "tensor";
+    case Scheme::kPerRow:
+      return "row";
+    case Scheme::kPerBlock:
+      return "block";
+    case Scheme::kMxfp8:
+      return "mxfp8";
+    case Scheme::kNvfp4:
+      return "nvfp4";
+    case Scheme::kMxfp4:
+      return "mxfp4";
+  }
+  return "";
 }
 constexpr const char* name_of(Format format) {
   constexpr const char* kNames[] = {"e4m3", "e5m2", "i8", "e2m1"};
@@ -61,9 +76,12 @@ constexpr int64_t scope_columns(const QuantOptions& options, int64_t n) {
       return 32;
     case Scheme::kNvfp4:
       return 16;
-    default:
-      return n;
+    case Scheme::kNone:
+    case Scheme::kPerTensor:
+    case Scheme::kPerRow:
+      break;
   }
+  return n;
 }
 
 // Scales of a row of n >= 1 elements. PER_TENSOR has one, which is an input.

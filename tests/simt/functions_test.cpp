@@ -96,28 +96,27 @@ TEST(Functions, ValueAndSlopeWithOnePower) {
   EXPECT_GT(numbers, 70000);
 }
 
+bool same_or_nan(float a, float b) { return same_bits(a, b) || (std::isnan(a) && std::isnan(b)); }
+
 // Vectors with and without what one power cannot serve.
 TEST(Functions, VectorsOfValuesAndSlopes) {
   namespace cuda = fastnorm::cuda;
   const float odd[] = {0.5f, -0.0f, 80.5f, -87.0f, -104.0f, -200.0f, 3e38f, INFINITY, -INFINITY};
   for (const float z : odd) {
-    float v[4] = {1.0f, z, -2.5f, z}, slope[4];
-    cuda::activate_with_slope<true>(v, slope);
-    float s[4] = {1.0f, z, -2.5f, z}, s_slope[4];
-    cuda::activate_with_slope<false>(s, s_slope);
-    for (int i = 0; i < 4; ++i) {
-      const float at = i % 2 == 1 ? z : i == 0 ? 1.0f : -2.5f;
-      float of[1] = {at}, slope_of[1] = {at};
-      cuda::activate(of, cuda::StageFunction::kSilu);
-      cuda::activation_slope(slope_of, cuda::StageFunction::kSilu);
-      EXPECT_TRUE(same_bits(v[i], of[0]) || (std::isnan(v[i]) && std::isnan(of[0]))) << at;
-      EXPECT_TRUE(same_bits(slope[i], slope_of[0]) ||
-                  (std::isnan(slope[i]) && std::isnan(slope_of[0])))
-          << at;
-      of[0] = slope_of[0] = at;
-      cuda::activate(of, cuda::StageFunction::kSigmoid);
-      cuda::activation_slope(slope_of, cuda::StageFunction::kSigmoid);
-      EXPECT_TRUE(same_bits(s[i], of[0]) && same_bits(s_slope[i], slope_of[0])) << at;
+    for (const auto function : {cuda::StageFunction::kSilu, cuda::StageFunction::kSigmoid}) {
+      float v[4] = {1.0f, z, -2.5f, z}, slope[4];
+      cuda::activate_with_slope<true>(v, slope, function);
+      float s[4] = {1.0f, z, -2.5f, z}, s_slope[4];
+      cuda::activate_with_slope<false>(s, s_slope, function);
+      for (int i = 0; i < 4; ++i) {
+        float of[1] = {i % 2 == 1 ? z : i == 0 ? 1.0f : -2.5f}, slope_of[1] = {of[0]};
+        const float at = of[0];
+        cuda::activate(of, function);
+        cuda::activation_slope(slope_of, function);
+        for (const float value : {v[i], s[i]}) EXPECT_TRUE(same_or_nan(value, of[0])) << at;
+        for (const float value : {slope[i], s_slope[i]})
+          EXPECT_TRUE(same_or_nan(value, slope_of[0])) << at;
+      }
     }
   }
 }

@@ -27,6 +27,9 @@ Dtype dtype_of(Type type) {
 struct Shape {
   int64_t shared[2] = {1, 1};  // rows that share a weight, the faster index first
   int64_t groups = 1;
+  // Above 1: groups have two dimensions, and the faster index this extent. Not where shared[1] is
+  // above 1: a description has at most three dimensions.
+  int64_t inner_groups = 1;
   int64_t n = 1;
   Type type = Type::kBF16;  // T
   Type x = Type::kBF16, dy = Type::kBF16;
@@ -63,6 +66,11 @@ struct Shape {
 
   int64_t rows_of_group() const { return shared[0] * shared[1]; }
   int64_t rows() const { return rows_of_group() * groups; }
+  // Parameters are in memory with the slower index of their groups inside. Neither dimension joins
+  // the other one.
+  int64_t parameter_row(int64_t group) const {
+    return group % inner_groups * (groups / inner_groups) + group / inner_groups;
+  }
 };
 
 // Rows of a tensor in memory: row r of the numbering of NormBackwardDesc. Groups are the middle
@@ -77,13 +85,20 @@ struct Rows {
     stride[0] = row;
     group_stride = row * s.shared[0];
     stride[1] = group_stride * s.groups;
-    memory.assign(static_cast<size_t>(stride[1] * s.shared[1] + base + 64), std::byte{0x5a});
+    // A row lies between two indices of the slower dimension of groups.
+    outer_group_stride = group_stride * s.inner_groups + row;
+    const int64_t all = s.inner_groups > 1 ? outer_group_stride * (s.groups / s.inner_groups)
+                                           : stride[1] * s.shared[1];
+    memory.assign(static_cast<size_t>(all + base + 64), std::byte{0x5a});
   }
   // Memory of vectors is at multiples of 16 bytes where `new` gives such.
   std::byte* data() { return memory.data() + base; }
   std::byte* row(const Shape& s, int64_t r) {
     const int64_t i = r % s.rows_of_group(), g = r / s.rows_of_group();
-    return data() + i % s.shared[0] * stride[0] + i / s.shared[0] * stride[1] + g * group_stride;
+    const int64_t of_group = s.inner_groups == 1 ? g * group_stride
+                                                 : g % s.inner_groups * group_stride +
+                                                       g / s.inner_groups * outer_group_stride;
+    return data() + i % s.shared[0] * stride[0] + i / s.shared[0] * stride[1] + of_group;
   }
   RowTensor tensor(const Shape& s, int shared_rank) {
     RowTensor t;
@@ -91,11 +106,12 @@ struct Rows {
     t.dtype = dtype_of(type);
     for (int d = 0; d < shared_rank; ++d) t.stride_bytes[d] = stride[d];
     if (s.groups > 1) t.stride_bytes[shared_rank] = group_stride;
+    if (s.inner_groups > 1) t.stride_bytes[shared_rank + 1] = outer_group_stride;
     return t;
   }
 
   Type type;
-  int64_t n, base = 0, stride[2] = {}, group_stride = 0;
+  int64_t n, base = 0, stride[2] = {}, group_stride = 0, outer_group_stride = 0;
   std::vector<std::byte> memory;
 };
 
@@ -179,12 +195,14 @@ class Call {
 
   NormBackwardDesc desc() {
     NormBackwardDesc d;
-    const int shared_rank = s.shared[1] > 1 ? 2 : 1;
+    // Where each row has a weight of its own, no dimension numbers rows that share one.
+    const int shared_rank = s.shared[1] > 1 ? 2 : s.inner_groups > 1 && s.shared[0] == 1 ? 0 : 1;
     d.rows = s.rows(), d.n = s.n, d.shared_rows = s.rows_of_group(), d.groups = s.groups;
     d.shared_rank = shared_rank;
-    d.outer_rank = shared_rank + (s.groups > 1 ? 1 : 0);
+    d.outer_rank = shared_rank + (s.groups > 1 ? 1 : 0) + (s.inner_groups > 1 ? 1 : 0);
     for (int i = 0; i < shared_rank; ++i) d.outer[i] = s.shared[i];
-    if (s.groups > 1) d.outer[shared_rank] = s.groups;
+    if (s.groups > 1) d.outer[shared_rank] = s.inner_groups > 1 ? s.inner_groups : s.groups;
+    if (s.inner_groups > 1) d.outer[shared_rank + 1] = s.groups / s.inner_groups;
     d.dtype = dtype_of(s.type);
     d.kind = s.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
     d.rounding = static_cast<fastnorm_rounding>(s.rounding);
@@ -206,7 +224,10 @@ class Call {
       ParameterTensor t;
       t.data = memory.data() + s.misalign * ref::bytes_of(type);
       t.dtype = dtype_of(type);
-      if (s.groups > 1) t.stride_bytes[shared_rank] = s.n * ref::bytes_of(type);
+      const int64_t row = s.n * ref::bytes_of(type);
+      if (s.groups > 1) t.stride_bytes[shared_rank] = s.parameter_row(1) * row;
+      if (s.inner_groups > 1)
+        t.stride_bytes[shared_rank + 1] = s.parameter_row(s.inner_groups) * row;
       return t;
     };
     if (s.weight) d.weight = weight_or_bias(weight, s.weight_type);
@@ -289,9 +310,11 @@ class Call {
 
   std::string text() const {
     return "rows " + std::to_string(s.shared[0]) + "x" + std::to_string(s.shared[1]) + "x" +
-           std::to_string(s.groups) + " n " + std::to_string(s.n) + " " + ref::name_of(s.type) +
-           " x " + ref::name_of(s.x) + " dy " + ref::name_of(s.dy) + (s.layer ? " layer" : " rms") +
-           " in place " + std::to_string(s.in_place) + " rounding " +
+           std::to_string(s.groups) +
+           (s.inner_groups > 1 ? " (" + std::to_string(s.inner_groups) + " inside)" : "") + " n " +
+           std::to_string(s.n) + " " + ref::name_of(s.type) + " x " + ref::name_of(s.x) + " dy " +
+           ref::name_of(s.dy) + (s.layer ? " layer" : " rms") + " in place " +
+           std::to_string(s.in_place) + " rounding " +
            std::to_string(static_cast<int>(s.rounding)) + (s.recompute ? " recomputed" : "") +
            (s.residual_in ? " add" : "") +
            (s.gate ? s.before ? " gate before" : " gate after" : "") +
@@ -323,7 +346,7 @@ class Call {
     ref::encode_row(type, values.data(), memory->data(), parameters());
   }
   std::byte* weight_or_bias(std::vector<std::byte>& memory, Type type, int64_t group) const {
-    return memory.data() + (s.misalign + group * s.n) * ref::bytes_of(type);
+    return memory.data() + (s.misalign + s.parameter_row(group) * s.n) * ref::bytes_of(type);
   }
 
   Rows& dx_rows() {
@@ -434,6 +457,15 @@ class Call {
   std::vector<std::byte> branch_weight, dbranch_weight, got_dbranch_weight, want_dbranch_weight;
   Rows branch_now = branch, got_dbranch = dbranch, want_dbranch = dbranch;
 };
+
+// Some calls have groups along two dimensions.
+void draw_groups(ref::Random& random, int64_t most, Shape* s) {
+  s->groups = 2 + random.below(most);
+  if (s->shared[1] > 1 || !random.one_in(2)) return;
+  s->inner_groups = 2 + random.below(2);
+  s->groups = s->inner_groups * (2 + random.below(2));
+  if (random.one_in(3)) s->shared[0] = 1;
+}
 
 Shape plain(Type type, int64_t rows, int64_t n) {
   Shape s;
@@ -576,7 +608,7 @@ TEST(SimtNormBackward, WhatPlanningChooses) {
     s.dbias_type = type();
     s.shared[0] = 1 + random.below(random.one_in(3) ? 200 : 9);
     if (random.one_in(4)) s.shared[1] = 2 + random.below(3);
-    if (random.one_in(3)) s.groups = 2 + random.below(5);
+    if (random.one_in(3)) draw_groups(random, 5, &s);
     s.residual_in = random.one_in(2);
     s.dresidual = random.one_in(4);
     do s.dresidual_type = type();
@@ -634,7 +666,7 @@ TEST(SimtNormBackward, Gates) {
     s.bias_type = type(), s.dbias_type = type();
     s.shared[0] = 1 + random.below(random.one_in(3) ? 100 : 9);
     if (random.one_in(4)) s.shared[1] = 2 + random.below(3);
-    if (random.one_in(3)) s.groups = 2 + random.below(5);
+    if (random.one_in(3)) draw_groups(random, 5, &s);
     s.gate = true, s.dgate = !random.one_in(4), s.bias = random.one_in(2);
     s.before = random.one_in(3), s.from_rounded = !s.before && random.one_in(3);
     s.act = static_cast<ref::Activation>(random.below(ref::kActivations));
@@ -677,7 +709,7 @@ TEST(SimtNormBackward, HeldGates) {
     Shape s =
         plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 300 : 20), random.of(kLengths));
     if (random.one_in(4)) s.shared[1] = 2 + random.below(3);
-    if (random.one_in(3)) s.groups = 2 + random.below(3);
+    if (random.one_in(3)) draw_groups(random, 3, &s);
     s.gate = true, s.dgate = !random.one_in(5);
     s.act = random.one_in(2) ? ref::Activation::kSilu : ref::Activation::kSigmoid;
     s.before = random.one_in(2), s.from_rounded = !s.before && random.one_in(3);
@@ -715,7 +747,7 @@ TEST(SimtNormBackward, HeldBranches) {
     Shape s = plain(Type::kBF16, 1 + random.below(random.one_in(3) ? 60 : 9), random.of(kLengths));
     if (s.n < 512 && random.one_in(3)) s.shared[0] = 100 + random.below(200);
     if (random.one_in(4)) s.shared[1] = 2;
-    if (random.one_in(4)) s.groups = 2;
+    if (random.one_in(4)) draw_groups(random, 1, &s);
     s.branch = true, s.branch_dweight = !random.one_in(4);
     s.modulated = s.layer = random.one_in(2);
     if (s.modulated) s.act = static_cast<ref::Activation>(random.below(ref::kActivations));

@@ -14,13 +14,14 @@
 #include "simt/device.h"
 #include "simt/machine.h"
 #include "simt/spec.h"
+#include "support/checked_call.h"
 #include "support/norm_heads_backward_call.h"
 
 namespace {
 
 using namespace fastnorm;
+using support::CheckedCall;
 using support::GradientCallKind;
-using support::RandomHeadsBackwardCall;
 
 DeviceFacts facts(int32_t multiprocessors = 132) {
   DeviceFacts f;
@@ -40,16 +41,14 @@ constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward
 // A random call, described; its tensors are the GPU's.
 struct Described {
   Described(uint64_t call_seed, GradientCallKind kind)
-      : seed(call_seed), call(call_seed, ref::Order::kGpu, kind) {
-    for (support::CallTensor* t : call.tensors()) t->abi.device_type = FASTNORM_DEVICE_CUDA;
+      : seed(call_seed), call(support::draw_norm_heads_backward(call_seed, kind, true)) {
     Error error;
-    const auto& list = call.parts();
     NormHeadsBackwardDesc desc;
-    EXPECT_EQ(
-        check_norm_heads_backward(&call.args(), list.data(), static_cast<int32_t>(list.size()),
-                                  {FASTNORM_DEVICE_CUDA, 0}, &desc, error),
-        FASTNORM_OK)
-        << call.text() << ": " << error.text;
+    EXPECT_EQ(check_norm_heads_backward(&call.args<fastnorm_norm_heads_args>(),
+                                        call.parts<fastnorm_norm_heads_backward_part>(),
+                                        call.count(), {FASTNORM_DEVICE_CUDA, 0}, &desc, error),
+              FASTNORM_OK)
+        << call.line() << ": " << error.text;
     for (int32_t i = 0; i < desc.count; ++i) {
       const NormBackwardParts of_one = norm_backward_parts(desc.wholes[i]);
       for (int32_t k = 0; k < of_one.count; ++k) {
@@ -69,17 +68,17 @@ struct Described {
     std::vector<std::byte> room(plan.workspace_bytes + 256, std::byte{0xff});
     auto* const begin =
         reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
-    call.expect_results();
-    ASSERT_EQ(call.out_of_bounds(), "") << call.text();
+    call.expect_results(ref::Order::kGpu);
+    ASSERT_EQ(call.out_of_bounds(), "") << call.line();
     EXPECT_EQ(
         simt::run_norm_heads_backward(gradients, plan, begin, kOrders[seed % std::size(kOrders)]),
         "")
-        << call.text();
-    EXPECT_EQ(call.difference(), "") << plan.kernel << " " << call.text();
+        << call.line();
+    EXPECT_EQ(call.difference(), "") << plan.kernel << " " << call.line();
   }
 
   const uint64_t seed;
-  RandomHeadsBackwardCall call;
+  CheckedCall call;
   std::vector<NormBackwardDesc> parts;
   std::vector<bool> first;
   HeadsGradients gradients;
@@ -93,7 +92,7 @@ void run_chosen(uint64_t seed, GradientCallKind kind, int32_t multiprocessors = 
   ASSERT_EQ(
       plan_norm_heads_gradients(described.gradients, facts(multiprocessors), table(), &plan, error),
       FASTNORM_OK)
-      << described.call.text() << ": " << error.text;
+      << described.call.line() << ": " << error.text;
   if (plan.launches != 0) described.run(plan);
 }
 
@@ -204,11 +203,11 @@ TEST(SimtNormHeadsBackward, EveryKernelEqualsTheModel) {
 // A wrong order of sums along a row shows.
 TEST(SimtNormHeadsBackward, AnotherOrderDiffers) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
-    RandomHeadsBackwardCall right(seed, ref::Order::kGpu), wrong(seed, ref::Order::kGpuLowestFirst);
-    right.expect_results(), wrong.expect_results();
-    const std::vector<support::CallTensor*> a = right.tensors(), b = wrong.tensors();
-    for (size_t i = 0; i < a.size(); ++i) {
-      if (a[i]->expected != b[i]->expected) return;
+    const std::string line = support::draw_norm_heads_backward(seed, GradientCallKind::kAny, true);
+    CheckedCall right(line), wrong(line);
+    right.expect_results(ref::Order::kGpu), wrong.expect_results(ref::Order::kGpuLowestFirst);
+    for (size_t i = 0; i < right.all().size(); ++i) {
+      if (right.all()[i]->expected != wrong.all()[i]->expected) return;
     }
   }
   FAIL() << "100 calls have the same results in both orders";

@@ -11,13 +11,13 @@
 #include "simt/device.h"
 #include "simt/machine.h"
 #include "simt/spec.h"
+#include "support/checked_call.h"
 #include "support/norm_heads_call.h"
 
 namespace {
 
 using namespace fastnorm;
 using support::CallKind;
-using support::RandomHeadsCall;
 
 DeviceFacts facts() {
   DeviceFacts f;
@@ -33,25 +33,24 @@ constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward
 // A random call, described; its tensors are the GPU's.
 struct Described {
   Described(uint64_t call_seed, CallKind kind)
-      : seed(call_seed), call(call_seed, ref::Order::kGpu, kind) {
-    for (support::CallTensor* t : call.tensors()) t->abi.device_type = FASTNORM_DEVICE_CUDA;
+      : seed(call_seed), call(support::draw_norm_heads(call_seed, kind, true)) {
     Error error;
-    const auto& parts = call.parts();
-    EXPECT_EQ(check_norm_heads(&call.args(), parts.data(), static_cast<int32_t>(parts.size()),
+    EXPECT_EQ(check_norm_heads(&call.args<fastnorm_norm_heads_args>(),
+                               call.parts<fastnorm_norm_heads_part>(), call.count(),
                                {FASTNORM_DEVICE_CUDA, 0}, &desc, error),
               FASTNORM_OK)
-        << call.text() << ": " << error.text;
+        << call.line() << ": " << error.text;
   }
 
   void run(const NormHeadsPlan& plan) {
-    call.expect_results();
+    call.expect_results(ref::Order::kGpu);
     EXPECT_EQ(simt::run_norm_heads(desc, plan, kOrders[seed % std::size(kOrders)]), "")
-        << call.text();
-    EXPECT_EQ(call.difference(), "") << plan.kernel << " " << call.text();
+        << call.line();
+    EXPECT_EQ(call.difference(), "") << plan.kernel << " " << call.line();
   }
 
   const uint64_t seed;
-  RandomHeadsCall call;
+  support::CheckedCall call;
   NormHeadsDesc desc;
 };
 
@@ -63,7 +62,7 @@ void run_chosen(uint64_t seed, CallKind kind) {
   EXPECT_EQ(
       plan_norm_heads(described.desc, facts(), cuda::norm_heads_table(cuda::kSimt), &plan, error),
       FASTNORM_OK)
-      << described.call.text() << ": " << error.text;
+      << described.call.line() << ": " << error.text;
   if (plan.launches != 0) described.run(plan);
 }
 

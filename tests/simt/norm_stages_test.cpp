@@ -12,12 +12,12 @@
 #include "simt/device.h"
 #include "simt/machine.h"
 #include "simt/spec.h"
+#include "support/checked_call.h"
 #include "support/norm_stages_call.h"
 
 namespace {
 
 using namespace fastnorm;
-using support::RandomStagesCall;
 using support::StagesKind;
 
 DeviceFacts facts() { return cuda::make_facts(cuda::kSimt, 0, 132, 8); }
@@ -28,22 +28,22 @@ constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward
 // A random call, described; its tensors are the GPU's.
 struct Described {
   Described(uint64_t call_seed, StagesKind kind)
-      : seed(call_seed), call(call_seed, ref::Order::kGpu, kind) {
-    for (support::CallTensor* t : call.tensors()) t->abi.device_type = FASTNORM_DEVICE_CUDA;
+      : seed(call_seed), call(support::draw_norm_stages(call_seed, kind, true)) {
     Error error;
-    EXPECT_EQ(check_norm(&call.args(), {FASTNORM_DEVICE_CUDA, 0}, &desc, error), FASTNORM_OK)
-        << call.text() << ": " << error.text;
+    EXPECT_EQ(check_norm(&call.args<fastnorm_norm_args>(), {FASTNORM_DEVICE_CUDA, 0}, &desc, error),
+              FASTNORM_OK)
+        << call.line() << ": " << error.text;
   }
 
   void run(const NormPlan& plan) {
-    call.expect_results();
+    call.expect_results(ref::Order::kGpu);
     EXPECT_EQ(simt::run_norm_stages(desc, plan, kOrders[seed % std::size(kOrders)]), "")
-        << call.text();
-    EXPECT_EQ(call.difference(), "") << plan.entry->name << " " << call.text();
+        << call.line();
+    EXPECT_EQ(call.difference(), "") << plan.entry->name << " " << call.line();
   }
 
   const uint64_t seed;
-  RandomStagesCall call;
+  support::CheckedCall call;
   NormDesc desc;
 };
 
@@ -55,7 +55,7 @@ int64_t run_chosen(uint64_t seeds, StagesKind kind, int64_t least_held = 0) {
     NormPlan plan;
     Error error;
     EXPECT_EQ(make_plan(described.desc, facts(), {}, &plan, error), FASTNORM_OK)
-        << described.call.text() << ": " << error.text;
+        << described.call.line() << ": " << error.text;
     if (plan.entry != nullptr) described.run(plan);
     held += plan.entry != nullptr && facts().arch->stages->entries[plan.index].variant.is_held();
     bounded += described.call.bounded() != 0 ? 1 : 0;
@@ -108,7 +108,7 @@ TEST(SimtNormStages, RowsOutsideTheTableTakeTheNearest) {
     const bool held = facts().arch->stages->entries[plan.index].variant.is_held();
     bool wanted = false;
     for (Kind& k : kinds) {
-      for (const RandomStagesCall::Outside& o : described.call.outside()) {
+      for (const support::OutsideRow& o : support::outside_rows(described.call)) {
         const int64_t number = k.number == kRows ? o.rows : k.number;
         if (seen(k) || k.wide != o.wide || k.held != held || number != o.number) continue;
         ++k.calls;

@@ -206,16 +206,19 @@ struct Rank {
                                                : Tensor(s.scale, {c.rows, scopes});
     constexpr float kScale = 0.03125f;
     if (s.abi == FASTNORM_QUANT_PER_TENSOR) std::memcpy(scale.data(), &kScale, 4);
-    args.quant_scheme = s.abi;
-    args.quant_block_size = s.block;
-    args.quantized = codes.tensor();
-    args.scale = scale.tensor();
+    quant.struct_size = sizeof quant;
+    quant.scheme = s.abi;
+    quant.block_size = s.block;
+    quant.quantized = codes.tensor();
+    quant.scale = scale.tensor();
+    args.quant = &quant;
   }
   Rank(const Rank&) = delete;
 
   Rows x, residual;
   Tensor y, rstd, residual_out, codes, scale, totals, minus_zeros;
   fastnorm_norm_args args = {};
+  fastnorm_quant quant = {};
   NormBatch<1> batch;
 };
 

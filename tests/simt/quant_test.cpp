@@ -137,6 +137,13 @@ TEST(QuantArithmetic, E4m3Values) {
   EXPECT_TRUE(std::isnan(fastnorm::ptx::from_e4m3(0x7f)));
 }
 
+// NVFP4 rounds 1 / G and its sixth. Here the quotient is 431.99999, just below the middle of 416
+// and 448; 1 / (6 G) rounded at once would make it 432, whose nearest even code is that of 448.
+TEST(QuantArithmetic, Nvfp4RoundsTheReciprocalFirst) {
+  const fastnorm::cuda::Nvfp4Scales scales(0.0037f);
+  EXPECT_EQ(scales.make(std::bit_cast<uint32_t>(9.5903997f)).bits, 0x7du);
+}
+
 // The least power of two that holds a magnitude, at and around its bounds.
 TEST(QuantArithmetic, ScalesOfPowersOfTwo) {
   fastnorm::cuda::QuantParams q = {};

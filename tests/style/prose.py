@@ -7,7 +7,6 @@ import tokenize
 
 C_LIKE = {".c", ".h", ".cpp", ".hpp", ".cu", ".cuh", ".inc", ".go", ".java", ".rs", ".i"}
 HASH_LIKE = {".sh", ".build", ".options", ".toml", ".ini"}
-WORDS = 25  # of a sentence, at most
 
 # Phrases that have a word of the field, or that say nothing: (pattern, what to write). Words in
 # backticks and in double quotes are names, and are free.
@@ -28,6 +27,11 @@ BANNED = [
     (r"\blikewise\b.*\blikewise\b", "two sentences, or a table"),
     (r"\bbeside\b.*\bbeside\b", "two sentences, or a table"),
 ]
+# A possessive without its noun, such as "The forward's.", which a reference shows far from the
+# comments that name the noun.
+_WITHOUT_NOUN = re.compile(r"\w's(?=[.,;:)]|$)")
+WITH_NOUN = ["The weight of the forward.", "x's shape, T.", "the rows of x's batch"]
+WITHOUT_NOUN = ["The forward's.", "NULL = the context's.", "x's, or with a 1", "(the caller's)"]
 # What must pass, and what must not.
 ALLOWED = [
     "the columns of a block",
@@ -100,13 +104,6 @@ class Paragraph:
                 yield self.line + text.count("\n", 0, begin), sentence
 
 
-def word_count(sentence):
-    """Words of a sentence: what has a letter or a digit. Code in backticks is one word."""
-    sentence = re.sub(r"`[^`]*`", "code", sentence)
-    sentence = re.sub(r"\]\([^)]*\)", "]", sentence)
-    return sum(1 for word in sentence.split() if re.search(r"\w", word))
-
-
 def banned(sentence):
     """[(phrase, what to write)] of what a sentence must not say."""
     free = re.sub(r"`[^`]*`|\"[^\"]*\"", "name", sentence)
@@ -116,6 +113,11 @@ def banned(sentence):
         for match in [re.search(pattern, free, re.I)]
         if match
     ]
+
+
+def lacks_noun(sentence):
+    """Whether a possessive of the sentence has no noun behind it."""
+    return bool(_WITHOUT_NOUN.search(re.sub(r"`[^`]*`|\"[^\"]*\"", "name", sentence)))
 
 
 def paragraphs(path, text):

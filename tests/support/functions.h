@@ -7,12 +7,14 @@
 #include <limits>
 #include <vector>
 
+#include "support/share.h"
+
 namespace fastnorm::test {
 
 // Every `stride`-th bit pattern, an odd number, and those at the ends of ranges.
 inline std::vector<float> function_arguments(uint32_t stride) {
   std::vector<float> values;
-  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += stride)
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += uint64_t{stride} * support::share())
     values.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
   const float inf = std::numeric_limits<float>::infinity();
   for (const float v :

@@ -2,44 +2,65 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
+
+#include "fastnorm/norm_heads_backward.h"
+#include "ref/norm_backward_ref.h"
+#include "ref/norm_heads_backward_ref.h"
+#include "support/norm_heads_call.h"
+#include "support/quant_call.h"
 
 namespace fastnorm::support {
 
 using ref::Type;
+using Shape = std::vector<int64_t>;
+using Part = fastnorm_norm_heads_backward_part;
 
 namespace {
 
-constexpr uint32_t kDweight = FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT,
-                   kDbias = FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS;
+// ---- Drawing.
 
-Type type_or_f32(Type type, bool f32) { return f32 ? Type::kF32 : type; }
+class GradientsDrawer {
+ public:
+  GradientsDrawer(uint64_t seed, GradientCallKind kind, bool gpu)
+      : line_("norm_heads_backward", seed, gpu), random_(seed + 0x5eed), kind_(kind) {}
 
-}  // namespace
+  std::string draw();
 
-std::vector<CallTensor*> BackwardCallPart::tensors() const {
-  std::vector<CallTensor*> all;
-  for (const OwnedTensor* t : {&dy, &x, &weight, &mean, &rstd, &dx, &dweight, &dbias}) {
-    if (*t != nullptr) all.push_back(t->get());
-  }
-  return all;
-}
+ private:
+  enum class DxPlace { kNone, kOwn, kDy, kX };
+  struct DrawnPart {
+    std::string name;  // parts[i].
+    int64_t heads = 1, n = 1;
+    uint32_t flags = 0;
+    DxPlace dx = DxPlace::kOwn;
+  };
 
-const fastnorm_norm_heads_backward_part* BackwardCallPart::get() {
-  args.struct_size = sizeof args;
-  args.dy = abi_of(dy);
-  args.x = abi_of(x);
-  args.weight = abi_of(weight);
-  args.mean = abi_of(mean);
-  args.rstd = abi_of(rstd);
-  args.dx = dx_place == DxPlace::kDy ? args.dy : dx_place == DxPlace::kX ? args.x : abi_of(dx);
-  args.dweight = abi_of(dweight);
-  args.dbias = abi_of(dbias);
-  return &args;
-}
+  bool plain() const { return kind_ == GradientCallKind::kPlain; }
+  bool many() const { return kind_ == GradientCallKind::kMany; }
+  bool wide() const { return kind_ >= GradientCallKind::kAlignedWide; }
+  bool aligned() const { return kind_ >= GradientCallKind::kAligned; }
+  int64_t shift() { return random_.one_in(4) ? random_.below(8) : 0; }
+  Type or_f32(bool f32) const { return f32 ? Type::kF32 : type_; }
 
-RandomHeadsBackwardCall::RandomHeadsBackwardCall(uint64_t seed, ref::Order order,
-                                                 GradientCallKind kind)
-    : random_(seed + 0x5eed), seed_(seed), order_(order), kind_(kind) {
+  void draw_part(int64_t number);
+  int64_t columns_of_part();
+  void draw_rows(const std::string& path, const DrawnPart& p, Type type);
+  void draw_columns(const std::string& path, bool each, const DrawnPart& p, Type type);
+  void draw_dy(DrawnPart& p);
+  void draw_norm(DrawnPart& p);
+  void draw_rope(DrawnPart& p);
+
+  LineWriter line_;
+  ref::Random random_;
+  const GradientCallKind kind_;
+  Type type_ = Type::kF32;
+  int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0;
+  int64_t width_ = 0;  // aligned(): the power of two that columns round up to
+  bool ropes_ = false;
+};
+
+std::string GradientsDrawer::draw() {
   type_ = ref::kTypes[random_.below(3)];
   tokens_ = many() ? 300 + random_.below(300) : random_.below(9);
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130};
@@ -48,419 +69,328 @@ RandomHeadsBackwardCall::RandomHeadsBackwardCall(uint64_t seed, ref::Order order
   if (aligned()) {
     const int64_t whole[] = {0, 16, 32, 64, 128}, widths[] = {64, 128, 256, 512};
     if (type_ == Type::kF32) type_ = Type::kBF16;
-    tokens_ = kind == GradientCallKind::kAligned       ? random_.below(40)
-              : kind == GradientCallKind::kAlignedWide ? 1 + random_.below(5)
-                                                       : 1100;
+    tokens_ = kind_ == GradientCallKind::kAligned       ? random_.below(40)
+              : kind_ == GradientCallKind::kAlignedWide ? 1 + random_.below(5)
+                                                        : 1100;
     rope_dim_ = random_.of(whole);
     width_ = random_.of(widths);
-    if (kind == GradientCallKind::kAlignedWideMany) tokens_ = 2100, width_ = 256;
+    if (kind_ == GradientCallKind::kAlignedWideMany) tokens_ = 2100, width_ = 256;
   }
-  const int64_t count = kind == GradientCallKind::kAlignedMany       ? 2
-                        : kind == GradientCallKind::kAlignedWideMany ? 1
-                        : random_.one_in(16)                         ? 8
-                                                                     : 1 + random_.below(4);
-  for (int64_t i = 0; i < count; ++i) make_part();
-  args_.struct_size = sizeof args_;
-  const bool rope =
-      std::any_of(parts_.begin(), parts_.end(), [](const auto& p) { return p.ropes(); });
-  if (!rope) return;
-  tables_.type = type_;
-  tables_.tokens = tokens_;
-  tables_.rope_dim = rope_dim_;
-  tables_.heads = table_heads_;
-  tables_.many = many() || aligned();
-  tables_.aligned = aligned();
-  tables_.make(random_, &args_);
+  const int64_t count = kind_ == GradientCallKind::kAlignedMany       ? 2
+                        : kind_ == GradientCallKind::kAlignedWideMany ? 1
+                        : random_.one_in(16)                          ? 8
+                                                                      : 1 + random_.below(4);
+  for (int64_t i = 0; i < count; ++i) draw_part(i);
+  if (ropes_)
+    draw_tables(random_, line_,
+                {type_, tokens_, rope_dim_, table_heads_, aligned(), many() || aligned()});
+  return line_.line();
 }
 
-void RandomHeadsBackwardCall::fill(CallTensor& t, size_t at, int64_t n, ref::Pattern pattern,
-                                   Type type) {
-  std::vector<float> row(static_cast<size_t>(n));
-  ref::fill_row(pattern, type, random_.next(), row.data(), n);
-  t.set(at, type, row.data(), n);
-}
-
-int64_t RandomHeadsBackwardCall::columns_of_part() {
+int64_t GradientsDrawer::columns_of_part() {
   const int64_t columns[] = {1, 2, 8, 17, 32, 48, 64, 96, 128, 130, 192, 256, 512, 576, 1100, 2056};
   const int64_t few[] = {8, 17, 64, 128, 130, 256};
   if (aligned()) return random_.one_in(2) ? width_ : width_ - 8 * random_.below(width_ / 16);
   return many() ? random_.of(few) : random_.of(columns);
 }
 
-// [tokens, heads, n].
-OwnedTensor RandomHeadsBackwardCall::make_rows(const BackwardCallPart& p, Type type) {
-  const std::vector<int64_t> shape = {tokens_, p.heads, p.n};
-  if (aligned()) return make_tensor(shape, id_of(type), 8 * gap(3));
-  return make_tensor(shape, id_of(type), gap(3), shift());
+void GradientsDrawer::draw_rows(const std::string& path, const DrawnPart& p, Type type) {
+  const int64_t gap = random_.below(3);
+  line_.tensor(path, id_of(type), {tokens_, p.heads, p.n}, aligned() ? 8 * gap : gap,
+               aligned() ? 0 : shift());
 }
 
-void RandomHeadsBackwardCall::make_part() {
-  BackwardCallPart p;
+// With a row for each head, or without.
+void GradientsDrawer::draw_columns(const std::string& path, bool each, const DrawnPart& p,
+                                   Type type) {
+  line_.tensor(path, id_of(type), each ? Shape{p.heads, p.n} : Shape{p.n},
+               each ? random_.below(2) : 0, shift());
+}
+
+void GradientsDrawer::draw_part(int64_t number) {
+  DrawnPart p;
+  p.name = "parts[" + std::to_string(number) + "].";
   p.n = columns_of_part();
   p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(4);
   if (kind_ == GradientCallKind::kAlignedMany && table_heads_ == 0) p.heads = 4;
   if (kind_ == GradientCallKind::kAlignedWideMany) {
     if (table_heads_ == 0) p.heads = 2;
-  } else if (wide() && table_heads_ == 0)
+  } else if (wide() && table_heads_ == 0) {
     p.heads = 1 + random_.below(8192 / width_);
-  p.norm.dtype = p.norm.x_dtype = type_;
-  make_dy(p);
-  if (plain() || wide() || !random_.one_in(4)) make_norm(p);
-  if (!plain() && rope_dim_ <= p.n && random_.one_in(2)) make_rope(p);
-  if (p.dx_place == DxPlace::kOwn) p.dx = make_rows(p, type_);
-  parts_.push_back(std::move(p));
+  }
+  draw_dy(p);
+  if (plain() || wide() || !random_.one_in(4)) draw_norm(p);
+  if (!plain() && rope_dim_ <= p.n && random_.one_in(2)) draw_rope(p);
+  const std::string dx = p.name + "dx";
+  if (p.dx == DxPlace::kOwn) draw_rows(dx, p, type_);
+  if (p.dx == DxPlace::kDy) line_.same(dx, p.name + "dy");
+  if (p.dx == DxPlace::kX) line_.same(dx, p.name + "x");
+  line_.set(p.name + "flags", int64_t{p.flags});
 }
 
-void RandomHeadsBackwardCall::make_dy(BackwardCallPart& p) {
-  p.dy_f32 = random_.one_in(3) && !aligned();
-  p.dy_is_scalar = random_.one_in(8) && !aligned();
-  const Type type = type_or_f32(type_, p.dy_f32);
-  p.dy = make_rows(p, type);
-  if (p.dy_is_scalar) p.dy->strides[2] = 0;
-  for (int64_t t = 0; t < tokens_; ++t) {
-    for (int64_t h = 0; h < p.heads; ++h)
-      fill(*p.dy, p.dy->place({t, h}), p.dy_is_scalar ? 1 : p.n, ref::Pattern::kNormal, type);
+void GradientsDrawer::draw_dy(DrawnPart& p) {
+  const bool f32 = random_.one_in(3) && !aligned();
+  const bool scalar = random_.one_in(8) && !aligned();  // a row is one element
+  const std::string dy = p.name + "dy";
+  if (scalar) {
+    line_.tensor(dy, id_of(or_f32(f32)), {tokens_, p.heads, p.n}, 0, shift());
+    line_.strides(dy, {p.heads * (p.n + 1), p.n + 1, 0});
+  } else {
+    draw_rows(dy, p, or_f32(f32));
   }
-  if (!p.dy_is_scalar && type == type_ && random_.one_in(3)) p.dx_place = DxPlace::kDy;
+  if (!scalar && or_f32(f32) == type_ && random_.one_in(3)) p.dx = DxPlace::kDy;
 }
 
-void RandomHeadsBackwardCall::make_norm(BackwardCallPart& p) {
-  ref::NormBackwardOptions& o = p.norm;
-  p.args.flags |= FASTNORM_NORM_HEADS_NORM;
-  if (wide() || (!plain() && random_.one_in(3))) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
-  o.kind = random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(ref::kRoundings));
-  o.eps = 1e-5f;
-  p.args.kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-  p.args.rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
-  p.args.eps = o.eps;
-  p.x = make_rows(p, type_);
-  for (int64_t t = 0; t < tokens_; ++t) {
-    for (int64_t h = 0; h < p.heads; ++h)
-      fill(*p.x, p.x->place({t, h}), p.n, ref::Pattern::kNormal, type_);
-  }
+void GradientsDrawer::draw_norm(DrawnPart& p) {
+  p.flags |= FASTNORM_NORM_HEADS_NORM;
+  const bool across = wide() || (!plain() && random_.one_in(3)), layer = random_.one_in(2);
+  if (across) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  const int64_t rounding = random_.one_in(2) ? 0 : random_.below(ref::kRoundings);
+  if (layer) line_.set(p.name + "kind", std::string("layer"));
+  line_.set(p.name + "rounding", rounding);
+  line_.set(p.name + "eps", 1e-5);
+  draw_rows(p.name + "x", p, type_);
+  bool sums = false;
   if (!random_.one_in(5)) {
-    p.weight_f32 = random_.one_in(3);
-    const int64_t rows = random_.one_in(2) ? p.heads : 0;
-    p.weight = make_columns(rows, p.n, type_or_f32(type_, p.weight_f32), ref::Pattern::kWeights);
-    if (random_.one_in(3)) p.args.weight_offset = o.weight_offset = 1;
-  }
-  const bool needs_statistics =
-      aligned() && (o.kind == ref::Kind::kLayer || o.rounding == ref::Rounding::kEveryStep);
-  if (random_.one_in(2) || needs_statistics) give_statistics(p);
-  make_sums(p);
-  if (p.dx_place == DxPlace::kOwn && random_.one_in(4)) p.dx_place = DxPlace::kX;
-  if ((p.dweight != nullptr || p.dbias != nullptr) && random_.one_in(5))
-    p.dx_place = DxPlace::kNone;
-}
-
-// [n], or with a row for each of so many heads.
-OwnedTensor RandomHeadsBackwardCall::make_columns(int64_t heads, int64_t n, Type type,
-                                                  ref::Pattern pattern) {
-  OwnedTensor t = heads != 0
-                      ? make_tensor(std::vector<int64_t>{heads, n}, id_of(type), gap(2), shift())
-                      : make_tensor(std::vector<int64_t>{n}, id_of(type), int64_t{0}, shift());
-  for (int64_t h = 0; h < std::max<int64_t>(1, heads); ++h)
-    fill(*t, heads != 0 ? t->place({h}) : t->first, n, pattern, type);
-  return t;
-}
-
-void RandomHeadsBackwardCall::make_sums(BackwardCallPart& p) {
-  if (p.weight != nullptr && !random_.one_in(4)) {
-    p.dweight_f32 = p.weight_f32 || random_.one_in(2);
-    const int64_t rows = p.weight->shape.size() == 2 ? p.heads : 0;
-    p.dweight = make_columns(rows, p.n, type_or_f32(type_, p.dweight_f32), ref::Pattern::kNormal);
-    if (random_.one_in(3)) p.args.flags |= kDweight;
-  }
-  if (random_.one_in(2)) return;
-  p.dbias_type = random_.of(ref::kTypes);
-  p.dbias = make_columns(random_.one_in(2) ? p.heads : 0, p.n, p.dbias_type, ref::Pattern::kNormal);
-  if (random_.one_in(3)) p.args.flags |= kDbias;
-}
-
-// Others than the rows', so that an answer from those would show.
-void RandomHeadsBackwardCall::give_statistics(BackwardCallPart& p) {
-  std::vector<int64_t> rows = {tokens_};
-  if (!p.across()) rows.push_back(p.heads);
-  const int64_t heads = p.across() ? 1 : p.heads;
-  const auto make = [&](float value) {
-    OwnedTensor t = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
-    for (int64_t i = 0; i < tokens_ * heads; ++i) {
-      t->set_number(p.across() ? t->place({i}) : t->place({i / heads, i % heads}),
-                    value + 0.125f * static_cast<float>(i % 5));
+    const bool f32 = random_.one_in(3), each = random_.one_in(2);
+    draw_columns(p.name + "weight", each, p, or_f32(f32));
+    if (random_.one_in(3)) line_.set(p.name + "weight_offset", int64_t{1});
+    if (!random_.one_in(4)) {
+      sums = true;
+      draw_columns(p.name + "dweight", each, p, or_f32(f32 || random_.one_in(2)));
+      if (random_.one_in(3)) p.flags |= FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT;
     }
-    return t;
-  };
-  p.rstd = make(0.75f);
-  if (p.norm.kind == ref::Kind::kLayer) p.mean = make(-0.25f);
+  }
+  if (random_.one_in(2)) {
+    sums = true;
+    draw_columns(p.name + "dbias", random_.one_in(2), p, random_.of(ref::kTypes));
+    if (random_.one_in(3)) p.flags |= FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS;
+  }
+  const bool needs_statistics = aligned() && (layer || rounding == FASTNORM_ROUND_EVERY_STEP);
+  if (random_.one_in(2) || needs_statistics) {
+    const Shape rows = across ? Shape{tokens_} : Shape{tokens_, p.heads};
+    line_.tensor(p.name + "rstd", FASTNORM_DTYPE_F32, rows, 1);
+    if (layer) line_.tensor(p.name + "mean", FASTNORM_DTYPE_F32, rows, 1);
+  }
+  if (p.dx == DxPlace::kOwn && random_.one_in(4)) p.dx = DxPlace::kX;
+  if (sums && random_.one_in(5)) p.dx = DxPlace::kNone;
 }
 
-void RandomHeadsBackwardCall::make_rope(BackwardCallPart& p) {
-  p.args.flags |= FASTNORM_NORM_HEADS_ROPE;
-  p.turn.half = rope_dim_ / 2;
-  p.turn.interleaved = random_.one_in(2);
-  p.turn.inverse = random_.one_in(3);
-  if (p.turn.interleaved) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
-  if (p.turn.inverse) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
-  if (random_.one_in(4)) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;  // changes nothing
+void GradientsDrawer::draw_rope(DrawnPart& p) {
+  ropes_ = true;
+  p.flags |= FASTNORM_NORM_HEADS_ROPE;
+  if (random_.one_in(2)) p.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+  if (random_.one_in(3)) p.flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
+  if (random_.one_in(4)) p.flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;  // changes nothing
+  const int64_t first = random_.below(p.n - rope_dim_ + 1);
   const bool last = random_.one_in(2);
-  p.turn.offset = last ? p.n - rope_dim_ : random_.below(p.n - rope_dim_ + 1);
-  if (aligned()) p.turn.offset = p.turn.offset / 8 * 8;
-  p.args.rope_offset = last ? -1 : static_cast<int32_t>(p.turn.offset);
-}
-
-std::vector<CallTensor*> RandomHeadsBackwardCall::tensors() const {
-  std::vector<CallTensor*> all;
-  for (const BackwardCallPart& p : parts_) {
-    for (CallTensor* t : p.tensors()) all.push_back(t);
-  }
-  for (const OwnedTensor* t : {&tables_.cos, &tables_.sin, &tables_.positions}) {
-    if (*t != nullptr) all.push_back(t->get());
-  }
-  return all;
-}
-
-const fastnorm_norm_heads_args& RandomHeadsBackwardCall::args() {
-  tables_.give(&args_);
-  return args_;
-}
-
-const std::vector<const fastnorm_norm_heads_backward_part*>& RandomHeadsBackwardCall::parts() {
-  pointers_.clear();
-  for (BackwardCallPart& p : parts_) pointers_.push_back(p.get());
-  return pointers_;
-}
-
-std::string RandomHeadsBackwardCall::difference() const {
-  constexpr const char* kNames[] = {"dy", "x", "weight", "mean", "rstd", "dx", "dweight", "dbias"};
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const BackwardCallPart& p = parts_[i];
-    size_t name = 0;
-    for (const OwnedTensor* t :
-         {&p.dy, &p.x, &p.weight, &p.mean, &p.rstd, &p.dx, &p.dweight, &p.dbias}) {
-      const char* what = kNames[name++];
-      if (*t == nullptr || (*t)->now == (*t)->expected) continue;
-      const auto [found, wanted] =
-          std::mismatch((*t)->now.begin(), (*t)->now.end(), (*t)->expected.begin());
-      const auto byte = found - (*t)->now.begin() - static_cast<int64_t>((*t)->first);
-      return "parts[" + std::to_string(i) + "]." + what + " byte " + std::to_string(byte) + " is " +
-             std::to_string(*found) + ", not " + std::to_string(*wanted);
-    }
-  }
-  for (const OwnedTensor* t : {&tables_.cos, &tables_.sin, &tables_.positions}) {
-    if (*t != nullptr && (*t)->now != (*t)->expected) return "a shared input was written";
-  }
-  return "";
-}
-
-std::string RandomHeadsBackwardCall::text() const {
-  std::string s = "norm_heads_backward " + std::string(ref::name_of(type_)) + " seed " +
-                  std::to_string(seed_) + " tokens " + std::to_string(tokens_) + " rope " +
-                  std::to_string(rope_dim_);
-  for (const BackwardCallPart& p : parts_) {
-    s += " [" + std::to_string(p.heads) + "x" + std::to_string(p.n);
-    if (p.normalises()) s += p.norm.kind == ref::Kind::kLayer ? " layer" : " rms";
-    if (p.across()) s += " across";
-    if (p.rstd != nullptr) s += " given";
-    if (p.ropes()) s += p.turn.interleaved ? " interleaved" : " neox";
-    if (p.ropes()) s += "@" + std::to_string(p.turn.offset);
-    if (p.dy_is_scalar) s += " scalar dy";
-    if (p.dx_place == DxPlace::kNone) s += " no dx";
-    if (p.dx_place == DxPlace::kDy) s += " over dy";
-    if (p.dx_place == DxPlace::kX) s += " over x";
-    if (p.dweight != nullptr) s += p.has(kDweight) ? " +dweight" : " dweight";
-    if (p.dbias != nullptr) s += p.has(kDbias) ? " +dbias" : " dbias";
-    s += "]";
-  }
-  return s;
+  line_.set(p.name + "rope_offset", last ? -1 : aligned() ? first / 8 * 8 : first);
 }
 
 // ---- What should be there.
 
-void RandomHeadsBackwardCall::expect_results() {
-  size_t number = 0;
-  for (BackwardCallPart& p : parts_) predict(p, number++);
-}
+class GradientsModel {
+ public:
+  GradientsModel(Operands& call, ref::Order order)
+      : call_(call),
+        args_(call.args<fastnorm_norm_heads_args>()),
+        order_(order),
+        tables_(call, args_) {}
 
-std::vector<float> RandomHeadsBackwardCall::values(const CallTensor& t, size_t at, int64_t n,
-                                                   Type type) const {
-  std::vector<float> result(static_cast<size_t>(n));
-  ref::decode_row(type, t.now.data() + at, result.data(), n);
-  return result;
-}
+  void expect(const Part& p, int32_t number);
+  const std::string& out_of_bounds() const { return out_of_bounds_; }
 
-std::vector<float> RandomHeadsBackwardCall::row_of_dy(const BackwardCallPart& p, int64_t t,
-                                                      int64_t h) const {
-  const Type type = type_or_f32(type_, p.dy_f32);
-  const size_t at = p.dy->place({t, h});
-  if (!p.dy_is_scalar) return values(*p.dy, at, p.n, type);
-  return std::vector<float>(static_cast<size_t>(p.n), values(*p.dy, at, 1, type)[0]);
-}
+ private:
+  void note(const char* what);
+  void turn_rows(const Part& p);
+  void set_statistics(const Part& p);
+  ref::NormBackwardRow row(int64_t i) const;
+  void expect_token(Operand& dx, int64_t t);
+  void expect_sums(Operand& to, bool weights, bool accumulate);
 
-std::vector<float> RandomHeadsBackwardCall::row_of_x(const BackwardCallPart& p, int64_t t,
-                                                     int64_t h) const {
-  return p.x == nullptr ? std::vector<float>() : values(*p.x, p.x->place({t, h}), p.n, type_);
-}
+  Operands& call_;
+  const fastnorm_norm_heads_args& args_;
+  const ref::Order order_;
+  const Tables tables_;
+  ref::ModelScratch scratch_;
+  std::string out_of_bounds_;
+  // Of the part, by rows (token, head).
+  int32_t number_ = 0;
+  ref::NormBackwardOptions norm_;
+  bool normalises_ = false;
+  int64_t tokens_ = 0, heads_ = 1, n_ = 1;
+  int64_t shared_ = 1;  // rows of a statistic
+  std::vector<std::vector<float>> dv_, x_, weight_;
+  std::vector<float> means_, rstds_;
+};
 
-std::vector<float> RandomHeadsBackwardCall::row_of_weight(const BackwardCallPart& p,
-                                                          int64_t h) const {
-  if (p.weight == nullptr) return {};
-  const CallTensor& t = *p.weight;
-  return values(t, t.shape.size() == 2 ? t.place({h}) : t.first, p.n,
-                type_or_f32(type_, p.weight_f32));
-}
-
-void RandomHeadsBackwardCall::set_statistics(BackwardCallPart& p) {
-  const int64_t rows = tokens_ * p.heads, shared = p.across() ? p.heads : 1;
-  p.means.assign(static_cast<size_t>(rows), 0.0f);
-  p.rstds = p.means;
-  for (int64_t first = 0; p.normalises() && first < rows; first += shared) {
-    const int64_t t = first / p.heads, h = first % p.heads;
-    float mean = 0, rstd = 0;
-    if (p.rstd != nullptr) {
-      const auto read = [&](const OwnedTensor& from) {
-        return values(*from, p.across() ? from->place({t}) : from->place({t, h}), 1, Type::kF32)[0];
-      };
-      rstd = read(p.rstd);
-      if (p.mean != nullptr) mean = read(p.mean);
-    } else {
-      std::vector<float> all;
-      for (int64_t i = 0; i < shared; ++i) {
-        const std::vector<float>& more = x_[static_cast<size_t>(first + i)];
-        all.insert(all.end(), more.begin(), more.end());
-      }
-      ref::norm_backward_statistics(p.norm, all.data(), static_cast<int64_t>(all.size()), order_,
-                                    &scratch_, &mean, &rstd);
-    }
-    for (int64_t i = 0; i < shared; ++i) {
-      p.means[static_cast<size_t>(first + i)] = mean;
-      p.rstds[static_cast<size_t>(first + i)] = rstd;
-    }
-  }
-}
-
-void RandomHeadsBackwardCall::note(const std::string& text) {
+void GradientsModel::note(const char* what) {
   if (out_of_bounds_.empty())
-    out_of_bounds_ = "parts[" + std::to_string(number_) + "] " + text + " is out of bounds";
+    out_of_bounds_ = "parts[" + std::to_string(number_) + "] " + what + " is out of bounds";
 }
 
-void RandomHeadsBackwardCall::turn_rows(const BackwardCallPart& p) {
-  dv_.clear();
-  x_.clear();
-  weight_.clear();
-  const auto n = static_cast<size_t>(p.n);
-  for (int64_t r = 0; r < tokens_ * p.heads; ++r) {
-    const int64_t t = r / p.heads, h = r % p.heads;
-    const std::vector<float> dy = row_of_dy(p, t, h);
+void GradientsModel::turn_rows(const Part& p) {
+  dv_.clear(), x_.clear(), weight_.clear();
+  const bool ropes = (p.flags & FASTNORM_NORM_HEADS_ROPE) != 0;
+  ref::RopeOptions turn;
+  if (ropes) turn = rope_options(p, args_, n_);
+  const auto n = static_cast<size_t>(n_);
+  const auto row_of = [&](const fastnorm_tensor* t, Index at) {
+    const Operand* const o = call_(t);
+    return o == nullptr ? std::vector<float>() : o->row(at, n_);
+  };
+  for (int64_t r = 0; r < tokens_ * heads_; ++r) {
+    const int64_t at[] = {r / heads_, r % heads_};
+    const std::vector<float> dy = row_of(p.dy, at);
     std::vector<float> c, s, dv(n);
     std::vector<double> exact(n), bound(n);
-    if (p.ropes()) {
-      c = tables_.angles(*tables_.cos, p.turn, h, t);
-      s = tables_.angles(*tables_.sin, p.turn, h, t);
+    if (ropes) {
+      c = tables_.cosines(turn, at[1], at[0]);
+      s = tables_.sines(turn, at[1], at[0]);
     }
-    ref::turned_gradient_model(p.ropes(), p.turn, dy.data(), p.n, c.data(), s.data(), dv.data());
-    ref::turned_gradient_ref(p.ropes(), p.turn, dy.data(), p.n, c.data(), s.data(), exact.data(),
+    ref::turned_gradient_model(ropes, turn, dy.data(), n_, c.data(), s.data(), dv.data());
+    ref::turned_gradient_ref(ropes, turn, dy.data(), n_, c.data(), s.data(), exact.data(),
                              bound.data());
     for (size_t i = 0; i < n; ++i) {
       if (!(std::fabs(static_cast<double>(dv[i]) - exact[i]) <= bound[i])) note("dv");
     }
     dv_.push_back(std::move(dv));
-    x_.push_back(row_of_x(p, t, h));
-    weight_.push_back(row_of_weight(p, h));
+    x_.push_back(row_of(p.x, at));
+    weight_.push_back(row_of(p.weight, Index(at + 1, 1)));
   }
 }
 
-ref::NormBackwardRow RandomHeadsBackwardCall::row(const BackwardCallPart& p, int64_t i) const {
+void GradientsModel::set_statistics(const Part& p) {
+  const int64_t rows = tokens_ * heads_;
+  means_.assign(static_cast<size_t>(rows), 0.0f);
+  rstds_ = means_;
+  const Operand *const given_mean = call_(p.mean), *const given = call_(p.rstd);
+  for (int64_t first = 0; normalises_ && first < rows; first += shared_) {
+    float mean = 0, rstd = 0;
+    if (given != nullptr) {
+      Shape at = {first / heads_, first % heads_};
+      at.resize(given->shape.size());
+      rstd = given->values(given->place(at), 1)[0];
+      if (given_mean != nullptr) mean = given_mean->values(given_mean->place(at), 1)[0];
+    } else {
+      std::vector<float> all;
+      for (int64_t i = first; i < first + shared_; ++i) {
+        const std::vector<float>& more = x_[static_cast<size_t>(i)];
+        all.insert(all.end(), more.begin(), more.end());
+      }
+      ref::norm_backward_statistics(norm_, all.data(), static_cast<int64_t>(all.size()), order_,
+                                    &scratch_, &mean, &rstd);
+    }
+    for (int64_t i = first; i < first + shared_; ++i) {
+      means_[static_cast<size_t>(i)] = mean;
+      rstds_[static_cast<size_t>(i)] = rstd;
+    }
+  }
+}
+
+ref::NormBackwardRow GradientsModel::row(int64_t i) const {
   const auto at = static_cast<size_t>(i);
   ref::NormBackwardRow row;
-  row.n = p.n;
+  row.n = n_;
   row.dy = dv_[at].data();
   row.x = x_[at].data();
   row.weight = weight_[at].empty() ? nullptr : weight_[at].data();
-  row.mean = p.means[at];
-  row.rstd = p.rstds[at];
+  row.mean = means_[at];
+  row.rstd = rstds_[at];
   return row;
 }
 
-void RandomHeadsBackwardCall::put_dx(BackwardCallPart& p, int64_t t, int64_t h,
-                                     const float* dx_row) {
-  CallTensor& to = p.dx_place == DxPlace::kDy ? *p.dy : p.dx_place == DxPlace::kX ? *p.x : *p.dx;
-  to.expect(to.place({t, h}), type_, dx_row, p.n);
-}
-
 // Heads of a token as one row: of all heads where they share a statistic, else of one.
-void RandomHeadsBackwardCall::predict_token(BackwardCallPart& p, int64_t t) {
-  const int64_t shared = p.across() ? p.heads : 1;
-  for (int64_t first = t * p.heads; first < (t + 1) * p.heads; first += shared) {
+void GradientsModel::expect_token(Operand& dx, int64_t t) {
+  const auto put = [&](int64_t i, const float* values) {
+    dx.expect(dx.place({i / heads_, i % heads_}), values, n_);
+  };
+  for (int64_t first = t * heads_; first < (t + 1) * heads_; first += shared_) {
+    if (!normalises_) {
+      put(first, dv_[static_cast<size_t>(first)].data());
+      continue;
+    }
     std::vector<float> dv, x, weight;
-    for (int64_t i = first; i < first + shared; ++i) {
+    for (int64_t i = first; i < first + shared_; ++i) {
       const auto at = static_cast<size_t>(i);
       dv.insert(dv.end(), dv_[at].begin(), dv_[at].end());
       x.insert(x.end(), x_[at].begin(), x_[at].end());
       weight.insert(weight.end(), weight_[at].begin(), weight_[at].end());
     }
-    ref::NormBackwardRow all = row(p, first);
-    all.n = shared * p.n;
+    ref::NormBackwardRow all = row(first);
+    all.n = shared_ * n_;
     all.dy = dv.data();
     all.x = x.data();
     all.weight = weight.empty() ? nullptr : weight.data();
     std::vector<float> dh(dv.size());
-    ref::norm_backward_row_model(p.norm, all, order_, dh.data());
+    ref::norm_backward_row_model(norm_, all, order_, dh.data());
     const std::vector<ref::Range> bounds =
-        ref::norm_backward_row_bounds(p.norm, all, order_, type_);
+        ref::norm_backward_row_bounds(norm_, all, order_, dx.type());
     for (size_t i = 0; i < bounds.size(); ++i) {
-      if (!bounds[i].holds(static_cast<double>(ref::round_to(type_, dh[i])))) note("dx");
+      if (!bounds[i].holds(static_cast<double>(ref::round_to(dx.type(), dh[i])))) note("dx");
     }
-    for (int64_t i = 0; i < shared; ++i) put_dx(p, t, first % p.heads + i, dh.data() + i * p.n);
+    for (int64_t i = 0; i < shared_; ++i) put(first + i, dh.data() + i * n_);
   }
 }
 
-void RandomHeadsBackwardCall::predict_dx(BackwardCallPart& p) {
-  for (int64_t t = 0; t < tokens_; ++t) {
-    if (p.normalises()) {
-      predict_token(p, t);
-      continue;
-    }
-    for (int64_t h = 0; h < p.heads; ++h)
-      put_dx(p, t, h, dv_[static_cast<size_t>(t * p.heads + h)].data());
-  }
-}
-
-void RandomHeadsBackwardCall::predict_sums(BackwardCallPart& p, bool weights) {
-  CallTensor& to = weights ? *p.dweight : *p.dbias;
-  const Type type = weights ? type_or_f32(type_, p.dweight_f32) : p.dbias_type;
-  const bool each = to.shape.size() == 2, accumulate = p.has(weights ? kDweight : kDbias);
-  const int64_t count = each ? tokens_ : tokens_ * p.heads;
+void GradientsModel::expect_sums(Operand& to, bool weights, bool accumulate) {
+  const bool each = to.shape.size() == 2;
+  const int64_t count = each ? tokens_ : tokens_ * heads_;
   if (count == 0 && accumulate) return;  // not touched
-  for (int64_t h = 0; h < (each ? p.heads : 1); ++h) {
+  for (int64_t h = 0; h < (each ? heads_ : 1); ++h) {
     const size_t at = each ? to.place({h}) : to.first;
-    const ref::NormBackwardRows rows = [&](int64_t i) {
-      return row(p, each ? i * p.heads + h : i);
-    };
-    std::vector<float> sum(static_cast<size_t>(p.n));
-    ref::norm_backward_sums_model(p.norm, count, p.n, rows, weights ? sum.data() : nullptr,
+    const ref::NormBackwardRows rows = [&](int64_t i) { return row(each ? i * heads_ + h : i); };
+    std::vector<float> sum(static_cast<size_t>(n_));
+    ref::norm_backward_sums_model(norm_, count, n_, rows, weights ? sum.data() : nullptr,
                                   weights ? nullptr : sum.data());
-    const std::vector<float> old = values(to, at, p.n, type);
+    const std::vector<float> old = to.values(at, n_);
     for (size_t i = 0; accumulate && i < sum.size(); ++i) sum[i] = old[i] + sum[i];
-    const ref::StoredSum stored = {type, accumulate ? old.data() : nullptr};
+    const ref::StoredSum stored = {to.type(), accumulate ? old.data() : nullptr};
     const std::vector<ref::Range> bounds =
-        weights ? ref::norm_backward_dweight_bounds(p.norm, count, p.n, rows, stored)
-                : ref::norm_backward_dbias_bounds(p.norm, count, p.n, rows, stored);
+        weights ? ref::norm_backward_dweight_bounds(norm_, count, n_, rows, stored)
+                : ref::norm_backward_dbias_bounds(norm_, count, n_, rows, stored);
     for (size_t i = 0; i < sum.size(); ++i) {
-      if (!bounds[i].holds(static_cast<double>(ref::round_to(type, sum[i]))))
+      if (!bounds[i].holds(static_cast<double>(ref::round_to(to.type(), sum[i]))))
         note(weights ? "dweight" : "dbias");
     }
-    to.expect(at, type, sum.data(), p.n);
+    to.expect(at, sum);
   }
 }
 
-void RandomHeadsBackwardCall::predict(BackwardCallPart& p, size_t number) {
+void GradientsModel::expect(const Part& p, int32_t number) {
   number_ = number;
+  const Operand& dy = *call_(p.dy);
+  tokens_ = dy.shape[0], heads_ = dy.shape[1], n_ = dy.shape[2];
+  const Type type = call_(p.dx != nullptr ? p.dx : p.x)->type();
+  const ref::NormOptions norm = norm_options(p, type);
+  norm_ = {};
+  norm_.dtype = norm_.x_dtype = type;
+  norm_.kind = norm.kind;
+  norm_.rounding = norm.rounding;
+  norm_.eps = norm.eps;
+  norm_.weight_offset = norm.weight_offset;
+  normalises_ = (p.flags & FASTNORM_NORM_HEADS_NORM) != 0;
+  shared_ = (p.flags & FASTNORM_NORM_HEADS_ACROSS_HEADS) != 0 ? heads_ : 1;
   turn_rows(p);
   set_statistics(p);
-  if (p.dx_place != DxPlace::kNone) predict_dx(p);
-  if (p.dweight != nullptr) predict_sums(p, true);
-  if (p.dbias != nullptr) predict_sums(p, false);
+  Operand* const dx = call_(p.dx);
+  for (int64_t t = 0; dx != nullptr && t < tokens_; ++t) expect_token(*dx, t);
+  if (Operand* to = call_(p.dweight))
+    expect_sums(*to, true, (p.flags & FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT) != 0);
+  if (Operand* to = call_(p.dbias))
+    expect_sums(*to, false, (p.flags & FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS) != 0);
+}
+
+}  // namespace
+
+std::string draw_norm_heads_backward(uint64_t seed, GradientCallKind kind, bool gpu) {
+  return GradientsDrawer(seed, kind, gpu).draw();
+}
+
+std::string expect_norm_heads_backward(Operands& call, ref::Order order) {
+  GradientsModel model(call, order);
+  for (int32_t i = 0; i < call.count(); ++i) model.expect(*call.parts<Part>()[i], i);
+  return model.out_of_bounds();
 }
 
 }  // namespace fastnorm::support

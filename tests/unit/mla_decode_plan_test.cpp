@@ -14,6 +14,7 @@
 #include "cuda/arch.h"
 #include "cuda/norm/table.h"
 #include "ref/data.h"
+#include "support/share.h"
 #include "unit/mla_decode_request.h"
 
 namespace fastnorm::test {
@@ -353,7 +354,7 @@ TEST(MlaDecodeWork, InvariantsOfRandomBatches) {
   constexpr int32_t kParts[] = {1, 2, 3, 7, 13, 33, 66, 132, 256};
   constexpr int32_t kSplits[] = {0, 0, 0, 1, 2, 3, 8, 64, 1000};
   constexpr int32_t kLongest[] = {1, 64, 65, 700, 5000, 200000};
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < support::share_of(3000); ++i) {
     const int64_t batch = 1 + random.below(random.one_in(5) ? 300 : 8);
     const int32_t longest = random.of(kLongest);
     std::vector<MlaDecodeLength> lengths;
@@ -368,7 +369,7 @@ TEST(MlaDecodeWork, InvariantsOfRandomBatches) {
 
 TEST(MlaDecodeWork, InvariantsOfAllSmallBatches) {
   // All batches of up to three requests of 0 to 9 tiles.
-  for (int32_t code = 0; code < 1000; ++code) {
+  for (int32_t code = 0; code < 1000; code += support::share()) {
     for (const int32_t parts : {1, 2, 3, 5, 8}) {
       for (const int32_t split : {0, 1, 2, 4}) {
         std::vector<MlaDecodeLength> lengths;
@@ -406,6 +407,15 @@ TEST(MlaDecodeWork, RestsOfRequestsGoAlong) {
   const Dealt d = deal(lengths, 66, 0);
   EXPECT_EQ(d.header.splits, 32);
   EXPECT_EQ(d.header.pieces, 64);
+}
+
+// Six equal requests on four parts: two parts have two. They stay whole while that costs at most
+// two requests and a merge above the mean. A request of 21 tiles costs 26, and the mean is 39.
+TEST(MlaDecodeWork, EqualRequestsAreSplitWhereThatIsCheaper) {
+  static_assert(kMlaRequestCost == 5 && kMlaMergeCost == 3);
+  EXPECT_EQ(deal(std::vector<MlaDecodeLength>(6, {21 * 64, 1}), 4, 0).header.splits, 0);
+  EXPECT_EQ(deal(std::vector<MlaDecodeLength>(6, {22 * 64, 1}), 4, 0).header.splits, 0);
+  EXPECT_GT(deal(std::vector<MlaDecodeLength>(6, {23 * 64, 1}), 4, 0).header.splits, 0);
 }
 
 // With a fixed split, a request's pieces depend only on that request.

@@ -134,6 +134,7 @@ inline BackwardRequest branch_backward_request(std::vector<int64_t> shape, fastn
   r.args.branch_kind = FASTNORM_NORM_LAYER;
   r.args.branch_eps = 1e-6f;
   r.args.residual_gate_act = FASTNORM_ACTIVATION_TANH;
+  r.args.flags |= FASTNORM_NORM_BACKWARD_ALPHA;
   r.args.alpha = 0.5f;
   return r;
 }

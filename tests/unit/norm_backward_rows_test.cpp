@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -17,10 +18,11 @@ TEST(NormBackwardRows, LanesAndBlocks) {
   const struct {
     int64_t rows, n, lanes, blocks;
   } kCases[] = {
-      {0, 1024, 4, 0},        {1, 1024, 4, 1},        {4, 1024, 4, 1},      {5, 1024, 4, 2},
-      {100000, 1024, 4, 128}, {1000000, 1, 64, 128},  {64, 64, 64, 1},      {65, 64, 64, 2},
-      {1000, 65, 32, 32},     {1000, 4096, 1, 128},   {1000, 4097, 1, 128}, {1000, 8193, 1, 64},
-      {1000, 65536, 1, 16},   {1000, 1 << 30, 1, 16}, {7, 65536, 1, 7},
+      {0, 1024, 8, 0},        {1, 1024, 8, 1},       {8, 1024, 8, 1},      {9, 1024, 8, 2},
+      {100000, 1024, 8, 128}, {1000000, 1, 64, 128}, {64, 64, 64, 1},      {65, 64, 64, 2},
+      {1000, 65, 64, 16},     {1000, 129, 32, 32},   {1000, 4096, 2, 128}, {255, 4096, 2, 128},
+      {1000, 4097, 1, 128},   {1000, 8193, 1, 64},   {1000, 65536, 1, 16}, {1000, 1 << 30, 1, 16},
+      {7, 65536, 1, 7},
   };
   for (const auto& c : kCases) {
     const NormBackwardRows order = norm_backward_rows(c.rows, c.n);
@@ -32,10 +34,10 @@ TEST(NormBackwardRows, LanesAndBlocks) {
 TEST(NormBackwardRows, NeighboursGoToLanesThenBlocks) {
   const NormBackwardRows order = norm_backward_rows(100000, 1024);
   EXPECT_EQ(order.lane_of(0), 0);
-  EXPECT_EQ(order.lane_of(3), 3);
-  EXPECT_EQ(order.block_of(3), 0);
-  EXPECT_EQ(order.lane_of(4), 0);
-  EXPECT_EQ(order.block_of(4), 1);
+  EXPECT_EQ(order.lane_of(7), 7);
+  EXPECT_EQ(order.block_of(7), 0);
+  EXPECT_EQ(order.lane_of(8), 0);
+  EXPECT_EQ(order.block_of(8), 1);
   EXPECT_EQ(order.block_of(order.step()), 0);
   EXPECT_EQ(order.lane_of(order.step()), 0);
 }
@@ -43,8 +45,34 @@ TEST(NormBackwardRows, NeighboursGoToLanesThenBlocks) {
 TEST(NormBackwardRows, PartialSumsOfUsualLengthsStayBelow4MiB) {
   for (int64_t n = 1; n <= 65536; n = n * 3 / 2 + 1) {
     const NormBackwardRows order = norm_backward_rows(1 << 30, n);
-    EXPECT_LE(order.blocks * n * 4, 4 << 20) << n;
+    EXPECT_LE(order.most_partials() * n * 4, 4 << 20) << n;
     EXPECT_TRUE(order.lanes == 1 || order.lanes * n <= kBackwardLaneColumns) << n;
+  }
+}
+
+TEST(NormBackwardRows, ThreadBlocksShareTheLanesOfABlock) {
+  const NormBackwardRows order = norm_backward_rows(1000, 1024);
+  EXPECT_EQ(order.split_of(8), 1);
+  EXPECT_EQ(order.split_of(4), 2);
+  EXPECT_EQ(order.split_of(2), 4);
+  EXPECT_EQ(order.split_of(1), 0) << "more than 4 thread blocks";
+  EXPECT_EQ(order.split_of(16), 0) << "more lanes than a block has";
+  // The fold of all lanes is that of the folds of every split-th lane.
+  float lanes[64];
+  for (int i = 0; i < 64; ++i) lanes[i] = 1.0f / static_cast<float>(3 * i + 1);
+  float whole[64];
+  std::copy_n(lanes, 64, whole);
+  phi(whole, 64);
+  for (const int64_t split : {2, 4}) {
+    float sums[4];
+    for (int64_t s = 0; s < split; ++s) {
+      float own[64];
+      for (int64_t i = 0; i < 64 / split; ++i) own[i] = lanes[s + i * split];
+      phi(own, 64 / split);
+      sums[s] = own[0];
+    }
+    phi(sums, split);
+    EXPECT_EQ(sums[0], whole[0]) << split;
   }
 }
 
@@ -166,8 +194,8 @@ TEST(NormBackwardRef, EqualsDifferencesOfTheForward) {
 
 TEST(NormBackwardCpuPlan, WorkspaceIsThatOfTheSums) {
   NormBackwardDesc d;
-  d.rows = d.shared_rows = 1000;
-  d.outer[0] = 1000;
+  d.rows = d.shared_rows = 1024;
+  d.outer[0] = 1024;
   d.n = 1000;
   std::byte memory[1] = {};
   d.dx.data = memory;

@@ -99,11 +99,12 @@ TEST(NormHeadsBackwardPlan, GeneralForm) {
     const NormHeadsBackwardPlan plan = split.plan(*arch);
     EXPECT_STREQ(plan.kernel, "norm_heads_backward bf16 general") << arch->name;
     ASSERT_EQ(plan.launches, 2) << arch->name;
-    // 56 rows in 2 blocks of 32 lanes; 2 groups of 7 rows; 14 rows by 8 warps.
-    EXPECT_EQ(plan.steps[0].blocks, 2u + 2 + 2);
+    // 56 rows in a block of 64 lanes, and 2 groups of 7 rows. Each is in two thread blocks of 32
+    // lanes. 14 rows by 8 warps.
+    EXPECT_EQ(plan.steps[0].blocks, 2u + 2 * 2 + 2);
     EXPECT_EQ(plan.steps[0].shared_bytes, 32 * 128 * 4);
     EXPECT_EQ(plan.steps[1].blocks, 4u + 2 * 4) << "32 columns a block";
-    EXPECT_EQ(plan.workspace_bytes, 2u * 512 + 2 * 512);
+    EXPECT_EQ(plan.workspace_bytes, 2u * 512 + 2 * 2 * 512);
     EXPECT_FALSE(plan.steps[0].early);
     EXPECT_EQ(plan.steps[1].early, arch->capability >= 90);
   }
@@ -115,14 +116,14 @@ TEST(NormHeadsBackwardPlan, HeldForms) {
     change(r);
     return std::string(Split(r).plan(cuda::kSm90).kernel);
   };
-  EXPECT_EQ(kernel([](BackwardHeadsRequest&) {}), "norm_heads_backward bf16 held rms 16x1x32");
+  EXPECT_EQ(kernel([](BackwardHeadsRequest&) {}), "norm_heads_backward bf16 held rms 16x1x64");
   EXPECT_EQ(kernel([](BackwardHeadsRequest& r) {
               for (int i = 0; i < 2; ++i) {
                 auto& p = r.parts[static_cast<size_t>(i)];
                 p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
               }
             }),
-            "norm_heads_backward bf16 held rms 16x1x32");
+            "norm_heads_backward bf16 held rms 16x1x64");
   // LAYER with its statistics, and dbias.
   EXPECT_EQ(kernel([](BackwardHeadsRequest& r) {
               r.parts[1].args.kind = FASTNORM_NORM_LAYER;
@@ -165,7 +166,8 @@ TEST(NormHeadsBackwardPlan, EveryHeldKernelIsChosen) {
     r.args.rope_dim = 64;
     r.cos->shape[1] = r.sin->shape[1] = 32;
     if (v.any) p.dbias = backward_heads_tensor({n}, FASTNORM_DTYPE_F32, 40);
-    if (norm_backward_rows(7 * 8, n).lanes != v.rows) p.dweight.reset();
+    const int64_t split = norm_backward_rows(7 * 8, n).split_of(v.rows);
+    if (split == 0 || split > (v.any ? 2 : 1)) p.dweight.reset();
     EXPECT_STREQ(Split(r).plan(cuda::kSm90).kernel, entry.name);
   }
 }
@@ -173,22 +175,23 @@ TEST(NormHeadsBackwardPlan, EveryHeldKernelIsChosen) {
 // Held kernels store the sums of parts with one block, which need no fold and no workspace.
 TEST(NormHeadsBackwardPlan, OneBlockNeedsNoFold) {
   BackwardHeadsRequest r = plain_request();
-  const NormHeadsBackwardPlan two = Split(r).plan(cuda::kSm90);
-  ASSERT_EQ(two.launches, 2);
-  EXPECT_FALSE(two.parts[0].stores_sums) << "56 rows in 2 blocks of 32 lanes";
-  EXPECT_TRUE(two.parts[1].stores_sums) << "2 groups of 7 rows";
-  ASSERT_EQ(two.steps[1].count, 1);
-  EXPECT_EQ(two.steps[1].items[0].part, 0);
-  EXPECT_EQ(two.workspace_bytes, 2u * 512);
-  for (auto* t : {&r.parts[0].dy, &r.parts[0].x, &r.parts[0].dx}) {
-    (*t)->shape[1] = 4;
-    if (t != &r.parts[0].dx) (*t)->strides.clear();
-  }
   const NormHeadsBackwardPlan one = Split(r).plan(cuda::kSm90);
   ASSERT_EQ(one.launches, 1);
+  EXPECT_TRUE(one.parts[0].stores_sums) << "56 rows in a block of 64 lanes";
+  EXPECT_TRUE(one.parts[1].stores_sums) << "2 groups of 7 rows";
   EXPECT_EQ(one.workspace_bytes, 0u);
   EXPECT_FALSE(one.steps[0].triggers);
   EXPECT_EQ(Split(r).plan(cuda::kSm80).launches, 2) << "general";
+  r.parts.resize(1);
+  for (auto* t : {&r.parts[0].dy, &r.parts[0].x, &r.parts[0].dx}) {
+    (*t)->shape[1] = 10;
+    (*t)->strides.clear();
+  }
+  const NormHeadsBackwardPlan two = Split(r).plan(cuda::kSm90);
+  ASSERT_EQ(two.launches, 2);
+  EXPECT_FALSE(two.parts[0].stores_sums) << "70 rows in 2 blocks of 64 lanes";
+  EXPECT_TRUE(two.steps[0].triggers);
+  EXPECT_EQ(two.workspace_bytes, 2u * 512);
 }
 
 // What a token's heads share has a launch of its own, and so has a dbias with other groups.
@@ -205,7 +208,7 @@ TEST(NormHeadsBackwardPlan, FirstLaunch) {
   EXPECT_EQ(plan.steps[0].items[1].role, HeadsBackwardRole::kRows);
   EXPECT_EQ(plan.steps[0].items[1].first_block, 7u);
   EXPECT_EQ(plan.steps[1].count, 3);
-  EXPECT_EQ(plan.steps[2].count, 3) << "the key's dweight has one block";
+  EXPECT_EQ(plan.steps[2].count, 4) << "two thread blocks have the lanes of a block";
 }
 
 // What a token's heads share runs on the least kernel that holds them, else on the general one.
@@ -219,7 +222,8 @@ TEST(NormHeadsBackwardPlan, FirstLaunchOfHeldTokens) {
     p.weight->shape = p.dweight->shape = {heads, 128};
     change(r, p);
     const NormHeadsBackwardPlan plan = Split(r).plan(cuda::kSm90);
-    EXPECT_EQ(plan.launches, plan.entry->variant.is_held() ? 2 : 3) << "one block needs no fold";
+    const bool one = plan.entry->variant.is_held() && !plan.entry->variant.any;
+    EXPECT_EQ(plan.launches, one ? 2 : 3) << "one thread block needs no fold";
     EXPECT_EQ(plan.steps[0].blocks, 7u);
     return std::string(
         cuda::norm_heads_backward_table(cuda::kSm90)[static_cast<size_t>(plan.steps[0].index)]
@@ -264,15 +268,15 @@ TEST(NormHeadsBackwardPlan, WholeTokens) {
   EXPECT_EQ(plan(4096, 32, as_it_is), "2 " + name + "whole 512x1");
   EXPECT_EQ(plan(4096, 12, as_it_is), "2 " + name + "whole 512x1");
   EXPECT_EQ(plan(4096, 40, as_it_is), "2 " + name + "whole 640x1");
-  EXPECT_EQ(plan(4096, 41, as_it_is), held + "rms 16x1x32");
-  EXPECT_EQ(plan(1024, 32, as_it_is), held + "rms 16x1x32") << "32 blocks";
+  EXPECT_EQ(plan(4096, 41, as_it_is), held + "rms 16x1x64");
+  EXPECT_EQ(plan(1024, 32, as_it_is), held + "rms 16x1x64") << "16 blocks";
   EXPECT_EQ(plan(4096, 32,
                  [](auto&, auto& p) {
                    p.dbias = backward_heads_tensor({32, 128}, FASTNORM_DTYPE_F32, 40);
                  }),
             held + "any 16x1x32");
   EXPECT_EQ(plan(4096, 32, [](auto&, auto& p) { p.weight->shape = p.dweight->shape = {128}; }),
-            held + "rms 16x1x32")
+            held + "rms 16x1x64")
       << "sums of all heads";
   EXPECT_EQ(plan(4096, 32, [](auto&, auto& p) { p.dweight.reset(); }), "1 " + name + "whole 512x1");
 }

@@ -108,8 +108,8 @@ TEST(NormHeadsPlan, HeldForms) {
     EXPECT_EQ(kernel([&](HeadsRequest& r) {
                 auto& p = r.parts[1];
                 p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
-                p.args.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
-                p.args.cache_block_size = block;
+                p.cache_quant.scheme = FASTNORM_QUANT_PER_BLOCK;
+                p.cache_quant.block_size = block;
                 p.cache_scale = p.weight;
                 p.cache_scale->address += uintptr_t{1} << 45;
                 p.cache_scale->shape = {5, 16, 2, 128 / block};
@@ -131,8 +131,8 @@ TEST(NormHeadsPlan, HeldForms) {
   EXPECT_EQ(kernel([](HeadsRequest& r) {
               auto& p = r.parts[2];
               p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
-              p.args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
-              p.args.quant_division = FASTNORM_QUANT_DIVIDE;
+              p.cache_quant.scheme = FASTNORM_QUANT_PER_TENSOR;
+              p.cache_quant.division = FASTNORM_QUANT_DIVIDE;
               p.cache_scale = r.parts[0].weight;
               p.cache_scale->address += uintptr_t{1} << 45;
               p.cache_scale->shape = {1};
@@ -157,13 +157,13 @@ TEST(NormHeadsPlan, HeldForms) {
     p.scale->address += uintptr_t{1} << 46;
     p.scale->shape = {1};
     p.scale->dtype = FASTNORM_DTYPE_F32;
-    p.args.quant_scheme = FASTNORM_QUANT_PER_TENSOR;
+    p.quant.scheme = FASTNORM_QUANT_PER_TENSOR;
     p.y.reset();
   };
   EXPECT_EQ(kernel(codes), "norm_heads bf16 more 8x2");
   EXPECT_EQ(kernel([&](HeadsRequest& r) {
               codes(r);
-              r.parts[0].args.clamp = 1;
+              r.parts[0].quant.clamp = 1;
             }),
             "norm_heads bf16 general");
   EXPECT_EQ(kernel([&](HeadsRequest& r) {
@@ -222,7 +222,7 @@ TEST(NormHeadsPlan, TokensForm) {
   const auto codes = [](HeadsRequest& r) {
     auto& p = r.parts[1];
     p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
-    p.args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+    p.cache_quant.scheme = FASTNORM_QUANT_PER_TENSOR;
     p.cache_scale = p.weight;
     p.cache_scale->address += uintptr_t{1} << 45;
     p.cache_scale->shape = {1};
@@ -253,13 +253,13 @@ TEST(NormHeadsPlan, TokensForm) {
   // What the form does not have.
   EXPECT_EQ(kernel([&](HeadsRequest& r) {
               codes(r);
-              r.parts[1].args.quant_division = FASTNORM_QUANT_DIVIDE;
+              r.parts[1].cache_quant.division = FASTNORM_QUANT_DIVIDE;
             }),
             kGeneral);
   EXPECT_EQ(kernel([&](HeadsRequest& r) {
               codes(r);
-              r.parts[1].args.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
-              r.parts[1].args.cache_block_size = 64;
+              r.parts[1].cache_quant.scheme = FASTNORM_QUANT_PER_BLOCK;
+              r.parts[1].cache_quant.block_size = 64;
               r.parts[1].cache_scale->shape = {5, 16, 2, 2};
             }),
             kGeneral);
@@ -395,6 +395,14 @@ TEST(NormHeadsPlan, TokensOfABlock) {
     EXPECT_STREQ(wide.kernel, "norm_heads bf16 tokens 256x2");
     EXPECT_EQ(wide.groups[0], 1u);
     EXPECT_EQ(wide.groups[1], pairs == 64 ? 8u : 4u);
+  }
+  // One token's angles fill their room, and no more than that.
+  r.parts.resize(1);
+  for (const int64_t pairs : {int64_t{kTokenPairs}, int64_t{kTokenPairs} + 8}) {
+    r.args.rope_dim = static_cast<int32_t>(2 * pairs);
+    r.cos->shape[1] = r.sin->shape[1] = pairs;
+    EXPECT_STREQ(plan_of(r, cuda::kSm90).kernel,
+                 pairs == kTokenPairs ? "norm_heads bf16 tokens 256x2" : "norm_heads bf16 general");
   }
 }
 

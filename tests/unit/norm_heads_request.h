@@ -14,8 +14,11 @@ namespace fastnorm::test {
 
 struct HeadsPartRequest {
   fastnorm_norm_heads_part args = {};
+  fastnorm_quant quant = {}, cache_quant = {};  // of args
   std::optional<RequestTensor> x, weight, bias, y, mean, rstd, mean_in, rstd_in, sumsq,
       global_scale, quantized, scale, amax, cache, cache_scale, clamp_scale;
+  // clamp_scale, global_scale, quantized and amax of cache_quant, which a cache has no use for.
+  std::optional<RequestTensor> cache_forbidden[4];
 };
 
 struct HeadsRequest {
@@ -28,8 +31,9 @@ struct HeadsRequest {
 
   fastnorm_status check(NormHeadsDesc* desc, Error& error) const {
     std::vector<fastnorm_norm_heads_part> structs(parts.size());
+    std::vector<fastnorm_quant> quants(2 * parts.size());
     std::vector<const fastnorm_norm_heads_part*> pointers(parts.size());
-    std::vector<fastnorm_tensor> tensors(17 * parts.size() + 4);
+    std::vector<fastnorm_tensor> tensors(20 * parts.size() + 4);
     size_t used = 0;
     const auto give = [&](const std::optional<RequestTensor>& from, const fastnorm_tensor** to) {
       if (!from) return;
@@ -40,6 +44,8 @@ struct HeadsRequest {
       const HeadsPartRequest& p = parts[i];
       fastnorm_norm_heads_part& a = structs[i];
       a = p.args;
+      fastnorm_quant &q = quants[2 * i], &c = quants[2 * i + 1];
+      q = p.quant, c = p.cache_quant;
       const std::pair<const std::optional<RequestTensor>*, const fastnorm_tensor**> all[] = {
           {&p.x, &a.x},
           {&p.weight, &a.weight},
@@ -50,14 +56,23 @@ struct HeadsRequest {
           {&p.mean_in, &a.mean_in},
           {&p.rstd_in, &a.rstd_in},
           {&p.sumsq, &a.sumsq},
-          {&p.global_scale, &a.global_scale},
-          {&p.quantized, &a.quantized},
-          {&p.scale, &a.scale},
-          {&p.amax, &a.amax},
+          {&p.global_scale, &q.global_scale},
+          {&p.quantized, &q.quantized},
+          {&p.scale, &q.scale},
+          {&p.amax, &q.amax},
           {&p.cache, &a.cache},
-          {&p.cache_scale, &a.cache_scale},
-          {&p.clamp_scale, &a.clamp_scale}};
+          {&p.cache_scale, &c.scale},
+          {&p.clamp_scale, &q.clamp_scale},
+          {&p.cache_forbidden[0], &c.clamp_scale},
+          {&p.cache_forbidden[1], &c.global_scale},
+          {&p.cache_forbidden[2], &c.quantized},
+          {&p.cache_forbidden[3], &c.amax}};
       for (const auto& [from, to] : all) give(*from, to);
+      if (is_given(q)) a.quant = &q;
+      if (is_given(c)) a.cache_quant = &c;
+      for (fastnorm_quant* each : {&q, &c}) {
+        if (each->struct_size == 0) each->struct_size = sizeof *each;
+      }
       pointers[i] = null_part ? nullptr : &a;
     }
     fastnorm_norm_heads_args a = args;

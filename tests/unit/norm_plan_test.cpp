@@ -14,6 +14,7 @@
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/table.h"
 #include "ref/data.h"
+#include "support/share.h"
 #include "unit/norm_request.h"
 
 namespace fastnorm::test {
@@ -501,7 +502,7 @@ void expect_sound(const NormDesc& d, const DeviceFacts& facts, const NormPlan& p
 
 TEST(Plan, EveryDescriptionHasAKernelThatHoldsIt) {
   Random random(3);
-  for (int trial = 0; trial < 20000; ++trial) {
+  for (int trial = 0; trial < support::share_of(20000); ++trial) {
     const NormDesc d = describe(random_request(random));
     for (const ArchSpec* arch : cuda::kArchs) {
       for (const int32_t clusters : {1, 2, 4, 8}) {
@@ -519,7 +520,8 @@ TEST(Plan, EveryDescriptionHasAKernelThatHoldsIt) {
 TEST(Plan, EveryRowLengthHasATile) {
   for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_BF16}) {
     const int64_t v = dtype == FASTNORM_DTYPE_F32 ? 4 : 8;
-    for (int64_t vectors = 1; vectors <= 140000; vectors += vectors < 5000 ? 1 : 197) {
+    for (int64_t vectors = 1; vectors <= 140000;
+         vectors += support::share() * (vectors < 5000 ? 1 : 197)) {
       for (const int64_t rows : {1, 17, 65, 129, 512, 1024, 100000}) {
         for (int kind = 0; kind < 4; ++kind) {
           const NormDesc d =
@@ -542,7 +544,8 @@ TEST(Plan, EveryQuantisedRowHasATile) {
                                                 FASTNORM_QUANT_NVFP4,      FASTNORM_QUANT_MXFP4};
   for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_BF16}) {
     const int64_t v = dtype == FASTNORM_DTYPE_F32 ? 4 : 8;
-    for (int64_t vectors = 1; vectors <= 40000; vectors += vectors < 4200 ? 1 : 997) {
+    for (int64_t vectors = 1; vectors <= 40000;
+         vectors += support::share() * (vectors < 4200 ? 1 : 997)) {
       for (const int64_t rows : {1, 17, 65, 129, 100000}) {
         const bool odd = vectors % 13 == 0;  // length is no multiple of a vector
         Request r = simple_request({rows, vectors * v - (odd ? 2 : 0)}, dtype, vectors % 2 == 0,
@@ -647,7 +650,7 @@ TEST(Plan, LeanKernelsThatQuantise) {
     EXPECT_EQ(key(with_statistics(r)), key(r));
     const NormKey elsewhere = plan_of(describe(r), gpu(cuda::kSm80, 1)).entry->key;
     EXPECT_EQ(elsewhere.sink, Sink::kQuant) << "full kernels alone, where nothing was measured";
-    r.args.clamp = 2;
+    r.quant.clamp = 2;
     EXPECT_EQ(key(r).beside, Beside::kAny) << "clamped";
     EXPECT_EQ(key(r).sink, Sink::kQuant);
   }
@@ -770,19 +773,19 @@ TEST(Plan, BytesOfQuantisedOutputs) {
       10u * (200 + 4 + 400));
   EXPECT_EQ(written(FASTNORM_QUANT_PER_ROW,
                     [](Request& r) {
-                      r.args.scale_pow2 = 1;
+                      r.quant.scale_pow2 = 1;
                       r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU;
                     }),
             10u * (200 + 1));
   const auto swizzled = [](Request& r) {
-    r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
-    r.scale->shape = {512 * (r.args.quant_scheme == FASTNORM_QUANT_MXFP8 ? 2 : 4)};
+    r.quant.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+    r.scale->shape = {512 * (r.quant.scheme == FASTNORM_QUANT_MXFP8 ? 2 : 4)};
   };
   EXPECT_EQ(written(FASTNORM_QUANT_MXFP8, swizzled), 10u * 200 + 1024) << "padding is written";
   EXPECT_EQ(written(FASTNORM_QUANT_NVFP4, swizzled), 10u * 100 + 2048);
   EXPECT_EQ(written(FASTNORM_QUANT_PER_BLOCK,
                     [](Request& r) {
-                      r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+                      r.quant.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
                       r.scale->strides = {3, 50};
                     }),
             10u * (200 + 4 * 4))
@@ -794,7 +797,7 @@ TEST(NormKey, QuantisedRowsHaveAKernelOfTheirOwn) {
   EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kStore);
   add_quant(&r, FASTNORM_QUANT_PER_ROW);
   EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kQuant);
-  r.args.quant_scheme = FASTNORM_QUANT_NONE;
+  r.quant.scheme = FASTNORM_QUANT_NONE;
   r.quantized.reset();
   r.scale.reset();
   EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kQuant) << "amax alone";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <vector>
@@ -41,8 +42,15 @@ constexpr uintptr_t address_of(int tensor) {
   return uintptr_t{0x100000000000} + (static_cast<uintptr_t>(tensor) << 50);
 }
 
+// Whether a struct of quantisation says anything.
+inline bool is_given(const fastnorm_quant& quant) {
+  const fastnorm_quant none = {};
+  return std::memcmp(&quant, &none, sizeof quant) != 0;
+}
+
 struct Request {
   fastnorm_norm_args args = {};
+  fastnorm_quant quant = {};  // of args; its struct_size is set where it is 0
   std::optional<RequestTensor> x, residual, weight, bias, y, residual_out, mean, rstd, global_scale,
       quantized, scale, amax, clamp_scale;
   CheckedDevice device = {FASTNORM_DEVICE_CPU, 0};
@@ -52,15 +60,18 @@ struct Request {
         &x,    &residual,     &weight,    &bias,  &y,    &residual_out, &mean,
         &rstd, &global_scale, &quantized, &scale, &amax, &clamp_scale};
     fastnorm_norm_args a = args;
+    fastnorm_quant q = quant;
     const fastnorm_tensor** const to[] = {
         &a.x,    &a.residual,     &a.weight,    &a.bias,  &a.y,    &a.residual_out, &a.mean,
-        &a.rstd, &a.global_scale, &a.quantized, &a.scale, &a.amax, &a.clamp_scale};
+        &a.rstd, &q.global_scale, &q.quantized, &q.scale, &q.amax, &q.clamp_scale};
     fastnorm_tensor tensors[std::size(from)];
     for (size_t i = 0; i < std::size(from); ++i) {
       if (!*from[i]) continue;
       tensors[i] = (*from[i])->abi();
       *to[i] = &tensors[i];
     }
+    if (is_given(q)) a.quant = &q;
+    if (q.struct_size == 0) q.struct_size = sizeof q;
     return check_norm(&a, device, desc, error);
   }
 };
@@ -120,8 +131,8 @@ inline void add_quant(Request* r, fastnorm_quant_scheme scheme) {
   scales.back() = (scales.back() + columns - 1) / columns;
   if (scheme == FASTNORM_QUANT_PER_ROW) scales.pop_back();
   if (scheme == FASTNORM_QUANT_PER_TENSOR || scales.empty()) scales = {1};
-  r->args.quant_scheme = scheme;
-  r->args.quant_block_size = block ? 64 : 0;
+  r->quant.scheme = scheme;
+  r->quant.block_size = block ? 64 : 0;
   r->quantized = tensor(10, r->x->shape, fp4 ? FASTNORM_DTYPE_F4_E2M1FN : FASTNORM_DTYPE_F8_E4M3FN);
   r->scale = tensor(11, scales,
                     nvfp4 ? FASTNORM_DTYPE_F8_E4M3FN

@@ -20,6 +20,7 @@
 
 #include "core/peer_layout.h"
 #include "ref/data.h"
+#include "support/share.h"
 
 namespace fastnorm::test {
 namespace {
@@ -367,7 +368,8 @@ TEST(PeerProtocol, MoreRanksAndRowsAtRandom) {
       Protocol p = one_shot(safe, kPeerSlots, 1, {7, 1, 4});
       p.ranks = 3;
       p.two_shot = two_shot;
-      EXPECT_EQ(walked(p, 200), kRight) << two_shot << " " << static_cast<int>(safe);
+      EXPECT_EQ(walked(p, support::share_of(200)), kRight)
+          << two_shot << " " << static_cast<int>(safe);
     }
   }
   // The same walks find the race where the cure is left out.
@@ -375,7 +377,7 @@ TEST(PeerProtocol, MoreRanksAndRowsAtRandom) {
   p.ranks = 3;
   EXPECT_NE(walked(p, 200) & (kStuck | kWrongRow), 0);
   p = one_shot(Safe::kReadBack, 5, 2, {7, 1, 4});  // D = 2
-  EXPECT_EQ(walked(p, 200), kRight);
+  EXPECT_EQ(walked(p, support::share_of(200)), kRight);
 }
 
 }  // namespace

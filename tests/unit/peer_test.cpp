@@ -13,6 +13,8 @@
 #include "ref/norm_model.h"
 #include "ref/norm_ref.h"
 #include "ref/peer_ref.h"
+#include "support/share.h"
+#include "unit/cpu/odd_modes.h"
 #include "unit/peer_world.h"
 
 namespace fastnorm::test {
@@ -121,15 +123,20 @@ struct RankTensors {
   Array y, residual_out, rstd, mean;
 };
 
-fastnorm_peer_allreduce_norm_args args_of(const Case& c, fastnorm_peer* peer) {
+// `norm` is that of the call.
+fastnorm_peer_allreduce_norm_args args_of(const Case& c, fastnorm_peer* peer,
+                                          fastnorm_norm_args* norm) {
+  *norm = {};
+  norm->struct_size = sizeof *norm;
+  norm->kind = c.kind;
+  norm->eps = 1e-5f;
+  norm->weight_offset = c.offset;
+  norm->rounding = c.rounding;
+  norm->residual_rounding = c.residual_rounding;
   fastnorm_peer_allreduce_norm_args args = {};
   args.struct_size = sizeof args;
   args.peer = peer;
-  args.kind = c.kind;
-  args.eps = 1e-5f;
-  args.weight_offset = c.offset;
-  args.rounding = c.rounding;
-  args.residual_rounding = c.residual_rounding;
+  args.norm = norm;
   args.sum_rounding = c.exact ? FASTNORM_PEER_SUM_EXACT : FASTNORM_PEER_SUM_ROUNDED;
   return args;
 }
@@ -203,6 +210,7 @@ void run_case(const Case& c, uint64_t seed) {
   for (uint64_t turn = 0; turn < 2; ++turn) {
     residual.fill(seed + 3 + turn, ref::Pattern::kNormal);
     std::vector<RankTensors> ranks(static_cast<size_t>(c.ranks));
+    std::vector<fastnorm_norm_args> norms(ranks.size());
     std::vector<fastnorm_peer_allreduce_norm_args> args;
     for (int32_t r = 0; r < c.ranks; ++r) {
       RankTensors& rank = ranks[static_cast<size_t>(r)];
@@ -210,7 +218,8 @@ void run_case(const Case& c, uint64_t seed) {
       rank.x.fill(ref::hash(seed, turn, r), c.pattern);
       if (c.spoiled) rank.x.spoil(ref::hash(seed, turn, r));
       rank.y = Array(id_of(c.type), {c.rows, c.n});
-      fastnorm_peer_allreduce_norm_args a = args_of(c, world.peers[static_cast<size_t>(r)]);
+      fastnorm_norm_args& a = norms[static_cast<size_t>(r)];
+      args.push_back(args_of(c, world.peers[static_cast<size_t>(r)], &a));
       a.x = rank.x.array.tensor();
       a.y = rank.y.tensor();
       a.weight = weight.array.tensor();
@@ -220,7 +229,6 @@ void run_case(const Case& c, uint64_t seed) {
         rank.residual_out = Array(id_of(residual.type), {c.rows, c.n});
         a.residual_out = rank.residual_out.tensor();
       }
-      args.push_back(a);
     }
     const auto results = world.run([&](int32_t r) {
       return call_allreduce(world.contexts[static_cast<size_t>(r)], args[static_cast<size_t>(r)]);
@@ -239,7 +247,7 @@ void run_case(const Case& c, uint64_t seed) {
 
 TEST(PeerAllreduce, EqualsTheModelOnEveryRank) {
   Random random(44);
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < support::share_of(400); ++i) {
     run_case(random_case(random), static_cast<uint64_t>(i) * 100 + 7);
     if (HasFatalFailure()) return;
   }
@@ -266,8 +274,11 @@ TEST(PeerAllreduce, AlgorithmsAgree) {
             args.struct_size = sizeof args;
             args.peer = world.peers[static_cast<size_t>(r)];
             args.sum_rounding = exact ? FASTNORM_PEER_SUM_EXACT : FASTNORM_PEER_SUM_ROUNDED;
-            args.x = rank.x.array.tensor();
-            args.y = rank.y.tensor();
+            fastnorm_norm_args norm = {};
+            norm.struct_size = sizeof norm;
+            norm.x = rank.x.array.tensor();
+            norm.y = rank.y.tensor();
+            args.norm = &norm;
             return call_allreduce(world.contexts[static_cast<size_t>(r)], args);
           });
           for (int32_t r = 0; r < ranks; ++r) {
@@ -360,7 +371,7 @@ TEST(PeerAllreduce, QuantisedOutputsEqualTheNorms) {
         }
         all.back().x.store();
         const fastnorm_tensor* const added = residual.array.tensor();
-        const auto set = [&](auto& args, Tensors& t) {
+        const auto set = [&](fastnorm_norm_args& args, fastnorm_quant& quant, Tensors& t) {
           args.struct_size = sizeof args;
           args.eps = 1e-6f;
           args.x = t.x.array.tensor();
@@ -368,20 +379,27 @@ TEST(PeerAllreduce, QuantisedOutputsEqualTheNorms) {
           args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
           args.y = t.y.tensor();
           args.residual_out = t.h.tensor();
-          args.quant_scheme = scheme.scheme;
-          args.quant_block_size = scheme.block;
-          args.clamp = 2.5f;
-          args.quantized = t.codes.tensor();
-          args.scale = t.scale.tensor();
-          args.amax = t.amax.tensor();
+          quant.struct_size = sizeof quant;
+          quant.scheme = scheme.scheme;
+          quant.block_size = scheme.block;
+          quant.clamp = 2.5f;
+          quant.quantized = t.codes.tensor();
+          quant.scale = t.scale.tensor();
+          quant.amax = t.amax.tensor();
+          args.quant = &quant;
         };
         fastnorm_norm_args norm = {};
-        set(norm, all.back());
+        fastnorm_quant quant = {};
+        set(norm, quant, all.back());
         ASSERT_EQ(fastnorm_norm(world.contexts[0], &norm, nullptr, 0, nullptr), FASTNORM_OK)
             << fastnorm_last_error();
         const auto results = world.run([&](int32_t r) {
+          fastnorm_norm_args of_rank = {};
+          fastnorm_quant codes = {};
+          set(of_rank, codes, all[static_cast<size_t>(r)]);
           fastnorm_peer_allreduce_norm_args args = {};
-          set(args, all[static_cast<size_t>(r)]);
+          args.struct_size = sizeof args;
+          args.norm = &of_rank;
           args.peer = world.peers[static_cast<size_t>(r)];
           args.sum_rounding = exact ? FASTNORM_PEER_SUM_EXACT : FASTNORM_PEER_SUM_ROUNDED;
           return call_allreduce(world.contexts[static_cast<size_t>(r)], args);
@@ -435,9 +453,12 @@ TEST(PeerAllreduce, InPlaceWithStrides) {
     fastnorm_peer_allreduce_norm_args args = {};
     args.struct_size = sizeof args;
     args.peer = world.peers[static_cast<size_t>(r)];
-    args.eps = 1e-6f;
-    args.x = args.y = x[static_cast<size_t>(r)].tensor();
-    args.residual = args.residual_out = residual[static_cast<size_t>(r)].tensor();
+    fastnorm_norm_args norm = {};
+    norm.struct_size = sizeof norm;
+    norm.eps = 1e-6f;
+    norm.x = norm.y = x[static_cast<size_t>(r)].tensor();
+    norm.residual = norm.residual_out = residual[static_cast<size_t>(r)].tensor();
+    args.norm = &norm;
     return call_allreduce(world.contexts[static_cast<size_t>(r)], args);
   });
   for (const RankResult& result : results) ASSERT_EQ(result.status, FASTNORM_OK) << result.text;
@@ -481,8 +502,11 @@ TEST(PeerAllreduce, ManyCallsFollowEachOther) {
         fastnorm_peer_allreduce_norm_args args = {};
         args.struct_size = sizeof args;
         args.peer = world.peers[static_cast<size_t>(r)];
-        args.x = x.array.tensor();
-        args.y = out.tensor();
+        fastnorm_norm_args norm = {};
+        norm.struct_size = sizeof norm;
+        norm.x = x.array.tensor();
+        norm.y = out.tensor();
+        args.norm = &norm;
         status = call_allreduce(world.contexts[static_cast<size_t>(r)], args);
         y[static_cast<size_t>(r)][static_cast<size_t>(i)] = out.bytes;
       }
@@ -660,9 +684,12 @@ fastnorm_status small_call(World& world, int32_t r, int64_t rows, int64_t n, flo
   fastnorm_peer_allreduce_norm_args args = {};
   args.struct_size = sizeof args;
   args.peer = world.peers[static_cast<size_t>(r)];
-  args.eps = eps;
-  args.x = x.array.tensor();
-  args.y = y.tensor();
+  fastnorm_norm_args norm = {};
+  norm.struct_size = sizeof norm;
+  norm.eps = eps;
+  norm.x = x.array.tensor();
+  norm.y = y.tensor();
+  args.norm = &norm;
   const fastnorm_status status = call_allreduce(world.contexts[static_cast<size_t>(r)], args);
   if (status != FASTNORM_OK) {
     EXPECT_EQ(y.bytes, before);
@@ -826,9 +853,11 @@ TEST(Peer, CppLayer) {
     float y[4];
     const fastnorm::tensor tx(x, {1, 4}), ty(y, {1, 4}), tr(zero, {1, 4}), th(h[rank], {1, 4}),
         tz(z[rank], {1, 4});
+    fastnorm::norm_args norm;
+    norm.x = tx.get(), norm.y = ty.get(), norm.residual = tr.get(), norm.residual_out = th.get();
     fastnorm::peer_allreduce_norm_args args;
     args.peer = peers[static_cast<size_t>(rank)].get();
-    args.x = tx.get(), args.y = ty.get(), args.residual = tr.get(), args.residual_out = th.get();
+    args.norm = &norm;
     fastnorm::peer_allreduce_norm_prepare(cpu, args);
     Room room;
     auto bytes = fastnorm::peer_allreduce_norm_query(cpu, args).workspace_bytes;
@@ -863,6 +892,68 @@ TEST(Peer, ADestroyedRanksBufferStays) {
   fastnorm_peer_destroy(world.peers[1]);
   world.peers[1] = nullptr;
   EXPECT_EQ(small_call(world, 0, 2, 8), FASTNORM_ERROR_DEVICE);
+}
+
+// Sums of ranks and of squares are subnormal, where a flush to zero gives 0. All values are exact.
+TEST(Peer, ComputesInTheModeOfTheSpecification) {
+  constexpr float kTiny = 0x1p-130f;
+  constexpr int64_t kColumns = 4;
+  const auto store = [](Array& a, float value) {
+    for (size_t i = 0; i < a.bytes.size(); i += 4) std::memcpy(&a.bytes[i], &value, 4);
+  };
+  const auto all = [](const Array& a, float wanted) {
+    for (size_t i = 0; i < a.bytes.size(); i += 4) {
+      float value = 0;
+      std::memcpy(&value, &a.bytes[i], 4);
+      if (value != wanted) return false;
+    }
+    return true;
+  };
+  for (const uint64_t odd : kOddModes) {
+    for (const fastnorm_peer_algorithm algorithm :
+         {FASTNORM_PEER_ONE_SHOT, FASTNORM_PEER_TWO_SHOT}) {
+      fastnorm_peer_options options = peer_options(2, FASTNORM_DTYPE_F32, kColumns);
+      options.algorithm = algorithm;
+      World world(options);
+      Array x[2], residual[2], sum[2], y[2], part[2];
+      bool kept[2] = {};
+      for (int r = 0; r < 2; ++r) {
+        for (Array* a : {&x[r], &residual[r], &sum[r], &y[r], &part[r]})
+          *a = Array(FASTNORM_DTYPE_F32, {1, kColumns}), store(*a, 0);
+        store(x[r], kTiny);
+        store(part[r], 0x1p-66f);  // its square is 2^-132
+      }
+      const auto of_rank = [&](int32_t rank) {
+        const auto r = static_cast<size_t>(rank);
+        return in_fp_mode(odd, &kept[r], [&] {
+          fastnorm_norm_args norm = {};
+          norm.struct_size = sizeof norm;
+          norm.eps = 1;
+          norm.x = x[r].tensor(), norm.residual = residual[r].tensor();
+          norm.residual_out = sum[r].tensor(), norm.y = y[r].tensor();
+          fastnorm_peer_allreduce_norm_args args = {};
+          args.struct_size = sizeof args;
+          args.peer = world.peers[r];
+          args.norm = &norm;
+          const fastnorm_status status = call_allreduce(world.contexts[r], args);
+          if (status != FASTNORM_OK) return status;
+          fastnorm_peer_sharded_norm_args sharded = {};
+          sharded.struct_size = sizeof sharded;
+          sharded.peer = world.peers[r];
+          sharded.x = part[r].tensor(), sharded.y = part[r].tensor();
+          return call_sharded(world.contexts[r], sharded);
+        });
+      };
+      for (const RankResult& result : world.run(of_rank))
+        EXPECT_EQ(result.status, FASTNORM_OK) << result.text;
+      for (int r = 0; r < 2; ++r) {
+        EXPECT_TRUE(kept[r]) << std::hex << odd;
+        EXPECT_TRUE(all(sum[r], 2 * kTiny)) << "the sum, " << std::hex << odd;
+        EXPECT_TRUE(all(y[r], 2 * kTiny)) << "rstd is 1, " << std::hex << odd;
+        EXPECT_TRUE(all(part[r], 1)) << "each element is the root of the mean square";
+      }
+    }
+  }
 }
 
 TEST(Peer, NoRowsNeedNoOtherRank) {

@@ -627,7 +627,7 @@ TEST(Presets, ThePageHasTheTablesOfStages) {
 // The table of quantised presets as users read it.
 std::string quant_markdown() {
   std::string text =
-      "| implementation | rows as | `quant_scheme` | codes | `quant_source` | `quant_division` | "
+      "| implementation | rows as | `scheme` | codes | `source` | `division` | "
       "`amax_floor` | `clamp` |\n|---|---|---|---|---|---|---|---|\n";
   for (const QuantPreset& p : quant_presets()) {
     EXPECT_EQ(p.options.scheme, Scheme::kPerRow);

@@ -59,7 +59,7 @@ TEST(Reciprocal, IsTheQuotient) {
 // The parameters of a GPU kernel do not depend on the calling thread's rounding mode.
 TEST(Reciprocal, ParametersInAnyRoundingMode) {
   Request r = simple_request({4, 4099}, FASTNORM_DTYPE_BF16);
-  r.args.quant_scheme = FASTNORM_QUANT_PER_ROW;
+  r.quant.scheme = FASTNORM_QUANT_PER_ROW;
   r.quantized = RequestTensor{{4, 4099}, {}, FASTNORM_DTYPE_F8_E4M3FN, address_of(12)};
   r.scale = RequestTensor{{4}, {}, FASTNORM_DTYPE_F32, address_of(13)};
   const auto numbers = [&] {

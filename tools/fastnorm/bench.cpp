@@ -1,41 +1,32 @@
 // fastnorm bench: times of norms beside a copy of the same bytes.
-#include <charconv>
 #include <cstdio>
 #include <memory>
 
 #include "bench_case.h"
 #include "commands.h"
+#include "help.h"
 #include "json.h"
 #include "norm_options.h"
+#include "progress.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
 namespace {
 
 struct BenchOptions {
-  std::vector<std::string> shapes = {"1x4096", "128x8192", "4096x4096"};
+  std::vector<std::vector<int64_t>> shapes = {{1, 4096}, {128, 8192}, {4096, 4096}};
   TimedOptions timed;
-  std::string device = "cpu", tuning, json;
+  std::string device = "cpu", tuning, output;
   int32_t threads = 1;
+  bool json = false;
 };
-
-// "4096x8192" to rows and columns; false if it is not of that form.
-bool parse_shape(const std::string& text, int64_t* rows, int64_t* n) {
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, *rows);
-  if (first.ec != std::errc() || first.ptr == end || *first.ptr != 'x') return false;
-  const auto second = std::from_chars(first.ptr + 1, end, *n);
-  return second.ec == std::errc() && second.ptr == end && *rows >= 1 && *n >= 1 &&
-         *rows <= INT64_MAX / 64 / *n;
-}
 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
   std::vector<BenchCase> cases;
   for (const std::string& dtype : options.timed.dtypes) {
     for (const std::string& op : options.timed.ops) {
-      for (const std::string& shape : options.shapes) {
-        BenchCase c{op, dtype, 0, 0};
-        parse_shape(shape, &c.rows, &c.n);
-        cases.push_back(c);
+      for (const std::vector<int64_t>& shape : options.shapes) {
+        cases.push_back({op, dtype, shape[0], shape[1]});
       }
     }
   }
@@ -84,34 +75,33 @@ Json to_json(const Result& r) {
 }
 
 void run_bench(const BenchOptions& options) {
-  if (!options.json.empty()) require_writable(options.json);
+  if (!options.output.empty()) require_writable(options.output);
+  const std::vector<BenchCase> cases = make_cases(options);
   const Machine machine(parse_target(options.device), options.threads, options.tuning);
   const fastnorm_device_info device = describe_device(machine.target());
-  std::printf("%s, kernels %s", device.name, device.kernel_arch);
-  if (!machine.target().is_cuda()) std::printf(", %d thread(s)", options.threads);
-  std::printf("\n%-15s %-5s %10s %8s %11s %7s %8s %6s  %s\n", "op", "dtype", "rows", "n",
-              "median us", "GB/s", "x copy", "spread", "data in");
+  if (!options.json) {
+    clear_progress();
+    std::printf("%s, kernels %s", device.name, device.kernel_arch);
+    if (!machine.target().is_cuda()) std::printf(", %d thread(s)", options.threads);
+    std::printf("\n%-15s %-5s %10s %8s %11s %7s %8s %6s  %s\n", "op", "dtype", "rows", "n",
+                "median us", "GB/s", "x copy", "spread", "data in");
+  }
   Json document = {{"date", now_text()},         {"library", fastnorm_version_string()},
                    {"device", device.name},      {"kernels", device.kernel_arch},
                    {"threads", options.threads}, {"repeats", options.timed.repeats},
                    {"results", Json::array()}};
-  const std::vector<BenchCase> cases = make_cases(options);
   for (size_t i = 0; i < cases.size(); ++i) {
-    show_progress(i, cases.size(), &cases[i]);
+    show_progress(i, cases.size(), cases[i].name());
     const auto [timing, cold] =
         time_case(machine, cases[i], options.timed.repeats, options.threads);
     const Result result{cases[i], timing, cold};
-    show_progress(i, cases.size(), nullptr);
-    print_result(result);
+    clear_progress();
+    if (!options.json) print_result(result);
     std::fflush(stdout);
     document["results"].push_back(to_json(result));
   }
-  if (!options.json.empty()) write_json(options.json, document);
-}
-
-std::string check_shape(const std::string& text) {
-  int64_t rows = 0, n = 0;
-  return parse_shape(text, &rows, &n) ? "" : "'" + text + "' is not ROWSxN, such as 4096x8192";
+  if (options.json) print_json(document);
+  if (!options.output.empty()) write_json(options.output, document);
 }
 
 }  // namespace
@@ -127,21 +117,19 @@ void add_bench(CLI::App& program) {
       "with non-temporal stores (in caches the faster of that and memcpy), on a GPU by the "
       "driver's\n"
       "copy inside the device.");
-  command->add_option("--shape", options->shapes, "ROWSxN, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::Validator(check_shape, "ROWSxN"))
-      ->capture_default_str();
+  add_matrices(*command, "--shape", options->shapes, "ROWSxN, with commas between several");
   std::vector<std::string> more = backward_ops();
   for (const std::string& op : stage_ops()) more.push_back(op);
   options->timed.add_to(*command, more);
-  command->add_option("--device", options->device, "cpu or cuda:N")
-      ->check(CLI::Validator(check_device, "DEVICE"))
-      ->capture_default_str();
+  add_device_option(*command, &options->device, false);
   add_tuning_option(*command, &options->tuning);
-  command->add_option("--threads", options->threads, "CPU threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--json", options->json, "also write the results to this file");
+  add_threads_option(*command, &options->threads);
+  command->add_flag("--json", options->json, "print JSON");
+  add_output_option(*command, &options->output);
+  set_examples(*command, {"fastnorm bench --shape 128x8192",
+                          "fastnorm bench --op rms,add --dtype bf16,f32 --shape 1x4096,64x4096",
+                          "fastnorm bench --op layer --shape 64x4096 --threads 2 --json",
+                          "fastnorm bench --op rms --shape 4096x8192 --device cuda:0"});
   command->callback([options] { run_bench(*options); });
 }
 

@@ -1,7 +1,5 @@
 #include "bench_case.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -138,10 +136,12 @@ fastnorm_norm_args CaseCall::args() {
   args.residual = residual_.get();
   args.weight = weight_.get();
   args.bias = bias_.get();
-  (scheme_ == FASTNORM_QUANT_NONE ? args.y : args.quantized) = y_.get();
-  args.quant_scheme = scheme_;
-  args.quant_block_size = scheme_ == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
-  args.scale = scale_.get();
+  (scheme_ == FASTNORM_QUANT_NONE ? args.y : quant_.quantized) = y_.get();
+  quant_.struct_size = sizeof quant_;
+  quant_.scheme = scheme_;
+  quant_.block_size = scheme_ == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
+  quant_.scale = scale_.get();
+  if (scheme_ != FASTNORM_QUANT_NONE) args.quant = &quant_;
   args.residual_out = residual_out_.get();
   if (op_ == "gated") {
     args.gate = args.residual;
@@ -259,15 +259,8 @@ TimedCalls BackwardMemory::calls(const Machine& machine) {
   return timed;
 }
 
-void show_progress(size_t done, size_t all, const BenchCase* next) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K");
-  if (next != nullptr) {
-    std::fprintf(stderr, "%zu/%zu %s %s %lldx%lld", done + 1, all, next->op.c_str(),
-                 next->dtype.c_str(), static_cast<long long>(next->rows),
-                 static_cast<long long>(next->n));
-  }
-  std::fflush(stderr);
+std::string BenchCase::name() const {
+  return op + " " + dtype + " " + std::to_string(rows) + "x" + std::to_string(n);
 }
 
 std::string now_text() {

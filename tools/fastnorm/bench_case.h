@@ -14,6 +14,7 @@ struct BenchCase {
   std::string op, dtype;  // of bench_ops(), backward_ops() or stage_ops()
   int64_t rows, n;
 
+  std::string name() const;
   bool adds() const { return op.starts_with("add") || op == "sandwich" || op == "adaln"; }
   size_t inputs() const { return adds() || op == "gated" ? 2 : 1; }  // shaped as x
   bool is_backward() const { return op.ends_with("_backward") || op.ends_with("_dx"); }
@@ -61,6 +62,7 @@ class CaseCall {
   std::string op_;
   bool layer_;
   fastnorm_quant_scheme scheme_;
+  fastnorm_quant quant_ = {};  // args() points to it
   // `residual_` of "gated" is the gate; `more_` is the branch's weight, or the residual gate.
   TensorView x_, residual_, y_, residual_out_, weight_, bias_, more_, scale_;
 };
@@ -112,10 +114,6 @@ class BackwardMemory {
   std::vector<fastnorm_norm_backward_args> args_;
   TimedCalls timed_ = {};
 };
-
-// A line on a terminal that tells how far it is, gone with `next` NULL; nothing where stderr goes
-// to a file.
-void show_progress(size_t done, size_t all, const BenchCase* next);
 
 // The time in UTC.
 std::string now_text();

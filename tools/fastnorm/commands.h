@@ -15,6 +15,8 @@ void add_norm_heads_backward(CLI::App& program);
 void add_explain(CLI::App& program);
 void add_peer(CLI::App& program);
 void add_selftest(CLI::App& program);
+// Comes last: it looks at the options of all others.
+void add_completion(CLI::App& program);
 void add_tune(CLI::App& program);
 
 }  // namespace fastnorm::tool

@@ -87,6 +87,15 @@ std::string safetensors_dtype_names() {
   return names;
 }
 
+std::string dtype_names() {
+  std::string names;
+  for (const DtypeName& d : kDtypes) {
+    if (!names.empty()) names += ',';
+    names += d.name;
+  }
+  return names;
+}
+
 const DtypeName* find_dtype(fastnorm_dtype dtype) {
   for (const DtypeName& d : kDtypes) {
     if (same(d.dtype, dtype)) return &d;

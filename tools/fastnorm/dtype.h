@@ -22,6 +22,8 @@ const DtypeName* find_safetensors_dtype(std::string_view name);
 std::string safetensors_dtype_names();  // of all that are known, with commas
 const DtypeName* find_dtype(fastnorm_dtype dtype);
 
+std::string dtype_names();  // as the command line says them, with commas
+
 // The dtype of a known name, or `otherwise` where it is empty.
 fastnorm_dtype dtype_or(const std::string& name, fastnorm_dtype otherwise);
 

@@ -1,7 +1,6 @@
 // fastnorm explain: what a call would do, without memory and without a GPU.
 #include "explain.h"
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,26 +9,12 @@
 #include "commands.h"
 #include "dtype.h"
 #include "explain.h"
+#include "help.h"
 #include "json.h"
+#include "progress.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
-
-std::vector<int64_t> parse_extents(const char* option, const std::string& text) {
-  std::vector<int64_t> shape;
-  const char *at = text.data(), *const end = at + text.size();
-  while (true) {
-    int64_t extent = -1;
-    const auto [stop, error] = std::from_chars(at, end, extent);
-    if (error != std::errc() || extent < 0 || (stop != end && *stop != ',')) {
-      throw CLI::ValidationError(
-          std::string(option) + " is " + text +
-          "; required: extents from 0 on with commas between them, such as 4096,8192");
-    }
-    shape.push_back(extent);
-    if (stop == end) return shape;
-    at = stop + 1;
-  }
-}
 
 namespace {
 
@@ -60,7 +45,7 @@ class PretendedStages {
     make(s.modulation_index, &modulation_index_, fastnorm_dtype_of(FASTNORM_DTYPE_I32), rows);
     const auto modulator = [&](const char* option, const std::string& shape, TensorView* view,
                                const std::string& asked, TensorView* table) {
-      if (!shape.empty()) *view = pretended->tensor(parameters, parse_extents(option, shape));
+      if (!shape.empty()) *view = pretended->tensor(parameters, parse_sizes(option, shape, {}));
       make(asked, table, parameters, {n});
     };
     modulator("--residual-gate", s.residual_gate, &residual_gate_, s.residual_gate_table,
@@ -129,7 +114,7 @@ class Question {
 
   fastnorm_norm_args args() {
     fastnorm_norm_args args = {};
-    options_.norm.apply(&args);
+    options_.norm.apply(&args, &quant_);
     args.x = x_.get();
     args.residual = residual_.get();
     args.weight = weight_.get();
@@ -137,9 +122,9 @@ class Question {
     args.y = y_.get();
     args.residual_out = residual_out_.get();
     args.rstd = rstd_.get();
-    args.quantized = quantized_.get();
-    args.scale = scale_.get();
-    args.clamp_scale = clamp_scale_.get();
+    quant_.quantized = quantized_.get();
+    quant_.scale = scale_.get();
+    quant_.clamp_scale = clamp_scale_.get();
     stages_.apply(&args);
     return args;
   }
@@ -150,6 +135,7 @@ class Question {
   PretendedStages stages_;
   TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_,
       clamp_scale_;
+  fastnorm_quant quant_ = {};  // args() points to it
 };
 
 fastnorm_info query_forward(fastnorm_context* context, const ExplainOptions& options,
@@ -302,6 +288,7 @@ void tell_plan(const fastnorm_info& info, const std::string& device, bool json) 
     print_json(document);
     return;
   }
+  clear_progress();
   print_text(info, cuda);
   if (!built) std::printf("not here           this build has no kernels for %s\n", device.c_str());
 }
@@ -311,16 +298,12 @@ void add_explain(CLI::App& program) {
   CLI::App* command = program.add_subcommand(
       "explain", "What a call would do: kernel, tile, workspace, bytes. Nothing runs");
   const CLI::IsMember row_dtypes(row_dtype_names());
-  command->add_option("--shape", options->shape_text, "shape of x, such as 4096,8192")->required();
+  add_sizes(*command, "--shape", options->shape, "of x, such as 4096x8192", {})->required();
   command->add_option("--dtype", options->dtype, "dtype of x")
       ->check(row_dtypes)
       ->capture_default_str();
   command->add_option("--y-dtype", options->y_dtype, "default: x's")->check(row_dtypes);
-  command
-      ->add_option("--device", options->device,
-                   "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f")
-      ->check(CLI::Validator(check_target, "DEVICE"))
-      ->capture_default_str();
+  add_device_option(*command, &options->device, true);
   command->add_flag("--residual", options->residual, "a residual is added");
   command->add_flag("--residual-out", options->residual_out, "the sum is stored");
   command->add_option("--residual-dtype", options->residual_dtype, "default: x's")
@@ -342,22 +325,20 @@ void add_explain(CLI::App& program) {
   command->add_flag("--in-place", options->in_place,
                     "y over x, residual_out over residual; --backward: dx over dy, dgate over the "
                     "gate, dbranch over the branch");
-  command->add_option("--row-stride", options->row_stride_elems,
-                      "elements from one row to the next; default: compact");
-  command
-      ->add_option("--offset", options->offset_elems,
-                   "elements between a 4096-byte boundary and the first row")
-      ->check(CLI::Range(0, 4096));
+  add_number(*command, "--row-stride", options->row_stride_elems,
+             "elements from one row to the next; default: compact", 0, INT64_MAX);
+  add_number(*command, "--offset", options->offset_elems,
+             "elements between a 4096-byte boundary and the first row", 0, 4096);
   add_tuning_option(*command, &options->tuning);
-  command->add_option("--threads", options->threads, "CPU threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_threads_option(*command, &options->threads);
   command->add_flag("--json", options->json, "print JSON");
   options->norm.add_to(*command);
   options->stages.add_without_names_to(*command);
   add_backward_options(*command, *options);
+  set_examples(*command, {"fastnorm explain --shape 4096x8192 --device sm_90",
+                          "fastnorm explain --shape 4096x8192 --residual --residual-out --in-place",
+                          "fastnorm explain --backward --shape 16384x4096 --device sm_90 --json"});
   command->callback([options] {
-    options->shape = parse_extents("--shape", options->shape_text);
     check_combination(*options);
     run_explain(*options);
   });

@@ -13,8 +13,7 @@
 namespace fastnorm::tool {
 
 struct ExplainOptions {
-  std::string shape_text;
-  std::vector<int64_t> shape;  // read from it
+  std::vector<int64_t> shape;
   std::string dtype = "bf16", device = "cpu", tuning;
   std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
   bool residual = false, residual_out = false, no_weight = false, bias = false;
@@ -72,9 +71,6 @@ class Pretended {
   Target target_;
   Regions regions_;
 };
-
-// Extents with commas between them, of `option`.
-std::vector<int64_t> parse_extents(const char* option, const std::string& text);
 
 // What the query of the backward pass answers.
 fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& options,

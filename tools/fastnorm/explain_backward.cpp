@@ -2,6 +2,7 @@
 
 #include "dtype.h"
 #include "explain.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -102,7 +103,7 @@ class BackwardQuestion {
     make(!s.branch_bias.empty(), &dbranch_bias_, parameters, n);
     make(!s.sum_scale.empty(), &sum_scale_, f32, {1});
     if (s.residual_gate.empty()) return;
-    const std::vector<int64_t> shape = parse_extents("--residual-gate", s.residual_gate);
+    const std::vector<int64_t> shape = parse_sizes("--residual-gate", s.residual_gate, {});
     make(true, &residual_gate_, parameters, shape);
     make(!options_.no_dgate, &dresidual_gate_, parameters, shape);
   }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "commands.h"
+#include "help.h"
 #include "json.h"
 #include "library.h"
 
@@ -225,6 +226,7 @@ void add_info(CLI::App& program) {
       program.add_subcommand("info", "Version, build, devices and kernels of the library");
   command->add_flag("--json", options->json, "print JSON");
   command->add_flag("--kernels", options->kernels, "list every kernel, too");
+  set_examples(*command, {"fastnorm info", "fastnorm info --kernels --json"});
   command->callback([options] { run_info(*options); });
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "library.h"
+#include "progress.h"
 
 namespace fastnorm::tool {
 
@@ -14,7 +15,10 @@ static std::string dumped(const Json& document) {
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void print_json(const Json& document) { std::fputs(dumped(document).c_str(), stdout); }
+void print_json(const Json& document) {
+  clear_progress();
+  std::fputs(dumped(document).c_str(), stdout);
+}
 
 void require_writable(const std::string& path) {
   if (!std::ofstream(path, std::ios::binary | std::ios::app))

@@ -21,7 +21,7 @@ Block::Block(size_t host_bytes) {
 }
 
 Machine::Machine(const Target& target, int32_t threads, const std::string& tuning_file)
-    : target_(target) {
+    : target_(target), threads_(threads) {
   // The context first: where there is no GPU, the library's text says more than the driver's.
   context_ = make_context(target, threads, tuning_file);
   if (!target.is_cuda()) return;
@@ -56,7 +56,7 @@ void Machine::synchronize() const {
 namespace {
 
 template <typename Args, typename Query, typename Run>
-void run_call(const Machine& machine, const Args& args, Query query, Run run) {
+fastnorm_info run_call(const Machine& machine, const Args& args, Query query, Run run) {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
   check(query(machine.context(), &args, &info));
@@ -64,16 +64,17 @@ void run_call(const Machine& machine, const Args& args, Query query, Run run) {
       info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
   check(run(machine.context(), &args, workspace.get(), info.workspace_bytes, machine.stream()));
   machine.synchronize();
+  return info;
 }
 
 }  // namespace
 
-void Machine::run(const fastnorm_norm_args& args) const {
-  run_call(*this, args, fastnorm_norm_query, fastnorm_norm);
+fastnorm_info Machine::run(const fastnorm_norm_args& args) const {
+  return run_call(*this, args, fastnorm_norm_query, fastnorm_norm);
 }
 
-void Machine::run(const fastnorm_norm_backward_args& args) const {
-  run_call(*this, args, fastnorm_norm_backward_query, fastnorm_norm_backward);
+fastnorm_info Machine::run(const fastnorm_norm_backward_args& args) const {
+  return run_call(*this, args, fastnorm_norm_backward_query, fastnorm_norm_backward);
 }
 
 }  // namespace fastnorm::tool

@@ -33,6 +33,7 @@ class Machine {
   Machine(const Target& target, int32_t threads, const std::string& tuning_file = "");
 
   const Target& target() const { return target_; }
+  int32_t threads() const { return threads_; }  // of a CPU
   fastnorm_context* context() const { return context_.get(); }
   devmem* device() const { return device_.get(); }
   void* stream() const { return stream_ != nullptr ? stream_->get() : nullptr; }
@@ -43,12 +44,14 @@ class Machine {
   void download(void* to, const std::byte* from, size_t bytes) const;
   void synchronize() const;
 
-  // Runs one normalisation and waits for it. Workspace is allocated for the call.
-  void run(const fastnorm_norm_args& args) const;
-  void run(const fastnorm_norm_backward_args& args) const;
+  // Runs one normalisation and waits for it. Workspace is allocated for the call. Returns what the
+  // query said of it.
+  fastnorm_info run(const fastnorm_norm_args& args) const;
+  fastnorm_info run(const fastnorm_norm_backward_args& args) const;
 
  private:
   Target target_;
+  int32_t threads_;
   support::DevmemPtr device_;  // null on the CPU
   std::unique_ptr<support::DeviceStream> stream_;
   ContextPtr context_;

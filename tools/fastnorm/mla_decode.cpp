@@ -5,8 +5,12 @@
 
 #include "bench_case.h"
 #include "commands.h"
+#include "help.h"
 #include "json.h"
 #include "mla_decode_case.h"
+#include "norm_options.h"
+#include "progress.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -104,6 +108,7 @@ void run_once(const CommandOptions& options) {
   if (options.json) {
     print_json(document);
   } else {
+    clear_progress();
     std::printf("%s, kernels %s, kernel \"%s\", %d launch(es), workspace %llu bytes\n", device.name,
                 device.kernel_arch, info.kernel, info.launches,
                 static_cast<unsigned long long>(info.workspace_bytes));
@@ -187,6 +192,7 @@ void run_bench(const CommandOptions& options) {
     print_json(document);
     return;
   }
+  clear_progress();
   std::printf("%s, kernels %s, kernel \"%s\"", device.name, device.kernel_arch, info.kernel);
   if (!cuda) std::printf(", %d thread(s)", options.threads);
   std::printf("\nmedian %.2f us (spread %.0f%%), %.2f GB/s, %.2f GFLOP/s\n", timing.us,
@@ -203,23 +209,16 @@ void add_options(CLI::App& command, CommandOptions& options) {
   MlaDecodeOptions& b = options.batch;
   const auto number = [&](const char* name, int64_t& value, const char* text, int64_t least,
                           int64_t most) {
-    return command.add_option(name, value, text)
-        ->check(CLI::Range(least, most))
-        ->capture_default_str();
+    return add_number(command, name, value, text, least, most);
   };
   constexpr int64_t kMost = int64_t{1} << 24;
   number("--batch", b.batch, "requests", 1, int64_t{1} << 20);
   number("--heads", b.heads, "query heads", 1, kMost);
-  command.add_option("--lengths", b.lengths, "cached tokens: one number, or one for each request")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{0}, kMost))
-      ->capture_default_str();
-  command
-      .add_option("--new-tokens", b.new_tokens,
-                  "new tokens, the last of the cached ones: one number, or one for each request")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{0}, kMost))
-      ->capture_default_str();
+  add_sizes(command, "--lengths", b.lengths, "cached tokens: one number, or one for each request",
+            {int64_t{0}, kMost});
+  add_sizes(command, "--new-tokens", b.new_tokens,
+            "new tokens, the last of the cached ones: one number, or one for each request",
+            {int64_t{0}, kMost});
   number("--page", b.page, "tokens of a page", 1, kMost);
   command.add_option("--dtype", b.dtype, "of query, cache and output")
       ->check(CLI::IsMember({"bf16", "f16", "f32"}))
@@ -232,17 +231,12 @@ void add_options(CLI::App& command, CommandOptions& options) {
   command.add_option("--lse-base", b.lse_base, "natural or 2")
       ->check(CLI::IsMember({"natural", "2"}))
       ->capture_default_str();
-  command
-      .add_option("--split-tokens", b.split_tokens,
-                  "cut requests every so many tokens, a multiple of 64; 0: as the library likes")
-      ->capture_default_str();
+  add_number(command, "--split-tokens", b.split_tokens,
+             "cut requests every so many tokens, a multiple of 64; 0: as the library likes", 0,
+             kMost);
   number("--seed", b.seed, "of the random data", 0, INT32_MAX);
-  command.add_option("--device", options.device, "cpu or cuda:N")
-      ->check(CLI::Validator(check_device, "DEVICE"))
-      ->capture_default_str();
-  command.add_option("--threads", options.threads, "CPU threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_device_option(command, &options.device, false);
+  add_threads_option(command, &options.threads);
   command.add_flag("--json", options.json, "print JSON");
 }
 
@@ -256,15 +250,15 @@ void add_mla_decode(CLI::App& program) {
       "A row of o is right if each element is within (|o| + sum of p|v|) / 256 of the formula in\n"
       "double precision (f16: / 1024, f32: / 65536). The call runs twice; bits must be equal.");
   add_options(*command, *options);
-  command->add_option("--check-rows", options->check_rows, "rows compared, spread over the batch")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-      ->capture_default_str();
-  command->add_option("--profile", options->profile,
-                      "write a trace of the kernel to this file, for Perfetto (CUDA)");
+  add_number(*command, "--check-rows", options->check_rows, "rows compared, spread over the batch",
+             int64_t{1}, int64_t{1} << 31);
+  command
+      ->add_option("--profile", options->profile,
+                   "write a trace of the kernel to this file, for Perfetto (CUDA)")
+      ->type_name("FILE");
   options->batch.profile_events = 4096;
-  command->add_option("--profile-events", options->batch.profile_events, "of each warpgroup")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number(*command, "--profile-events", options->batch.profile_events, "of each warpgroup", 1,
+             1 << 20);
 
   CLI::App* bench = command->add_subcommand(
       "bench", "Time the call beside a copy; options of mla_decode stand before or after it");
@@ -274,12 +268,17 @@ void add_mla_decode(CLI::App& program) {
       "and\n"
       "reused, as the layers of a model do; its own time is told. fastnorm_bench measures more "
       "ceilings.");
-  bench->add_option("--repeats", options->repeats, "samples; the median counts")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  bench->add_option("--output", options->json_file, "also write the results to this file");
+  add_number(*bench, "--repeats", options->repeats, "samples; the median counts", 1, 10000);
+  add_output_option(*bench, &options->json_file);
+  set_examples(*command, {"fastnorm mla_decode", "fastnorm mla_decode --dtype f32 --seed 2 --json",
+                          "fastnorm mla_decode --device cuda:0 --profile trace.json"});
+  set_examples(*bench, {"fastnorm mla_decode bench", "fastnorm mla_decode bench --device cuda:0"});
   command->callback([options, bench] {
-    options->batch.expand();
+    try {
+      options->batch.expand();
+    } catch (const CommandError& e) {
+      throw CLI::ValidationError(e.what());
+    }
     bench->parsed() ? run_bench(*options) : run_once(*options);
   });
 }

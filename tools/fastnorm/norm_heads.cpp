@@ -6,9 +6,13 @@
 #include "bench_case.h"
 #include "commands.h"
 #include "explain.h"
+#include "help.h"
 #include "json.h"
 #include "norm_heads_case.h"
+#include "progress.h"
+#include "run.h"
 #include "safetensors.h"
+#include "shape.h"
 #include "stopwatch.h"
 
 namespace fastnorm::tool {
@@ -22,7 +26,7 @@ struct HeadsNames {
 
 struct HeadsCommandOptions {
   NormHeadsOptions layer;
-  std::string mrope;
+  std::vector<int64_t> mrope;
   std::string device = "cpu", tuning, input, output;
   HeadsNames names;
   int64_t check_tokens = 16;
@@ -30,13 +34,14 @@ struct HeadsCommandOptions {
   bool json = false;
 };
 
-void run_call(const Machine& machine, const NormHeadsCall& call) {
+fastnorm_info run_call(const Machine& machine, const NormHeadsCall& call) {
   const fastnorm_info info = call.query(machine.context());
   const Block workspace =
       info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
   check(fastnorm_norm_heads(machine.context(), &call.args(), call.parts(), call.count(),
                             workspace.get(), info.workspace_bytes, machine.stream()));
   machine.synchronize();
+  return info;
 }
 
 std::vector<std::vector<std::byte>> read_all(const Machine& machine, const NormHeadsCall& call) {
@@ -63,6 +68,7 @@ void tell_heads(const HeadsCommandOptions& options, const Json& document,
                 const NormHeadsErrors& errors, bool same_bits) {
   const NormHeadsOptions& o = options.layer;
   const auto number = [](int64_t value) { return static_cast<long long>(value); };
+  clear_progress();
   std::printf("%s, kernels %s, kernel \"%s\", %d launch(es), workspace %llu bytes\n",
               document["device"].get<std::string>().c_str(),
               document["kernels"].get<std::string>().c_str(),
@@ -73,9 +79,11 @@ void tell_heads(const HeadsCommandOptions& options, const Json& document,
   std::printf("largest error %.3g, %.2f of what is allowed\n", errors.max_error, errors.worst);
   std::printf(
       "%lld row(s) compared with the formula in double precision, %lld of them cached, %lld "
-      "wrong; %lld slot(s) without a token written; run twice: %s bits\n",
+      "wrong; %lld slot(s) without a token and %lld of %lld token(s) without a slot written; run "
+      "twice: %s bits\n",
       number(errors.rows), number(errors.cached_rows), number(errors.wrong_rows),
-      number(errors.touched_slots), same_bits ? "the same" : "other");
+      number(errors.touched_slots), number(errors.touched_padding), number(errors.padding),
+      same_bits ? "the same" : "other");
   if (errors.statistics != 0) {
     std::printf("%lld statistic(s) compared, too\n", number(errors.statistics));
   }
@@ -116,6 +124,8 @@ void run_random_heads(const HeadsCommandOptions& options) {
   document["checked_statistics"] = errors.statistics;
   document["wrong_rows"] = errors.wrong_rows;
   document["touched_slots"] = errors.touched_slots;
+  document["padding"] = errors.padding;
+  document["touched_padding"] = errors.touched_padding;
   document["max_error"] = errors.max_error;
   document["error_share"] = errors.worst;
   document["same_bits_twice"] = same_bits;
@@ -124,6 +134,7 @@ void run_random_heads(const HeadsCommandOptions& options) {
     throw CommandError(std::to_string(errors.wrong_rows) + " rows are wrong");
   }
   if (errors.touched_slots != 0) throw CommandError("slots that no token has were written");
+  if (errors.touched_padding != 0) throw CommandError("outputs of padding were written");
   if (!same_bits) throw CommandError("two equal calls gave different bits");
 }
 
@@ -195,12 +206,17 @@ void run_file_heads(const HeadsCommandOptions& options) {
     return memory.place(bytes, content);
   };
   const NormHeadsCall call(layer, inputs, machine.target(), place);
-  run_call(machine, call);
+  const fastnorm_info info = run_call(machine, call);
   std::vector<NewTensor> stored;
   for (const HeadsOutput& o : call.outputs()) {
     stored.push_back({o.name, o.dtype, o.shape, call.read(machine, o)});
   }
   write_safetensors(options.output, stored);
+  if (!options.json) return;
+  Json document = to_json(machine, info);
+  document["file"] = options.output;
+  for (const NewTensor& t : stored) document["tensors"].push_back(to_json(t));
+  print_json(document);
 }
 
 // --- explain ---
@@ -290,6 +306,7 @@ void run_bench_heads(const HeadsCommandOptions& options) {
     print_json(document);
     return;
   }
+  clear_progress();
   std::printf("%s, kernels %s, kernel \"%s\"", device.name, device.kernel_arch, info.kernel);
   if (!machine.target().is_cuda()) std::printf(", %d thread(s)", options.threads);
   std::printf("\nmedian %.2f us (spread %.0f%%), %.2f GB/s\n", timing.us, 100 * timing.spread, gb);
@@ -318,23 +335,13 @@ void check_layer(HeadsCommandOptions& options) {
     throw CLI::ValidationError("--cache-scheme per-block needs --cache f8_e4m3, f8_e5m2 or i8");
   }
   if (o.cache_scheme == "per-block" && o.cache_block == 0) o.cache_block = 128;
-  if (options.mrope.empty()) return;
-  constexpr int64_t kMostPairs = int64_t{1} << 24;
-  const std::vector<int64_t> pairs = parse_extents("--mrope", options.mrope);
-  if (pairs.size() > 4 || *std::max_element(pairs.begin(), pairs.end()) > kMostPairs) {
-    throw CLI::ValidationError("--mrope is " + options.mrope +
-                               "; required: 1 to 4 sections of at most 16777216 pairs");
-  }
-  o.mrope.assign(pairs.begin(), pairs.end());
+  o.mrope.assign(options.mrope.begin(), options.mrope.end());
 }
 
 void add_layer(CLI::App& command, HeadsCommandOptions& options) {
   NormHeadsOptions& o = options.layer;
   const auto number = [&](const char* name, int64_t& value, const char* text, int64_t least) {
-    command.add_option(name, value, text)
-        ->check(CLI::Range(least, int64_t{1} << 24))
-        ->capture_default_str()
-        ->group("Layer");
+    add_number(command, name, value, text, least, kMostExtent)->group("Layer");
   };
   const auto choice = [&](const char* name, std::string& value, std::vector<std::string> names,
                           const char* text, const char* group) {
@@ -375,19 +382,17 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
                 "rstd is given, and the mean (layer); a file has --query-rstd-in ..")
       ->group("Norm");
   command.add_flag("--no-y", o.no_y, "normalised query and key are not stored")->group("Layer");
-  command.add_option("--rope-dim", o.rope_dim, "columns that turn; 0 = none; default: all")
-      ->check(CLI::Range(0, 1 << 24))
+  add_number(command, "--rope-dim", o.rope_dim, "columns that turn; 0 = none; default: all", 0,
+             kMostExtent)
       ->group("Rope");
-  command
-      .add_option("--rope-offset", o.rope_offset, "first column that turns; -1 = the last columns")
-      ->capture_default_str()
+  add_number(command, "--rope-offset", o.rope_offset,
+             "first column that turns; -1 = the last columns", -1, kMostExtent)
       ->group("Rope");
   command.add_flag("--interleaved", o.interleaved, "pairs are neighbours (GPT-J)")->group("Rope");
   command.add_flag("--inverse", o.inverse, "turn back")->group("Rope");
-  command
-      .add_option("--mrope", options.mrope,
-                  "pairs of each axis, such as 16,24,24; positions are [axes, tokens]")
-      ->type_name("SECTIONS")
+  add_sizes(command, "--mrope", options.mrope,
+            "pairs of each axis, such as 16x24x24; positions are [axes, tokens]",
+            {0, kMostExtent, 1, 4})
       ->group("Rope");
   command.add_flag("--mrope-interleaved", o.mrope_interleaved, "the axes alternate (Qwen3-VL)")
       ->group("Rope");
@@ -397,20 +402,17 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
          "dtype of key and value cache; own: the heads'", "Cache");
   choice("--cache-scheme", o.cache_scheme, {"per-tensor", "per-block"},
          "one scale (1/32) for codes, or one for each block", "Cache");
-  command.add_option("--cache-block", o.cache_block, "columns of a block: 64 or 128; default: 128")
+  add_number(command, "--cache-block", o.cache_block, "columns of a block: 64 or 128; default: 128",
+             0, kMostExtent)
       ->group("Cache");
   command.add_flag("--cache-pow2", o.cache_pow2, "scales of blocks are powers of two")
       ->group("Cache");
-  command.add_option("--page", o.page, "tokens of a page")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->capture_default_str()
+  add_number(command, "--page", o.page, "tokens of a page", int64_t{1}, kMostExtent)
       ->group("Cache");
   o.norm.add_statistic_to(command);
   o.norm.add_quant_to(command);
   add_tuning_option(command, &options.tuning);
-  command.add_option("--threads", options.threads, "CPU threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_threads_option(command, &options.threads);
   command.add_flag("--json", options.json, "print JSON");
 }
 
@@ -423,10 +425,11 @@ void add_run_heads(CLI::App& family) {
       "be\n"
       "off by a unit roundoff for each rounding that the options name, and 2^-18 of what it is "
       "the\n"
-      "sum of; a code by half a step more. Each eighth token has no slot.");
-  command->add_option("IN", options->input, "safetensors file to read; default: random data");
-  command->add_option("OUT", options->output,
-                      "safetensors file to write: query, key, key_cache ..");
+      "sum of; a code by half a step more. Each eighth token is padding, without a slot.");
+  command->add_option("IN", options->input, "safetensors file to read; default: random data")
+      ->type_name("FILE");
+  command->add_option("OUT", options->output, "safetensors file to write: query, key, key_cache ..")
+      ->type_name("FILE");
   HeadsNames& names = options->names;
   const auto input = [&](const char* name, std::string& value, const char* text) {
     command->add_option(name, value, text)->type_name("NAME")->group("Tensors of IN");
@@ -445,19 +448,19 @@ void add_run_heads(CLI::App& family) {
   input("--key-mean-in", names.mean_in[kKey], "likewise (layer)");
   input("--positions", names.positions,
         "[tokens] or, with --mrope, [axes, tokens], i32 or i64; default: each token's number");
-  input("--slots", names.slots, "[at most tokens] i32 or i64; default: no cache");
+  input("--slots", names.slots,
+        "[at most tokens] i32 or i64; -1 and tokens behind the last: padding, of which nothing is "
+        "written; default: no cache");
   input("--clamp-scale", names.clamp_scale,
         "[1] f32, in place of --clamp: clamp to +- its value if that is > 0");
   add_layer(*command, *options);
-  command->add_option("--seed", options->layer.seed, "of the random data")
-      ->check(CLI::Range(0, INT32_MAX))
-      ->capture_default_str();
-  command->add_option("--check-tokens", options->check_tokens, "tokens compared, spread over all")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-      ->capture_default_str();
-  command->add_option("--device", options->device, "cpu or cuda:N")
-      ->check(CLI::Validator(check_device, "DEVICE"))
-      ->capture_default_str();
+  add_number(*command, "--seed", options->layer.seed, "of the random data", 0, INT32_MAX);
+  add_number(*command, "--check-tokens", options->check_tokens, "tokens compared, spread over all",
+             int64_t{1}, int64_t{1} << 31);
+  add_device_option(*command, &options->device, false);
+  set_examples(*command, {"fastnorm norm_heads run --tokens 64 --head-dim 128 --cache f8_e4m3",
+                          "fastnorm norm_heads run layer.safetensors out.safetensors --query q \\",
+                          "    --key k --value v --cos cos --sin sin --slots slots"});
   command->callback([options] {
     check_layer(*options);
     if (options->input.empty()) {
@@ -478,11 +481,9 @@ void add_explain_heads(CLI::App& family) {
   CLI::App* command = family.add_subcommand(
       "explain", "What a call would do: kernel, workspace, bytes. Nothing runs");
   add_layer(*command, *options);
-  command
-      ->add_option("--device", options->device,
-                   "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f")
-      ->check(CLI::Validator(check_target, "DEVICE"))
-      ->capture_default_str();
+  add_device_option(*command, &options->device, true);
+  set_examples(*command, {"fastnorm norm_heads explain --tokens 4096 --device sm_90",
+                          "fastnorm norm_heads explain --tokens 4096 --cache f8_e4m3 --json"});
   command->callback([options] {
     check_layer(*options);
     if (options->layer.rope_dim < 0) {
@@ -501,16 +502,12 @@ void add_bench_heads(CLI::App& family) {
       "The\n"
       "copy is made in the same run. fastnorm_bench measures more ceilings.");
   add_layer(*command, *options);
-  command->add_option("--seed", options->layer.seed, "of the random data")
-      ->check(CLI::Range(0, INT32_MAX))
-      ->capture_default_str();
-  command->add_option("--device", options->device, "cpu or cuda:N")
-      ->check(CLI::Validator(check_device, "DEVICE"))
-      ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "samples; the median counts")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  command->add_option("--output", options->output, "also write the results to this file");
+  add_number(*command, "--seed", options->layer.seed, "of the random data", 0, INT32_MAX);
+  add_device_option(*command, &options->device, false);
+  add_number(*command, "--repeats", options->repeats, "samples; the median counts", 1, 10000);
+  add_output_option(*command, &options->output);
+  set_examples(*command, {"fastnorm norm_heads bench --tokens 256",
+                          "fastnorm norm_heads bench --tokens 4096 --device cuda:0"});
   command->callback([options] {
     check_layer(*options);
     if (options->layer.tokens == 0) {
@@ -533,6 +530,8 @@ void add_norm_heads(CLI::App& program) {
   add_run_heads(*family);
   add_explain_heads(*family);
   add_bench_heads(*family);
+  set_examples(*family, {"fastnorm norm_heads run --tokens 64",
+                         "fastnorm norm_heads explain --tokens 4096 --device sm_90"});
 }
 
 }  // namespace fastnorm::tool

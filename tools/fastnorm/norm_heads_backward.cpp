@@ -6,8 +6,12 @@
 #include "bench_case.h"
 #include "commands.h"
 #include "explain.h"
+#include "help.h"
 #include "json.h"
 #include "norm_heads_backward_case.h"
+#include "norm_options.h"
+#include "progress.h"
+#include "shape.h"
 #include "stopwatch.h"
 
 namespace fastnorm::tool {
@@ -71,6 +75,7 @@ void run_gradients(const HeadsGradientCommand& options) {
   if (options.json) {
     print_json(document);
   } else {
+    clear_progress();
     std::printf("%s, kernels %s, kernel \"%s\", %d launch(es), workspace %llu bytes\n", device.name,
                 device.kernel_arch, info.kernel, info.launches,
                 static_cast<unsigned long long>(info.workspace_bytes));
@@ -166,6 +171,7 @@ void bench_gradients(const HeadsGradientCommand& options) {
     print_json(document);
     return;
   }
+  clear_progress();
   std::printf("%s, kernels %s, kernel \"%s\"", device.name, device.kernel_arch, info.kernel);
   if (!machine.target().is_cuda()) std::printf(", %d thread(s)", options.threads);
   std::printf("\nmedian %.2f us (spread %.0f%%), %.2f GB/s\n", timing.us, 100 * timing.spread, gb);
@@ -187,10 +193,7 @@ void add_gradient_options(CLI::App& command, HeadsGradientCommand& options) {
   HeadsGradientOptions& o = options.call;
   NormHeadsOptions& layer = o.layer;
   const auto number = [&](const char* name, int64_t& value, const char* text, int64_t least) {
-    command.add_option(name, value, text)
-        ->check(CLI::Range(least, int64_t{1} << 24))
-        ->capture_default_str()
-        ->group("Layer");
+    add_number(command, name, value, text, least, kMostExtent)->group("Layer");
   };
   const auto dtype = [&](const char* name, std::string& value, const char* text) {
     command.add_option(name, value, text)
@@ -220,37 +223,25 @@ void add_gradient_options(CLI::App& command, HeadsGradientCommand& options) {
   command.add_flag("--across-heads", layer.across_heads, "one statistic for all heads of a token")
       ->group("Norm");
   command.add_flag("--recompute", o.recompute, "compute the statistics again")->group("Norm");
-  command.add_option("--rope-dim", layer.rope_dim, "columns that turned; 0 = none; default: all")
-      ->check(CLI::Range(0, 1 << 24))
+  add_number(command, "--rope-dim", layer.rope_dim, "columns that turned; 0 = none; default: all",
+             0, kMostExtent)
       ->group("Rope");
-  command
-      .add_option("--rope-offset", layer.rope_offset,
-                  "first column that turned; -1 = the last columns")
-      ->capture_default_str()
+  add_number(command, "--rope-offset", layer.rope_offset,
+             "first column that turned; -1 = the last columns", -1, kMostExtent)
       ->group("Rope");
   command.add_flag("--interleaved", layer.interleaved, "pairs are neighbours (GPT-J)")
       ->group("Rope");
   command.add_flag("--inverse", layer.inverse, "the forward turned back")->group("Rope");
   layer.norm.add_statistic_to(command);
   add_tuning_option(command, &options.tuning);
-  command.add_option("--threads", options.threads, "CPU threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_threads_option(command, &options.threads);
   command.add_flag("--json", options.json, "print JSON");
 }
 
 void add_gradient_device(CLI::App& command, HeadsGradientCommand& options, bool dry) {
-  command
-      .add_option(
-          "--device", options.device,
-          dry ? "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f"
-              : "cpu or cuda:N")
-      ->check(CLI::Validator(dry ? check_target : check_device, "DEVICE"))
-      ->capture_default_str();
+  add_device_option(command, &options.device, dry);
   if (dry) return;
-  command.add_option("--seed", options.call.layer.seed, "of the random data")
-      ->check(CLI::Range(0, INT32_MAX))
-      ->capture_default_str();
+  add_number(command, "--seed", options.call.layer.seed, "of the random data", 0, INT32_MAX);
 }
 
 }  // namespace
@@ -259,6 +250,8 @@ void add_norm_heads_backward(CLI::App& program) {
   CLI::App* family = program.add_subcommand("norm_heads_backward",
                                             "The gradients of norm_heads, of a random layer");
   family->require_subcommand(1);
+  set_examples(*family, {"fastnorm norm_heads_backward run --tokens 64",
+                         "fastnorm norm_heads_backward explain --tokens 4096 --device sm_90"});
 
   auto run = std::make_shared<HeadsGradientCommand>();
   CLI::App* command = family->add_subcommand("run", "Random data, compared with the formula");
@@ -268,9 +261,10 @@ void add_norm_heads_backward(CLI::App& program) {
       "by unit roundoffs where the options round between steps.");
   add_gradient_options(*command, *run);
   add_gradient_device(*command, *run, false);
-  command->add_option("--check-tokens", run->check_tokens, "tokens compared, spread over all")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-      ->capture_default_str();
+  add_number(*command, "--check-tokens", run->check_tokens, "tokens compared, spread over all",
+             int64_t{1}, int64_t{1} << 31);
+  set_examples(*command, {"fastnorm norm_heads_backward run --tokens 64",
+                          "fastnorm norm_heads_backward run --tokens 16 --in-place --json"});
   command->callback([run] {
     check_gradients(run->call);
     run_gradients(*run);
@@ -281,6 +275,8 @@ void add_norm_heads_backward(CLI::App& program) {
                                    "What a call would do: kernel, workspace, bytes. Nothing runs");
   add_gradient_options(*command, *explain);
   add_gradient_device(*command, *explain, true);
+  set_examples(*command, {"fastnorm norm_heads_backward explain --tokens 4096 --device sm_90",
+                          "fastnorm norm_heads_backward explain --tokens 4096 --no-dx --json"});
   command->callback([explain] {
     check_gradients(explain->call);
     explain_gradients(*explain);
@@ -291,10 +287,10 @@ void add_norm_heads_backward(CLI::App& program) {
       family->add_subcommand("bench", "Time a random layer's call beside a copy of its bytes");
   add_gradient_options(*command, *bench);
   add_gradient_device(*command, *bench, false);
-  command->add_option("--repeats", bench->repeats, "samples; the median counts")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  command->add_option("--output", bench->output, "also write the results to this file");
+  add_number(*command, "--repeats", bench->repeats, "samples; the median counts", 1, 10000);
+  add_output_option(*command, &bench->output);
+  set_examples(*command, {"fastnorm norm_heads_backward bench --tokens 64",
+                          "fastnorm norm_heads_backward bench --tokens 4096 --device cuda:0"});
   command->callback([bench] {
     check_gradients(bench->call);
     if (bench->call.layer.tokens == 0) {

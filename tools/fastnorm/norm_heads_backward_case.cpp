@@ -10,7 +10,9 @@ namespace {
 
 fastnorm_norm_args norm_of(const HeadsGradientOptions& o) {
   fastnorm_norm_args norm = {};
-  o.layer.norm.apply(&norm);
+  fastnorm_quant quant = {};
+  o.layer.norm.apply(&norm, &quant);
+  norm.quant = nullptr;
   return norm;
 }
 

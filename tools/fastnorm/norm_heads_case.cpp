@@ -207,7 +207,7 @@ NormHeadsCall::NormHeadsCall(const NormHeadsOptions& options, const NormHeadsInp
   set_mrope();
   if (inputs.slots.present()) args_.slots = input(inputs.slots);
   fastnorm_norm_args norm = {};
-  options.norm.apply(&norm);
+  options.norm.apply(&norm, &given_quant_);
   place_rows();
   for (int p = 0; p < kHeadsParts; ++p) {
     if (inputs.x[p].present()) describe(static_cast<HeadsPart>(p), norm);
@@ -319,17 +319,9 @@ void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
       part.y = output("", p, named(options_.y_dtype, x.dtype), x.shape);
     }
   }
-  if (p != kQuery && inputs_.slots.present() && options_.has_cache()) add_cache(p);
-  // What nothing has a use for, the library refuses.
-  const bool codes = part.quantized != nullptr || part.cache_scheme != FASTNORM_QUANT_NONE;
-  if (codes || !(options_.norm.quantises() || options_.has_codes())) {
-    part.quant_source = norm.quant_source;
-    part.amax_floor = norm.amax_floor;
-  }
-  const bool quotients = options_.norm.quantises() && norm.quant_scheme <= FASTNORM_QUANT_PER_BLOCK;
-  const bool divided =
-      part.cache_scheme != FASTNORM_QUANT_NONE || (part.quantized != nullptr && quotients);
-  if (divided || !(quotients || options_.has_codes())) part.quant_division = norm.quant_division;
+  if (p != kQuery && inputs_.slots.present() && options_.has_cache()) add_cache(p, norm);
+  // What no part has a use for, the library refuses.
+  if (!options_.norm.quantises() && !options_.has_codes()) part.quant = norm.quant;
 }
 
 void NormHeadsCall::add_statistics(HeadsPart p) {
@@ -350,39 +342,50 @@ void NormHeadsCall::add_statistics(HeadsPart p) {
 
 void NormHeadsCall::add_quantized(HeadsPart p, const fastnorm_norm_args& norm) {
   fastnorm_norm_heads_part& part = part_[p];
-  part.quant_scheme = norm.quant_scheme;
-  part.quant_block_size = norm.quant_block_size;
-  part.scale_pow2 = norm.scale_pow2;
-  part.clamp = norm.clamp;
-  if (inputs_.clamp_scale.present()) part.clamp_scale = input(inputs_.clamp_scale);
+  fastnorm_quant& codes = quant_[p];
+  codes = *norm.quant;
+  part.quant = &codes;
+  if (inputs_.clamp_scale.present()) codes.clamp_scale = input(inputs_.clamp_scale);
+  const bool dynamic =
+      codes.scheme == FASTNORM_QUANT_PER_ROW || codes.scheme == FASTNORM_QUANT_PER_BLOCK;
+  // Of a cache as well, whose scheme may have a use for it.
+  if (!dynamic && options_.has_codes()) codes.amax_floor = 0;
+  if (codes.scheme > FASTNORM_QUANT_PER_BLOCK && options_.has_codes())
+    codes.division = FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
   const QuantTensors quant = options_.norm.quant_tensors(inputs_.x[p].shape);
-  part.quantized = output("_codes", p, quant.codes, quant.codes_shape);
-  if (part.quant_scheme == FASTNORM_QUANT_PER_TENSOR) {
-    part.scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), quant.scale,
-                      quant.scale_shape);
+  codes.quantized = output("_codes", p, quant.codes, quant.codes_shape);
+  if (codes.scheme == FASTNORM_QUANT_PER_TENSOR) {
+    codes.scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), quant.scale,
+                       quant.scale_shape);
   } else {
-    part.scale = output("_scale", p, quant.scale, quant.scale_shape);
+    codes.scale = output("_scale", p, quant.scale, quant.scale_shape);
   }
 }
 
-void NormHeadsCall::add_cache(HeadsPart p) {
+void NormHeadsCall::add_cache(HeadsPart p, const fastnorm_norm_args& norm) {
   const HostTensor& x = inputs_.x[p];
   fastnorm_norm_heads_part& part = part_[p];
   std::vector<int64_t> shape = {inputs_.pages, options_.page, x.shape[1], x.shape[2]};
   part.cache = output("_cache", p, named(options_.cache, x.dtype), shape);
   if (!options_.has_codes()) return;
   const fastnorm_dtype f32 = dtype_of(FASTNORM_DTYPE_F32);
+  fastnorm_quant& codes = cache_quant_[p];
+  codes.struct_size = sizeof codes;
+  codes.source = norm.quant->source;
+  codes.division = norm.quant->division;
+  part.cache_quant = &codes;
   if (options_.cache_scheme == "per-tensor") {
-    part.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
-    part.cache_scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), f32, {1});
+    codes.scheme = FASTNORM_QUANT_PER_TENSOR;
+    codes.scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), f32, {1});
     return;
   }
   const int64_t block = options_.cache_block;
-  part.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
-  part.cache_block_size = options_.cache_block;
-  part.cache_pow2 = options_.cache_pow2 ? 1 : 0;
+  codes.scheme = FASTNORM_QUANT_PER_BLOCK;
+  codes.block_size = options_.cache_block;
+  codes.scale_pow2 = options_.cache_pow2 ? 1 : 0;
+  codes.amax_floor = norm.quant->amax_floor;
   shape[3] = (shape[3] + block - 1) / block;
-  part.cache_scale = output("_cache_scale", p, f32, shape);
+  codes.scale = output("_cache_scale", p, f32, shape);
 }
 
 fastnorm_info NormHeadsCall::query(fastnorm_context* context) const {
@@ -433,7 +436,7 @@ class Formula {
  public:
   Formula(const NormHeadsOptions& options, const NormHeadsInputs& inputs)
       : options_(options), inputs_(inputs) {
-    options.norm.apply(&norm_);
+    options.norm.apply(&norm_, &quant_);
   }
 
   ExactRow row(HeadsPart p, int64_t token, int64_t head) const {
@@ -533,6 +536,7 @@ class Formula {
   const NormHeadsOptions& options_;
   const NormHeadsInputs& inputs_;
   fastnorm_norm_args norm_ = {};
+  fastnorm_quant quant_ = {};
 };
 
 class Comparison {
@@ -545,13 +549,18 @@ class Comparison {
         outputs_(outputs),
         results_(results),
         formula_(options, inputs) {
-    options.norm.apply(&norm_);
+    options.norm.apply(&norm_, &quant_);
   }
 
   NormHeadsErrors operator()(int64_t check_tokens) {
     const int64_t tokens = inputs_.x[kQuery].shape[0], count = std::min(tokens, check_tokens);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t token = i * tokens / count;
+      if (is_padding(token)) {
+        ++errors_.padding;
+        if (!is_as_before(token)) ++errors_.touched_padding;
+        continue;
+      }
       for (int p = 0; p < kHeadsParts; ++p) {
         const HostTensor& x = inputs_.x[p];
         for (int64_t h = 0; x.present() && h < x.shape[1]; ++h) {
@@ -582,17 +591,16 @@ class Comparison {
     if (const int y = find(p, ""); y >= 0) judge(compare_values(y, row, exact));
     if (const int codes = find(p, "_codes"); codes >= 0) {
       const int64_t block =
-          norm_.quant_scheme == FASTNORM_QUANT_NVFP4 ? 16
-          : norm_.quant_scheme == FASTNORM_QUANT_MXFP8 || norm_.quant_scheme == FASTNORM_QUANT_MXFP4
+          quant_.scheme == FASTNORM_QUANT_NVFP4 ? 16
+          : quant_.scheme == FASTNORM_QUANT_MXFP8 || quant_.scheme == FASTNORM_QUANT_MXFP4
               ? 32
-              : norm_.quant_block_size;
+              : quant_.block_size;
       judge(compare_codes(codes, find(p, "_scale"), block, row, exact,
-                          static_cast<double>(norm_.clamp)));
+                          static_cast<double>(quant_.clamp)));
     }
     const int cache = find(p, "_cache");
-    if (cache < 0 || token >= inputs_.slots.shape[0]) return;
+    if (cache < 0) return;
     const int64_t slot = index_at(inputs_.slots, token);
-    if (slot < 0) return;
     ++errors_.cached_rows;
     const int64_t cached = slot * heads + head;
     judge(options_.has_codes()
@@ -675,12 +683,33 @@ class Comparison {
       if (clamp > 0) wanted = std::clamp(wanted, -clamp, clamp);
       wanted = std::clamp(wanted, format.least * scale, format.most * scale);
       // From the value rounded to T, where the source says so.
-      const double source = norm_.quant_source == FASTNORM_QUANT_FROM_ROUNDED ? 0x1p-8 : 0;
+      const double source = quant_.source == FASTNORM_QUANT_FROM_ROUNDED ? 0x1p-8 : 0;
       const double allowed = std::abs(wanted) * format.relative + scale * format.absolute +
                              exact.magnitude[i] * (exact.share + source + 0x1p-18);
       note(code_at(o.dtype, codes, i) * scale, wanted, allowed, &worst);
     }
     return worst;
+  }
+
+  bool is_padding(int64_t token) const {
+    const HostTensor& slots = inputs_.slots;
+    return slots.present() && options_.has_cache() &&
+           (token >= slots.shape[0] || index_at(slots, token) < 0);
+  }
+
+  // Whether no output of a token was written. Scales may have another order.
+  bool is_as_before(int64_t token) const {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const HeadsOutput& o = outputs_[i];
+      if (o.name.ends_with("_cache") || o.name.ends_with("_scale")) continue;
+      const size_t bytes = results_[i].size() / static_cast<size_t>(o.shape[0]),
+                   at = static_cast<size_t>(token) * bytes;
+      const std::vector<std::byte> untouched(bytes, std::byte{0xff});
+      const std::byte* const before =
+          o.in_place ? &inputs_.x[o.part].content[at] : untouched.data();
+      if (!std::equal(before, before + bytes, &results_[i][at])) return false;
+    }
+    return true;
   }
 
   // Slots that no token has.
@@ -711,6 +740,7 @@ class Comparison {
   const std::vector<std::vector<std::byte>>& results_;
   const Formula formula_;
   fastnorm_norm_args norm_ = {};
+  fastnorm_quant quant_ = {};
   NormHeadsErrors errors_;
 };
 

@@ -125,7 +125,7 @@ class NormHeadsCall {
   void describe(HeadsPart part, const fastnorm_norm_args& norm);
   void add_statistics(HeadsPart part);
   void add_quantized(HeadsPart part, const fastnorm_norm_args& norm);
-  void add_cache(HeadsPart part);
+  void add_cache(HeadsPart part, const fastnorm_norm_args& norm);
 
   struct Restored {
     std::byte* data;
@@ -142,6 +142,8 @@ class NormHeadsCall {
   std::byte* rows_[kHeadsParts] = {};
   size_t token_bytes_[kHeadsParts] = {};
   fastnorm_norm_heads_part part_[kHeadsParts] = {};
+  fastnorm_quant given_quant_ = {};                                         // by the options
+  fastnorm_quant quant_[kHeadsParts] = {}, cache_quant_[kHeadsParts] = {};  // of part_
   const fastnorm_norm_heads_part* parts_[kHeadsParts] = {};
   int32_t count_ = 0;
   fastnorm_norm_heads_args args_ = {};
@@ -151,11 +153,13 @@ class NormHeadsCall {
 // allowed: at most 1 is right.
 struct NormHeadsErrors {
   int64_t rows = 0, wrong_rows = 0, cached_rows = 0, touched_slots = 0, statistics = 0;
+  int64_t padding = 0, touched_padding = 0;  // tokens, and those of which something was written
   double max_error = 0, worst = 0;
 };
 
 // Compares every stored row and statistic of `check_tokens` tokens, spread over the call. `results`
-// are the outputs' bytes, in their order. Slots that no token has must be as reset() left them.
+// are the outputs' bytes, in their order. Slots that no token has must be as reset() left them, and
+// so must outputs of padding.
 NormHeadsErrors compare_norm_heads(const NormHeadsOptions& options, const NormHeadsInputs& inputs,
                                    const std::vector<HeadsOutput>& outputs,
                                    const std::vector<std::vector<std::byte>>& results,

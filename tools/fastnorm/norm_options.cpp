@@ -7,6 +7,7 @@
 
 #include "bench_case.h"
 #include "dtype.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -97,13 +98,30 @@ void TimedOptions::add_to(CLI::App& command, const std::vector<std::string>& mor
       ->delimiter(',')
       ->check(CLI::IsMember(row_dtype_names()))
       ->capture_default_str();
-  command.add_option("--repeats", repeats, "samples of each case; medians count")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  add_number(command, "--repeats", repeats, "samples of each case; medians count", 1, 1000);
 }
 
 void add_tuning_option(CLI::App& command, std::string* path) {
-  command.add_option("--tuning", *path, "a GPU: file of \"fastnorm tune\"");
+  command.add_option("--tuning", *path, "a GPU: file of \"fastnorm tune\"")->type_name("FILE");
+}
+
+void add_threads_option(CLI::App& command, int32_t* threads) {
+  add_number(command, "--threads", *threads, "CPU threads", 1, 1024);
+}
+
+void add_output_option(CLI::App& command, std::string* path) {
+  command.add_option("--output", *path, "also write the results to this file")->type_name("FILE");
+}
+
+void add_device_option(CLI::App& command, std::string* device, bool planned) {
+  command
+      .add_option(
+          "--device", *device,
+          planned ? "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f"
+                  : "cpu or cuda:N")
+      ->check(CLI::Validator(planned ? check_target : check_device, ""))
+      ->type_name(planned ? kPlannedDevice : kDevice)
+      ->capture_default_str();
 }
 
 void NormOptions::add_to(CLI::App& command) {
@@ -144,8 +162,9 @@ void NormOptions::add_statistic_to(CLI::App& command) {
 
 void NormOptions::add_quant_to(CLI::App& command) {
   add_choice(command, "--quant-scheme", quant_scheme_, kQuantSchemes, "how --quantized is scaled");
-  add_value(command, "--quant-block-size", quant_block_size_,
-            "columns of a scale block (per-block): 64 or 128");
+  add_number(command, "--quant-block-size", quant_block_size_,
+             "columns of a scale block (per-block): 64 or 128", 0, INT32_MAX)
+      ->group("Arithmetic");
   add_choice(command, "--quant-source", quant_source_, kQuantSources,
              "quantise the f32 result, or the result rounded to x's dtype");
   command.add_flag("--scale-pow2", scale_pow2_, "round dynamic fp8 scales up to a power of two")
@@ -162,7 +181,7 @@ QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const
                              value_of(kScaleLayouts, scale_layout_));
 }
 
-void NormOptions::apply(fastnorm_norm_args* args) const {
+void NormOptions::apply(fastnorm_norm_args* args, fastnorm_quant* quant) const {
   args->struct_size = sizeof *args;
   args->kind = value_of(kKinds, kind_);
   args->eps = eps_;
@@ -172,14 +191,16 @@ void NormOptions::apply(fastnorm_norm_args* args) const {
   args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_PDL_WAIT} : 0) |
                 (pdl_trigger_ ? uint32_t{FASTNORM_NORM_PDL_TRIGGER} : 0) |
                 (pdl_constant_weights_ ? uint32_t{FASTNORM_NORM_PDL_CONSTANT_WEIGHTS} : 0);
-  args->quant_scheme = value_of(kQuantSchemes, quant_scheme_);
-  args->quant_block_size = quant_block_size_;
-  args->quant_source = value_of(kQuantSources, quant_source_);
-  args->scale_layout = value_of(kScaleLayouts, scale_layout_);
-  args->scale_pow2 = scale_pow2_ ? 1 : 0;
-  args->amax_floor = amax_floor_;
-  args->clamp = clamp_;
-  args->quant_division = value_of(kQuantDivisions, quant_division_);
+  quant->struct_size = sizeof *quant;
+  quant->scheme = value_of(kQuantSchemes, quant_scheme_);
+  quant->block_size = quant_block_size_;
+  quant->source = value_of(kQuantSources, quant_source_);
+  quant->scale_layout = value_of(kScaleLayouts, scale_layout_);
+  quant->scale_pow2 = scale_pow2_ ? 1 : 0;
+  quant->amax_floor = amax_floor_;
+  quant->clamp = clamp_;
+  quant->division = value_of(kQuantDivisions, quant_division_);
+  args->quant = quant;
 }
 
 void NormOptions::apply(fastnorm_norm_backward_args* args) const {

@@ -23,8 +23,19 @@ struct TimedOptions {
 // --tuning FILE
 void add_tuning_option(CLI::App& command, std::string* path);
 
+// --threads N
+void add_threads_option(CLI::App& command, int32_t* threads);
+
+// --output FILE
+void add_output_option(CLI::App& command, std::string* path);
+
+// --device cpu, and what its value is called in help and completion. planned: a GPU that need not
+// be there will do, too.
+inline constexpr const char *kDevice = "DEVICE", *kPlannedDevice = "DEVICE|ARCH", *kGpu = "GPU";
+void add_device_option(CLI::App& command, std::string* device, bool planned);
+
 // Options of this group need --backward.
-inline constexpr const char* kBackwardGroup = "Backward";
+inline constexpr const char* kBackwardGroup = "With --backward";
 // Separates the two passes of a command whose options are all there: those of kBackwardGroup need
 // `flag`; all others exclude it but `shared` and the arithmetic that both passes have.
 void separate_backward(CLI::App& command, CLI::Option* flag,
@@ -37,8 +48,9 @@ class NormOptions {
   // row-major scales.
   void add_statistic_to(CLI::App& command);
   void add_quant_to(CLI::App& command);
-  // Sets the scalar fields of `args`, struct_size included.
-  void apply(fastnorm_norm_args* args) const;
+  // Sets the scalar fields of `args`, struct_size included; and those of `quant`, to which args
+  // then points.
+  void apply(fastnorm_norm_args* args, fastnorm_quant* quant) const;
   void apply(fastnorm_norm_backward_args* args) const;
   bool is_layer() const { return kind_ == "layer"; }
   bool quantises() const { return quant_scheme_ != "none"; }

@@ -51,7 +51,7 @@ void Operands::make(const std::string& name, Operand* operand, const Operand* in
   machine_.upload(operand->data, zeros.data(), bytes);
 }
 
-void Operands::store(const std::string& output, const std::vector<Operand*>& outputs) const {
+Json Operands::store(const std::string& output, const std::vector<Operand*>& outputs) const {
   std::vector<NewTensor> stored;
   for (Operand* operand : outputs) {
     if (operand->data == nullptr) continue;
@@ -61,6 +61,36 @@ void Operands::store(const std::string& output, const std::vector<Operand*>& out
     stored.push_back(std::move(t));
   }
   write_safetensors(output, stored);
+  Json tensors = Json::array();
+  for (const NewTensor& t : stored) tensors.push_back(to_json(t));
+  return tensors;
+}
+
+Json to_json(const NewTensor& tensor) {
+  return {
+      {"name", tensor.name}, {"dtype", find_dtype(tensor.dtype)->name}, {"shape", tensor.shape}};
+}
+
+Json to_json(const Machine& machine, const fastnorm_info& info) {
+  const fastnorm_device_info device = describe_device(machine.target());
+  return {{"library", fastnorm_version_string()},
+          {"device", device.name},
+          {"kernels", device.kernel_arch},
+          {"threads", machine.threads()},
+          {"kernel", info.kernel},
+          {"launches", info.launches},
+          {"workspace_bytes", info.workspace_bytes},
+          {"bytes_read", info.bytes_read},
+          {"bytes_written", info.bytes_written}};
+}
+
+void tell_run(const RunOptions& options, const Machine& machine, const fastnorm_info& info,
+              const Json& stored) {
+  if (!options.json) return;
+  Json document = to_json(machine, info);
+  document["file"] = options.output;
+  document["tensors"] = stored;
+  print_json(document);
 }
 
 }  // namespace fastnorm::tool

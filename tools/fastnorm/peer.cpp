@@ -17,10 +17,14 @@
 
 #include "commands.h"
 #include "dtype.h"
+#include "help.h"
 #include "json.h"
 #include "machine.h"
+#include "norm_options.h"
 #include "peer_work.h"
+#include "progress.h"
 #include "random.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -222,6 +226,7 @@ class Rank {
     if (nccl) nccl->launch();
     machine_.synchronize();
     for (int sample = 0; sample < o_.repeats; ++sample) {
+      if (rank_ == 0) show_sample(static_cast<size_t>(sample), static_cast<size_t>(o_.repeats));
       meet();
       meeting_.us[rank_][sample] = graph.time_us() / o_.calls;
       if (!nccl) continue;
@@ -410,6 +415,7 @@ void run_peer_bench(PeerOptions o) {
   }
   if (!o.output.empty()) write_json(o.output, document);
   if (o.json) return print_json(document);
+  clear_progress();
   std::printf("%d ranks, kernel \"%s\"\n", o.ranks, meeting->kernel);
   if (o.missing) {
     std::printf("rank %d missing: %d ranks stopped, rank 0 after %.0f ms; right after a reset\n",
@@ -430,35 +436,34 @@ void add_peer_bench(CLI::App& family) {
   auto o = std::make_shared<PeerOptions>();
   CLI::App* command = family.add_subcommand("bench", "Check a norm of several ranks, and time it");
   command->footer(
-      "Every rank's results are compared with those of one device, which takes the ranks in order. "
-      "A time is\nof the slowest rank, on GPUs in a graph. --nccl also times the library's kernels "
-      "with ncclAllReduce\nbetween them: with --sharded, the sums stand in for rstd, so a launch "
+      "Every rank's results are compared with those of one device, which takes the ranks in "
+      "order.\n"
+      "A time is of the slowest rank, on GPUs in a graph. --nccl also times the library's kernels\n"
+      "with ncclAllReduce between them: with --sharded, the sums stand in for rstd, so a launch\n"
       "less than a caller needs.");
   command->add_option("--device", o->devices, "cpu, or cuda:0,cuda:1: a rank's each; may repeat")
       ->delimiter(',')
-      ->check(CLI::Validator(check_device, "DEVICE"))
+      ->check(CLI::Validator(check_device, ""))
+      ->type_name(kDevice)
       ->capture_default_str();
   add_peer_options(*command, *o);
   command->add_flag("--processes", o->processes, "a process for each rank (GPUs); else threads");
   command->add_flag("--nccl", o->nccl, "time ncclAllReduce and norm, too: GPUs, libnccl.so.2");
-  command->add_option("--wait-ms", o->wait_ms, "the longest wait for another rank")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}))
-      ->capture_default_str();
-  command->add_option("--calls", o->calls, "of a sample")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  command->add_option("--repeats", o->repeats, "samples; the median counts")
-      ->check(CLI::Range(1, kMostSamples))
-      ->capture_default_str();
-  command->add_option("--replays", o->replays, "calls with delays whose results are compared")
-      ->check(CLI::Range(0, 1000000))
-      ->capture_default_str();
-  command->add_option("--late-ms", o->late_ms, "rank 1 comes so late to the first call")
-      ->check(CLI::Range(0, 100000))
-      ->capture_default_str();
+  add_number(*command, "--wait-ms", o->wait_ms, "the longest wait for another rank", int64_t{1},
+             int64_t{1000000});
+  add_number(*command, "--calls", o->calls, "of a sample", 1, 100000);
+  add_number(*command, "--repeats", o->repeats, "samples; the median counts", 1, kMostSamples);
+  add_number(*command, "--replays", o->replays, "calls with delays whose results are compared", 0,
+             1000000);
+  add_number(*command, "--late-ms", o->late_ms, "rank 1 comes so late to the first call", 0,
+             100000);
   command->add_flag("--missing", o->missing, "the last rank does not come: errors, then a reset");
-  command->add_option("--output", o->output, "also write the results to this file");
+  add_output_option(*command, &o->output);
   command->add_flag("--json", o->json, "print JSON");
+  set_examples(
+      *command,
+      {"fastnorm peer bench --ranks 4 --rows 32 --columns 4096 --dtype bf16",
+       "fastnorm peer bench --device cuda:0,cuda:1 --processes --rows 128 --columns 8192"});
   command->callback([o] {
     if (o->processes && o->devices[0] == "cpu")
       throw CLI::ValidationError(
@@ -483,6 +488,8 @@ void add_peer(CLI::App& program) {
   family->require_subcommand(1);
   add_peer_explain(*family);
   add_peer_bench(*family);
+  set_examples(*family, {"fastnorm peer explain --device sm_90 --ranks 4 --rows 32 --columns 4096",
+                         "fastnorm peer bench --ranks 2 --rows 32 --columns 4096"});
 }
 
 }  // namespace fastnorm::tool

@@ -4,7 +4,10 @@
 #include "commands.h"
 #include "dtype.h"
 #include "explain.h"
+#include "help.h"
+#include "norm_options.h"
 #include "peer_work.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -39,9 +42,8 @@ class PeerQuestion {
   }
 
  private:
-  template <class Args>
-  Args make_args() {
-    Args args = {};
+  fastnorm_peer_sharded_norm_args sharded_args() {
+    fastnorm_peer_sharded_norm_args args = {};
     args.struct_size = sizeof args;
     args.peer = peer_.get();
     args.kind = o_.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
@@ -62,14 +64,24 @@ class PeerQuestion {
                codes = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN), shape),
                scale = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F32),
                               per_row ? shapes.rows : std::vector<int64_t>{1});
-    auto args = make_args<fastnorm_peer_allreduce_norm_args>();
-    args.x = x.get(), args.y = y.get(), args.weight = weight.get();
-    if (o_.exact) args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
-    if (!o_.no_residual) args.residual = residual.get(), args.residual_out = sum.get();
+    fastnorm_norm_args norm = {};
+    norm.struct_size = sizeof norm;
+    norm.kind = o_.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+    norm.flags = peer_call_flags(o_);
+    norm.x = x.get(), norm.y = y.get(), norm.weight = weight.get();
+    if (!o_.no_residual) norm.residual = residual.get(), norm.residual_out = sum.get();
+    fastnorm_quant quant = {};
     if (quantised) {
-      args.quant_scheme = per_row ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
-      args.quantized = codes.get(), args.scale = scale.get();
+      quant.struct_size = sizeof quant;
+      quant.scheme = per_row ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
+      quant.quantized = codes.get(), quant.scale = scale.get();
+      norm.quant = &quant;
     }
+    fastnorm_peer_allreduce_norm_args args = {};
+    args.struct_size = sizeof args;
+    args.peer = peer_.get();
+    args.norm = &norm;
+    if (o_.exact) args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
     check(fastnorm_peer_allreduce_norm_query(context_.get(), &args, info));
   }
 
@@ -82,7 +94,7 @@ class PeerQuestion {
       y[p] = tensor(dtype, {o_.rows, heads.count, heads.columns});
       weight[p] = tensor(dtype, {heads.count, heads.columns});
     }
-    auto args = make_args<fastnorm_peer_sharded_norm_args>();
+    fastnorm_peer_sharded_norm_args args = sharded_args();
     args.x = x[0].get(), args.y = y[0].get(), args.weight = weight[0].get();
     args.x2 = x[1].get(), args.y2 = y[1].get(), args.weight2 = weight[1].get();
     check(fastnorm_peer_sharded_norm_query(context_.get(), &args, info));
@@ -98,19 +110,14 @@ class PeerQuestion {
 }  // namespace
 
 void add_peer_options(CLI::App& command, PeerOptions& o) {
-  command.add_option("--ranks", o.ranks, "default: as many as devices, at least 2")
-      ->check(CLI::Range(2, int{FASTNORM_PEER_MAX_RANKS}));
-  command.add_option("--rows", o.rows, "of x")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command.add_option("--columns", o.columns, "of x")
-      ->check(CLI::Range(int64_t{1}, kMostColumns))
-      ->capture_default_str();
+  add_number(command, "--ranks", o.ranks, "default: as many as devices, at least 2", 2,
+             int{FASTNORM_PEER_MAX_RANKS});
+  add_number(command, "--rows", o.rows, "of x", int64_t{1}, int64_t{1} << 20);
+  add_number(command, "--columns", o.columns, "of x", int64_t{1}, kMostColumns);
   command.add_flag("--sharded", o.sharded,
                    "peer_sharded_norm: --columns are a rank's; else peer_allreduce_norm");
-  command.add_option("--columns2", o.columns2, "of a second part, with --sharded; 0 = none")
-      ->check(CLI::Range(int64_t{0}, kMostColumns))
-      ->capture_default_str();
+  add_number(command, "--columns2", o.columns2, "of a second part, with --sharded; 0 = none",
+             int64_t{0}, kMostColumns);
   command.add_option("--dtype", o.dtype, "of x")
       ->check(CLI::IsMember(row_dtype_names()))
       ->capture_default_str();
@@ -123,18 +130,14 @@ void add_peer_options(CLI::App& command, PeerOptions& o) {
   command.add_flag("--layer", o.layer, "LayerNorm; else RMSNorm");
   command.add_flag("--no-residual", o.no_residual, "add no residual");
   command.add_flag("--exact", o.exact, "add the ranks' rows without rounding the sum to the dtype");
-  command
-      .add_option("--weights", o.weights,
-                  "rows of the weight: x is [weights, rows / weights, columns]")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+  add_number(command, "--weights", o.weights,
+             "rows of the weight: x is [weights, rows / weights, columns]", int64_t{1},
+             int64_t{1} << 20);
   command.add_flag("--pdl", o.pdl, "programmatic dependent launch");
-  command.add_option("--rings", o.rings, "rows on their way at once; 0 = the library's default")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
-  command.add_option("--one-shot-bytes", o.one_shot_bytes, "where two-shot begins; 0 = default")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str();
+  add_number(command, "--rings", o.rings, "rows on their way at once; 0 = the library's default", 0,
+             256);
+  add_number(command, "--one-shot-bytes", o.one_shot_bytes, "where two-shot begins; 0 = default",
+             int64_t{0}, int64_t{1} << 40);
 }
 
 void check_peer_options(const PeerOptions& o) {
@@ -190,13 +193,11 @@ void add_peer_explain(CLI::App& family) {
   auto device = std::make_shared<std::string>("cpu");
   CLI::App* command = family.add_subcommand(
       "explain", "What a rank's call would do: kernel, grid, workspace, bytes. Nothing runs");
-  command
-      ->add_option("--device", *device,
-                   "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f")
-      ->check(CLI::Validator(check_target, "DEVICE"))
-      ->capture_default_str();
+  add_device_option(*command, device.get(), true);
   add_peer_options(*command, *o);
   command->add_flag("--json", o->json, "print JSON");
+  set_examples(*command, {"fastnorm peer explain --device sm_90 --ranks 4 --rows 32 --columns 4096",
+                          "fastnorm peer explain --sharded --columns 3072 --columns2 512 --json"});
   command->callback([o, device] {
     check_peer_options(*o);
     if (o->ranks == 0) o->ranks = 2;

@@ -39,15 +39,10 @@ class AllreduceWork final : public PeerWork {
     views_[6] = TensorView(machine_.target(), scale_.get(), f32(),
                            o_.quantise == "per-row" ? shapes_.rows : std::vector<int64_t>{1});
     if (o_.nccl) views_[7] = view(sum_);
+    set_norm();
     args_.struct_size = sizeof args_;
-    args_.x = views_[0].get();
-    args_.flags = peer_call_flags(o_);
+    args_.norm = &of_peers_;
     if (o_.exact) args_.sum_rounding = FASTNORM_PEER_SUM_EXACT;
-    set_norm(args_);
-    norm_.struct_size = sizeof norm_;
-    norm_.x = views_[7].get();
-    norm_.flags = peer_call_flags(o_);
-    set_norm(norm_);
   }
 
   void set_peer(fastnorm_peer* peer) override { args_.peer = peer; }
@@ -124,18 +119,23 @@ class AllreduceWork final : public PeerWork {
   TensorView view(const Block& block) const {
     return {machine_.target(), block.get(), dtype_, shapes_.x};
   }
-  template <class Args>
-  void set_norm(Args& args) {
+  void set_norm() {
+    fastnorm_norm_args& args = of_peers_;
+    args.struct_size = sizeof args;
     args.kind = kind();
+    args.flags = peer_call_flags(o_);
     args.eps = kEps;
     args.weight = views_[4].get();
     args.y = views_[2].get();
     if (!o_.no_residual) args.residual = views_[1].get(), args.residual_out = views_[3].get();
-    if (!has_codes()) return;
-    args.quant_scheme =
-        o_.quantise == "per-row" ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
-    args.quantized = views_[5].get();
-    args.scale = views_[6].get();
+    quant_.struct_size = sizeof quant_;
+    quant_.scheme = o_.quantise == "per-row" ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
+    quant_.quantized = views_[5].get();
+    quant_.scale = views_[6].get();
+    if (has_codes()) args.quant = &quant_;
+    norm_ = args;
+    args.x = views_[0].get();
+    norm_.x = views_[7].get();
   }
 
   const Part part_;
@@ -144,7 +144,9 @@ class AllreduceWork final : public PeerWork {
   Block x_, residual_, weight_, y_, h_, codes_, scale_, sum_;
   TensorView views_[8];
   fastnorm_peer_allreduce_norm_args args_ = {};
-  fastnorm_norm_args norm_ = {};  // of the sum that NCCL makes
+  fastnorm_norm_args of_peers_ = {};  // of args_
+  fastnorm_norm_args norm_ = {};      // of the sum that NCCL makes
+  fastnorm_quant quant_ = {};         // of both
 };
 
 class ShardedWork final : public PeerWork {

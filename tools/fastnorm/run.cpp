@@ -6,6 +6,8 @@
 
 #include "commands.h"
 #include "dtype.h"
+#include "help.h"
+#include "shape.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -21,8 +23,8 @@ class Run {
   void operator()() {
     load_inputs();
     make_outputs();
-    machine_.run(args());
-    store();
+    const fastnorm_info info = machine_.run(args());
+    tell_run(options_, machine_, info, store());
   }
 
  private:
@@ -96,7 +98,7 @@ class Run {
 
   fastnorm_norm_args args() {
     fastnorm_norm_args args = {};
-    options_.norm.apply(&args);
+    options_.norm.apply(&args, &quant_);
     args.x = x_.view.get();
     args.residual = residual_.view.get();
     args.weight = weight_.view.get();
@@ -105,11 +107,11 @@ class Run {
     args.residual_out = residual_out_.view.get();
     args.mean = mean_.view.get();
     args.rstd = rstd_.view.get();
-    args.global_scale = global_scale_.view.get();
-    args.quantized = quantized_.view.get();
-    args.scale = scale_.view.get();
-    args.amax = amax_.view.get();
-    args.clamp_scale = clamp_scale_.view.get();
+    quant_.global_scale = global_scale_.view.get();
+    quant_.quantized = quantized_.view.get();
+    quant_.scale = scale_.view.get();
+    quant_.amax = amax_.view.get();
+    quant_.clamp_scale = clamp_scale_.view.get();
     options_.stages.apply(&args);
     args.gate = gate_.view.get();
     args.sumsq = sumsq_.view.get();
@@ -129,11 +131,11 @@ class Run {
     return args;
   }
 
-  void store() {
+  Json store() {
     std::vector<Operand*> outputs = {&y_,         &residual_out_, &mean_,  &rstd_,
                                      &quantized_, &amax_,         &sumsq_, &branch_rstd_};
     if (!names_.scale_out.empty()) outputs.push_back(&scale_);
-    operands_.store(options_.output, outputs);
+    return operands_.store(options_.output, outputs);
   }
 
   const RunOptions& options_;
@@ -145,6 +147,7 @@ class Run {
       residual_gate_table_, modulation_scale_, scale_table_, modulation_shift_, shift_table_,
       modulation_index_, sumsq_, branch_rstd_;
   Operand y_, residual_out_, mean_, rstd_, quantized_, scale_, amax_;
+  fastnorm_quant quant_ = {};  // args() points to it
 };
 
 // Two outputs of one name would overwrite each other in the file.
@@ -182,7 +185,7 @@ const auto kDtypes = CLI::Validator(
     [](const std::string& name) {
       return find_dtype(name) != nullptr ? "" : "'" + name + "' is not a dtype";
     },
-    "DTYPE");
+    "{" + dtype_names() + "}");
 
 // Options of the backward pass. Those that both passes have are told by name.
 void add_backward_options(CLI::App& command, RunOptions& options) {
@@ -222,9 +225,9 @@ void add_backward_options(CLI::App& command, RunOptions& options) {
   dtype("--dbias-dtype", options.dbias_dtype,
         "default: that of --bias, else the weight's, else x's");
   dtype("--dgate-dtype", options.dgate_dtype, "x's or f32; default: the gate's");
-  std::vector<std::string> of_both = {"IN",       "OUT",       "--x",       "--weight",
-                                      "--bias",   "--mean",    "--rstd",    "--device",
-                                      "--tuning", "--threads", "--in-place"};
+  std::vector<std::string> of_both = {"IN",       "OUT",       "--x",        "--weight",
+                                      "--bias",   "--mean",    "--rstd",     "--device",
+                                      "--tuning", "--threads", "--in-place", "--json"};
   const std::vector<std::string>& of_stages = StageOptions::of_backward();
   of_both.insert(of_both.end(), of_stages.begin(), of_stages.end());
   separate_backward(command, flag, of_both);
@@ -274,11 +277,8 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
                   "f32, f8_e8m0, f8_e4m3 or u8; default: what the scheme has")
       ->check(kDtypes)
       ->group("Outputs");
-  command
-      .add_option("--scale-shape", options.scale_shape,
-                  "such as 4096,32; default: what the scheme has")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{0}, kMaxExtent))
+  add_sizes(command, "--scale-shape", options.scale_shape,
+            "such as 4096x32; default: what the scheme has", {0, kMaxExtent})
       ->group("Outputs");
 }
 
@@ -288,22 +288,29 @@ void add_run(CLI::App& program) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = program.add_subcommand(
       "run", "Normalise tensors of a safetensors file into another, or compute gradients");
-  command->add_option("IN", options->input, "safetensors file to read")->required();
-  command->add_option("OUT", options->output, "safetensors file to write")->required();
+  command->add_option("IN", options->input, "safetensors file to read")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("OUT", options->output, "safetensors file to write")
+      ->required()
+      ->type_name("FILE");
   add_tensor_options(*command, *options);
-  command->add_option("--device", options->device, "cpu or cuda:N")
-      ->check(CLI::Validator(check_device, "DEVICE"))
-      ->capture_default_str();
+  add_device_option(*command, &options->device, false);
   add_tuning_option(*command, &options->tuning);
-  command->add_option("--threads", options->threads, "CPU threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_threads_option(*command, &options->threads);
   command->add_flag("--in-place", options->in_place,
                     "write y over x and residual_out over residual (in memory, not in the file); "
                     "--backward: dx over dy, dgate over the gate, dbranch over the branch");
+  command->add_flag("--json", options->json, "print JSON: the kernel, and what was written");
   options->norm.add_to(*command);
   options->stages.add_to(*command);
   add_backward_options(*command, *options);
+  set_examples(
+      *command,
+      {"fastnorm run in.safetensors out.safetensors --x hidden --weight gain",
+       "fastnorm run in.safetensors out.safetensors --x hidden --residual residual \\",
+       "    --residual-out residual --quant-scheme per-row --quantized q --scale-out s",
+       "fastnorm run --backward in.safetensors out.safetensors --x hidden --dy dy --dx dx"});
   command->callback([options] {
     check_names(*options);
     if (options->backward) return run_backward(*options);

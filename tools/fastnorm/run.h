@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "json.h"
 #include "machine.h"
 #include "norm_options.h"
 #include "safetensors.h"
@@ -31,7 +32,7 @@ struct RunOptions {
   Names names;
   std::string y_dtype, residual_out_dtype, quantized_dtype, scale_dtype;  // empty = the default
   std::vector<int64_t> scale_shape;
-  bool in_place = false;
+  bool in_place = false, json = false;
   int32_t threads = 1;
   NormOptions norm;
   StageOptions stages;
@@ -60,8 +61,8 @@ class Operands {
   // A tensor of zeros, or the memory of `in_place_of` where that is there.
   void make(const std::string& name, Operand* operand, const Operand* in_place_of,
             fastnorm_dtype dtype, const std::vector<int64_t>& shape) const;
-  // Those of `outputs` that are there.
-  void store(const std::string& output, const std::vector<Operand*>& outputs) const;
+  // Those of `outputs` that are there. Returns the tensors of the file: name, dtype and shape.
+  Json store(const std::string& output, const std::vector<Operand*>& outputs) const;
 
  private:
   void place(Operand* operand, Block memory, fastnorm_dtype dtype,
@@ -70,6 +71,14 @@ class Operands {
   SafetensorsFile file_;
   const Machine& machine_;
 };
+
+// A tensor of a file: its name, dtype and shape.
+Json to_json(const NewTensor& tensor);
+// What --json says of a call that ran.
+Json to_json(const Machine& machine, const fastnorm_info& info);
+// With --json, what was called and written.
+void tell_run(const RunOptions& options, const Machine& machine, const fastnorm_info& info,
+              const Json& stored);
 
 // fastnorm run --backward.
 void run_backward(const RunOptions& options);

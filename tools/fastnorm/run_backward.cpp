@@ -16,9 +16,11 @@ class BackwardRun {
   void operator()() {
     load_inputs();
     make_outputs();
-    machine_.run(args());
-    operands_.store(options_.output, {&dx_, &dresidual_, &dweight_, &dbias_, &dgate_, &dbranch_,
-                                      &dbranch_weight_, &dbranch_bias_, &dresidual_gate_});
+    const fastnorm_info info = machine_.run(args());
+    const Json stored =
+        operands_.store(options_.output, {&dx_, &dresidual_, &dweight_, &dbias_, &dgate_, &dbranch_,
+                                          &dbranch_weight_, &dbranch_bias_, &dresidual_gate_});
+    tell_run(options_, machine_, info, stored);
   }
 
  private:

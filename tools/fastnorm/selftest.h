@@ -1,9 +1,12 @@
-// Parts of the self-test. Each counts what it checked and prints what is wrong.
+// Parts of the self-test. Each counts what it checked and notes what is wrong.
 #pragma once
 
 #include <array>
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "machine.h"
 
@@ -11,18 +14,42 @@ namespace fastnorm::tool {
 
 struct Tally {
   int64_t passed = 0, failed = 0, skipped = 0;
+  // What failed first: the first texts of a part, so that a broken machine does not fill the
+  // terminal. Notes are what else is worth telling.
+  std::vector<std::string> failures, notes;
 
-  // Counts one check; prints the first failures of a part, so that a broken machine does not fill
-  // the terminal.
+  // Counts one check.
   bool expect(bool ok, const std::string& what) {
     constexpr int64_t kShown = 20;
     if (ok) {
       ++passed;
     } else if (++failed <= kShown) {
-      std::printf("FAIL %s\n", what.c_str());
+      failures.push_back(what);
     }
     return ok;
   }
+  void print() const {
+    for (const std::string& text : failures) std::printf("FAIL %s\n", text.c_str());
+    for (const std::string& text : notes) std::printf("  %s\n", text.c_str());
+  }
+};
+
+// Machines that share the work of a part: on a GPU the machine itself, on a CPU one of one thread
+// for each of its threads.
+class Workers {
+ public:
+  explicit Workers(const Machine& machine);
+
+  size_t count() const { return own_.empty() ? 1 : own_.size(); }
+  const Machine& machine(size_t worker) const { return own_.empty() ? machine_ : *own_[worker]; }
+  // Calls work(worker, i) for each i below `parts`, the workers beside each other. `name` is told
+  // with the progress. What a worker throws is thrown here, once all have ended.
+  void run(size_t parts, const char* name,
+           const std::function<void(size_t worker, size_t i)>& work) const;
+
+ private:
+  const Machine& machine_;
+  std::vector<std::unique_ptr<Machine>> own_;
 };
 
 // The codes of a case and their scales.
@@ -119,8 +146,21 @@ CaseOutputs run_case(const Machine& machine, const SelftestCase& c, const CaseIn
 bool part_equals(const CaseOutputs& outputs, int64_t count, int64_t index,
                  const CaseOutputs& wanted);
 
+// How much of each part runs.
+struct Effort {
+  bool full = false;  // functions: of every float
+  int64_t every = 1;  // cases: one of so many
+
+  template <typename Case>
+  std::vector<Case> some_of(const std::vector<Case>& all) const {
+    std::vector<Case> some;
+    for (size_t i = 0; i < all.size(); i += static_cast<size_t>(every)) some.push_back(all[i]);
+    return some;
+  }
+};
+
 // The same bits for the same row, whatever the layout, batch and thread count.
-void test_invariance(const Machine& machine, Tally* tally);
+void test_invariance(const Machine& machine, const Effort& effort, Tally* tally);
 
 // One number for all outputs of a case: FNV-1a, 64 bits.
 uint64_t hash_of(const CaseOutputs& outputs);
@@ -128,20 +168,23 @@ uint64_t hash_of(const CaseOutputs& outputs);
 const uint64_t* find_golden(const std::string& case_name, bool cuda);
 
 // Output hashes equal those of the committed table.
-void test_golden(const Machine& machine, Tally* tally);
+void test_golden(const Machine& machine, const Effort& effort, Tally* tally);
 // The same for the backward pass, in other layouts and with other numbers of threads too.
-void test_backward_golden(const Machine& machine, Tally* tally);
-// Prints the lines of that table as this machine computes them: name and hash.
-void print_golden(const Machine& machine);
+void test_backward_golden(const Machine& machine, const Effort& effort, Tally* tally);
+// The lines of that table as this machine computes them.
+struct GoldenHash {
+  std::string name, hash;
+};
+std::vector<GoldenHash> golden_hashes(const Machine& machine);
 
 // Outputs lie within the error bounds of the arithmetic around a double-precision computation.
-void test_against_double(const Machine& machine, Tally* tally);
+void test_against_double(const Machine& machine, const Effort& effort, Tally* tally);
 
 // The reciprocal root equals 1 / sqrt(v) in IEEE single precision: for every positive float v if
-// `full`, else for every v of two binades and samples of all others.
-void test_root(const Machine& machine, bool full, Tally* tally);
+// `full`, else for every v, or one of so many, of two binades and samples of all others.
+void test_root(const Machine& machine, const Effort& effort, Tally* tally);
 
 // sigmoid and silu have the bits of the CPU: for every float if `full`, else for samples.
-void test_functions(const Machine& machine, bool full, Tally* tally);
+void test_functions(const Machine& machine, const Effort& effort, Tally* tally);
 
 }  // namespace fastnorm::tool

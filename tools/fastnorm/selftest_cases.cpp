@@ -231,14 +231,16 @@ class Call {
     const bool rule_by_scheme = q.scheme == FASTNORM_QUANT_MXFP8 ||
                                 q.scheme == FASTNORM_QUANT_NVFP4 ||
                                 q.scheme == FASTNORM_QUANT_MXFP4;
-    args_.quant_scheme = q.scheme;
-    args_.quant_block_size = rule_by_scheme ? 0 : q.block;
-    args_.scale_pow2 = !rule_by_scheme && q.scale == FASTNORM_DTYPE_F8_E8M0FNU;
-    args_.quant_source = c.quant_rounded ? FASTNORM_QUANT_FROM_ROUNDED : FASTNORM_QUANT_FROM_F32;
-    args_.scale_layout = layout.scales;
-    args_.quantized = rows(t.out[kCodes]);
-    (q.scale_is_static() ? args_.scale : args_.global_scale) = columns(t.static_scale);
-    if (!q.scale_is_static()) args_.scale = rows(t.out[kScale]);
+    quant_.struct_size = sizeof quant_;
+    args_.quant = &quant_;
+    quant_.scheme = q.scheme;
+    quant_.block_size = rule_by_scheme ? 0 : q.block;
+    quant_.scale_pow2 = !rule_by_scheme && q.scale == FASTNORM_DTYPE_F8_E8M0FNU;
+    quant_.source = c.quant_rounded ? FASTNORM_QUANT_FROM_ROUNDED : FASTNORM_QUANT_FROM_F32;
+    quant_.scale_layout = layout.scales;
+    quant_.quantized = rows(t.out[kCodes]);
+    (q.scale_is_static() ? quant_.scale : quant_.global_scale) = columns(t.static_scale);
+    if (!q.scale_is_static()) quant_.scale = rows(t.out[kScale]);
   }
   Call(const Call&) = delete;
 
@@ -247,6 +249,7 @@ class Call {
  private:
   std::vector<TensorView> views_;
   fastnorm_norm_args args_ = {};
+  fastnorm_quant quant_ = {};
 };
 
 void run_together(const Machine& machine, const Call& first, const Call& second) {
@@ -266,8 +269,10 @@ void run_calls(const Machine& machine, const SelftestCase& c, const CaseLayout& 
   const auto call = [&](int64_t head, int64_t heads) {
     return Call(machine.target(), c, layout, image, t, head, heads);
   };
-  if (t.x.heads == 1) return machine.run(call(0, 1).args());
-  if (layout.calls == HeadCalls::kOne) return machine.run(call(0, c.heads()).args());
+  if (t.x.heads == 1 || layout.calls == HeadCalls::kOne) {
+    machine.run(call(0, t.x.heads == 1 ? 1 : c.heads()).args());
+    return;
+  }
   const Call queries = call(0, c.query_heads), keys = call(c.query_heads, c.key_heads);
   if (layout.calls == HeadCalls::kMany) return run_together(machine, queries, keys);
   machine.run(queries.args());

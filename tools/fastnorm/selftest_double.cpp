@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "dtype.h"
+#include "progress.h"
 #include "selftest.h"
 
 namespace fastnorm::tool {
@@ -263,8 +264,11 @@ void test_case(const Machine& machine, const SelftestCase& c, Tally* tally) {
 
 }  // namespace
 
-void test_against_double(const Machine& machine, Tally* tally) {
-  for (const SelftestCase& c : selftest_cases()) {
+void test_against_double(const Machine& machine, const Effort& effort, Tally* tally) {
+  const std::vector<SelftestCase> cases = effort.some_of(selftest_cases());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const SelftestCase& c = cases[i];
+    show_progress(i, cases.size(), c.name());
     // The bounds are those of one rounding, of y, and of finite results; hashes cover the others.
     const bool once =
         c.rounding == FASTNORM_ROUND_ONCE && c.residual_rounding == FASTNORM_RESIDUAL_EXACT;

@@ -6,6 +6,7 @@
 #include <cinttypes>
 #include <string_view>
 
+#include "progress.h"
 #include "selftest_backward.h"
 
 namespace fastnorm::tool {
@@ -51,9 +52,12 @@ const uint64_t* find_golden(const std::string& case_name, bool cuda) {
   return nullptr;
 }
 
-void test_golden(const Machine& machine, Tally* tally) {
+void test_golden(const Machine& machine, const Effort& effort, Tally* tally) {
   if (!has_numeric_version(tally)) return;
-  for (const SelftestCase& c : selftest_cases()) {
+  const std::vector<SelftestCase> cases = effort.some_of(selftest_cases());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const SelftestCase& c = cases[i];
+    show_progress(i, cases.size(), c.name());
     const uint64_t* wanted = find_golden(c.name(), machine.target().is_cuda());
     if (!tally->expect(wanted != nullptr, c.name() + ": not in the table of hashes")) continue;
     const CaseInputs inputs = make_inputs(c);
@@ -65,12 +69,15 @@ void test_golden(const Machine& machine, Tally* tally) {
   }
 }
 
-void test_backward_golden(const Machine& machine, Tally* tally) {
+void test_backward_golden(const Machine& machine, const Effort& effort, Tally* tally) {
   if (!has_numeric_version(tally)) return;
   const bool cuda = machine.target().is_cuda();
   const std::unique_ptr<Machine> pooled =
       cuda ? nullptr : std::make_unique<Machine>(machine.target(), 3);
-  for (const BackwardCase& c : backward_cases()) {
+  const std::vector<BackwardCase> cases = effort.some_of(backward_cases());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const BackwardCase& c = cases[i];
+    show_progress(i, cases.size(), c.name());
     const uint64_t* dx = find_golden(dx_name(c), cuda);
     const uint64_t* sums = find_golden(sums_name(c), cuda);
     if (!tally->expect(dx != nullptr && sums != nullptr, c.name() + ": not in the table of hashes"))
@@ -90,17 +97,19 @@ void test_backward_golden(const Machine& machine, Tally* tally) {
   }
 }
 
-void print_golden(const Machine& machine) {
+std::vector<GoldenHash> golden_hashes(const Machine& machine) {
   Tally unused;
+  std::vector<GoldenHash> hashes;
   for (const SelftestCase& c : selftest_cases()) {
     const uint64_t found = hash_of(run_case(machine, c, make_inputs(c), {}, &unused));
-    std::printf("%016" PRIx64 " %s\n", found, c.name().c_str());
+    hashes.push_back({c.name(), hex(found)});
   }
   for (const BackwardCase& c : backward_cases()) {
     const BackwardOutputs outputs = run_case(machine, c, make_inputs(c), {}, &unused);
-    std::printf("%016" PRIx64 " %s\n", hash_of_dx(outputs), dx_name(c).c_str());
-    std::printf("%016" PRIx64 " %s\n", hash_of_sums(outputs), sums_name(c).c_str());
+    hashes.push_back({dx_name(c), hex(hash_of_dx(outputs))});
+    hashes.push_back({sums_name(c), hex(hash_of_sums(outputs))});
   }
+  return hashes;
 }
 
 }  // namespace fastnorm::tool

@@ -1,5 +1,6 @@
 // The same row gives the same bits wherever it lies.
 #include "dtype.h"
+#include "progress.h"
 #include "selftest.h"
 
 namespace fastnorm::tool {
@@ -60,11 +61,14 @@ std::vector<CaseLayout> layouts(const SelftestCase& c) {
 
 }  // namespace
 
-void test_invariance(const Machine& machine, Tally* tally) {
+void test_invariance(const Machine& machine, const Effort& effort, Tally* tally) {
   const bool cpu = !machine.target().is_cuda();
   const std::unique_ptr<Machine> pooled =
       cpu ? std::make_unique<Machine>(machine.target(), 3) : nullptr;
-  for (const SelftestCase& c : selftest_cases()) {
+  const std::vector<SelftestCase> cases = effort.some_of(selftest_cases());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const SelftestCase& c = cases[i];
+    show_progress(i, cases.size(), c.name());
     const CaseInputs inputs = make_inputs(c);
     const CaseOutputs expected = run_case(machine, c, inputs, {}, tally);
     for (const CaseLayout& layout : layouts(c)) {

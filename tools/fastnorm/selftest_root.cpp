@@ -20,25 +20,32 @@ namespace {
 constexpr int kLeastExponent = -75;  // x * x is 2^-150 here, which rounds to 0
 constexpr int kMostExponent = 63;
 constexpr int64_t kBinade = int64_t{1} << 23;  // floats in [2^k, 2^(k+1))
-constexpr int64_t kChunkRows = int64_t{1} << 22;
+// Rows of a call: on a CPU so many that they stay in its caches.
+int64_t chunk_rows(const Machine& machine) {
+  return int64_t{1} << (machine.target().is_cuda() ? 22 : 16);
+}
 
 uint32_t bits_of(float v) { return std::bit_cast<uint32_t>(v); }
 
 // Counts which floats of a range of bit patterns were seen.
 class Seen {
  public:
-  // The patterns of [2^(2k), 2^(2k+2)), without 0.
-  explicit Seen(int k)
+  // The patterns of [2^(2k), 2^(2k+2)), without 0. shared: add() may be called from any thread.
+  Seen(int k, bool shared)
       : first_(std::max(1u, bits_of(std::ldexp(1.0f, 2 * k)))),
         end_(2 * k + 2 > 127 ? 0x7f800000u : bits_of(std::ldexp(1.0f, 2 * k + 2))),
+        shared_(shared),
         words_((size() + 63) / 64) {}
 
-  // From any thread.
   void add(float v) {
     const uint32_t bits = bits_of(v);
     if (bits < first_ || bits >= end_) return;
     const uint32_t at = bits - first_;
     const uint64_t bit = uint64_t{1} << at % 64;
+    if (!shared_) {
+      words_[at / 64] |= bit;
+      return;
+    }
     const std::atomic_ref<uint64_t> word(words_[at / 64]);
     if ((word.load(std::memory_order_relaxed) & bit) == 0) {
       word.fetch_or(bit, std::memory_order_relaxed);
@@ -53,17 +60,28 @@ class Seen {
 
  private:
   uint32_t first_, end_;
+  bool shared_;
   std::vector<uint64_t> words_;
 };
 
-// Runs rows of one element: up to kChunkRows at a time.
+// Runs rows of one element: up to chunk_rows() at a time.
 class RootCall {
  public:
   explicit RootCall(const Machine& machine)
       : machine_(machine),
-        x_memory_(machine.allocate(kChunkRows * sizeof(float))),
-        y_memory_(machine.allocate(kChunkRows * sizeof(float))),
-        rstd_memory_(machine.allocate(kChunkRows * sizeof(float))) {}
+        chunk_rows_(chunk_rows(machine)),
+        x_memory_(machine.allocate(static_cast<size_t>(chunk_rows_) * sizeof(float))),
+        y_memory_(machine.allocate(static_cast<size_t>(chunk_rows_) * sizeof(float))),
+        rstd_memory_(machine.allocate(static_cast<size_t>(chunk_rows_) * sizeof(float))) {}
+
+  int64_t most_rows() const { return chunk_rows_; }
+  // How many threads compare its results: all of the machine on a GPU, where that is most of the
+  // work. A CPU's call has one thread, beside others that are busy.
+  int comparing_threads() const {
+    return machine_.target().is_cuda()
+               ? static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u))
+               : 1;
+  }
 
   void set_x(const std::vector<float>& x) {
     rows_ = static_cast<int64_t>(x.size());
@@ -88,11 +106,12 @@ class RootCall {
 
  private:
   const Machine& machine_;
+  int64_t chunk_rows_;
   Block x_memory_, y_memory_, rstd_memory_;
   int64_t rows_ = 0;
 };
 
-// The comparison of one call's results, on all processors: on a GPU it is most of the work.
+// The comparison of one call's results.
 struct Comparison {
   const std::vector<float>& x;
   const std::vector<float>& rstd;
@@ -112,10 +131,9 @@ void compare_slice(void* user, size_t begin_bytes, size_t end_bytes) {
   c.wrong += wrong;
 }
 
-int64_t count_wrong(const std::vector<float>& x, float eps, const std::vector<float>& rstd,
-                    Seen* seen) {
+int64_t count_wrong(int threads, const std::vector<float>& x, float eps,
+                    const std::vector<float>& rstd, Seen* seen) {
   Comparison comparison{x, rstd, eps, seen};
-  const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));
   on_slices(threads, x.size() * sizeof(float), compare_slice, &comparison);
   return comparison.wrong;
 }
@@ -126,16 +144,17 @@ int64_t test_binade(RootCall& call, int k, int64_t step, Seen* seen) {
   const float first = std::ldexp(1.0f, k);
   std::vector<float> x, rstd;
   int64_t wrong = 0;
-  for (int64_t begin = 0; begin < kBinade; begin += kChunkRows * step) {
+  const int64_t chunk = call.most_rows() * step;
+  for (int64_t begin = 0; begin < kBinade; begin += chunk) {
     x.clear();
-    for (int64_t i = begin; i < std::min(kBinade, begin + kChunkRows * step); i += step) {
+    for (int64_t i = begin; i < std::min(kBinade, begin + chunk); i += step) {
       x.push_back(std::bit_cast<float>(bits_of(first) + static_cast<uint32_t>(i)));
     }
     call.set_x(x);
     for (int units = 0; units < 4; ++units) {
       const float eps = static_cast<float>(units) * unit;
       call.run(eps, &rstd);
-      wrong += count_wrong(x, eps, rstd, seen);
+      wrong += count_wrong(call.comparing_threads(), x, eps, rstd, seen);
     }
   }
   return wrong;
@@ -156,29 +175,40 @@ void test_special(RootCall& call, Tally* tally) {
 
 }  // namespace
 
-void test_root(const Machine& machine, bool full, Tally* tally) {
-  RootCall call(machine);
-  test_special(call, tally);
+void test_root(const Machine& machine, const Effort& effort, Tally* tally) {
+  const Workers workers(machine);
+  std::vector<RootCall> calls;
+  for (size_t i = 0; i < workers.count(); ++i) calls.emplace_back(workers.machine(i));
+  test_special(calls[0], tally);
+  struct Binade {
+    int64_t wrong, reached, all;
+  };
+  std::vector<Binade> binades(kMostExponent - kLeastExponent + 1);
+  // A step that is odd visits every residue; 4099 leaves 2047 samples of a binade.
+  const auto step = [&](int k) { return effort.full ? 1 : k == 0 ? effort.every : 4099; };
+  workers.run(binades.size(), "reciprocal root", [&](size_t worker, size_t i) {
+    const int k = kLeastExponent + static_cast<int>(i);
+    Seen seen(k, calls[worker].comparing_threads() > 1);
+    const int64_t wrong = test_binade(calls[worker], k, step(k), &seen);
+    binades[i] = {wrong, seen.count(), seen.size()};
+  });
   int64_t reached = 0, all = 0;
   for (int k = kLeastExponent; k <= kMostExponent; ++k) {
-    // A step that is odd visits every residue; 4099 leaves 2047 samples of a binade.
-    const int64_t step = full || k == 0 ? 1 : 4099;
-    Seen seen(k);
-    const int64_t wrong = test_binade(call, k, step, &seen);
+    const Binade& binade = binades[static_cast<size_t>(k - kLeastExponent)];
     const std::string range =
         "[2^" + std::to_string(2 * k) + ", 2^" + std::to_string(2 * k + 2) + ")";
-    tally->expect(wrong == 0, "the reciprocal root is wrong " + std::to_string(wrong) +
-                                  " times for v in " + range);
-    if (step == 1) {
-      tally->expect(seen.count() == seen.size(), "only " + std::to_string(seen.count()) + " of " +
-                                                     std::to_string(seen.size()) +
-                                                     " values were reached in " + range);
+    tally->expect(binade.wrong == 0, "the reciprocal root is wrong " +
+                                         std::to_string(binade.wrong) + " times for v in " + range);
+    if (step(k) == 1) {
+      tally->expect(binade.reached == binade.all, "only " + std::to_string(binade.reached) +
+                                                      " of " + std::to_string(binade.all) +
+                                                      " values were reached in " + range);
     }
-    reached += seen.count();
-    all += seen.size();
+    reached += binade.reached;
+    all += binade.all;
   }
-  std::printf("  root: tried %lld of %lld positive floats\n", static_cast<long long>(reached),
-              static_cast<long long>(all));
+  tally->notes.push_back("root: tried " + std::to_string(reached) + " of " + std::to_string(all) +
+                         " positive floats");
 }
 
 }  // namespace fastnorm::tool

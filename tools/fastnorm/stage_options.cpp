@@ -1,5 +1,7 @@
 #include "stage_options.h"
 
+#include "shape.h"
+
 namespace fastnorm::tool {
 namespace {
 
@@ -54,7 +56,9 @@ void StageOptions::add(CLI::App& command, bool named) {
   choice("--gate-position", gate_position_, kGatePositions, "where the gate multiplies");
   choice("--gate-source", gate_source_, kGateSources, "what a gate after the norm multiplies");
   choice("--activation", activation_, kStageActivations, "function of the result");
-  number("--group-size", group_size, "columns that share a statistic; 0 = all");
+  add_number(command, "--group-size", group_size, "columns that share a statistic; 0 = all", 0,
+             INT64_MAX)
+      ->group(kStageGroup);
   tensor("--sumsq", sumsq, "sums of squares (layer: means and sums), f32, output");
   tensor("--mean-in", mean_in, "means to use, f32 (layer)");
   tensor("--rstd-in", rstd_in, "rstd to use, f32");
@@ -66,7 +70,7 @@ void StageOptions::add(CLI::App& command, bool named) {
   tensor("--branch-weight", branch_weight, "[.., n]; default: 1");
   tensor("--branch-bias", branch_bias, "[.., n]; default: 0");
   tensor("--branch-rstd", branch_rstd, "rstd of that norm, f32, output; --backward: input");
-  number("--alpha", alpha_, "factor of x, or of its norm, in the sum; 0 = 1");
+  number("--alpha", alpha_, "factor of x, or of its norm, in the sum");
   tensor("--sum-scale", sum_scale, "[1] f32, factor of the sum");
   choice("--sum-rounding", sum_rounding_, kStepRoundings, "where the sum is rounded to x's dtype");
   modulator("--residual-gate", residual_gate, "factor of x in the sum, broadcasts against x");
@@ -107,7 +111,7 @@ const std::vector<std::string>& StageOptions::of_backward() {
 }
 
 template <class Args>
-void StageOptions::apply_shared(Args* args) const {
+void StageOptions::apply_shared(Args* args, uint32_t alpha_flag) const {
   args->gate_act = stage_choice<fastnorm_activation>(kStageActivations, gate_act_);
   args->gate_position = stage_choice<fastnorm_gate_position>(kGatePositions, gate_position_);
   args->gate_source = stage_choice<fastnorm_gate_source>(kGateSources, gate_source_);
@@ -118,15 +122,17 @@ void StageOptions::apply_shared(Args* args) const {
   args->branch_weight_offset = branch_weight_offset_;
   args->branch_rounding = stage_choice<fastnorm_rounding>(kBranchRoundings, branch_rounding_);
   args->branch_rounded = branch_rounded_ ? 1 : 0;
-  args->alpha = alpha_;
+  if (alpha_ != 1) args->flags |= alpha_flag, args->alpha = alpha_;
   args->residual_gate_act =
       stage_choice<fastnorm_activation>(kStageActivations, residual_gate_act_);
 }
 
-void StageOptions::apply(fastnorm_norm_backward_args* args) const { apply_shared(args); }
+void StageOptions::apply(fastnorm_norm_backward_args* args) const {
+  apply_shared(args, FASTNORM_NORM_BACKWARD_ALPHA);
+}
 
 void StageOptions::apply(fastnorm_norm_args* args) const {
-  apply_shared(args);
+  apply_shared(args, FASTNORM_NORM_ALPHA);
   args->activation = stage_choice<fastnorm_activation>(kStageActivations, activation_);
   args->sum_rounding = stage_choice<fastnorm_sum_rounding>(kStepRoundings, sum_rounding_);
   args->modulation_rounding =

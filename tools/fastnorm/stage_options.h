@@ -35,13 +35,13 @@ class StageOptions {
  private:
   void add(CLI::App& command, bool named);
   template <class Args>
-  void apply_shared(Args* args) const;
+  void apply_shared(Args* args, uint32_t alpha_flag) const;
 
   std::string gate_act_ = "identity", gate_position_ = "after-norm", gate_source_ = "f32",
               activation_ = "identity", branch_norm_ = "none", branch_rounding_ = "once",
               sum_rounding_ = "once", residual_gate_act_ = "identity",
               modulation_rounding_ = "once";
-  float branch_eps_ = 0, branch_weight_offset_ = 0, alpha_ = 0;
+  float branch_eps_ = 0, branch_weight_offset_ = 0, alpha_ = 1;
   bool branch_rounded_ = false, plain_scale_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "progress.h"
 #include "yardstick.h"
 
 namespace fastnorm::tool {
@@ -102,6 +103,7 @@ Timing time_gpu(const Machine& machine, const TimedCalls& timed, int repeats) {
   };
   std::vector<double> call_us, copy_us;
   for (int i = -1; i < repeats; ++i) {  // the first round warms up
+    show_sample(i < 0 ? 0 : static_cast<size_t>(i), static_cast<size_t>(repeats));
     const double call = time_us(calls), copy = time_us(copies);
     if (i < 0) continue;
     call_us.push_back(call);
@@ -153,6 +155,7 @@ Timing time_cpu(const TimedCalls& timed, int repeats, int threads) {
   };
   std::vector<double> call_us, streamed_us, cached_us;
   for (int i = -1; i < repeats; ++i) {
+    show_sample(i < 0 ? 0 : static_cast<size_t>(i), static_cast<size_t>(repeats));
     const double call = elapsed_us([&] {
       for (int pass = 0; pass < passes; ++pass) {
         for (size_t i = 0; i < timed.sets.size(); ++i) timed.run(i);

@@ -9,8 +9,12 @@
 #include <memory>
 
 #include "commands.h"
+#include "help.h"
 #include "norm_options.h"
+#include "progress.h"
+#include "shape.h"
 #include "tune_csv.h"
+#include "tune_json.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -27,7 +31,7 @@ struct TuneOptions {
   std::string device = "cuda:0", output, csv;
   double gain = 0.02, seconds = 0;  // 0: no limit
   int rounds = 1;
-  bool all = false, resume = false;
+  bool all = false, resume = false, json = false;
 };
 
 // What --csv times unless --op says otherwise.
@@ -69,17 +73,68 @@ int tile_width(const TuneOptions& options) {
              : 24;
 }
 
-void print_finding(const Finding& f, int width) {
-  std::printf("%-15s %-5s %10lld %8lld  %-*s %9.2f  %-*s %9.2f %6.1f%%\n", f.c.op.c_str(),
-              f.c.dtype.c_str(), static_cast<long long>(f.c.rows), static_cast<long long>(f.c.n),
-              width, tile_of(f.c, f.choice).c_str(), f.choice_us, width,
-              tile_of(f.c, f.best).c_str(), f.best_us, 100 * (f.choice_us / f.best_us - 1));
-}
+// Text at once, or JSON in the end. What is told is told one case or kernel after the other.
+class TuneReport {
+ public:
+  TuneReport(const TuneOptions& options, const fastnorm_device_info& device)
+      : json_(options.json), width_(tile_width(options)) {
+    document_ = {{"date", now_text()},
+                 {"library", fastnorm_version_string()},
+                 {"device", device.name},
+                 {"kernels", device.kernel_arch},
+                 {"file", options.csv.empty() ? options.output : options.csv}};
+    clear_progress();
+  }
 
-void print_time(const BenchCase& c, const std::string& kernel, double us) {
-  show_progress(0, 0, nullptr);
+  bool json() const { return json_; }
+  int width() const { return width_; }
+  void add(const char* list, Json entry) { document_[list].push_back(std::move(entry)); }
+  void set(const char* key, Json value) { document_[key] = std::move(value); }
+  void end() const {
+    if (json_) print_json(document_);
+  }
+
+  void time(const BenchCase& c, const std::string& kernel, double us);
+  void finding(const Finding& found);
+  void not_measured(const BenchCase& c, const char* why);
+
+ private:
+  const bool json_;
+  const int width_;
+  Json document_;
+};
+
+void TuneReport::time(const BenchCase& c, const std::string& kernel, double us) {
+  if (json_) {
+    Json entry = to_json(c);
+    entry["kernel"] = kernel;
+    entry["us"] = us;
+    return add("times", std::move(entry));
+  }
+  clear_progress();
   std::printf("%-15s %-5s %10lld %8lld  %9.2f  %s\n", c.op.c_str(), c.dtype.c_str(),
               static_cast<long long>(c.rows), static_cast<long long>(c.n), us, kernel.c_str());
+}
+
+void TuneReport::finding(const Finding& f) {
+  if (json_) return add("results", to_json(f));
+  clear_progress();
+  std::printf("%-15s %-5s %10lld %8lld  %-*s %9.2f  %-*s %9.2f %6.1f%%\n", f.c.op.c_str(),
+              f.c.dtype.c_str(), static_cast<long long>(f.c.rows), static_cast<long long>(f.c.n),
+              width_, tile_of(f.c, f.choice).c_str(), f.choice_us, width_,
+              tile_of(f.c, f.best).c_str(), f.best_us, 100 * (f.choice_us / f.best_us - 1));
+  std::fflush(stdout);
+}
+
+void TuneReport::not_measured(const BenchCase& c, const char* why) {
+  if (json_) {
+    Json entry = to_json(c);
+    entry["reason"] = why;
+    return add("not_measured", std::move(entry));
+  }
+  clear_progress();
+  std::printf("%-15s %-5s %10lld %8lld  not measured: %s\n", c.op.c_str(), c.dtype.c_str(),
+              static_cast<long long>(c.rows), static_cast<long long>(c.n), why);
 }
 
 // Times the kernels of one case, each in a context of its own that has a rule for it.
@@ -114,14 +169,14 @@ class CaseTimer {
 };
 
 Finding measure_case(const TuneOptions& options, const Machine& machine, const Planner& planner,
-                     const BenchCase& c, FirstDiscarded* first) {
+                     const BenchCase& c, FirstDiscarded* first, TuneReport* report) {
   const CaseTimer timer(machine, planner, c, options.timed.repeats);
   const TimeKernel time_kernel = [&](const std::string& kernel) { return timer.time(kernel); };
   return find_best(planner, c, options.gain,
                    [&](const std::string& kernel) -> std::optional<double> {
                      const std::optional<Timing> time = first->time(time_kernel, kernel);
                      if (!time) return {};
-                     if (options.all) print_time(c, kernel, time->us);
+                     if (options.all) report->time(c, kernel, time->us);
                      return time->us;
                    });
 }
@@ -146,27 +201,27 @@ void run_tune(const TuneOptions& options) {
   std::vector<Finding> findings;
   FirstDiscarded first;
   std::ptrdiff_t rules = write_rules(options.output, head, findings);
-  const int width = tile_width(options);
-  std::printf("%s, kernels %s\n%-15s %-5s %10s %8s  %-*s %9s  %-*s %9s %7s\n", device.name,
-              device.kernel_arch, "op", "dtype", "rows", "n", width, "choice", "us", width,
-              "fastest", "us", "gain");
+  TuneReport report(options, device);
+  if (!options.json) {
+    std::printf("%s, kernels %s\n%-15s %-5s %10s %8s  %-*s %9s  %-*s %9s %7s\n", device.name,
+                device.kernel_arch, "op", "dtype", "rows", "n", report.width(), "choice", "us",
+                report.width(), "fastest", "us", "gain");
+  }
   for (size_t i = 0; i < cases.size(); ++i) {
-    show_progress(i, cases.size(), &cases[i]);
+    show_progress(i, cases.size(), cases[i].name());
     try {
-      findings.push_back(measure_case(options, machine, planner, cases[i], &first));
+      findings.push_back(measure_case(options, machine, planner, cases[i], &first, &report));
     } catch (const support::DevmemError& e) {  // a shape that the memory does not hold
-      show_progress(i, cases.size(), nullptr);
-      std::printf("%-15s %-5s %10lld %8lld  not measured: %s\n", cases[i].op.c_str(),
-                  cases[i].dtype.c_str(), static_cast<long long>(cases[i].rows),
-                  static_cast<long long>(cases[i].n), e.what());
+      report.not_measured(cases[i], e.what());
       continue;
     }
-    show_progress(i, cases.size(), nullptr);
-    print_finding(findings.back(), width);
-    std::fflush(stdout);
+    report.finding(findings.back());
     rules = write_rules(options.output, head, findings);
   }
-  std::printf("%s: %td rules\n", options.output.c_str(), rules);
+  clear_progress();
+  report.set("rules", rules);
+  report.end();
+  if (!options.json) std::printf("%s: %td rules\n", options.output.c_str(), rules);
   if (findings.size() != cases.size()) {
     throw CommandError(std::to_string(cases.size() - findings.size()) + " of " +
                        std::to_string(cases.size()) + " shapes could not be measured");
@@ -181,9 +236,12 @@ void run_csv(TuneOptions options) {
               {device.name, std::to_string(device.driver_version), fastnorm_version_string(),
                std::to_string(fastnorm_numeric_version())},
               options.resume);
-  std::printf("%s, kernels %s; %s has %zu times%s\n", device.name, device.kernel_arch,
-              options.csv.c_str(), csv.lines(),
-              csv.dropped_torn_line() ? "; its last line was torn and is dropped" : "");
+  TuneReport report(options, device);
+  if (!options.json) {
+    std::printf("%s, kernels %s; %s has %zu times%s\n", device.name, device.kernel_arch,
+                options.csv.c_str(), csv.lines(),
+                csv.dropped_torn_line() ? "; its last line was torn and is dropped" : "");
+  }
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   std::unique_ptr<CaseTimer> timer;  // of one case at a time: it may need most of the memory
@@ -196,7 +254,7 @@ void run_csv(TuneOptions options) {
         timer = std::make_unique<CaseTimer>(machine, planner, c, options.timed.repeats);
         return [&, c](const std::string& kernel) {
           const std::optional<Timing> time = timer->time(kernel);
-          if (time && options.all) print_time(c, kernel, time->us);
+          if (time && options.all) report.time(c, kernel, time->us);
           return time;
         };
       },
@@ -204,9 +262,12 @@ void run_csv(TuneOptions options) {
         const std::chrono::duration<double> taken = Clock::now() - start;
         return options.seconds > 0 && taken.count() >= options.seconds;
       },
-      [](size_t done, size_t all, const BenchCase& c) { show_progress(done, all, &c); }};
+      [](size_t done, size_t all, const BenchCase& c) { show_progress(done, all, c.name()); }};
   const TuneCounts counts = run_tune_csv(run, &csv);
-  show_progress(0, 0, nullptr);
+  clear_progress();
+  report.set("dropped_torn_line", csv.dropped_torn_line());
+  report.set("counts", to_json(counts));
+  if (options.json) return report.end();
   std::printf(
       "%zu times written, %zu found, %d discarded (the first of a run), %zu kernels that this "
       "device cannot run, %zu cases that the memory does not hold, %zu of %zu cases left\n",
@@ -237,16 +298,16 @@ void add_tune(CLI::App& program) {
       "The first timing of a run reads up to 15 % fast. It is made twice, and the first is "
       "dropped.");
   CLI::Option_group* const files = command->add_option_group("File", "one of these");
-  files->add_option("--output", options->output, "the file of rules to write");
+  files->add_option("--output", options->output, "the file of rules to write")->type_name("FILE");
   CLI::Option* const csv = files->add_option(
       "--csv", options->csv, "the table of times to write or, with --resume, to add to");
+  csv->type_name("FILE");
   files->require_option(1);
   command->add_flag("--resume", options->resume, "with --csv: time what the file lacks")
       ->needs(csv);
-  command->add_option("--rounds", options->rounds, "with --csv: times of each kernel and shape")
-      ->needs(csv)
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
+  add_number(*command, "--rounds", options->rounds, "with --csv: times of each kernel and shape", 1,
+             100)
+      ->needs(csv);
   command
       ->add_option("--seconds", options->seconds,
                    "with --csv: begin no timing after so long; 0 = no limit")
@@ -254,26 +315,23 @@ void add_tune(CLI::App& program) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--device", options->device, "cuda:N")
-      ->check(CLI::Validator(check_gpu, "DEVICE"))
+      ->check(CLI::Validator(check_gpu, ""))
+      ->type_name(kGpu)
       ->capture_default_str();
-  command
-      ->add_option(
-          "--rows", options->rows,
-          "numbers of rows; each stands for those down to the next smaller one, the largest for "
-          "all above, too")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-      ->capture_default_str();
-  command->add_option("--n", options->n, "row lengths")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->capture_default_str();
+  add_sizes(*command, "--rows", options->rows,
+            "numbers of rows; each stands for those down to the next smaller one, the largest for "
+            "all above, too",
+            {int64_t{1}, int64_t{1} << 31});
+  add_sizes(*command, "--n", options->n, "row lengths", {int64_t{1}, int64_t{1} << 24});
   options->timed.add_to(*command, backward_ops());
   command
       ->add_option("--gain", options->gain, "part of the time that a kernel must save to be taken")
       ->check(CLI::Range(0.0, 0.5))
       ->capture_default_str();
   command->add_flag("--all", options->all, "print the time of every kernel, too");
+  command->add_flag("--json", options->json, "print JSON");
+  set_examples(*command, {"fastnorm tune --device cuda:0 --output tuned.txt --rows 1,4 --n 4096",
+                          "fastnorm tune --device cuda:0 --csv times.csv --seconds 600"});
   command->callback([options, command] {
     if (options->csv.empty()) return run_tune(*options);
     if (command->count("--op") == 0) options->timed.ops = csv_ops();

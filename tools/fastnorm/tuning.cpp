@@ -77,7 +77,7 @@ struct KernelName {
   std::string dtype, source, stat, weights, sink, access, beside, threads, vectors, blocks;
 };
 
-// The same of a backward pass: "norm_backward bf16 rms add persistent 512x1 1x2x1", or "..
+// The same of a backward pass: "norm_backward bf16 rms add persistent 256x2 2x3", or "..
 // layer rows 256" of the general form.
 struct BackwardName {
   explicit BackwardName(const std::string& name) {
@@ -97,15 +97,15 @@ struct BackwardName {
   std::string job(const BenchCase& c) const {
     return is_general() ? "any" : form == "persistent" ? "many" : c.has_sums() ? "few" : "alone";
   }
-  // threads, vectors, blocks, lanes, unroll, stages
+  // threads, vectors, blocks, lanes, stages
   std::string tile() const {
     if (is_general()) {
       // The row is streamed, and a block has four warps or more.
       const int threads = std::stoi(all[0]);
-      return all[0] + ", 0, 1, " + std::to_string(std::max(1, 128 / threads)) + ", 1, 0";
+      return all[0] + ", 0, 1, " + std::to_string(std::max(1, 128 / threads)) + ", 0";
     }
     std::vector<std::string> numbers = all;
-    if (numbers.size() == 5) numbers.insert(numbers.begin() + 2, "1");
+    if (numbers.size() == 4) numbers.insert(numbers.begin() + 2, "1");
     std::string text;
     for (const std::string& number : numbers) text += (text.empty() ? "" : ", ") + number;
     return text;
@@ -121,8 +121,8 @@ bool may_serve(const BenchCase& c, const std::string& kernel) {
   const BackwardName name(kernel);
   return name.is_backward() && name.dtype == c.dtype &&
          name.stat == (c.is_layer() ? "layer" : "rms") &&
-         (name.is_general() ||
-          ((name.form == "few" || name.form == "persistent") && name.adds == c.adds()));
+         (name.is_general() || name.form == "few" ||
+          (name.form == "persistent" && name.adds == c.adds()));
 }
 
 std::string backward_kind(const BenchCase& c, const std::string& kernel) {

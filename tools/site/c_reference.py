@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+LOOK = HERE / "reference"  # the bar of the site, its colours and the choice between them
 HEADERS = ROOT / "include" / "fastnorm"
 NCCL = ROOT / "src" / "nccl" / "include" / "fastnorm"  # of a library beside, with its own header
 MAIN_PAGE = ROOT / "docs" / "reference.md"
@@ -36,8 +37,12 @@ SETTINGS = {
     "HAVE_DOT": "NO",
     "GENERATE_LATEX": "NO",
     "GENERATE_XML": "YES",
-    "LAYOUT_FILE": HERE / "layout.xml",
-    "HTML_EXTRA_STYLESHEET": HERE / "style" / "reference.css",
+    "LAYOUT_FILE": LOOK / "layout.xml",
+    "HTML_HEADER": LOOK / "header.html",
+    "HTML_FOOTER": LOOK / "footer.html",
+    "HTML_EXTRA_STYLESHEET": LOOK / "reference.css",
+    "HTML_EXTRA_FILES": LOOK / "reference.js",
+    "SEARCHENGINE": "NO",  # the search of the site finds the names
     "HTML_DYNAMIC_MENUS": "NO",
     "EXTRACT_STATIC": "YES",
 }
@@ -114,13 +119,13 @@ def text_of(element):
 
 
 def cell(text):
-    return re.sub(r"([|<>*_`\[\]])", r"\\\1", text)
+    """Text in a table of Markdown."""
+    return re.sub(r"([|*_`\[\]])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
 
 
-def names_page(work):
-    """Markdown: functions, types and values of each header, with links into the reference."""
+def documented_names(work):
+    """(header, what it says of itself, [(name, link, what)]) of each header."""
     folder = work / "xml"
-    lines = []
     for path in headers():
         file = path.name.replace("_", "__").replace(".", "_8")
         definition = xml.parse(folder / f"{file}.xml").getroot().find("compounddef")
@@ -138,10 +143,20 @@ def names_page(work):
             if name.startswith("FASTNORM_") and not brief:
                 continue
             rows.append((name, f"{place}.html#{anchor}", brief))
-        if not rows:
-            continue
-        brief = text_of(definition.find("briefdescription"))
-        lines += ["", f"### {path.name}", "", cell(brief), "", "| name | what |", "|---|---|"]
+        if rows:
+            yield path.name, text_of(definition.find("briefdescription")), rows
+
+
+def links(work):
+    """{name: link} of what the headers declare."""
+    return {name: link for _, _, rows in documented_names(work) for name, link, _ in rows}
+
+
+def names_page(work):
+    """Markdown: functions, types and values of each header, with links into the reference."""
+    lines = []
+    for header, brief, rows in documented_names(work):
+        lines += ["", f"### {header}", "", cell(brief), "", "| name | what |", "|---|---|"]
         lines += [f"| [`{name}`](c/{link}) | {cell(brief)} |" for name, link, brief in rows]
     return "\n".join(lines) + "\n"
 

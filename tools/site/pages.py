@@ -4,6 +4,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,6 +15,7 @@ HOMEPAGE = "https://github.com/libfastnorm/libfastnorm"
 SECTIONS = [
     ("Home", "docs/index.md"),
     ("Install", "docs/install.md"),
+    ("Troubleshooting", "docs/troubleshooting.md"),
     (
         "Operations",
         [
@@ -37,7 +40,22 @@ SECTIONS = [
             ("Java", "bindings/java/README.md"),
             ("PyTorch", "examples/torch/README.md"),
             ("JAX", "examples/jax/README.md"),
+            ("Whole models", "docs/models.md"),
             ("Examples", "examples/README.md"),
+        ],
+    ),
+    (
+        "Integrations",
+        [
+            ("ONNX Runtime", "integrations/onnxruntime/README.md"),
+            ("ggml", "integrations/ggml/README.md"),
+            ("candle", "integrations/candle/README.md"),
+            ("gorgonia", "integrations/gorgonia/README.md"),
+            ("Engines for Java", "integrations/java/README.md"),
+            ("ND4J", "integrations/java/nd4j.md"),
+            ("DJL", "integrations/java/djl.md"),
+            ("jlama", "integrations/java/jlama.md"),
+            ("CMake", "integrations/cmake/README.md"),
         ],
     ),
     (
@@ -72,6 +90,11 @@ OTHERS = "Operations"
 LAB = "docs/lab"
 ALONE = "---\nhide:\n  - navigation\n---\n\n"  # a page without others beside it
 NOT_PAGES = {"docs/reference.md"}  # the first page of the C reference
+# The pictures of docs/performance.md are drawn from these. That of README.md is committed, too.
+DRAWN_FROM = ["h200_compare.csv", "h200_grid.csv"]
+COMMITTED = ROOT / "docs" / "plots"
+CHANGES, CHANGES_SHOWN = ROOT / "CHANGELOG.md", 6
+PICTURE = re.compile(r"^<!-- picture: (\S+): (.*?) -->$", re.M)
 
 
 def title_of(path):
@@ -132,11 +155,47 @@ class Staging:
 
     def run(self):
         alone = {part for _, part in sections() if isinstance(part, str)}
+        self.draw()
         for source, target in self.targets.items():
-            text = self.with_links(source, target, plain((ROOT / source).read_text()))
+            text = PICTURE.sub(r"![\2](picture:\1)", (ROOT / source).read_text())
+            text = tabs(self.filled(source, text))
+            text = self.with_links(source, target, plain(text))
             path = self.folder / target
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text((ALONE if source in alone else "") + text)
+
+    def filled(self, source, text):
+        """A page with what only the site has: the version, and the newest changes."""
+        made = {
+            "version": f"**Version {self.version}**",
+            "changes": newest_changes(CHANGES.read_text()),
+        }
+
+        def put(match):
+            if match[1] not in made:
+                self.faults.append(f"{source}: nothing makes {match[0]}")
+            return made.get(match[1], match[0])
+
+        return re.sub(r"^<!-- site: (\w+) -->$", put, text, flags=re.M)
+
+    def draw(self):
+        """The pictures that no commit has; a committed one must be what is drawn now."""
+        python = ROOT / ".venv" / "bin" / "python"
+        program = [python if python.exists() else sys.executable, ROOT / "bench" / "compare.py"]
+        results = [ROOT / "bench" / "results" / name for name in DRAWN_FROM]
+        drawn = subprocess.run(
+            [str(c) for c in (*program, "plot", *results, "--out", self.folder / "pictures")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if drawn.returncode:
+            self.faults.append(f"bench/compare.py plot: {drawn.stdout.strip()}")
+            return
+        for path in sorted(COMMITTED.iterdir()):
+            now = self.folder / "pictures" / path.name
+            if not now.exists() or now.read_bytes() != path.read_bytes():
+                self.faults.append(f"{path.relative_to(ROOT)} is not what bench/compare.py draws")
 
     def with_links(self, source, target, text):
         def changed(match):
@@ -145,8 +204,14 @@ class Staging:
         return outside_code(text, lambda part: re.sub(r"\]\(([^)\s]+)\)", changed, part))
 
     def link(self, source, target, link):
-        """A link of a page as the site has it: to a page, to the C reference, or to the sources."""
+        """A link of a page as the site has it: to a page, to a picture that is drawn, to the C
+        reference, or to the sources."""
         self.links += 1
+        if link.startswith("picture:"):
+            place = Path("pictures") / link.partition(":")[2]
+            if not (self.folder / place).exists():
+                self.faults.append(f"{source}: nothing draws the picture {place.name}")
+            return relative(place, target)
         if re.match(r"\w+:|#", link):
             return link
         name, _, anchor = link.partition("#")
@@ -171,6 +236,33 @@ class Staging:
             return relative(place, target)
         kind = "tree" if (ROOT / path).is_dir() else "blob"
         return f"{HOMEPAGE}/{kind}/v{self.version}/{path}{anchor}"
+
+
+def newest_changes(text):
+    """Of CHANGELOG.md the newest version and its first changes, as Markdown."""
+    title, _, body = text.partition("\n## ")[2].partition("\n## ")[0].partition("\n")
+    entries = re.split(r"^- ", body, flags=re.M)[1:]
+    if len(entries) < CHANGES_SHOWN:
+        raise SystemExit(f"tools/docs: {title} of CHANGELOG.md has {len(entries)} changes")
+    first = [re.split(r"(?<=[.])\s", " ".join(e.split("\n  - ")[0].split()))[0] for e in entries]
+    shown = "\n".join(f"- {sentence.rstrip(':')}" for sentence in first[:CHANGES_SHOWN])
+    shown = re.sub(r"\]\((?!\w+:|#)", "](../", shown)  # from docs/, where the home page is
+    more = f"[All {len(entries)} changes of this version, and those before](../CHANGELOG.md)"
+    return f"### {title}\n\n{shown}\n\n{more}"
+
+
+def tabs(text):
+    """What is between two comments as tabs, whose titles are bold lines. GitHub has no tabs."""
+
+    def changed(match):
+        parts = re.split(r"^\*\*(.+)\*\*\n", match[1], flags=re.M)
+        made = [parts[0]]
+        for title, body in zip(parts[1::2], parts[2::2]):
+            lines = (f"    {line}" if line else "" for line in body.strip().split("\n"))
+            made += [f'=== "{title}"\n', "\n".join(lines), ""]
+        return "\n".join(made)
+
+    return re.sub(r"^<!-- tabs -->\n(.*?)^<!-- end -->$", changed, text, flags=re.M | re.S)
 
 
 def relative(to, page):

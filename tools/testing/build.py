@@ -13,6 +13,8 @@ BUILDS = ROOT / "build-test"
 VENV = ROOT / ".venv"
 CHECK = "tests/check/fastnorm_check"
 JOBS = len(os.sched_getaffinity(0))
+# Meson finds the cache by itself, except where the environment or a file names a compiler.
+CACHE = "ccache " if shutil.which("ccache") else ""
 
 
 class BuildFailed(Exception):
@@ -33,19 +35,30 @@ def run(command, **options):
 
 
 class Build:
-    def __init__(self, name, *options, compiler=None, cross_file=None, env=None):
+    def __init__(
+        self, name, *options, compiler=None, cross_file=None, native_file=None, env=None
+    ):
         """options: -D and others of meson setup; compiler: (C, C++) in place of the default."""
         self.folder = BUILDS / name
-        self.options = ["--native-file", VENV / "native.ini", "-Dwerror=true", *options]
+        native_file = native_file or VENV / "native.ini"
+        self.options = ["--native-file", native_file, "-Dwerror=true", *options]
         if cross_file:
             self.options += ["--cross-file", cross_file]
-        self.env = {**os.environ, **(env or {})}
+        self.configured = False
+        # What was compiled in one checkout serves another.
+        self.env = {"CCACHE_BASEDIR": str(ROOT), **os.environ, **(env or {})}
         if compiler:
-            self.env["CC"], self.env["CXX"] = compiler
+            self.env["CC"], self.env["CXX"] = (CACHE + name for name in compiler)
 
-    def make(self, *targets):
-        """Configures, anew where what is there cannot be reconfigured, and compiles these targets,
-        or everything."""
+    def option(self, name):
+        """The value of one of its options."""
+        given = [o for o in map(str, self.options) if o.startswith(f"-D{name}=")]
+        return given[-1].partition("=")[2]
+
+    def configure(self):
+        """Once; anew where what is there cannot be reconfigured."""
+        if self.configured:
+            return
         code, text = 1, ""
         if (self.folder / "build.ninja").exists():
             code, text = self._run("meson", "setup", "--reconfigure", self.folder, *self.options)
@@ -54,10 +67,30 @@ class Build:
             code, text = self._run("meson", "setup", self.folder, *self.options)
         if code != 0:
             raise BuildFailed(f"meson setup {self.folder.name}\n{text[-4000:]}")
-        self.configured = text
+        self.configured = True
+
+    def make(self, *targets):
+        """Configures, and compiles these targets, or everything."""
+        self.configure()
         code, text = self._run("ninja", "-C", self.folder, "-j", JOBS, *targets)
         if code != 0:
             raise BuildFailed(f"ninja -C {self.folder.name}\n{text[-8000:]}")
+
+    def targets(self, *types):
+        """Those of these types, as Meson knows them, and their names for make()."""
+        _, text = run(["meson", "introspect", "--targets", self.folder], env=self.env)
+        found = [target for target in json.loads(text) if target["type"] in types]
+        return [(t, str(Path(t["filename"][0]).relative_to(self.folder))) for t in found]
+
+    def archives(self, folder):
+        """The static libraries that a folder's meson.build defines."""
+        wanted = str(ROOT / folder / "meson.build")
+        return sorted(n for t, n in self.targets("static library") if t["defined_in"] == wanted)
+
+    def programs(self):
+        """The programs and shared libraries that are built by default."""
+        found = self.targets("executable", "shared library", "custom")
+        return sorted(name for target, name in found if target["build_by_default"])
 
     def tests(self):
         """All tests of the folder, as Meson knows them; 'program' is what runs, relative to the

@@ -1,9 +1,10 @@
 """Counting: every test of every kind ends up here, and the closing line is its sum."""
 
 import json
-import os
 import re
 import time
+
+from times import processor_seconds
 
 CLOSING = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
 SKIPPED_EXIT = 77
@@ -68,11 +69,13 @@ class Report:
             if counts is not None:
                 setattr(self, name, getattr(self, name) + counts[name])
 
-    def print_summary(self, seconds):
+    def print_summary(self, seconds, modes):
         print("\n--- times")
         for name, taken, computed in self.times:
-            print(f"{taken:7.1f} s  {name}, {computed:.1f} s of processors")
-        print(f"{seconds:7.1f} s  in all")
+            kind = ", a part" if modes.get(name) == "part" else ""
+            print(f"{taken:7.1f} s  {name}{kind}, {computed:.1f} s of processors")
+        computed = sum(computed for _, _, computed in self.times)
+        print(f"{seconds:7.1f} s  in all, {computed:.1f} s of processors")
         _print_list("skipped", self.skips)
         _print_list("failed", self.failures)
         print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
@@ -87,7 +90,7 @@ class Stage:
     def __enter__(self):
         print(f"\n=== {self.name}", flush=True)
         self.report.stage_name = self.name
-        self.start, self.computed = time.monotonic(), _processor_seconds()
+        self.start, self.computed = time.monotonic(), processor_seconds()
         self.counts = (self.report.passed, self.report.failed, self.report.skipped)
         return self
 
@@ -98,17 +101,11 @@ class Stage:
             first, _, rest = str(error).partition("\n")
             self.report.add_failed(f"{kind.__name__}: {first}", rest)
         taken = time.monotonic() - self.start
-        self.report.times.append((self.name, taken, _processor_seconds() - self.computed))
+        self.report.times.append((self.name, taken, processor_seconds() - self.computed))
         now = (self.report.passed, self.report.failed, self.report.skipped)
         p, f, s = (b - a for a, b in zip(self.counts, now))
         print(f"{self.name}: {p} passed, {f} failed, {s} skipped, {taken:.1f} s", flush=True)
         return True
-
-
-def _processor_seconds():
-    """Of all programs that have ended."""
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 def _closing_line(output):

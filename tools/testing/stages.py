@@ -1,12 +1,15 @@
-"""The stages of the test run, in their order. Each is a function of the report and the options."""
+"""The stages of the test run, in their order. Each is a function of the report and the options,
+which have the part of a stage that does not run whole."""
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from build import BUILDS, CHECK, ROOT, VENV, Build, run
+import slices
+from build import BUILDS, CACHE, CHECK, ROOT, VENV, Build, run
 
 X86_64 = platform.machine() == "x86_64"
 QEMU_AARCH64 = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
@@ -20,7 +23,8 @@ def suite_is(*suites):
 
 
 # Tests for which one build is enough: they compile headers, read documents, or run Python alone.
-ONCE = ("headers", "cli_docs", "select", "budget", "check_thinned", "bench", "compare")
+ONCE = ("headers", "cli_docs", "select", "budget", "loops", "check_thinned", "check_parts")
+ONCE += ("check_replay", "bench", "compare", "cli_completion", "cli_usage")
 
 
 def not_once(test):
@@ -28,23 +32,65 @@ def not_once(test):
     return test["program"] != CHECK and test["name"] not in ONCE
 
 
+def is_sweep(test):
+    """The check program, and tests of kernels on the SIMT machine: what takes minutes."""
+    return test["program"] == CHECK or test["name"].startswith("simt_")
+
+
 # The library and its tests; the command-line program and the benchmark take longer to compile than
 # both.
 LEAN = ["-Dtools=false", "-Dbench=false", "-Dsimt=false"]
 
 
-def native_build():
-    cuda = "enabled" if X86_64 else "disabled"
+# Objects of a release, compiled once: for the shared library, the archive, the tests and packages.
+RELEASE = ["--buildtype=release", "-Dlibdir=lib", "-Dnccl=true"]
+PREFIX = BUILDS / "prefix"
+SIMT_SAMPLE = 2  # -Dsimt_sample, where all cases run
+
+
+def native_build(options):
+    """Without CUDA. A part of the sweeps has a part of the SIMT machine's kernels."""
+    simt = []
+    if options.part_of("sweeps") is not None:
+        simt = [
+            f"-Dsimt_sample={SIMT_SAMPLE * slices.COUNT}",
+            f"-Dsimt_from={SIMT_SAMPLE * options.part_of('sweeps')}",
+        ]
     return Build(
         "native",
-        f"-Dcuda={cuda}",
-        "-Dgpu_archs=90",
-        f"-Dprefix={ROOT / 'build-test' / 'prefix'}",
-        "-Dlibdir=lib",
+        "-Dcuda=disabled",
+        "-Ddefault_library=both",
+        *RELEASE,
+        f"-Dprefix={PREFIX}",
         "-Djax=auto",
         f"-Djax_python={JAX_PYTHON}",
-        "-Dnccl=true",
+        "-Donnxruntime=true",
+        *(simt or [f"-Dsimt_sample={SIMT_SAMPLE}", "-Dsimt_from=0"]),
     )
+
+
+def cuda_build():
+    return Build(
+        "cuda",
+        "-Dcuda=enabled",
+        "-Dgpu_archs=90",
+        *RELEASE,
+        f"-Dprefix={BUILDS / 'prefix-cuda'}",
+        "-Dsimt=false",
+        native_file=cached_nvcc(),
+    )
+
+
+def cached_nvcc():
+    """The native file with ccache before nvcc."""
+    text = (VENV / "native.ini").read_text()
+    path = BUILDS / "native.ini"
+    path.parent.mkdir(exist_ok=True)
+    if CACHE:
+        text = text.replace("cuda = '", "cuda = ['ccache', '").replace("'\n", "']\n")
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    return path
 
 
 # --- stages ---
@@ -52,73 +98,132 @@ def native_build():
 
 def style(report, _):
     """Format, shell scripts, which layer includes which, clean text; lists of kernels and choices,
-    and their times."""
+    and their times; which stages run when; where faults on purpose belong."""
     code, text = run([sys.executable, STYLE_TEST])
     report.add_program("style", code, text)
     code, text = run([sys.executable, ROOT / "tools" / "select.py", "--check"])
     print(text)
     report.add_program("select.py --check", code, text)
+    code, text = run([sys.executable, ROOT / "tests" / "testing" / "testing_test.py"])
+    report.add_program("slices, budgets", code, text)
+    code, text = run([sys.executable, ROOT / "tools" / "mutants", "--check"])
+    report.add_program("mutants --check", code, text)
     code, text = run([sys.executable, ROOT / "packages" / "version.py", "--check"])
     report.add_program("version.py --check", code, text)
 
 
 def docs(report, _):
-    """The site: guide pages and references; every public name, every link, no warning, nothing that
-    a page fetches from elsewhere. Then the commands of the pages, on the build of an earlier run if
-    there is one."""
+    """The site: guide pages and references; every public name of C and Python, every link, what the
+    search finds, no warning, nothing that a page fetches from elsewhere. Then the commands of the
+    pages and their error texts, on the build of an earlier run if there is one. Last what
+    CONTRIBUTING.md says of a field, in a copy of the tree."""
     code, text = run([sys.executable, ROOT / "tools" / "docs", BUILDS / "docs"])
     print(text)
     report.add_program("tools/docs", code, text)
+    code, text = run([sys.executable, ROOT / "tests" / "pages" / "site_test.py"])
+    report.add_program("what tools/docs looks at", code, text)
+    type_commands(report, BUILDS / "native")
+    code, text = run([sys.executable, ROOT / "tools" / "cost_of_change.py"])
+    report.add_program("a field more", code, text)
+
+
+def type_commands(report, folder):
+    """The commands of the pages, with the programs of a build folder that is there."""
     typed = [sys.executable, ROOT / "tests" / "pages" / "commands_test.py"]
-    typed += ["--work", BUILDS / "pages"]
-    native = BUILDS / "native"
-    if (native / "bench" / "fastnorm_bench").exists():
-        typed += ["--build", native]
+    typed += ["--work", BUILDS / f"pages-{folder.name}"]
+    if (folder / "bench" / "fastnorm_bench").exists():
+        typed += ["--build", folder]
     code, text = run(typed)
-    report.add_program("commands of pages", code, text)
+    report.add_program(f"commands of pages, {folder.name}", code, text)
+    library = folder / "src" / "libfastnorm.so.1"
+    if library.exists():
+        test = ROOT / "tests" / "pages" / "troubleshooting_test.py"
+        code, text = run([sys.executable, test, "--library", library])
+        report.add_program(f"error texts of pages, {folder.name}", code, text)
 
 
-def build(report, _):
-    """The library with all CUDA kernels for sm_90, and all tests and programs. kernels() samples
-    PTX."""
-    native_build().make()
+def build(report, options):
+    """The library without CUDA, shared and as an archive, and all tests and programs."""
+    native_build(options).make()
     report.add_passed()
 
 
-def native_tests(report, _):
-    """unit, check, api, headers and abi, cli, fuzz corpus."""
-    native_build().run_tests(report)
+def native_tests(report, options):
+    """unit, api, headers and abi, cli, fuzz corpus: all but the sweeps."""
+    native_build(options).run_tests(report, lambda test: not is_sweep(test))
 
 
-def kernels(report, _):
-    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f. PTX is
-    made of a sample. What the kernels of the build cost, beside their budget."""
+def sweeps(report, options):
+    """Every kernel of the CPU and of the SIMT machine against the specification."""
+    native_build(options).run_tests(report, is_sweep, env=part_env(options, "sweeps"))
+
+
+def part_env(options, stage):
+    """What makes test programs run the stage's part of their cases, if it does not run whole."""
+    part = options.part_of(stage)
+    if part is None:
+        return {}
+    return {
+        "FASTNORM_CHECK_PART": f"{part}/{slices.COUNT}",
+        "GTEST_TOTAL_SHARDS": str(slices.COUNT),
+        "GTEST_SHARD_INDEX": str(part),
+    }
+
+
+def kernels(report, options):
+    """Compiles the GPU kernels of sm_90; registers and spills of each."""
     if not X86_64:
         report.add_skipped("kernel report", "CUDA is built on x86-64 only")
         return
-    report_kernels(report, "kernel report", native_build().folder, "src/libfastnorm.so")
-    code, text = run(
-        [
-            sys.executable,
-            ROOT / "tools" / "budget.py",
-            native_build().folder,
-            "--native-file",
-            VENV / "native.ini",
-        ]
-    )
+    folder, part = cuda_build(), options.part_of("kernels")
+    folder.configure()
+    archives = folder.archives("src/cuda")
+    if part is not None:
+        archives = archives[part :: slices.COUNT]
+    folder.make(*archives)
+    for archive in archives:
+        name = archive.removeprefix("src/cuda/lib").removesuffix(".a")
+        report_kernels(report, f"kernel report, {name}", folder.folder, archive)
+
+
+def cuda(report, _):
+    """The library with all CUDA kernels for sm_90: its tests without a GPU, the program that it
+    installs for, what its kernels cost beside their budget."""
+    if not X86_64:
+        report.add_skipped("library with CUDA", "CUDA is built on x86-64 only")
+        return
+    folder = cuda_build()
+    folder.make()
+    folder.run_tests(report, lambda test: not is_sweep(test) and not_once_or_cuda(test))
+    report_kernels(report, "kernel report", folder.folder, "src/libfastnorm.so")
+    command = [sys.executable, ROOT / "tools" / "budget.py", folder.folder]
+    code, text = run([*command, "--native-file", VENV / "native.ini"])
     print(text)
     report.add_program("budget", code, text)
-    # A sample of the kernels of another architecture, of one dtype.
+    if install(report, folder):
+        run_consumers(report, folder, BUILDS / "prefix-cuda", "with CUDA", "--nccl")
+    type_commands(report, folder.folder)
+
+
+def not_once_or_cuda(test):
+    """One build is enough for some tests, but those of benchmarks pretend a GPU in this one."""
+    return test["name"] in ("bench", "compare") or not_once(test)
+
+
+def architectures(report, _):
+    """Registers and spills of a sample of the kernels of sm_100f; PTX is made of a sample."""
+    if not X86_64:
+        report.add_skipped("kernels of other architectures", "CUDA is built on x86-64 only")
+        return
+    sampled = ["-Dcuda=enabled", "-Dtests=false", *LEAN]
     sample = Build(
-        "sm_100f", "-Dcuda=enabled", "-Dgpu_archs=100f", "-Dgpu_sample=4", "-Dtests=false", *LEAN
+        "sm_100f", "-Dgpu_archs=100f", "-Dgpu_sample=4", *sampled, native_file=cached_nvcc()
     )
     for part in ["bf16_plain", "bf16_add"]:
         objects = f"src/cuda/libnorm_sm100f_{part}.a"
         sample.make(objects)
         report_kernels(report, f"kernel report, sm_100f, {part}", sample.folder, objects)
-    sample = Build(
-        "ptx", "-Dcuda=enabled", "-Dgpu_archs=ptx", "-Dgpu_sample=8", "-Dtests=false", *LEAN
-    )
+    sample = Build("ptx", "-Dgpu_archs=ptx", "-Dgpu_sample=8", *sampled, native_file=cached_nvcc())
     sample.make("src/cuda/libnorm_ptx_bf16_plain.a")  # ends the stage where it fails
     report.add_passed()
 
@@ -141,29 +246,50 @@ def report_kernels(report, name, folder, binary, *options):
     report.add_program(name, code, text)
 
 
-def consumers(report, _):
-    """Programs built against the installed library, by pkg-config and by CMake, and against the
-    build folder."""
-    native = native_build()
-    prefix = ROOT / "build-test" / "prefix"
+def install(report, folder):
+    """Installs a build anew; whether it worked."""
+    prefix = folder.option("prefix")
     shutil.rmtree(prefix, ignore_errors=True)
-    code, text = run(["meson", "install", "-C", native.folder, "--no-rebuild", "--quiet"])
+    code, text = run(["meson", "install", "-C", folder.folder, "--no-rebuild", "--quiet"])
     if code != 0:
         report.add_failed("meson install", text)
-        return
+    return code == 0
+
+
+def run_consumers(report, folder, prefix, name, *more):
+    """Programs built against a library that is installed at a prefix."""
     script = ROOT / "pkgconfig" / "consumer_test.py"
+    pkgconfig = ["--pkgconfig", prefix / "lib" / "pkgconfig", "--prefix", prefix]
+    if "--static" in more:
+        pkgconfig[1] = folder.folder / "meson-uninstalled"
+    work = folder.folder / f"consumers-{name.replace(' ', '-')}"
+    folder.run_program(
+        report,
+        f"consumers, {name}",
+        [sys.executable, script, *pkgconfig, *more, "--work", work],
+    )
+
+
+def consumers(report, options):
+    """Programs built against the installed library, by pkg-config and by CMake, and against the
+    build folder."""
+    native = native_build(options)
+    if not install(report, native):
+        return
+    also = ["libfastnorm_onnxruntime.so"]
     # In a run after the first there is JAX at this point.
     plugin = native.folder / "examples" / "jax" / "libfastnorm_xla.so"
-    also = ["--nccl", *(["--also", plugin.name] if plugin.exists() else [])]
-    for name, options in (
-        ("installed", ["--pkgconfig", prefix / "lib" / "pkgconfig", "--prefix", prefix, *also]),
-        ("uninstalled", ["--pkgconfig", native.folder / "meson-uninstalled", "--nccl"]),
-    ):
-        native.run_program(
-            report,
-            f"consumers, {name}",
-            [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"],
-        )
+    if plugin.exists():
+        also.append(plugin.name)
+    run_consumers(report, native, PREFIX, "installed", "--nccl", "--archive", "--also", *also)
+    script = ROOT / "pkgconfig" / "consumer_test.py"
+    uninstalled = native.folder / "meson-uninstalled"
+    native.run_program(
+        report,
+        "consumers, uninstalled",
+        [sys.executable, script, "--pkgconfig", uninstalled, "--nccl", "--archive"]
+        + ["--work", native.folder / "consumers-uninstalled"],
+    )
     native.run_programs(
         report,
         {
@@ -172,9 +298,9 @@ def consumers(report, _):
                 ROOT / "bindings" / language / "test.py",
                 "--consumer",
                 "--pkgconfig",
-                prefix / "lib" / "pkgconfig",
+                PREFIX / "lib" / "pkgconfig",
                 "--library-dir",
-                prefix / "lib",
+                PREFIX / "lib",
                 "--work",
                 native.folder / f"consumers-{language}",
             ]
@@ -183,30 +309,45 @@ def consumers(report, _):
     )
 
 
-def bindings(report, _):
-    """Each language against the build folder; what is generated is generated anew and compared."""
-    native, swig = native_build(), ROOT / "bindings" / "swig"
-    languages = sorted(path.parent.name for path in (ROOT / "bindings").glob("*/test.py"))
-    programs = {
-        language: [
-            sys.executable,
-            ROOT / "bindings" / language / "test.py",
-            "--pkgconfig",
-            native.folder / "meson-uninstalled",
-            "--library-dir",
-            native.folder / "src",
-            "--nccl-dir",
-            native.folder / "src" / "nccl",
-            "--fake-nccl",
-            native.folder / "tests" / "nccl" / "libnccl.so.2",
-            "--work",
-            ROOT / "build-test" / f"bindings-{language}",
-        ]
-        for language in languages
-    }
-    programs["generated files"] = [sys.executable, swig / "generate.py", "--check"]
-    programs["parse tree"] = [sys.executable, swig / "tree_test.py"]
-    native.run_programs(report, programs)
+def binding(language):
+    """The stage of a language."""
+
+    def stage(report, options):
+        native = native_build(options)
+        native.run_program(
+            report,
+            language,
+            [
+                sys.executable,
+                ROOT / "bindings" / language / "test.py",
+                "--pkgconfig",
+                native.folder / "meson-uninstalled",
+                "--library-dir",
+                native.folder / "src",
+                "--nccl-dir",
+                native.folder / "src" / "nccl",
+                "--fake-nccl",
+                native.folder / "tests" / "nccl" / "libnccl.so.2",
+                "--work",
+                BUILDS / f"bindings-{language}",
+            ],
+        )
+
+    stage.__doc__ = f"bindings/{language} against the build folder, with its README's program."
+    return stage
+
+
+def generated(report, _):
+    """What the bindings have of generated files is generated anew and compared, and the table of
+    fields with the headers."""
+    swig = ROOT / "bindings" / "swig"
+    for name, program in (
+        ("generated files", [swig / "generate.py", "--check"]),
+        ("parse tree", [swig / "tree_test.py"]),
+        ("table of fields", [ROOT / "src" / "schema" / "schema_test.py"]),
+    ):
+        code, text = run([sys.executable, *program])
+        report.add_program(name, code, text)
 
 
 def install_jax():
@@ -255,12 +396,12 @@ def operator_tests(framework):
     return [(path.stem.replace("test", framework, 1).replace("_", " ", 1), path) for path in paths]
 
 
-def integrations(report, _):
+def integrations(report, options):
     """JAX, PyTorch and the models on the CPU, and the bindings in a bundle; installs JAX, not
     PyTorch."""
-    native, examples = native_build(), ROOT / "examples"
+    native, examples = native_build(options), ROOT / "examples"
     programs = {}
-    library = ["--library", native.folder / "src" / "libfastnorm.so.0"]
+    library = ["--library", native.folder / "src" / "libfastnorm.so.1"]
     failure = install_jax()
     if failure:
         report.add_failed("examples/jax/requirements.txt could not be installed", failure)
@@ -316,18 +457,45 @@ def integrations(report, _):
     )
 
 
-def isa_levels(report, _):
+def engines(report, options):
+    """Inference engines of other projects with the library in them, each beside the engine as it
+    is. Each test fetches its pinned packages."""
+    native = native_build(options)
+    native.run_programs(
+        report,
+        {
+            path.parent.name: [
+                sys.executable,
+                path,
+                "--build",
+                native.folder,
+                "--work",
+                BUILDS / "engines" / path.parent.name,
+            ]
+            for path in sorted((ROOT / "integrations").glob("*/test.py"))
+        },
+    )
+
+
+# Tests of the command line in which no CPU kernel runs: hashes by the reference, times and kernels
+# of GPUs.
+ANY_LEVEL = ("golden", "tune_csv", "tuning")
+
+
+def isa_levels(report, options):
     """The C API and the command line on every lower instruction set; AVX2 and none of it on
     emulated older CPUs."""
     if not X86_64:
         report.add_skipped("lower instruction sets", "x86-64 only")
         return
-    native = native_build()
+    native = native_build(options)
     for isa in ("scalar", "avx2"):
         print(f"FASTNORM_CPU_ISA={isa}")
         native.run_tests(
             report,
-            lambda test: suite_is("api", "cli")(test) and not_once(test),
+            lambda test: suite_is("api", "cli")(test)
+            and not_once(test)
+            and test["name"] not in ANY_LEVEL,
             env={"FASTNORM_CPU_ISA": isa},
         )
     # Code without -m flags runs on processors without AVX.
@@ -352,23 +520,32 @@ def isa_levels(report, _):
     )
 
 
+# Without it ccache compiles anew what has a precompiled header.
+PRECOMPILED = {"CCACHE_SLOPPINESS": "pch_defines,time_macros"}
+
+
 def asan_build():
     # Checks that end the program and are calls: the CPU kernels compile three times as fast as with
-    # checks that go on, inlined.
-    cheap = "['-fno-sanitize-recover=all', '-mllvm', '-asan-instrumentation-with-call-threshold=0']"
+    # checks that go on, inlined. Stacks of calls need line tables alone.
+    cheap = "'-fno-sanitize-recover=all', '-mllvm', '-asan-instrumentation-with-call-threshold=0'"
     return Build(
         "asan",
         "-Dcuda=disabled",
         "-Db_sanitize=address,undefined",
         "-Db_lundef=false",
-        f"-Dcpp_args={cheap}",
+        "-Doptimization=1",
+        "-Dc_args=['-g1']",
+        f"-Dcpp_args=['-g1', {cheap}]",
         "-Dfuzz=true",
         "-Dnccl=true",
         compiler=("clang", "clang++"),
+        env=PRECOMPILED,
     )
 
 
+COMMAND_LINE = ("tools/", "bench/", "tests/cli/")  # folders of its programs and their tests
 ASAN_ENV = {
+    "FASTNORM_TEST_SHARE": "7",
     "ASAN_OPTIONS": "abort_on_error=0:exitcode=99:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:exitcode=99",
 }
@@ -376,10 +553,29 @@ ASAN_ENV = {
 
 def asan(report, _):
     """Address and undefined-behaviour sanitizers, host code, with a pretended GPU: all tests but
-    the check program."""
+    those of the command line, the check program, and the corpora, which the fuzzers run."""
+    folder = asan_build()
+    folder.configure()
+    programs = (name for name in folder.programs() if not name.startswith(COMMAND_LINE))
+    folder.make(*(name for name in programs if name != CHECK and not name.endswith("_replay")))
+    folder.run_tests(
+        report,
+        lambda test: not_once(test) and not suite_is("cli", "bench", "fuzz")(test),
+        env=ASAN_ENV,
+        slower=15,
+    )
+
+
+def asan_cli(report, _):
+    """The same sanitizers, for the tests of the command line."""
     folder = asan_build()
     folder.make()
-    folder.run_tests(report, not_once, env=ASAN_ENV, slower=15)
+    folder.run_tests(
+        report,
+        lambda test: not_once(test) and suite_is("cli", "bench")(test),
+        env=ASAN_ENV,
+        slower=15,
+    )
 
 
 def tsan(report, _):
@@ -391,13 +587,14 @@ def tsan(report, _):
         "-Db_lundef=false",
         *LEAN,
         compiler=("clang", "clang++"),
+        env=PRECOMPILED,
     )
     folder.make("tests/unit/cpu/unit_cpu", "tests/unit/cuda_host_test", "tests/api/api_test", CHECK)
     # TSan wants its own address layout; older runtimes stop where the kernel randomises more than
     # they know.
     setarch = ["setarch", platform.machine(), "-R"]
     wrapper = setarch if run([*setarch, "true"])[0] == 0 else []
-    env = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99"}
+    env = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99", "FASTNORM_TEST_SHARE": "7"}
     folder.run_tests(
         report,
         lambda test: test["name"] in ("unit_cpu", "cuda_host", "api"),
@@ -405,15 +602,17 @@ def tsan(report, _):
         wrapper=wrapper,
         slower=15,
     )
-    folder.run_check(report, "check, reduced", env=env, wrapper=wrapper)
+    # Every kernel; threads meet in the same way in each of its cases.
+    folder.run_check(report, "check, every third case", "--every", "3", env=env, wrapper=wrapper)
 
 
 def fuzz(report, options):
     """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside
-    it the check program with ASan."""
-    folder = asan_build()
-    folder.make()
-    sources = ROOT / "tests" / "fuzz"
+    it the check program with ASan, all of it or a part."""
+    folder, sources = asan_build(), ROOT / "tests" / "fuzz"
+    folder.configure()
+    fuzzers = (name for name in folder.programs() if name.startswith("tests/fuzz/"))
+    folder.make(*fuzzers, CHECK)
     families = sorted(path.parent.name for path in sources.glob("*/corpus"))
     corpora = {
         "norm_fuzz": sources / "corpus",
@@ -439,7 +638,7 @@ def fuzz(report, options):
 
     with ThreadPoolExecutor(1) as pool:
         fuzzing = [(name, pool.submit(fuzz_one, name)) for name in corpora]
-        folder.run_check(report, "check, reduced", env=ASAN_ENV)
+        folder.run_check(report, "check, reduced", env=ASAN_ENV | part_env(options, "fuzz"))
     for name, result in fuzzing:
         found, code, text = result.result()
         executed = [line for line in text.splitlines() if "number_of_executed_units" in line]
@@ -455,78 +654,71 @@ def fuzz(report, options):
             )
 
 
-def cpu_release():
-    return Build(
-        "cpu-gcc",
-        "-Dcuda=disabled",
-        "--buildtype=release",
-        "-Dstatic_cpp_runtime=true",
-        "-Ddefault_library=both",
-        f"-Dprefix={BUILDS / 'prefix-cpu'}",
-        "-Dlibdir=lib",
-        *LEAN,
-        compiler=("gcc", "g++"),
-    )
-
-
-def cpu_only(report, _):
-    """A release without CUDA, with a static C++ runtime and an archive: the C API, its symbols and
-    the check program."""
-    prefix, folder = BUILDS / "prefix-cpu", cpu_release()
-    folder.make(
-        "src/libfastnorm.a",
-        "tests/api/api_test",
-        "tests/api/alloc_test",
-        "tests/abi/load_test",
-        CHECK,
-    )
-    folder.run_tests(report, lambda test: test["name"] in ("api", "alloc", "load", "symbols"))
-    shutil.rmtree(prefix, ignore_errors=True)
-    code, text = run(["meson", "install", "-C", folder.folder, "--no-rebuild", "--quiet"])
+def with_static_runtime(native):
+    """libfastnorm.so.1 of the build's objects with libstdc++ in it, as -Dstatic_cpp_runtime=true
+    links it."""
+    target = (native.folder / "src" / "libfastnorm.so").resolve().relative_to(native.folder)
+    code, text = run(["ninja", "-C", native.folder, "-t", "commands", "-s", target])
     if code != 0:
-        report.add_failed("meson install", text)
-        return
-    folder.run_program(
+        raise RuntimeError(f"how {target} is linked\n{text[-4000:]}")
+    command = shlex.split(text.splitlines()[-1])
+    made = native.folder / "static-runtime" / "libfastnorm.so.1"
+    made.parent.mkdir(exist_ok=True)
+    command[command.index("-o") + 1] = str(made)
+    # The archive before -lstdc++, which adds nothing then.
+    command.insert(command.index("-lstdc++"), "-l:libstdc++.a")
+    code, text = run(command, cwd=native.folder)
+    if code != 0:
+        raise RuntimeError(f"the library with a static C++ runtime\n{text[-4000:]}")
+    return made
+
+
+def static(report, options):
+    """The archive, and a library with a static C++ runtime, both of the build's objects: consumers,
+    the C API, its symbols, and how it is loaded."""
+    native, abi = native_build(options), ROOT / "tests" / "abi"
+    if install(report, native):
+        run_consumers(report, native, PREFIX, "static", "--static")
+    library = with_static_runtime(native)
+    api, load = (native.folder / "tests" / name for name in ("api/api_test", "abi/load_test"))
+    symbols = [sys.executable, abi / "symbols.py", "--include", ROOT / "include"]
+    native.run_programs(
         report,
-        "consumers, static",
-        [
-            sys.executable,
-            ROOT / "pkgconfig" / "consumer_test.py",
-            "--static",
-            "--pkgconfig",
-            folder.folder / "meson-uninstalled",
-            "--prefix",
-            prefix,
-            "--work",
-            folder.folder / "consumers-static",
-        ],
+        {
+            "api, static C++ runtime": ["env", f"LD_PRELOAD={library}", api],
+            "load, static C++ runtime": [load, library],
+            "symbols, static C++ runtime": [*symbols, "--library", library, "--static-runtime"],
+        },
     )
-    folder.run_check(report, "check, reduced")
 
 
-def packages(report, _):
+def packages(report, options):
     """Packages as users get them: each is installed by its own tool in an empty place and runs its
     README's program."""
-    folder = cpu_release()
-    folder.make("tests/api/api_test")  # and the library that it links
-    tests = ROOT / "packages" / "test"
-    common = ["--library", folder.folder / "src" / "libfastnorm.so.0"]
-    # The program takes longer to compile than the library; a build that has it may be there.
-    program = BUILDS / "native" / "tools" / "fastnorm" / "fastnorm"
-    if program.exists():
-        common += ["--program", program]
-    folder.run_programs(
+    native = native_build(options)
+    common = ["--library", with_static_runtime(native)]
+    common += ["--program", native.folder / "tools" / "fastnorm" / "fastnorm"]
+    plugin = native.folder / "examples" / "jax" / "libfastnorm_xla.so"
+    more = {"python": ["--plugin", plugin]} if plugin.exists() else {}
+    native.run_programs(
         report,
         {
             path.stem.removesuffix("_test"): [
                 sys.executable,
                 path,
                 *common,
+                *more.get(path.stem.removesuffix("_test"), []),
                 "--work",
                 BUILDS / "packages" / path.stem,
             ]
-            for path in sorted(tests.glob("*_test.py"))
+            for path in sorted((ROOT / "packages" / "test").glob("*_test.py"))
         },
+    )
+
+
+def neon_build():
+    return Build(
+        "neon", "-Dcuda=disabled", *LEAN, cross_file=ROOT / "tools" / "testing" / "aarch64.ini"
     )
 
 
@@ -535,11 +727,20 @@ def neon(report, _):
     if not X86_64:
         report.add_skipped("cross build for AArch64", "this is AArch64")
         return
-    folder = Build(
-        "neon", "-Dcuda=disabled", *LEAN, cross_file=ROOT / "tools" / "testing" / "aarch64.ini"
-    )
-    folder.make()
+    folder = neon_build()
+    # The check program is a stage of its own.
+    folder.configure()
+    folder.make(*(t for t in folder.programs() if t != CHECK))
     folder.run_tests(report, not_once, slower=20)
+
+
+def neon_sweep(report, _):
+    """Every kernel of AArch64 against the specification, emulated."""
+    if not X86_64:
+        report.add_skipped("kernels of AArch64", "this is AArch64")
+        return
+    folder = neon_build()
+    folder.make(CHECK)
     folder.run_check(report, "check, reduced", wrapper=QEMU_AARCH64)
 
 
@@ -549,15 +750,24 @@ STAGES = {
     "docs": (docs, []),
     "build": (build, []),
     "tests": (native_tests, ["build"]),
-    "kernels": (kernels, ["build"]),
+    "sweeps": (sweeps, ["build"]),
     "consumers": (consumers, ["build"]),
-    "bindings": (bindings, ["build"]),
+    "go": (binding("go"), ["build"]),
+    "java": (binding("java"), ["build"]),
+    "rust": (binding("rust"), ["build"]),
     "integrations": (integrations, ["build"]),
+    "engines": (engines, ["build"]),
     "isa": (isa_levels, ["build"]),
-    "cpu-only": (cpu_only, []),
-    "packages": (packages, []),
-    "neon": (neon, []),
+    "static": (static, ["build"]),
+    "packages": (packages, ["build"]),
+    "generated": (generated, []),
+    "kernels": (kernels, []),
+    "architectures": (architectures, []),
+    "cuda": (cuda, []),
     "asan": (asan, []),
-    "tsan": (tsan, []),
+    "asan-cli": (asan_cli, []),
     "fuzz": (fuzz, []),
+    "neon": (neon, []),
+    "neon-sweep": (neon_sweep, []),
+    "tsan": (tsan, []),
 }

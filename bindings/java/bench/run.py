@@ -21,6 +21,10 @@ ROWS = [
     ("device, all made per call", "deviceBuilt", "device"),
     ("CPU, description kept", "cpuKept", "cpu"),
     ("CPU, all made per call", "cpuBuilt", "cpu"),
+    ("4096 floats of arrays, a loop in Java", "floatsLoop", None),
+    ("4096 floats of arrays, copied per call", "floatsCopied", None),
+    ("4096 floats of arrays, description kept", "floatsKept", None),
+    ("4096 floats of arrays, all made per call", "floatsBuilt", None),
     ("GPU with the launch, description kept", "gpuKept", "gpu"),
     ("GPU with the launch, all made per call", "gpuBuilt", "gpu"),
 ]
@@ -77,7 +81,7 @@ def cost_in_java(work, env, options):
     benchmarks = (
         "CallBenchmark"
         if env.get("FASTNORM_TEST_DEVICE") == "cuda"
-        else r"CallBenchmark\.(empty|device|cpu)"
+        else r"CallBenchmark\.(empty|device|cpu|floats)"
     )
     run(
         [
@@ -118,7 +122,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument(
-        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
+        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.1"
     )
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     parser.add_argument("--forks", type=int, default=2)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::exit;
 
 /// The library of the ABI that src/ffi.rs declares.
-const SONAME: &str = "libfastnorm.so.0";
+const SONAME: &str = "libfastnorm.so.1";
 /// This crate has the version of the headers that it was generated from.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

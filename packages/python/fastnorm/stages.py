@@ -6,6 +6,11 @@ from typing import Any, NamedTuple
 
 from fastnorm import abi as _c
 
+__all__ = [
+    "Quant",
+    "Quantized",
+]
+
 KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
 ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
 STEPS = {"once": 0, "every_step": 1}
@@ -29,18 +34,29 @@ class Quant(NamedTuple):
     scale: Any = None  # "per_tensor": float32 [1], read
     division: str = "reciprocal"  # codes of y * (1 / scale); "divide": of y / scale
     y: bool = False  # whether y is stored, too
+    source: str = "unrounded"  # codes of the result in f32; "rounded": of y in x's dtype
+    layout: str = "row_major"  # of scales; "swizzled_128x4": one dimension of one-byte scales
+    pow2: bool = False  # "per_row", "per_block" of float8: scales are powers of two
+    amax_floor: float = 0.0  # "per_row", "per_block": least magnitude of a scale; 0 is 1e-10
+    clamp: float = 0.0  # results are clamped to [-clamp, clamp] before; 0: they are not
+    clamp_scale: Any = None  # float32 [1]: the clamp as a value on the device
+    global_scale: Any = None  # "nvfp4": float32 [1], the second scale; None is 1
+    amax: Any = None  # float32 [1]: what Quantized.amax raises
 
 
 class Quantized(NamedTuple):
     """What a call with a Quant gives; None for what it does not have."""
 
-    quantized: Any
-    scale: Any  # None of "per_tensor"
-    y: Any
+    quantized: Any  # codes, of x's shape; those of 4 bits are two to a byte
+    scale: Any  # of the codes; None of "per_tensor"
+    y: Any  # the result itself, where Quant.y asks for it
     residual_out: Any  # the sum
+    amax: Any = None  # Quant.amax, raised to the greatest magnitude of what is quantised
 
 
 DIVISIONS = {"reciprocal": 0, "divide": 1}
+SOURCES = {"unrounded": 0, "rounded": 1}
+LAYOUTS = {"row_major": 0, "column_major": 1, "swizzled_128x4": 2}
 
 
 def statistics_of_sums(sums, columns, eps, is_layer, sqrt):
@@ -83,6 +99,7 @@ _READ = {
     "gate",
     "weight",
     "branch_weight",
+    "branch_bias",
     "sum_scale",
     *OF_GATE,
     *OF_SCALE,
@@ -90,13 +107,14 @@ _READ = {
 }
 
 
-def statistics(branch_norm, is_layer):
-    """Outputs of a forward that its backward reads."""
-    found = ["branch_rstd"] if branch_norm else []
+def statistics(branch_norm, is_layer, branch_is_layer=False):
+    """Outputs of a forward that its backward reads. A forward stores no mean of the branch, without
+    which the backward takes no rstd of it."""
+    found = ["branch_rstd"] if branch_norm and not branch_is_layer else []
     return found + (["mean", "rstd"] if is_layer else ["rstd"])
 
 
-def read_by_the_backward(present, wanted, branch_norm, is_layer):
+def read_by_the_backward(present, wanted, branch_norm, is_layer, branch_is_layer=False):
     """Names of the tensors whose values the backward reads. present: the forward's inputs, wanted:
     those whose gradients are."""
     read = set(_READ)
@@ -106,7 +124,7 @@ def read_by_the_backward(present, wanted, branch_norm, is_layer):
         read.add("bias")
     found = [name for name in present if name in read]
     found += ["residual_out"] if "residual" in present else []
-    return found + statistics(branch_norm, is_layer)
+    return found + statistics(branch_norm, is_layer, branch_is_layer)
 
 
 def joined(x_shape, shape):
@@ -140,7 +158,7 @@ class Gradients:
         self.tensors, self.options, self.forms, self.wanted = tensors, options, forms, wanted
         self.one = 0.0 if plain_scale else 1.0
         self.x_shape, self.dtype = forms["x"]  # the dtype is T
-        self.alpha = options.get("alpha", 0.0) or 1.0
+        self.alpha = options.get("alpha", 1.0)
         # Whether the gradient of x is another one than that of the residual.
         scaled = "residual_gate" in forms or "sum_scale" in forms or self.alpha != 1.0
         self.has_branch = scaled or bool(options.get("branch_norm"))
@@ -201,13 +219,31 @@ class Gradients:
             return self.as_rows(scale), self.one
         return self.as_rows((self.single(weight) + offset) * (self.single(scale) + self.one)), 0.0
 
+    def branch(self):
+        """x as it enters the sum, in float32: with branch_norm its norm."""
+        x, options = self.single(self.tensors["x"]), self.options
+        if not options.get("branch_norm"):
+            return x
+        if options.get("branch_kind") in (_c.LAYER, "layer"):  # a word of PyTorch's operators
+            x = x - x.mean(-1)[..., None]
+        rstd = self.tensors.get("branch_rstd")
+        if rstd is None:
+            rstd = ((x * x).mean(-1) + options.get("branch_eps", 0.0)) ** -0.5
+        x = x * rstd.reshape((*self.x_shape[:-1], 1))
+        if "branch_weight" in self.tensors:
+            weight = self.single(self.tensors["branch_weight"])
+            x = x * (weight + options.get("branch_weight_offset", 0.0))
+        if "branch_bias" in self.tensors:
+            x = x + self.single(self.tensors["branch_bias"])
+        return self.single(self.cast(x, self.dtype)) if options.get("branch_rounded") else x
+
     def row(self, gate):
         """What was normalised."""
         x, total = self.tensors.get("x"), self.tensors.get("residual_out")
         if total is not None or not self.has_branch:
             return x if total is None else total
         factor = 1.0 if gate is None else self.act(self.single(gate))
-        return self.single(x) * (factor * self.alpha)
+        return self.branch() * (factor * self.alpha)
 
     def form_of_dbias(self, weight):
         """Its shape and dtype, or None."""
@@ -215,9 +251,9 @@ class Gradients:
         if names == ["bias"] and not is_scaled:
             return self.forms["bias"]
         shapes = [self.shape(name) for name in names]
-        # A bias before a scale meets it in both gradients.
+        # A bias before a scale meets it in both gradients: each has the rows of both.
         if is_scaled and "bias" in self.forms and self.wants("bias", *OF_SCALE):
-            shapes.append(weight.shape)
+            shapes += [weight.shape, self.shape("bias")]
         if not shapes:
             return None
         return joined(self.x_shape, self.broadcast_shapes(*shapes)), self.float32
@@ -237,7 +273,7 @@ class Gradients:
             dtypes["dx"] = self.dtype if self.wants("x", "residual") or not known else None
             dtypes["dresidual"] = residual if residual != self.dtype else None
         found = {n: (self.x_shape, dtype) for n, dtype in dtypes.items() if dtype is not None}
-        for name in self.wants("gate", "branch_weight"):
+        for name in self.wants("gate", "branch_weight", "branch_bias"):
             found[f"d{name}"] = self.forms[name]
         if self.wants("weight", *OF_SCALE):
             found["dweight"] = tensors["weight"].shape, self.float32
@@ -262,7 +298,9 @@ class Gradients:
                 offset = self.options.get("weight_offset", 0.0)
                 gradient = gradient * (self.single(tensors["weight"]) + offset)
             if "bias" in tensors:
-                gradient = gradient + dbias * self.single(tensors["bias"])
+                # The rows of dbias are also those of the shift and the bias.
+                of_bias = dbias * self.single(tensors["bias"])
+                gradient = gradient + self.summed(of_bias, gradient.shape)
             found.update(self.given_back(gradient, OF_SCALE))
         found.update(self.given_back(dbias, OF_SHIFT))
         return found
@@ -288,6 +326,7 @@ class Gradients:
             "residual": found.get("dresidual", found.get("dx")),
             "gate": found.get("dgate"),
             "branch_weight": found.get("dbranch_weight"),
+            "branch_bias": found.get("dbranch_bias"),
             **self.of_parameters(found.get("dweight"), found.get("dbias")),
             **self.given_back(found.get("dresidual_gate"), OF_GATE),
         }

@@ -75,29 +75,45 @@ __device__ __forceinline__ ValueAndSlope value_and_slope(float z, bool is_silu, 
           __fmul_rn(s, __fmaf_rn(z, c, 1.0f))};
 }
 
-// The same of many z of 16 bits: `v` becomes the values.
-template <bool kSilu, int kCount>
-__device__ __forceinline__ void activate_with_slope(float (&v)[kCount], float (&slope)[kCount]) {
+template <int kCount>
+__device__ __forceinline__ void activate_small(float (&v)[kCount], float (&slope)[kCount],
+                                               bool is_silu) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const ValueAndSlope at =
+        value_and_slope(v[i], is_silu, [](float d) { return ptx::rcp_approx(d); });
+    v[i] = at.value, slope[i] = at.slope;
+  }
+}
+
+// The same of many z of 16 bits: `v` becomes the values. kBranches: the code of either function is
+// there, in place of one code that selects.
+template <bool kBranches, int kCount>
+__device__ __forceinline__ void activate_with_slope(float (&v)[kCount], float (&slope)[kCount],
+                                                    StageFunction function) {
+  const bool is_silu = function == StageFunction::kSilu;
   bool small = true;  // and no NaN
 #pragma unroll
   for (const float z : v) small = small && fabsf(z) <= kMostForOnePower;
   if (__builtin_expect(small, 1)) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const ValueAndSlope at =
-          value_and_slope(v[i], kSilu, [](float d) { return ptx::rcp_approx(d); });
-      v[i] = at.value, slope[i] = at.slope;
+    if constexpr (kBranches) {
+      if (is_silu) {
+        activate_small(v, slope, true);
+      } else {
+        activate_small(v, slope, false);
+      }
+    } else {
+      activate_small(v, slope, is_silu);
     }
     return;
   }
-  constexpr StageFunction kFunction = kSilu ? StageFunction::kSilu : StageFunction::kSigmoid;
 #pragma unroll 1
   for (int i = 0; i < kCount; ++i) {
     float of[1] = {v[0]};
 #pragma unroll
     for (int j = 1; j < kCount; ++j) of[0] = j == i ? v[j] : of[0];
     float slope_of[1] = {of[0]};
-    activate(of, kFunction), activation_slope(slope_of, kFunction);
+    activate<false>(of, function), activation_slope(slope_of, function);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       v[j] = j == i ? of[0] : v[j];

@@ -11,8 +11,8 @@
 #include "cuda/common/ptx/math.cuh"
 #include "cuda/common/ptx/tma.cuh"
 #include "cuda/common/ptx/warpgroup.cuh"
-#include "cuda/common/ptx/wgmma.cuh"
 #include "cuda/mla_decode/params.h"
+#include "cuda/wgmma.h"
 
 namespace fastnorm::cuda::mla {
 

@@ -55,9 +55,17 @@ uint8_t align_of_weight(const WeightTensor& c) {
 RowStrides upper_strides(const WeightTensor& c) { return {{c.stride_bytes(1), c.stride_bytes(2)}}; }
 
 ScaleRule scale_rule(const QuantDesc& q) {
-  if (q.scheme == FASTNORM_QUANT_NONE) return ScaleRule::kNoCodes;
-  if (q.tensor_scale != nullptr) return ScaleRule::kStatic;
-  if (q.scheme == FASTNORM_QUANT_NVFP4) return ScaleRule::kNvfp4;
+  switch (scheme_of(q.scheme).scale) {
+    case SchemeScale::kNone:
+      return ScaleRule::kNoCodes;
+    case SchemeScale::kInput:
+      return ScaleRule::kStatic;
+    case SchemeScale::kE4M3:
+      return ScaleRule::kNvfp4;
+    case SchemeScale::kE8M0:
+    case SchemeScale::kDynamic:
+      break;
+  }
   return q.pow2 ? ScaleRule::kPow2 : ScaleRule::kQuotient;
 }
 

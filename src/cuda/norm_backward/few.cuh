@@ -11,47 +11,42 @@
 
 namespace fastnorm::cuda {
 
-template <class S>
+template <class S, bool kLean>
 __device__ __forceinline__ void gradient_of_one_row(const NormBackwardParams& p, uint32_t block) {
   constexpr int kVectors = S::kVectors, kPerVector = S::kPerVector;
   auto& scratch = ptx::block_shared<StepScratch<S, S::kSums, 1>>();
   const LanePlace<S> place(p);
   const uint32_t number = block * S::kLanes + static_cast<uint32_t>(place.row_lane);
   const bool live = number < p.shared_rows;
-  const uint32_t group = blockIdx.y, row = live ? number : 0;
-  const RowAddresses<S> from(p, {group * p.shared_rows + row, group, row}, place.offset());
+  const RowAddresses<S, kLean> rows(p, blockIdx.y, place.offset());
   RawRow<S> raw;
-  load_raw(raw, p, from, live, place);
-  const Statistics statistics = load_statistics(from);
+  load_raw(raw, p, rows, number, place);
+  const Statistics statistics = raw.statistics();
   float gain[kVectors][kPerVector];
-  load_gains<S>(gain, p, group, place);
-  float x[kVectors][kPerVector], e[kVectors][kPerVector], sums[S::kSums][kVectors], q[S::kSums];
+  load_gains<S, kLean>(gain, p, blockIdx.y, place);
+  float x[kVectors][kPerVector], e[kVectors][kPerVector], q[S::kSums][kVectors], c[S::kSums];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     float d[kPerVector];
-    make_factors<S>(x[v], e[v], d, raw.of[kRowX][v], raw.of[kRowDy][v], raw.of[kRowX][v], gain[v],
-                    statistics, p, [](const uint4&) {});
-    vector_sums<S>(sums, v, x[v], e[v], place.has(v));
+    make_factors<S>(x[v], e[v], d, raw.of[kRowX][v], raw.of[kRowDy][v], gain[v], statistics);
+    vector_sums<S>(q, v, x[v], e[v], place.has(v));
   }
-#pragma unroll
-  for (int k = 0; k < S::kSums; ++k) q[k] = fold_registers(sums[k]);
-  fold_step_of_rows<S>(q, scratch, 0, 0, place);
-#pragma unroll
-  for (float& c : q) c = mean_of_sum(c, p);
+  fold_step_of_set<S>(c, q, scratch, 0, 0, place, p);
+  char* const dx = rows.at(p, kRowDx, number);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     float f[kPerVector];
-    gradient_vector<S>(f, x[v], e[v], raw.of[S::kResidual ? kRowAdd : kRowX][v], q,
-                       statistics.rstd);
+    gradient_vector<S>(f, x[v], e[v], raw.of[kRowAdd][v], c, statistics.rstd,
+                       is_there<S>(p, kRowAdd));
     const uint4 result = S::T::pack(f);
-    if (live && place.has(v)) ptx::st_global_v4(from.dx + from.step(v), result);
+    if (live && place.has(v)) ptx::st_global_v4(dx + v * S::kVectorStep, result);
   }
 }
 
-template <class S>
+template <class S, bool kLean>
 __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& p) {
   constexpr int kPerVector = S::kPerVector, kColumns = S::kV.column_vectors;
-  constexpr int kChains = S::kV.chains, kUnroll = S::kUnroll;
+  constexpr int kChains = S::kV.chains;
   constexpr int kRowThreads = S::kBlockThreads / kColumns;
   constexpr int kWarps = S::kBlockThreads / 32;
   constexpr bool kBias = S::kSums > 1;
@@ -62,7 +57,7 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
   const uint32_t column = threadIdx.x % kColumns, row_thread = threadIdx.x / kColumns;
   const uint32_t vector = blockIdx.x * kColumns + column, group = blockIdx.y;
   const bool in_row = vector < static_cast<uint32_t>(p.vectors);
-  const uint32_t group_row = group * p.shared_rows;
+  const RowAddresses<S, kLean> rows(p, group, int64_t{vector} * kVectorBytes);
   float dweight[kChains][kPerVector], dbias[kBias ? kChains : 1][kPerVector];
   uint32_t first[kChains];  // row of each chain
 #pragma unroll
@@ -74,39 +69,31 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) dweight[k][i] = dbias[kBias ? k : 0][i] = 0.0f;
   }
-  const int64_t offset = int64_t{vector} * kVectorBytes;
 #pragma unroll 1
-  for (uint32_t at = 0; at < p.shared_rows; at += p.step * kUnroll) {
-    uint4 x[kUnroll][kChains], dy[kUnroll][kChains];
-    Statistics statistics[kUnroll][kChains];
-    const auto row_of = [&](int u, int k) { return first[k] + at + u * p.step; };
+  for (uint32_t at = 0; at < p.shared_rows; at += p.step) {
+    uint4 x[kChains], dy[kChains];
+    Statistics statistics[kChains];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int k = 0; k < kChains; ++k) {
-        const uint32_t row = row_of(u, k);
-        x[u][k] = dy[u][k] = make_uint4(0, 0, 0, 0);
-        statistics[u][k] = {0.0f, 0.0f};
-        if (row < p.shared_rows) {
-          const RowAddresses<S> from(p, {group_row + row, group, row}, offset);
-          x[u][k] = ptx::ld_global_v4(from.of[kRowX]);
-          dy[u][k] = ptx::ld_global_v4(from.of[kRowDy]);
-          statistics[u][k] = load_statistics(from);
-        }
+    for (int k = 0; k < kChains; ++k) {
+      const uint32_t row = first[k] + at;
+      x[k] = dy[k] = make_uint4(0, 0, 0, 0);
+      statistics[k] = {0.0f, 0.0f};
+      if (row < p.shared_rows) {
+        x[k] = ptx::ld_global_v4(rows.at(p, kRowX, row));
+        dy[k] = ptx::ld_global_v4(rows.at(p, kRowDy, row));
+        statistics[k].rstd = ptx::ld_global_f32(rows.at(p, kRowRstd, row));
+        if constexpr (kBias) statistics[k].mean = ptx::ld_global_f32(rows.at(p, kRowMean, row));
       }
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int k = 0; k < kChains; ++k) {
+      if (first[k] + at >= p.shared_rows) continue;
+      float t[kPerVector], d[kPerVector];
+      S::T::unpack(x[k], t);
+      S::T::unpack(dy[k], d);
 #pragma unroll
-      for (int k = 0; k < kChains; ++k) {
-        if (row_of(u, k) >= p.shared_rows) continue;
-        float t[kPerVector], d[kPerVector];
-        S::T::unpack(x[u][k], t);
-        S::T::unpack(dy[u][k], d);
-#pragma unroll
-        for (float& value : t) value = normalized<S::kStat>(value, statistics[u][k]);
-        add_row<S>(dweight[k], dbias[kBias ? k : 0], d, t, p);
-      }
+      for (float& value : t) value = normalized<S::kStat>(value, statistics[k]);
+      add_row<S, kLean>(dweight[k], dbias[kBias ? k : 0], d, t, p);
     }
   }
 
@@ -146,9 +133,9 @@ __device__ __forceinline__ void sums_of_owned_columns(const NormBackwardParams& 
   }
 }
 
-template <class S>
+template <class S, bool kLean>
 __device__ __forceinline__ void gradient_at_once(const NormBackwardParams& p) {
-  static_assert(!S::kGate && !S::kBranch);
+  static_assert(S::kResidual && !S::kBranch);
   constexpr uint32_t kColumns = S::kV.column_vectors;
   const bool has_sums = p.dweight.data != nullptr || p.dbias.data != nullptr;
   const uint32_t column_blocks =
@@ -156,9 +143,9 @@ __device__ __forceinline__ void gradient_at_once(const NormBackwardParams& p) {
   ptx::grid_wait();
   if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
   if (blockIdx.x < column_blocks) {
-    sums_of_owned_columns<S>(p);
+    sums_of_owned_columns<S, kLean>(p);
   } else {
-    gradient_of_one_row<S>(p, blockIdx.x - column_blocks);
+    gradient_of_one_row<S, kLean>(p, blockIdx.x - column_blocks);
   }
 }
 

@@ -1,6 +1,6 @@
-// The sums of the blocks of the row order, folded to dweight and dbias. A block folds 32 columns:
-// the numbers of the row order's blocks have their highest digits in registers, then in warps, the
-// lowest in lanes.
+// The sums of the blocks of the row order, folded to dweight and dbias. A thread block folds 32
+// columns: first the sums of those that share a block's lanes, then the blocks. The highest digits
+// of a block's number are in registers, the next ones in warps, the lowest in lanes.
 #pragma once
 
 #include "core/norm_backward_rows.h"
@@ -16,11 +16,33 @@ struct FoldBuffer {
   alignas(16) float values[4][kThreads];
 };
 
+// Four columns of a block's sums, of which there are `split`: [split][stride].
+__device__ __forceinline__ void fold_split(float (&q)[4], const float* partial, int64_t stride,
+                                           uint32_t split, bool there) {
+  static_assert(kBackwardMaxSplit == 4);
+  float part[kBackwardMaxSplit][4];
+#pragma unroll
+  for (uint32_t s = 0; s < kBackwardMaxSplit; ++s) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    ptx::ld_global_v4_if(v, partial + s * stride, there && s < split);
+    part[s][0] = __uint_as_float(v.x), part[s][1] = __uint_as_float(v.y);
+    part[s][2] = __uint_as_float(v.z), part[s][3] = __uint_as_float(v.w);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (split > 2) {
+      part[0][i] = __fadd_rn(part[0][i], part[2][i]);
+      part[1][i] = __fadd_rn(part[1][i], part[3][i]);
+    }
+    q[i] = split > 1 ? __fadd_rn(part[0][i], part[1][i]) : part[0][i];
+  }
+}
+
 // Folds the 32 columns from `first` on, of n, of so many blocks' sums, and calls put(column, sum).
 template <int kThreads, typename Put>
 __device__ __forceinline__ void fold_columns(float (&values)[4][kThreads], const float* partial,
-                                             int64_t partial_stride, uint32_t blocks, int64_t n,
-                                             int64_t first, Put put) {
+                                             int64_t partial_stride, uint32_t blocks,
+                                             uint32_t split, int64_t n, int64_t first, Put put) {
   constexpr int kFours = kBackwardFoldColumns / 4;  // threads side by side
   constexpr int kRows = kThreads / kFours;          // blocks that threads load at once
   constexpr int kRegisters = static_cast<int>(kBackwardMaxBlocks) / kRows;
@@ -32,11 +54,11 @@ __device__ __forceinline__ void fold_columns(float (&values)[4][kThreads], const
 #pragma unroll
   for (int r = 0; r < kRegisters; ++r) {
     const uint32_t block = first_block + r * kRows;
-    uint4 v = make_uint4(0, 0, 0, 0);
-    ptx::ld_global_v4_if(v, partial + column + block * partial_stride,
-                         block < blocks && column < n);
-    q[0][r] = __uint_as_float(v.x), q[1][r] = __uint_as_float(v.y);
-    q[2][r] = __uint_as_float(v.z), q[3][r] = __uint_as_float(v.w);
+    float of_block[4];
+    fold_split(of_block, partial + column + block * split * partial_stride, partial_stride, split,
+               block < blocks && column < n);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) q[i][r] = of_block[i];
   }
   __syncthreads();  // the values before have been read
 #pragma unroll
@@ -101,14 +123,17 @@ __device__ __forceinline__ void fold_blocks_of_rows(const NormBackwardParams& p)
   if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
 
   for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
-    const float* const partial = p.partial[sum] + int64_t{group} * p.blocks * p.partial_stride;
-    fold_columns<kThreads>(
-        values, partial, p.partial_stride, p.blocks, p.n, first, [&](int64_t column, float total) {
-          if (has_slope) total = __fmul_rn(positive_zero(total), gate_slope(p, group, column));
-          char* const to =
-              group_address(p, out, group) + column * (out.dtype == Dtype::kF32 ? 4 : 2);
-          store_sum(p, out, to, total, accumulates);
-        });
+    const float* const partial =
+        p.partial[sum] + ((int64_t{group} * p.blocks) << p.split_bits) * p.partial_stride;
+    fold_columns<kThreads>(values, partial, p.partial_stride, p.blocks, 1u << p.split_bits, p.n,
+                           first, [&](int64_t column, float total) {
+                             if (has_slope)
+                               total =
+                                   __fmul_rn(positive_zero(total), gate_slope(p, group, column));
+                             char* const to = group_address(p, out, group) +
+                                              column * (out.dtype == Dtype::kF32 ? 4 : 2);
+                             store_sum(p, out, to, total, accumulates);
+                           });
   }
 }
 

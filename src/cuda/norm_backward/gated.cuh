@@ -2,7 +2,8 @@
 // reads the row and its gate again, and computes the gate's function again.
 //
 // kGatedRows and kGatedColumns do what kRows and kColumns of general.cuh do. A gate after the norm
-// multiplies dy, one before it multiplies x.
+// multiplies dy, one before it multiplies x. RMSNorm and LayerNorm share a kernel: RMSNorm
+// subtracts means of 0, which changes no bit.
 #pragma once
 
 #include <bit>
@@ -116,7 +117,7 @@ __device__ __forceinline__ void gated_statistics(Statistics& statistics,
 }
 
 // One vector of a row: what it holds, and what the formulas make of it.
-template <Dtype kDtype, Stat kStat>
+template <Dtype kDtype>
 struct GatedVector {
   static constexpr int kCount = Element<kDtype>::kPerVector;
 
@@ -132,7 +133,7 @@ struct GatedVector {
     multiply(e, gain);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      x[i] = normalized<kStat>(x[i], statistics);
+      x[i] = normalized<Stat::kLayer>(x[i], statistics);
       // Padding adds +0, whatever the statistics are.
       if (i >= count) x[i] = e[i] = 0.0f;
     }
@@ -164,10 +165,10 @@ __device__ __forceinline__ void make_result(float (&z)[kCount], const float (&ga
 }
 
 // dx, dresidual and dgate of a vector, from dh. All is loaded before anything is stored.
-template <Dtype kDtype, Stat kStat>
+template <Dtype kDtype>
 struct GatedStore {
   static constexpr int kCount = Element<kDtype>::kPerVector;
-  using Vector = GatedVector<kDtype, kStat>;
+  using Vector = GatedVector<kDtype>;
 
   __device__ __forceinline__ GatedStore(const NormBackwardParams& params, const RowIndex& index)
       : p(params),
@@ -207,35 +208,51 @@ struct GatedStore {
   const AnyDtypeRow bias, dx, dresidual, dgate;
 };
 
-template <Dtype kDtype, Stat kStat, int kThreads>
-__device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams& p) {
+// Computes the statistics of a row again.
+template <Stat kStat, int kThreads, Dtype kDtype, class Tile>
+__device__ __forceinline__ void compute_gated_statistics(Statistics& statistics,
+                                                         const NormBackwardParams& p,
+                                                         const GatedRow<kDtype>& row,
+                                                         const Place<Tile>& place) {
   using Forward = ForwardSlots<kDtype, kStat, kThreads>;
-  using Tile = RowTileOf<Forward>;
-  using Vector = GatedVector<kDtype, kStat>;
-  constexpr int kSums = kGradientSums<kStat>, kCount = Vector::kCount;
-  auto& forward_scratch = ptx::block_shared<RowScratch<Tile, Forward::kFolds, Forward::kLayer>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Forward::kFolds, Forward::kLayer>>();
+  gated_statistics<Forward>(statistics, p, row, scratch, place);
+}
+
+template <Dtype kDtype, int kThreads>
+__device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams& p) {
+  using Tile = RowTileOf<ForwardSlots<kDtype, Stat::kRms, kThreads>>;
+  using Vector = GatedVector<kDtype>;
+  constexpr int kSums = 2, kCount = Vector::kCount;
   struct OwnScratch : RowScratch<Tile, kSums, false> {};
   auto& scratch = ptx::block_shared<OwnScratch>();
   const Place<Tile> place(blockIdx.x);
   const bool live = place.row < p.rows;
+  const bool is_layer = (p.bits & kBackwardLayer) != 0;
   const RowIndex index = backward_index(p, live ? place.row : 0);
   ptx::grid_wait();
   if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
 
   const GatedRow<kDtype> row(p, index);
-  Statistics statistics;
+  Statistics statistics = {0.0f, 0.0f};
   if ((p.bits & kBackwardComputeStatistics) != 0) {
-    gated_statistics<Forward>(statistics, p, row, forward_scratch, place);
+    if (is_layer) {
+      compute_gated_statistics<Stat::kLayer, kThreads>(statistics, p, row, place);
+    } else {
+      compute_gated_statistics<Stat::kRms, kThreads>(statistics, p, row, place);
+    }
     if ((p.bits & kBackwardStatisticsOnly) != 0) {
       if (live && place.leads_row()) {
         ptx::st_global_u32(row_address(p.rstd, index), __float_as_uint(statistics.rstd));
-        if constexpr (kStat == Stat::kLayer)
+        if (is_layer)
           ptx::st_global_u32(row_address(p.mean, index), __float_as_uint(statistics.mean));
       }
       return;
     }
+  } else if (is_layer) {
+    statistics = load_statistics<Stat::kLayer>(p, index);
   } else {
-    statistics = load_statistics<kStat>(p, index);
+    statistics = load_statistics<Stat::kRms>(p, index);
   }
 
   const AnyDtypeRow weight = row_or_none(p.weight, index);
@@ -243,19 +260,20 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
   const auto sums_of = [&](int64_t number, float(&sum)[kSums]) {
     const Vector v(p, row, weight, statistics, number);
     sum[0] = vector_dot(v.e, v.x);
-    if constexpr (kStat == Stat::kLayer) sum[kSums - 1] = vector_sum(v.e);
+    sum[1] = vector_sum(v.e);
   };
   means_of_row<Tile, kGatedDigits<Tile>>(c, p.vectors, p, scratch, place, sums_of);
+  if (!is_layer) c[1] = 0.0f;
   if (!live) return;
 
-  const GatedStore<kDtype, kStat> to(p, index);
+  const GatedStore<kDtype> to(p, index);
   const AnyDtypeRow residual_in = row_or_none(p.dresidual_in, index);
 #pragma unroll 1
   for (int64_t number = place.first; number < p.vectors; number += Tile::kStride) {
     const Vector v(p, row, weight, statistics, number);
     float dh[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) dh[i] = centred<kStat>(v.x[i], v.e[i], c);
+    for (int i = 0; i < kCount; ++i) dh[i] = centred<Stat::kLayer>(v.x[i], v.e[i], c);
     if (residual_in.data != nullptr) {
       float add[kCount];
       load_values(add, residual_in, number * kCount, v.count);

@@ -18,17 +18,19 @@ struct BackwardSlots {
   using T = Element<kV.dtype>;
   static constexpr int kPerVector = T::kPerVector, kSums = kGradientSums<kStat>;
   static constexpr int kThreads = kV.threads, kVectors = kV.vectors, kBlocks = kV.blocks;
-  static constexpr int kLanes = kV.lanes, kUnroll = kV.unroll;
+  static constexpr int kLanes = kV.lanes;
   static constexpr int kBlockThreads = kV.block_threads();
   static constexpr bool kOneWarp = kV.is_one_warp(), kCluster = kV.is_cluster();
   static constexpr int kWarps = kOneWarp ? 1 : kThreads / 32;  // of a row in its block
   static constexpr int kStride = kThreads * kBlocks;  // vectors of a thread lie so far apart
+  static constexpr int kVectorStep = kStride * kVectorBytes;
   static constexpr bool kGate = kV.input == BackwardInput::kGated, kBranch = kV.has_branch();
   static constexpr bool kBranchNorm = kV.input == BackwardInput::kBranch;
-  // Of a branch it may be absent.
   static constexpr bool kResidual = kV.input == BackwardInput::kAdd || kBranch;
+  // dresidual_in may be absent.
+  static constexpr bool kAsksForAdd = kV.asks_for_add();
   // Tensors of rows that are read: x, dy, then dresidual_in or the gate, then the branch.
-  static constexpr int kTensors = kV.row_inputs();
+  static constexpr int kTensors = kV.row_inputs(), kStatistics = kV.row_statistics();
   static_assert(kLanes == 1 || !kCluster);
 };
 
@@ -59,7 +61,6 @@ struct LanePlace {
 template <class S, int kValues, int kSets>
 struct StepScratch {
   float values[kSets][kValues][S::kOneWarp ? 1 : S::kBlockThreads];
-  float totals[kSets][kValues][S::kLanes];
   float exchange[kSets][kValues][S::kCluster ? S::kBlocks : 1][S::kCluster ? 32 : 1];
   alignas(8) uint64_t barrier[kSets];
 };
@@ -134,147 +135,196 @@ __device__ __forceinline__ void fold_step_of_rows(float (&q)[kValues],
       for (int i = 0; i < S::kBlocks; ++i) b[i] = scratch.exchange[set][k][i][place.lane];
       q[k] = fold_lanes<32>(fold_registers(b));
     }
-  } else if constexpr (S::kV.one_warp_folds) {
-#pragma unroll
-    for (int k = 0; k < kValues; k += S::kWarps) {
-      const int mine = k + place.warp;
-      if (mine < kValues) {
-        const float total = fold_lanes<32>(fold_warps_of(mine));
-        if (place.lane == 0) scratch.totals[set][mine][place.row_lane] = total;
-      }
-    }
-    sync_lane(place);
-#pragma unroll
-    for (int k = 0; k < kValues; ++k) q[k] = scratch.totals[set][k][place.row_lane];
   } else {
 #pragma unroll
     for (int k = 0; k < kValues; ++k) q[k] = fold_lanes<32>(fold_warps_of(k));
   }
 }
 
-// The tensors of rows, in the order in which RawRow and the ring have them. kAdd: dresidual_in.
-enum RowInput { kRowX, kRowDy, kRowAdd, kRowBranch, kRowGate = kRowAdd };
-
-// This thread's vectors of a row as they were loaded.
-template <class S>
-struct RawRow {
-  uint4 of[S::kTensors][S::kVectors];
-};
-
-// A row by its number among all rows, and among those of its group.
-struct RowOfGroup {
-  uint32_t number, group, row;
-};
-
-// Addresses of the vector at `offset` bytes of a row, and of the row's statistics. Rows of
-// narrow strides cost one product each; a test for all tensors keeps the other case out of their
-// way. Where there is a gate, groups may have a stride of their own, whose product is the same for
-// all rows of a thread.
-template <class S>
-struct RowAddresses {
-  __device__ __forceinline__ RowAddresses(const NormBackwardParams& p, const RowOfGroup& at,
-                                          int64_t offset) {
-    const auto set_all = [&](auto address) {
-      of[kRowX] = address(p.x) + offset, of[kRowDy] = address(p.dy) + offset;
-      dx = address(p.dx) + offset;
-      if constexpr (S::kResidual) of[kRowAdd] = address(p.dresidual_in) + offset;
-      if constexpr (S::kGate)
-        of[kRowGate] = address(p.gate) + offset, other = address(p.dgate) + offset;
-      if constexpr (S::kBranch) {
-        of[kRowBranch] = address(p.branch.branch) + offset;
-        other = address(p.branch.dbranch) + offset;
-      }
-      if constexpr (S::kBranchNorm) branch_rstd = address(p.branch.rstd);
-      rstd = address(p.rstd);
-      if constexpr (S::kStat == Stat::kLayer) mean = address(p.mean);
-    };
-    if (S::kGate && (p.bits & kBackwardNarrowGroups) != 0) {
-      set_all([&](const BackwardTensor& t) {
-        return ptx::advance(ptx::advance(t.data, at.group, static_cast<int32_t>(t.stride[1])),
-                            at.row, static_cast<int32_t>(t.stride[0]));
-      });
-    } else if (!S::kGate && (p.bits & kBackwardNarrowStrides) != 0) {
-      set_all([&](const BackwardTensor& t) {
-        return ptx::advance(t.data, at.number, static_cast<int32_t>(t.stride[0]));
-      });
-    } else {
-      const RowIndex index = backward_index(p, at.number);
-      set_all([&](const BackwardTensor& t) { return row_address(t, index); });
-    }
-  }
-  static constexpr int step(int v) { return v * S::kStride * kVectorBytes; }
-
-  const char *of[S::kTensors], *rstd, *mean, *branch_rstd;
-  char *dx, *other;  // other: dgate or dbranch
-};
-
-template <class S>
-__device__ __forceinline__ Statistics load_statistics(const RowAddresses<S>& from) {
-  Statistics s = {0.0f, ptx::ld_global_f32(from.rstd)};
-  if constexpr (S::kStat == Stat::kLayer) s.mean = ptx::ld_global_f32(from.mean);
-  return s;
+// The means c of a row's sums, from each thread's sums of its vectors. Set number `set` of
+// `scratch` was used `use` times before.
+template <class S, class Scratch>
+__device__ __forceinline__ void fold_step_of_set(float (&c)[S::kSums],
+                                                 float (&q)[S::kSums][S::kVectors],
+                                                 Scratch& scratch, int set, uint32_t use,
+                                                 const LanePlace<S>& place,
+                                                 const NormBackwardParams& p) {
+#pragma unroll
+  for (int k = 0; k < S::kSums; ++k) c[k] = fold_registers(q[k]);
+  fold_step_of_rows<S>(c, scratch, set, static_cast<int>(use), place);
+#pragma unroll
+  for (float& mean : c) mean = mean_of_sum(mean, p);
 }
 
-// Of a branch dresidual_in may be absent.
+// The same of step number `step`, where the sets take turns.
+template <class S, class Scratch>
+__device__ __forceinline__ void fold_step(float (&c)[S::kSums], float (&q)[S::kSums][S::kVectors],
+                                          Scratch& scratch, uint32_t step,
+                                          const LanePlace<S>& place, const NormBackwardParams& p) {
+  fold_step_of_set<S>(c, q, scratch, static_cast<int>(step & 1), step >> 1, place, p);
+}
+
+// The tensors of rows. The first ones are read, and RawRow and the ring have them in this order.
+// kRowAdd: dresidual_in. kRowOther: dgate or dbranch.
+enum HeldTensor {
+  kRowX,
+  kRowDy,
+  kRowAdd,
+  kRowBranch,
+  kRowDx,
+  kRowOther,
+  kRowRstd,
+  kRowMean,
+  kRowBranchRstd,
+  kHeldTensors,
+  kRowGate = kRowAdd
+};
+
+template <class S>
+__device__ __forceinline__ const BackwardTensor& held_tensor(const NormBackwardParams& p, int t) {
+  switch (t) {
+    case kRowX:
+      return p.x;
+    case kRowDy:
+      return p.dy;
+    case kRowAdd:
+      return S::kGate ? p.gate : p.dresidual_in;
+    case kRowBranch:
+      return p.branch.branch;
+    case kRowDx:
+      return p.dx;
+    case kRowOther:
+      return S::kGate ? p.dgate : p.branch.dbranch;
+    case kRowRstd:
+      return p.rstd;
+    case kRowMean:
+      return p.mean;
+    default:
+      return p.branch.rstd;
+  }
+}
+
 template <class S>
 __device__ __forceinline__ bool is_there(const NormBackwardParams& p, int tensor) {
-  return !S::kBranch || tensor != kRowAdd || p.dresidual_in.data != nullptr;
+  return !S::kAsksForAdd || tensor != kRowAdd || p.dresidual_in.data != nullptr;
 }
 
+// Addresses of a thread's first vector in the rows of a group, and of what a row has one value of.
+// kLean: the group's rows are evenly strided, so that an address takes one product.
+template <class S, bool kLean>
+struct RowAddresses {
+  __device__ __forceinline__ RowAddresses(const NormBackwardParams& p, uint32_t group,
+                                          int64_t vector_offset)
+      : first_row(group * p.shared_rows), offset(vector_offset) {
+    if constexpr (kLean) {
+      const RowIndex index = backward_index(p, first_row);
+#pragma unroll
+      for (int t = 0; t < kHeldTensors; ++t)
+        first[t] = row_address(held_tensor<S>(p, t), index) + (t < kRowRstd ? offset : 0);
+    }
+  }
+
+  // Of row `row` of the group. There need not be such a row.
+  __device__ __forceinline__ char* at(const NormBackwardParams& p, int t, uint32_t row) const {
+    const BackwardTensor& tensor = held_tensor<S>(p, t);
+    if constexpr (kLean) {
+      return ptx::advance(first[t], row, static_cast<int32_t>(tensor.stride[0]));
+    } else {
+      return row_address(tensor, backward_index(p, first_row + row)) + (t < kRowRstd ? offset : 0);
+    }
+  }
+
+ private:
+  char* first[kLean ? kHeldTensors : 1];
+  uint32_t first_row;
+  int64_t offset;
+};
+
+// What a row has one value of, as RawRow and the ring have them.
 template <class S>
-__device__ __forceinline__ void clear_raw(RawRow<S>& raw) {
+__device__ __forceinline__ HeldTensor statistic_of(int number) {
+  return number == 0                               ? kRowRstd
+         : number == 1 && S::kStat == Stat::kLayer ? kRowMean
+                                                   : kRowBranchRstd;
+}
+
+// This thread's vectors of a row as they were loaded, and the row's statistics.
+template <class S>
+struct RawRow {
+  __device__ __forceinline__ Statistics statistics() const {
+    return {S::kStat == Stat::kLayer ? statistic[1] : 0.0f, statistic[0]};
+  }
+
+  uint4 of[S::kTensors][S::kVectors];
+  float statistic[S::kStatistics];
+};
+
+// Those of a row that the group does not have read as zero.
+template <class S, bool kLean>
+__device__ __forceinline__ void load_row_statistics(float (&statistic)[S::kStatistics],
+                                                    const NormBackwardParams& p,
+                                                    const RowAddresses<S, kLean>& rows,
+                                                    uint32_t row) {
+#pragma unroll
+  for (int k = 0; k < S::kStatistics; ++k) {
+    statistic[k] = 0.0f;
+    if (row < p.shared_rows) statistic[k] = ptx::ld_global_f32(rows.at(p, statistic_of<S>(k), row));
+  }
+}
+
+// Missing vectors, and all of a row that the group does not have, read as zero.
+template <class S, bool kLean>
+__device__ __forceinline__ void load_raw(RawRow<S>& raw, const NormBackwardParams& p,
+                                         const RowAddresses<S, kLean>& rows, uint32_t row,
+                                         const LanePlace<S>& place) {
+  const bool live = row < p.shared_rows;
 #pragma unroll
   for (int t = 0; t < S::kTensors; ++t) {
+    const char* const from = rows.at(p, t, row);
 #pragma unroll
-    for (uint4& vector : raw.of[t]) vector = make_uint4(0, 0, 0, 0);
+    for (int v = 0; v < S::kVectors; ++v) {
+      raw.of[t][v] = make_uint4(0, 0, 0, 0);
+      ptx::ld_global_v4_if(raw.of[t][v], from + v * S::kVectorStep,
+                           live && place.has(v) && is_there<S>(p, t));
+    }
   }
-}
-
-// Missing vectors, and all of a row that is not `live`, read as zero.
-template <class S>
-__device__ __forceinline__ void load_raw(RawRow<S>& raw, const NormBackwardParams& p,
-                                         const RowAddresses<S>& from, bool live,
-                                         const LanePlace<S>& place) {
-  clear_raw(raw);
-#pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    const bool wanted = live && place.has(v);
-#pragma unroll
-    for (int t = 0; t < S::kTensors; ++t)
-      ptx::ld_global_v4_if(raw.of[t][v], from.of[t] + from.step(v), wanted && is_there<S>(p, t));
-  }
+  load_row_statistics<S>(raw.statistic, p, rows, row);
 }
 
 // The gate's function of a vector, and its derivative.
-template <class S>
+template <class S, bool kLean>
 __device__ __forceinline__ void gate_function(float (&factor)[S::kPerVector],
                                               float (&slope)[S::kPerVector], const uint4& gate_raw,
                                               const NormBackwardParams& p) {
   S::T::unpack(gate_raw, factor);
-  if (p.gate_act == StageFunction::kSilu) {
-    activate_with_slope<true>(factor, slope);
-  } else {
-    activate_with_slope<false>(factor, slope);
+  activate_with_slope<kLean>(factor, slope, p.gate_act);
+}
+
+// Rounds what a gate's options round. kLean: nothing.
+template <class S, bool kLean>
+__device__ __forceinline__ void round_gated(float (&f)[S::kPerVector],
+                                            const NormBackwardParams& p) {
+  if constexpr (!kLean) {
+    if ((p.bits & kBackwardRoundGain) != 0) round_to<typename S::T>(f);
   }
 }
 
 // Multiplies d, which is dy, by the gate's function. dgate of the vector, as it is stored. The gate
 // comes after the norm.
-template <class S>
+template <class S, bool kLean>
 __device__ __forceinline__ uint4 apply_gate(float (&d)[S::kPerVector],
                                             const float (&x)[S::kPerVector], const uint4& gate_raw,
                                             const float (&gain)[S::kPerVector],
                                             const NormBackwardParams& p) {
   using T = typename S::T;
   float factor[S::kPerVector], slope[S::kPerVector], z[S::kPerVector];
-  gate_function<S>(factor, slope, gate_raw, p);
+  gate_function<S, kLean>(factor, slope, gate_raw, p);
 #pragma unroll
   for (int i = 0; i < S::kPerVector; ++i) z[i] = x[i];
-  constexpr uint32_t kRounds = kBackwardRoundNormalized | kBackwardRoundGain | kBackwardRoundResult;
-  if (__builtin_expect((p.bits & kRounds) == 0, 1)) {
+  if constexpr (kLean) {
     multiply(z, gain);
   } else {
-    if ((p.bits & kBackwardRoundGain) != 0) round_to<T>(factor);
+    round_gated<S, kLean>(factor, p);
     if ((p.bits & kBackwardRoundNormalized) != 0) round_to<T>(z);
     multiply(z, gain);
     if ((p.bits & kBackwardRoundResult) != 0) round_to<T>(z);
@@ -285,81 +335,48 @@ __device__ __forceinline__ uint4 apply_gate(float (&d)[S::kPerVector],
   return T::pack(z);
 }
 
-// Normalised values x, and e = d * gain, of one vector. d is dy, times the gate's function where
-// there is a gate, whose gradient then goes to put(dgate).
-template <class S, typename Put>
+// Normalised values x, d = dy, and e = d * gain, of one vector.
+template <class S>
 __device__ __forceinline__ void make_factors(float (&x)[S::kPerVector], float (&e)[S::kPerVector],
                                              float (&d)[S::kPerVector], const uint4& x_raw,
-                                             const uint4& dy_raw, const uint4& gate_raw,
+                                             const uint4& dy_raw,
                                              const float (&gain)[S::kPerVector],
-                                             const Statistics& statistics,
-                                             const NormBackwardParams& p, Put put) {
+                                             const Statistics& statistics) {
   S::T::unpack(x_raw, x);
   S::T::unpack(dy_raw, d);
-  if constexpr (S::kGate) {
-#pragma unroll
-    for (float& value : x) value = normalized<S::kStat>(value, statistics);
-    put(apply_gate<S>(d, x, gate_raw, gain, p));
-  }
 #pragma unroll
   for (int i = 0; i < S::kPerVector; ++i) {
-    if constexpr (!S::kGate) x[i] = normalized<S::kStat>(x[i], statistics);
+    x[i] = normalized<S::kStat>(x[i], statistics);
     e[i] = __fmul_rn(d[i], gain[i]);
   }
 }
 
 // From x to the normalised values of x times `factor`, the function of a gate before the norm.
-template <class S>
+template <class S, bool kLean>
 __device__ __forceinline__ void normalize_gated(float (&x)[S::kPerVector],
                                                 const float (&factor)[S::kPerVector],
                                                 const Statistics& statistics,
                                                 const NormBackwardParams& p) {
   multiply(x, factor);
-  if (__builtin_expect((p.bits & kBackwardRoundGain) != 0, 0)) round_to<typename S::T>(x);
+  round_gated<S, kLean>(x, p);
 #pragma unroll
   for (float& value : x) value = normalized<S::kStat>(value, statistics);
 }
 
-// make_factors() of a gate before the norm. keep(factor, slope) gets the gate's function, and its
-// derivative.
-template <class S, typename Keep>
-__device__ __forceinline__ void make_factors_of_gated(float (&x)[S::kPerVector],
-                                                      float (&e)[S::kPerVector],
-                                                      float (&d)[S::kPerVector], const uint4& x_raw,
-                                                      const uint4& dy_raw, const uint4& gate_raw,
-                                                      const float (&gain)[S::kPerVector],
-                                                      const Statistics& statistics,
-                                                      const NormBackwardParams& p, Keep keep) {
-  float factor[S::kPerVector], slope[S::kPerVector];
-  gate_function<S>(factor, slope, gate_raw, p);
-  if (__builtin_expect((p.bits & kBackwardRoundGain) != 0, 0)) round_to<typename S::T>(factor);
-  keep(factor, slope);
-  S::T::unpack(x_raw, x);
-  S::T::unpack(dy_raw, d);
-  normalize_gated<S>(x, factor, statistics, p);
-#pragma unroll
-  for (int i = 0; i < S::kPerVector; ++i) e[i] = __fmul_rn(d[i], gain[i]);
-}
-
-// The same of a branch, from r, the gradient of what was added. add(d) gets the gradient of the
+// make_factors() of a branch, from r, the gradient of what was added. d gets the gradient of the
 // norm's result.
-template <class S, typename Add>
-__device__ __forceinline__ void make_branch_factors(float (&x)[S::kPerVector],
-                                                    float (&e)[S::kPerVector],
-                                                    const float (&r)[S::kPerVector],
-                                                    const uint4& branch_raw,
-                                                    const float (&gain)[S::kPerVector], float rstd,
-                                                    const NormBackwardParams& p, Add add) {
+template <class S>
+__device__ __forceinline__ void make_branch_factors(
+    float (&x)[S::kPerVector], float (&e)[S::kPerVector], float (&d)[S::kPerVector],
+    const float (&r)[S::kPerVector], const uint4& branch_raw, const float (&gain)[S::kPerVector],
+    float rstd, const NormBackwardParams& p) {
   S::T::unpack(branch_raw, x);
-  float d[S::kPerVector];
 #pragma unroll
   for (int i = 0; i < S::kPerVector; ++i) {
     x[i] = __fmul_rn(x[i], rstd);
     d[i] = __fmul_rn(r[i], p.branch.alpha);
+    e[i] = __fmul_rn(d[i], gain[i]);
   }
-  add(d);
-#pragma unroll
-  for (int i = 0; i < S::kPerVector; ++i) e[i] = __fmul_rn(d[i], gain[i]);
 }
 
 // A vector's share of a row's sums. A missing vector's is +0, whatever the statistics are.
@@ -367,8 +384,13 @@ template <class S>
 __device__ __forceinline__ void vector_sums(float (&q)[S::kSums][S::kVectors], int v,
                                             const float (&x)[S::kPerVector],
                                             const float (&e)[S::kPerVector], bool has) {
-  q[0][v] = has ? vector_dot(e, x) : 0.0f;
-  if constexpr (S::kStat == Stat::kLayer) q[S::kSums - 1][v] = has ? vector_sum(e) : 0.0f;
+  // Without a register of its own the sum would be computed in a branch.
+  const float dot = ptx::in_register(vector_dot(e, x));
+  q[0][v] = has ? dot : 0.0f;
+  if constexpr (S::kStat == Stat::kLayer) {
+    const float sum = ptx::in_register(vector_sum(e));
+    q[S::kSums - 1][v] = has ? sum : 0.0f;
+  }
 }
 
 // dh of one vector. What is added may be absent: then `adds` is false.
@@ -386,7 +408,7 @@ __device__ __forceinline__ void gradient_vector(float (&f)[S::kPerVector],
     // A sum with -0 is the product.
 #pragma unroll
     for (int i = 0; i < S::kPerVector; ++i)
-      f[i] = __fmaf_rn(f[i], rstd, S::kBranch && !adds ? -0.0f : add[i]);
+      f[i] = __fmaf_rn(f[i], rstd, S::kAsksForAdd && !adds ? -0.0f : add[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < S::kPerVector; ++i) f[i] = __fmul_rn(f[i], rstd);
@@ -394,16 +416,16 @@ __device__ __forceinline__ void gradient_vector(float (&f)[S::kPerVector],
 }
 
 // The row's additions to the sums of this thread's columns, of one vector. `round`: the bit of what
-// rounds the normalised values.
-template <class S>
+// rounds the normalised values. kLean: nothing does.
+template <class S, bool kLean>
 __device__ __forceinline__ void add_row(float (&dweight)[S::kPerVector],
                                         float (&dbias)[S::kPerVector],
                                         const float (&d)[S::kPerVector],
                                         const float (&x)[S::kPerVector],
                                         const NormBackwardParams& p,
                                         uint32_t round = kBackwardRoundNormalized) {
-  if constexpr (S::T::kBytes == 2) {
-    if (__builtin_expect((p.bits & round) != 0, 0)) {
+  if constexpr (!kLean && S::T::kBytes == 2) {
+    if ((p.bits & round) != 0) {
       float t[S::kPerVector];
 #pragma unroll
       for (int i = 0; i < S::kPerVector; ++i) t[i] = x[i];
@@ -415,17 +437,56 @@ __device__ __forceinline__ void add_row(float (&dweight)[S::kPerVector],
   accumulate<S::kStat>(dweight, dbias, d, x);
 }
 
-// The gain of this thread's vectors; the weight may have any dtype and address.
-template <class S>
+// The gain of this thread's vectors. kLean: the weight is aligned and of T or f32, or absent. In
+// other calls it may have any dtype and address.
+template <class S, bool kLean>
 __device__ __forceinline__ void load_gains(float (&gain)[S::kVectors][S::kPerVector],
                                            const NormBackwardParams& p, uint32_t group,
                                            const LanePlace<S>& place) {
-  const AnyDtypeRow weight(p.weight.data == nullptr ? nullptr : group_address(p, p.weight, group),
-                           p.weight.dtype);
+  const char* const row = p.weight.data == nullptr ? nullptr : group_address(p, p.weight, group);
+  if constexpr (!kLean) {
+    const AnyDtypeRow weight(const_cast<char*>(row), p.weight.dtype);
+    // One copy of the code that loads any dtype at any address.
+#pragma unroll 1
+    for (int v = 0; v < S::kVectors; ++v) {
+      const int vector = place.vector(v);
+      float loaded[S::kPerVector];
+      load_gain(loaded, p, weight, int64_t{vector} * S::kPerVector,
+                vector < p.vectors ? S::kPerVector : 0);
 #pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    load_gain(gain[v], p, weight, int64_t{place.vector(v)} * S::kPerVector,
-              place.has(v) ? S::kPerVector : 0);
+      for (int k = 0; k < S::kVectors; ++k) {
+#pragma unroll
+        for (int i = 0; i < S::kPerVector; ++i) gain[k][i] = k == v ? loaded[i] : gain[k][i];
+      }
+    }
+  } else {
+    using F32 = Element<Dtype::kF32>;
+    constexpr int kWords = S::kPerVector / F32::kPerVector;
+    const bool is_f32 = S::T::kBytes == 4 || p.weight.dtype == Dtype::kF32;
+    uint4 raw[S::kVectors][kWords];
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      const int64_t vector = place.vector(v);
+      const bool there = row != nullptr && place.has(v);
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        raw[v][i] = make_uint4(0, 0, 0, 0);
+        const int64_t number = is_f32 ? vector * kWords + i : vector;
+        ptx::ld_global_v4_if(raw[v][i], row + number * kVectorBytes, there && (is_f32 || i == 0));
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      if (is_f32) {
+#pragma unroll
+        for (int i = 0; i < S::kPerVector; ++i)
+          gain[v][i] = __uint_as_float(word_of(raw[v][i / 4], i % 4));
+      } else {
+        S::T::unpack(raw[v][0], gain[v]);
+      }
+#pragma unroll
+      for (float& g : gain[v]) g = row == nullptr ? 1.0f : gain_of(g, p);
+    }
   }
 }
 

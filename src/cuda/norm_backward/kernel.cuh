@@ -7,6 +7,8 @@
 #include "cuda/norm_backward/gated.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_backward/persistent.cuh"
+#include "cuda/norm_backward/persistent_branch.cuh"
+#include "cuda/norm_backward/persistent_gated.cuh"
 
 namespace fastnorm::cuda {
 
@@ -16,6 +18,25 @@ inline constexpr bool kHasBackwardBodies = false;
 #else
 inline constexpr bool kHasBackwardBodies = true;
 #endif
+
+// A kernel that holds rows. kLean: the common call, whose rows are evenly strided, and which rounds
+// nothing between steps.
+template <class S, bool kLean>
+__device__ __forceinline__ void gradient_of_held_rows(const NormBackwardParams& p) {
+  if constexpr (S::kV.form == BackwardForm::kFew) {
+    gradient_at_once<S, kLean>(p);
+  } else if constexpr (S::kBranch) {
+    gradient_of_branch_in_turn<S, kLean>(p);
+  } else if constexpr (S::kGate) {
+    if ((p.bits & kBackwardGateBefore) != 0) {
+      gradient_of_gate_before<S, kLean>(p);
+    } else {
+      gradient_of_gate_after<S, kLean>(p);
+    }
+  } else {
+    gradient_in_turn<S, kLean>(p);
+  }
+}
 
 template <int kArch, uint64_t kWord>
 __global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
@@ -32,25 +53,15 @@ __global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
   } else if constexpr (kV.form == BackwardForm::kGatedColumns) {
     sums_of_gated_columns<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kGatedRows) {
-    if ((p.bits & kBackwardLayer) != 0) {
-      gradient_of_gated_rows<kV.dtype, Stat::kLayer, kV.threads>(p);
-    } else {
-      gradient_of_gated_rows<kV.dtype, Stat::kRms, kV.threads>(p);
-    }
+    gradient_of_gated_rows<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kBranchColumns) {
     sums_of_branch_columns<kV.dtype, kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kBranchRows) {
     gradient_of_branch_rows<kV.dtype, kV.threads>(p);
-  } else if constexpr (kV.form == BackwardForm::kPersistent) {
-    using S = BackwardSlots<kWord>;
-    // The same for all threads. Where the gate is decides what a step holds in registers.
-    if (S::kGate && (p.bits & kBackwardGateBefore) != 0) {
-      gradient_in_turn<S, S::kGate>(p);
-    } else {
-      gradient_in_turn<S>(p);
-    }
+  } else if ((p.bits & kBackwardLean) != 0) {
+    gradient_of_held_rows<BackwardSlots<kWord>, true>(p);
   } else {
-    gradient_at_once<BackwardSlots<kWord>>(p);
+    gradient_of_held_rows<BackwardSlots<kWord>, false>(p);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <initializer_list>
 
 #include "core/norm_backward_rows.h"
 #include "cuda/norm/launch_params.h"
@@ -47,17 +46,24 @@ BackwardTensor values_in(char* data, const Digits& digits, int64_t count = 1) {
   return t;
 }
 
-bool has_narrow_strides(std::initializer_list<const BackwardTensor*> tensors) {
-  return std::ranges::all_of(tensors, [](const BackwardTensor* t) {
-    return t->stride[0] == static_cast<int32_t>(t->stride[0]) &&
-           t->stride[1] == static_cast<int32_t>(t->stride[1]);
-  });
+// True if 16-byte loads reach the weight's rows, which are of x's dtype or f32; or there is none.
+bool has_plain_weight(const NormBackwardDesc& d) {
+  if (!d.weight) return true;
+  uint64_t bits = reinterpret_cast<uintptr_t>(d.weight.data);
+  for (const int64_t stride : d.weight.stride_bytes) bits |= static_cast<uint64_t>(stride);
+  return bits % 16 == 0 && (d.weight.dtype == d.dtype || d.weight.dtype == Dtype::kF32);
 }
 
-// True if the first digit counts a group's rows, and the second one, where there is one, groups.
-bool has_digits_of_groups(const NormBackwardDesc& d, const Digits& digits) {
-  return (digits.count == 1 && d.groups == 1) ||
-         (digits.count == 2 && digits.of[0] < d.shared_rank && digits.of[1] >= d.shared_rank);
+// True if a product of 32-bit numbers leads to each row of a group: the rows have one digit at the
+// most, and narrow strides.
+bool has_even_rows(const NormBackwardDesc& d, const Digits& digits, const NormBackwardParams& p) {
+  if (digits.count > 1 && digits.of[1] < d.shared_rank) return false;
+  const auto tensors = {&p.x,    &p.dy,    &p.dresidual_in,  &p.dx,
+                        &p.gate, &p.dgate, &p.branch.branch, &p.branch.dbranch,
+                        &p.rstd, &p.mean,  &p.branch.rstd};
+  return std::ranges::all_of(tensors, [](const BackwardTensor* t) {
+    return t->stride[0] == static_cast<int32_t>(t->stride[0]);
+  });
 }
 
 // The forward call whose statistics are computed again.
@@ -151,6 +157,7 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   p.lanes = static_cast<uint32_t>(plan.lanes);
   p.blocks = static_cast<uint32_t>(plan.row_blocks);
   p.step = p.lanes * p.blocks;
+  p.split_bits = static_cast<uint32_t>(std::countr_zero(static_cast<uint32_t>(plan.split)));
   p.fold_blocks = std::bit_ceil(p.blocks);
   p.vectors = static_cast<int32_t>((d.n * dtype_bytes(d.x.dtype) + 15) / 16);
   p.n = d.n;
@@ -184,11 +191,10 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
   }
   if (d.branch.present) set_branch(d, plan, digits, static_cast<char*>(workspace), &p);
   if (digits.count == 1) p.bits |= kBackwardSingleIndex;
-  if (has_narrow_strides({&p.x, &p.dy, &p.dresidual_in, &p.dx, &p.rstd, &p.mean, &p.gate, &p.dgate,
-                          &p.branch.branch, &p.branch.dbranch, &p.branch.rstd})) {
-    if (digits.count == 1) p.bits |= kBackwardNarrowStrides;
-    if (has_digits_of_groups(d, digits)) p.bits |= kBackwardNarrowGroups;
-  }
+  constexpr uint32_t kRounds = kBackwardRoundNormalized | kBackwardRoundGain |
+                               kBackwardRoundResult | kBackwardBranchRoundNormalized;
+  if (has_even_rows(d, digits, p) && has_plain_weight(d) && (p.bits & kRounds) == 0)
+    p.bits |= kBackwardLean;
   const auto sums = sums_of(d);
   for (size_t i = 0; i < sums.size(); ++i) {
     if (*sums[i]) p.partial[i] = reinterpret_cast<float*>(at(plan.partial_offset[i]));

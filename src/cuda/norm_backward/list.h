@@ -20,11 +20,10 @@ struct Line : FamilyLine<NormBackwardVariant> {
   uint8_t stats, inputs;
 };
 
-#define V(form, dtypes, stats, inputs, threads, vectors, blocks, lanes, unroll, stages,            \
-          column_vectors, chains, rereads, one_warp_folds, blocks_per_sm, archs)                   \
+#define V(form, dtypes, stats, inputs, threads, vectors, blocks, lanes, stages, column_vectors,    \
+          chains, blocks_per_sm, archs)                                                            \
   {{{Dtype::kF32, Stat::kRms, BackwardInput::kPlain, BackwardForm::form, threads, vectors, blocks, \
-     lanes, unroll, stages, column_vectors, chains, (rereads) != 0, (one_warp_folds) != 0,         \
-     blocks_per_sm},                                                                               \
+     lanes, stages, column_vectors, chains, blocks_per_sm},                                        \
     dtypes,                                                                                        \
     archs},                                                                                        \
    stats,                                                                                          \
@@ -71,12 +70,12 @@ constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
   }
   name << dtype_name(v.dtype) << ' ';
   if (!takes_either_statistic(v.form)) name << (v.stat == Stat::kRms ? "rms " : "layer ");
-  name << word_of(v.input);
+  if (v.form != BackwardForm::kFew) name << word_of(v.input);
   name << name_of(v.form) << ' ' << +v.threads;
   if (!v.is_streamed()) {
     name << 'x' << +v.vectors;
     if (v.is_cluster()) name << 'x' << +v.blocks;
-    name << ' ' << +v.lanes << 'x' << +v.unroll << 'x' << +v.stages;
+    name << ' ' << +v.lanes << 'x' << +v.stages;
   }
   return entry;
 }

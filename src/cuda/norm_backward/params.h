@@ -35,6 +35,7 @@ struct NormBackwardParams {
   uint32_t groups;         // rows of the weight
   uint32_t lanes, blocks;  // the row order of dweight: Q and nb
   uint32_t step;           // lanes * blocks: from a row of a lane to its next
+  uint32_t split_bits;     // 1 << split_bits thread blocks share a block's lanes
   uint32_t fold_blocks;    // blocks, up to a power of two
   int32_t vectors;         // 16-byte vectors of x's dtype in a row, the last may be short
   int64_t n;
@@ -47,7 +48,7 @@ struct NormBackwardParams {
   BackwardTensor dresidual_in, dx, dresidual;
   BackwardTensor weight, dweight, dbias;
 
-  // Of the sums, as sums_of() lists them: [group][block][partial_stride].
+  // Of the sums, as sums_of() lists them: [group][block][split][partial_stride].
   float* partial[kBackwardSums];
   int64_t partial_stride;  // floats
 

@@ -61,8 +61,9 @@ struct AnyDtypeRow {
   const bool scalar;
 };
 
-// kWords words from an address that accesses of `bytes` reach.
-template <int kWords>
+// kWords words from an address that accesses of `bytes` reach. kElementBytes: f32 is never at an
+// address that is no multiple of 4.
+template <int kElementBytes, int kWords>
 __device__ __forceinline__ void load_any_words(uint32_t* word, const char* address, int bytes) {
   if (kWords % 4 == 0 && bytes == 16) {
 #pragma unroll
@@ -76,7 +77,7 @@ __device__ __forceinline__ void load_any_words(uint32_t* word, const char* addre
       const uint2 v = ptx::ld_global_v2(address + i * 4);
       word[i] = v.x, word[i + 1] = v.y;
     }
-  } else if (bytes == 4) {
+  } else if (kElementBytes == 4 || bytes == 4) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) word[i] = ptx::ld_global_u32(address + i * 4);
   } else {
@@ -87,7 +88,7 @@ __device__ __forceinline__ void load_any_words(uint32_t* word, const char* addre
   }
 }
 
-template <int kWords>
+template <int kElementBytes, int kWords>
 __device__ __forceinline__ void store_any_words(const uint32_t* word, char* address, int bytes) {
   if (kWords % 4 == 0 && bytes == 16) {
 #pragma unroll
@@ -98,7 +99,7 @@ __device__ __forceinline__ void store_any_words(const uint32_t* word, char* addr
 #pragma unroll
     for (int i = 0; i < kWords; i += 2)
       ptx::st_global_v2(address + i * 4, make_uint2(word[i], word[i + 1]));
-  } else if (bytes == 4) {
+  } else if (kElementBytes == 4 || bytes == 4) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) ptx::st_global_u32(address + i * 4, word[i]);
   } else {
@@ -110,6 +111,10 @@ __device__ __forceinline__ void store_any_words(const uint32_t* word, char* addr
   }
 }
 
+__device__ __forceinline__ uint32_t load_any_bits(const char* address, Dtype dtype) {
+  return dtype == Dtype::kF32 ? ptx::ld_global_u32(address) : ptx::ld_global_u16(address);
+}
+
 // The kCount elements from `element` on, of which `count` are the row's; the others read as zero.
 template <int kCount>
 __device__ __forceinline__ void load_any(AnyWords<kCount>& v, const AnyDtypeRow& row,
@@ -119,21 +124,19 @@ __device__ __forceinline__ void load_any(AnyWords<kCount>& v, const AnyDtypeRow&
   if (count >= kCount && !row.scalar) {
     const char* const address = row.at(element);
     if (row.dtype == Dtype::kF32) {
-      load_any_words<kCount>(v.word, address, row.bytes);
+      load_any_words<4, kCount>(v.word, address, row.bytes);
     } else {
-      load_any_words<kCount / 2>(v.word, address, row.bytes);
+      load_any_words<2, kCount / 2>(v.word, address, row.bytes);
     }
-  } else if (count > 0) {
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    const uint32_t bits = load_any_bits(row.at(row.scalar ? 0 : element + i), row.dtype);
+    const int number = row.dtype == Dtype::kF32 ? i : i / 2;
+    const uint32_t part = row.dtype == Dtype::kF32 ? bits : bits << (i % 2 * 16);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i >= count) break;
-      const char* const address = row.at(row.scalar ? 0 : element + i);
-      if (row.dtype == Dtype::kF32) {
-        v.word[i] = ptx::ld_global_u32(address);
-      } else {
-        v.word[i / 2] |= ptx::ld_global_u16(address) << (i % 2 * 16);
-      }
-    }
+    for (int k = 0; k < kCount; ++k) v.word[k] |= k == number ? part : 0;
   }
 }
 
@@ -180,20 +183,23 @@ __device__ __forceinline__ void store_any(const float (&f)[kCount], const AnyDty
     if (row.dtype == Dtype::kF32) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) word[i] = __float_as_uint(f[i]);
-      store_any_words<kCount>(word, address, row.bytes);
+      store_any_words<4, kCount>(word, address, row.bytes);
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; i += 2) {
         word[i / 2] = row.dtype == Dtype::kBF16 ? Element<Dtype::kBF16>::pack_word(f[i], f[i + 1])
                                                 : Element<Dtype::kF16>::pack_word(f[i], f[i + 1]);
       }
-      store_any_words<kCount / 2>(word, address, row.bytes);
+      store_any_words<2, kCount / 2>(word, address, row.bytes);
     }
-  } else {
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    float value = f[0];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i < count) store_any_element(row.at(element + i), f[i], row.dtype);
-    }
+    for (int k = 1; k < kCount; ++k) value = k == i ? f[k] : value;
+    store_any_element(row.at(element + i), value, row.dtype);
   }
 }
 

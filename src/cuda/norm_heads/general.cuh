@@ -17,63 +17,49 @@ struct HeadsScratch {
 };
 static_assert(kGeneralHeadsWarps * kWarpHeadColumns == kMaxHeadColumns);
 
-// The threads that have a row: a warp, or the block.
-template <bool kWarp>
+// The threads that have a row: a warp, or the block. The same in all threads of a block.
 struct HeadGroup {
-  static constexpr int kThreads = kWarp ? 32 : kHeadsThreads;
-
-  static __device__ __forceinline__ int thread() {
-    return static_cast<int>(kWarp ? threadIdx.x % 32 : threadIdx.x);
+  __device__ __forceinline__ explicit HeadGroup(bool is_warp) : warp(is_warp) {
+    threads = is_warp ? 32 : kHeadsThreads;
+    thread = static_cast<int>(threadIdx.x) & (threads - 1);
   }
-  static __device__ __forceinline__ void sync() {
-    if constexpr (kWarp) {
+
+  __device__ __forceinline__ void sync() const {
+    if (warp) {
       __syncwarp();
     } else {
       __syncthreads();
     }
   }
-  static __device__ __forceinline__ float* values(HeadsScratch& scratch) {
-    return scratch.values + (kWarp ? threadIdx.x / 32 * kWarpHeadColumns : 0);
+  __device__ __forceinline__ float* values(HeadsScratch& scratch) const {
+    return scratch.values + (warp ? threadIdx.x / 32 * kWarpHeadColumns : 0);
   }
 
-  // By the canonical tree, in every thread: warps, then lanes.
-  template <class Fold>
-  static __device__ __forceinline__ float fold(float q, HeadsScratch& scratch) {
-    const float one[1] = {q};
-    float result[1];
-    fold_all<Fold>(one, result, scratch);
-    return result[0];
-  }
-  static __device__ __forceinline__ Moments fold(Moments m, HeadsScratch& scratch) {
-    const float two[2] = {m.sum, m.squares};
-    float result[2];
-    fold_all<Sum>(two, result, scratch);
-    return {result[0], result[1]};
-  }
+  bool warp;
+  int threads, thread;
+};
 
- private:
-  template <class Fold, int kSums>
-  static __device__ __forceinline__ void fold_all(const float (&q)[kSums], float (&result)[kSums],
-                                                  HeadsScratch& scratch) {
-    if constexpr (kWarp) {
+// The sums of a group by the canonical tree, in every thread: warps, then lanes.
+template <class Fold, int kSums>
+__device__ __forceinline__ void fold_group(float (&q)[kSums], const HeadGroup& group,
+                                           HeadsScratch& scratch) {
+  if (!group.warp) {
+    __syncthreads();  // the last fold has been read
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) result[i] = fold_lanes<32, Fold>(q[i]);
-    } else {
-      __syncthreads();  // the last fold has been read
+    for (int i = 0; i < kSums; ++i) scratch.fold[i][threadIdx.x] = q[i];
+    __syncthreads();
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) scratch.fold[i][threadIdx.x] = q[i];
-      __syncthreads();
+    for (int i = 0; i < kSums; ++i) {
+      float warps[kHeadsThreads / 32];
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        float warps[kThreads / 32];
-#pragma unroll
-        for (int w = 0; w < kThreads / 32; ++w)
-          warps[w] = scratch.fold[i][w * 32 + static_cast<int>(threadIdx.x % 32)];
-        result[i] = fold_lanes<32, Fold>(fold_registers<Fold>(warps));
-      }
+      for (int w = 0; w < kHeadsThreads / 32; ++w)
+        warps[w] = scratch.fold[i][w * 32 + static_cast<int>(threadIdx.x % 32)];
+      q[i] = fold_registers<Fold>(warps);
     }
   }
-};
+#pragma unroll
+  for (float& value : q) value = fold_lanes<32, Fold>(value);
+}
 
 __device__ __forceinline__ char* address_of(const HeadsTensor& tensor, uint32_t token,
                                             uint32_t head) {
@@ -111,17 +97,15 @@ struct HeadsRow {
     if (joined) {
       take_at(f, x + vector * kVectorBytes, n);
     } else {
-      const int64_t first = vector * kPerVector, head = first / columns,
-                    column = first - head * columns;
+      const int64_t first = vector * kPerVector;
+      int64_t head = first / columns, column = first - head * columns;
       if (column + n <= columns) {
         take_at(f, x + head * head_stride + column * T::kBytes, n);
       } else {
 #pragma unroll
         for (int i = 0; i < kPerVector; ++i) {
-          const int64_t of = (first + i) / columns;
-          f[i] =
-              i < n ? load_element<T>(x + of * head_stride + (first + i - of * columns) * T::kBytes)
-                    : 0.0f;
+          f[i] = i < n ? load_element<T>(x + head * head_stride + column * T::kBytes) : 0.0f;
+          if (++column == columns) column = 0, ++head;
         }
       }
     }
@@ -152,10 +136,11 @@ struct HeadStatistics {
 };
 
 // q[i] = sum_of(values, count) of a thread's vectors first + i * step.
-template <class T, class Group, class Value, int kCount, typename Fn>
-__device__ __forceinline__ void sums_of(const HeadsRow<T>& row, int64_t first, int64_t step,
-                                        Value (&q)[kCount], Fn sum_of) {
-  const auto number = [&](int i) { return Group::thread() + (first + i * step) * Group::kThreads; };
+template <class T, class Value, int kCount, typename Fn>
+__device__ __forceinline__ void sums_of(const HeadGroup& group, const HeadsRow<T>& row,
+                                        int64_t first, int64_t step, Value (&q)[kCount],
+                                        Fn sum_of) {
+  const auto number = [&](int i) { return group.thread + (first + i * step) * group.threads; };
   if (row.wide) {
     uint4 raw[kCount];
 #pragma unroll
@@ -186,27 +171,28 @@ __device__ __forceinline__ Moments fold_values(const Moments (&q)[kCount]) {
 }
 
 // A thread's fold of its vectors: of a head, a few; of a token's heads, any number.
-template <class T, class Group, bool kAcross, class Fold, typename Fn>
-__device__ __forceinline__ typename Fold::Value fold_vectors(const HeadsRow<T>& row, Fn sum_of) {
+template <class T, bool kAcross, class Fold, typename Fn>
+__device__ __forceinline__ typename Fold::Value fold_vectors(const HeadGroup& group,
+                                                             const HeadsRow<T>& row, Fn sum_of) {
   using Value = typename Fold::Value;
   if constexpr (kAcross) {
-    const int64_t registers = (row.vectors() + Group::kThreads - 1) / Group::kThreads;
-    return fold_stream<Fold, Group>(
+    const int64_t registers = (row.vectors() + group.threads - 1) / group.threads;
+    return fold_stream<Fold, HeadGroup>(
         registers, [&](int64_t first, int64_t step, Value(&q)[StreamFold::kGroup]) {
-          sums_of<T, Group>(row, first, step, q, sum_of);
+          sums_of<T>(group, row, first, step, q, sum_of);
         });
   } else {
     constexpr int kMost = kWarpHeadColumns / 32 / T::kPerVector;
     static_assert(kMost * T::kPerVector * kHeadsThreads >= kMaxHeadColumns);
     Value q[kMost];
-    sums_of<T, Group>(row, 0, 1, q, sum_of);
+    sums_of<T>(group, row, 0, 1, q, sum_of);
     return fold_values(q);
   }
 }
 
-template <class T, class Group, bool kAcross>
-__device__ __forceinline__ HeadStatistics statistics_of(const NormParams& p, const HeadsRow<T>& row,
-                                                        bool layer,
+template <class T, bool kAcross>
+__device__ __forceinline__ HeadStatistics statistics_of(const HeadGroup& group, const NormParams& p,
+                                                        const HeadsRow<T>& row, bool layer,
                                                         const Rounding<Affine::kAny, T>& rounding,
                                                         HeadsScratch& scratch) {
   constexpr int kPerVector = T::kPerVector;
@@ -217,11 +203,13 @@ __device__ __forceinline__ HeadStatistics statistics_of(const NormParams& p, con
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       const bool steps = statistics.steps(pass, rounding);
-      const Moments of_thread = fold_vectors<T, Group, kAcross, StreamMoments>(
-          row, [&](const float(&s)[kPerVector], int count) {
+      const Moments of_thread = fold_vectors<T, kAcross, StreamMoments>(
+          group, row, [&](const float(&s)[kPerVector], int count) {
             return moments<T, true>(s, statistics.from, count, steps);
           });
-      m = Group::fold(of_thread, scratch);
+      float sums[2] = {of_thread.sum, of_thread.squares};
+      fold_group<Sum>(sums, group, scratch);
+      m = {sums[0], sums[1]};
       statistics.take(m, pass, p, rounding);
     }
     result.mean = statistics.mean();
@@ -230,20 +218,21 @@ __device__ __forceinline__ HeadStatistics statistics_of(const NormParams& p, con
     const float squared = __fmaf_rn(-delta, m.sum, m.squares);
     result.squared = squared < 0.0f ? 0.0f : squared;
   } else {
-    const float sum = fold_vectors<T, Group, kAcross, StreamSum>(
-        row, [&](float(&s)[kPerVector], int) { return squares<T>(s, rounding.every_step); });
-    result.squared = Group::template fold<Sum>(sum, scratch);
+    float sum[1] = {fold_vectors<T, kAcross, StreamSum>(
+        group, row,
+        [&](float(&s)[kPerVector], int) { return squares<T>(s, rounding.every_step); })};
+    fold_group<Sum>(sum, group, scratch);
+    result.squared = sum[0];
     result.rstd = rstd_of(__fmul_rn(result.squared, p.inv_n), p, rounding);
   }
   return result;
 }
 
-// Computed and stored where that is wanted, or given.
-template <class T, class Group, bool kAcross>
-__device__ __forceinline__ HeadStatistics find_statistics(const HeadsPartParams& part,
-                                                          uint32_t token, uint32_t head,
-                                                          const Rounding<Affine::kAny, T>& rounding,
-                                                          HeadsScratch& scratch) {
+// Computed and, unless the token is padding, stored where that is wanted; or given.
+template <class T, bool kAcross>
+__device__ __forceinline__ HeadStatistics
+find_statistics(const HeadGroup& group, const HeadsPartParams& part, uint32_t token, uint32_t head,
+                bool stores, const Rounding<Affine::kAny, T>& rounding, HeadsScratch& scratch) {
   if (part.rstd_in.data != nullptr) {
     const float mean = part.mean_in.data == nullptr
                            ? 0.0f
@@ -253,8 +242,8 @@ __device__ __forceinline__ HeadStatistics find_statistics(const HeadsPartParams&
   const bool layer = (part.bits & kHeadsLayer) != 0;
   const HeadsRow<T> row(part, token, head, kAcross);
   const HeadStatistics s =
-      statistics_of<T, Group, kAcross>(part.norm, row, layer, rounding, scratch);
-  if (Group::thread() == 0) {
+      statistics_of<T, kAcross>(group, part.norm, row, layer, rounding, scratch);
+  if (group.thread == 0 && stores) {
     const auto put = [&](const HeadsTensor& to, int number, float value) {
       if (to.data != nullptr)
         ptx::st_global_u32(address_of(to, token, head) + number * 4, __float_as_uint(value));
@@ -268,9 +257,9 @@ __device__ __forceinline__ HeadStatistics find_statistics(const HeadsPartParams&
 }
 
 // The row's values before rope, to shared memory.
-template <class T, class Group>
-__device__ __forceinline__ void take_values(const HeadsPartParams& part, uint32_t token,
-                                            uint32_t head, const HeadStatistics& s,
+template <class T>
+__device__ __forceinline__ void take_values(const HeadGroup& group, const HeadsPartParams& part,
+                                            uint32_t token, uint32_t head, const HeadStatistics& s,
                                             const Rounding<Affine::kAny, T>& rounding,
                                             float* values) {
   constexpr int kPerVector = T::kPerVector;
@@ -282,7 +271,7 @@ __device__ __forceinline__ void take_values(const HeadsPartParams& part, uint32_
                           p.bias_align, -0.0f);
   const auto vectors = static_cast<int>(row.vectors());
 #pragma unroll 1
-  for (int v = Group::thread(); v < vectors; v += Group::kThreads) {
+  for (int v = group.thread; v < vectors; v += group.threads) {
     float z[kPerVector];
     const int count = row.take(z, v);
     if ((part.bits & kHeadsNorm) != 0) {
@@ -303,15 +292,16 @@ __device__ __forceinline__ void take_values(const HeadsPartParams& part, uint32_
   }
 }
 
-template <class T, class Group>
-__device__ __forceinline__ void turn_values(const HeadsPartParams& part, const HeadsShared& shared,
-                                            uint32_t token, uint32_t head, float* values) {
+template <class T>
+__device__ __forceinline__ void turn_values(const HeadGroup& group, const HeadsPartParams& part,
+                                            const HeadsShared& shared, uint32_t token,
+                                            uint32_t head, float* values) {
   const uint32_t bits = part.bits;
   const bool interleaved = (bits & kHeadsInterleaved) != 0,
              every_step = (bits & kHeadsRopeEveryStep) != 0;
   const int step = interleaved ? 2 : 1, apart = interleaved ? 1 : shared.half;
 #pragma unroll 1
-  for (int j = Group::thread(); j < shared.half; j += Group::kThreads) {
+  for (int j = group.thread; j < shared.half; j += group.threads) {
     const int64_t row = table_row(shared, shared.axes == 1 ? 0 : axis_of(shared, j), token);
     const int entry = entry_of(shared, bits, j);
     const float c = load_entry<T>(shared, table_address(shared.cos, row, head), entry);
@@ -332,22 +322,22 @@ __device__ __forceinline__ int take_vector(float (&z)[kPerVector], const float* 
   return count < kPerVector ? count : kPerVector;
 }
 
-template <class T, class Group>
-__device__ __forceinline__ void store_elements(const float* values, int n, char* to,
-                                               OperandType type = OperandType::kElement) {
+template <class T>
+__device__ __forceinline__ void store_elements(const HeadGroup& group, const float* values, int n,
+                                               char* to, OperandType type = OperandType::kElement) {
   const AnyRow<T, char> row(to, kUnknownAlign, type);
 #pragma unroll 1
-  for (int v = Group::thread(); v * T::kPerVector < n; v += Group::kThreads) {
+  for (int v = group.thread; v * T::kPerVector < n; v += group.threads) {
     float z[T::kPerVector];
     const int count = take_vector(z, values, n, v);
     store_part<Part::kCounted, T>(z, row, v, count);
   }
 }
 
-// The row's codes and scales, and its share of amax. `rows`: of all.
-template <class T, class Group>
-__device__ __forceinline__ void store_codes_of(const QuantParams& q, char* codes,
-                                               const ScaleRow& scales, uint32_t rows,
+// The row's codes and scales, and its share of amax.
+template <class T>
+__device__ __forceinline__ void store_codes_of(const HeadGroup& group, const QuantParams& q,
+                                               char* codes, const ScaleRow& scales,
                                                const float* values, int n, HeadsScratch& scratch) {
   constexpr int kPerVector = T::kPerVector, kVectorShift = kPerVector == 8 ? 3 : 2;
   const int vectors = (n + kPerVector - 1) / kPerVector;
@@ -364,21 +354,23 @@ __device__ __forceinline__ void store_codes_of(const QuantParams& q, char* codes
   } else if (q.rule != ScaleRule::kNoCodes && q.block == 0) {
     uint32_t most = 0;
 #pragma unroll 1
-    for (int v = Group::thread(); v < vectors; v += Group::kThreads) {
+    for (int v = group.thread; v < vectors; v += group.threads) {
       float z[kPerVector];
       take(z, v);
       most = greater(most, magnitude_bits(z));
     }
-    most = __float_as_uint(Group::template fold<Greatest>(__uint_as_float(most), scratch));
+    float greatest[1] = {__uint_as_float(most)};
+    fold_group<Greatest>(greatest, group, scratch);
+    most = __float_as_uint(greatest[0]);
     const Scale scale = free_scale(q, most);
-    if (Group::thread() == 0) scales.put(0, scale.bits);
+    if (group.thread == 0) scales.put(0, scale.bits);
     inverse = scale.inverse;
   }
   uint32_t all = 0;
   // As often in every lane: blocks of columns are neighbouring lanes' vectors.
 #pragma unroll 1
-  for (int first = 0; first < vectors; first += Group::kThreads) {
-    const int v = first + Group::thread();
+  for (int first = 0; first < vectors; first += group.threads) {
+    const int v = first + group.thread;
     float z[kPerVector];
     const int count = take(z, v);
     uint32_t most = magnitude_bits(z);
@@ -404,57 +396,62 @@ __device__ __forceinline__ void store_codes_of(const QuantParams& q, char* codes
     if (count > 0) put_any_codes(q, codes, z, v, count);
   }
   if (q.amax != nullptr) raise_amax(q, all);
-  if (q.swizzled)
-    scales.pad((n + q.block - 1) >> q.block_shift, rows, Group::thread(), Group::kThreads);
 }
 
-// All that leaves of a head.
-template <class T, class Group>
-__device__ __forceinline__ void store_head(const HeadsPartParams& part, const HeadsShared& shared,
-                                           uint32_t token, uint32_t head, const float* values,
+// Stores a head: its row, codes and scales, then its row of the cache. One loop has both, since the
+// code that stores codes is the largest of this kernel. Padding gets the zeros behind and below
+// swizzled scales alone.
+template <class T>
+__device__ __forceinline__ void store_head(const HeadGroup& group, const HeadsPartParams& part,
+                                           const HeadsShared& shared, uint32_t token, uint32_t head,
+                                           int64_t slot, const float* values,
                                            HeadsScratch& scratch) {
   const auto n = static_cast<int>(part.norm.n);
-  if (part.y.data != nullptr) {
-    store_elements<T, Group>(values, n, address_of(part.y, token, head),
-                             static_cast<OperandType>(part.norm.y_type));
-  }
-  const QuantParams& q = part.norm.quant;
-  if ((part.bits & kHeadsCodes) != 0) {
-    const ScaleRow scales(q, address_of(part.scale, token, head), token * part.heads + head);
-    store_codes_of<T, Group>(q, address_of(part.codes, token, head), scales,
-                             shared.tokens * part.heads, values, n, scratch);
-  }
-  if (part.cache.data == nullptr) return;
-  const int64_t slot = slot_of(shared, token);
-  if (slot < 0) return;
-  const int64_t page = slot / part.page_size, row = slot - page * part.page_size;
+  const bool padding = slot < 0, caches = !padding && part.cache.data != nullptr;
+  const int64_t page = caches ? slot / part.page_size : 0, row = slot - page * part.page_size;
   const auto at = [&](const HeadsPages& pages) {
     return pages.data + page * pages.page_stride + row * pages.row_stride +
            int64_t{head} * pages.head_stride;
   };
-  if ((part.bits & kHeadsCacheCodes) == 0)
-    return store_elements<T, Group>(values, n, at(part.cache));
-  const ScaleRow scales(part.cache_quant, at(part.cache_scale), 0);
-  store_codes_of<T, Group>(part.cache_quant, at(part.cache), scales, 0, values, n, scratch);
+#pragma unroll 1
+  for (int destination = 0; destination < (caches ? 2 : 1); ++destination) {
+    const bool to_cache = destination == 1;
+    const bool to_codes = (part.bits & (to_cache ? kHeadsCacheCodes : kHeadsCodes)) != 0;
+    if (to_cache ? !to_codes : !padding && part.y.data != nullptr) {
+      store_elements<T>(
+          group, values, n, to_cache ? at(part.cache) : address_of(part.y, token, head),
+          to_cache ? OperandType::kElement : static_cast<OperandType>(part.norm.y_type));
+    }
+    if (!to_codes) continue;
+    const QuantParams& q = to_cache ? part.cache_quant : part.norm.quant;
+    const ScaleRow scales(q, to_cache ? at(part.cache_scale) : address_of(part.scale, token, head),
+                          to_cache ? 0 : token * part.heads + head);
+    if (!padding)
+      store_codes_of<T>(group, q, to_cache ? at(part.cache) : address_of(part.codes, token, head),
+                        scales, values, n, scratch);
+    if (!to_cache && q.swizzled)
+      scales.pad((n + q.block - 1) >> q.block_shift, shared.tokens * part.heads, group.thread,
+                 group.threads);
+  }
 }
 
-template <class T, class Group>
-__device__ __forceinline__ void run_head(const HeadsPartParams& part, const HeadsShared& shared,
-                                         uint32_t token, uint32_t head, HeadStatistics s,
-                                         HeadsScratch& scratch) {
+template <class T>
+__device__ __forceinline__ void run_head(const HeadGroup& group, const HeadsPartParams& part,
+                                         const HeadsShared& shared, uint32_t token, uint32_t head,
+                                         int64_t slot, HeadStatistics s, HeadsScratch& scratch) {
   const Rounding<Affine::kAny, T> rounding(part.norm);
   if ((part.bits & (kHeadsNorm | kHeadsAcross)) == kHeadsNorm)
-    s = find_statistics<T, Group, false>(part, token, head, rounding, scratch);
+    s = find_statistics<T, false>(group, part, token, head, slot >= 0, rounding, scratch);
   if ((part.bits & kHeadsStoresRows) == 0) return;
-  float* const values = Group::values(scratch);
-  take_values<T, Group>(part, token, head, s, rounding, values);
-  Group::sync();
-  if ((part.bits & kHeadsRope) != 0) {
-    turn_values<T, Group>(part, shared, token, head, values);
-    Group::sync();
+  float* const values = group.values(scratch);
+  take_values<T>(group, part, token, head, s, rounding, values);
+  group.sync();
+  if ((part.bits & kHeadsRope) != 0 && slot >= 0) {
+    turn_values<T>(group, part, shared, token, head, values);
+    group.sync();
   }
-  store_head<T, Group>(part, shared, token, head, values, scratch);
-  Group::sync();  // the next head's values come to the same place
+  store_head<T>(group, part, shared, token, head, slot, values, scratch);
+  group.sync();  // the next head's values come to the same place
 }
 
 // Number `number` of a part's blocks: a token whose heads share a statistic, a head, or some heads.
@@ -462,31 +459,28 @@ template <class T>
 __device__ __forceinline__ void run_heads_block(const HeadsPartParams& part,
                                                 const HeadsShared& shared, uint64_t number,
                                                 HeadsScratch& scratch) {
-  using Block = HeadGroup<false>;
   const bool by_block = (part.bits & kHeadsByBlock) != 0;
   const uint32_t warp = threadIdx.x / 32;
   uint32_t token, head, end, step = 1;
+  int64_t slot;  // loaded ahead of x, and first looked at behind it
   HeadStatistics s = {0.0f, 0.0f, 0.0f};
   if ((part.bits & kHeadsAcross) != 0) {
     token = static_cast<uint32_t>(number);
     head = by_block ? 0 : warp, end = part.heads, step = by_block ? 1 : kGeneralHeadsWarps;
+    slot = slot_of(shared, token);
     const Rounding<Affine::kAny, T> rounding(part.norm);
-    s = find_statistics<T, Block, true>(part, token, 0, rounding, scratch);
+    s = find_statistics<T, true>(HeadGroup(false), part, token, 0, slot >= 0, rounding, scratch);
     __syncthreads();  // every element has been read that y may replace
   } else {
     const uint64_t row = by_block ? number : number * kGeneralHeadsWarps + warp;
     const auto low = static_cast<uint32_t>(row);
     token = low / part.heads, head = low - token * part.heads;
+    slot = slot_of(shared, token);
     end = row < uint64_t{shared.tokens} * part.heads ? head + 1 : head;
   }
-  if (by_block) {
+  const HeadGroup group(!by_block);
 #pragma unroll 1
-    for (; head < end; head += step) run_head<T, Block>(part, shared, token, head, s, scratch);
-  } else {
-#pragma unroll 1
-    for (; head < end; head += step)
-      run_head<T, HeadGroup<true>>(part, shared, token, head, s, scratch);
-  }
+  for (; head < end; head += step) run_head<T>(group, part, shared, token, head, slot, s, scratch);
 }
 
 template <Dtype kDtype>

@@ -173,9 +173,10 @@ __device__ __forceinline__ void load_entries(float (&f)[kCount], const HeadsShar
 
 // Where a token's angles are.
 struct HeldRows {
-  __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token) {
+  __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token, bool padding = false) {
 #pragma unroll
-    for (int a = 0; a < kMaxRopeAxes; ++a) row[a] = a < s.axes ? table_row(s, a, token) : 0;
+    for (int a = 0; a < kMaxRopeAxes; ++a)
+      row[a] = a < s.axes ? table_row(s, a, token, padding) : 0;
   }
   // With one axis the row is known.
   __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token, int64_t known) {
@@ -211,13 +212,23 @@ struct HeldCache {
   char *row, *scales;
 };
 
-template <class S, class P>
-__device__ __forceinline__ HeldCache cache_of(const HeldPartParams& part, const HeadsShared& shared,
-                                              const P& place) {
-  if (part.cache.data == nullptr) return {nullptr, nullptr};
-  const int64_t slot = slot_of(shared, place.token);
-  if (slot < 0 || !place.exists) return {nullptr, nullptr};
-  const auto number = static_cast<uint32_t>(slot);
+// A token's slot, and what follows from it for all of its rows. It is loaded behind x, which does
+// not wait for it: only table rows and stores do.
+struct HeldSlot {
+  template <class P>
+  __device__ __forceinline__ HeldSlot(const HeadsShared& shared, const P& place)
+      : number(slot_of(shared, place.token)),
+        padding(number < 0),
+        stores(place.exists && !padding) {}
+
+  const int64_t number;
+  const bool padding, stores;
+};
+
+template <class S>
+__device__ __forceinline__ HeldCache cache_of(const HeldPartParams& part, const HeldSlot& slot) {
+  if (part.cache.data == nullptr || !slot.stores) return {nullptr, nullptr};
+  const auto number = static_cast<uint32_t>(slot.number);
   const uint32_t page = part.by_page.value == 1 ? number : quotient(number, part.by_page);
   const uint32_t row = number - page * part.by_page.value;
   const auto at = [&](const HeadsPages& pages) {
@@ -423,10 +434,10 @@ __device__ __forceinline__ void finish_beside(const uint4 (&raw)[S::kVectors],
 template <class S>
 __device__ __forceinline__ void hold_angles(float (&c)[S::kPairs], float (&s)[S::kPairs],
                                             const HeldPartParams& part, const HeadsShared& shared,
-                                            const HeldPlace<S>& place) {
+                                            const HeldPlace<S>& place, bool padding) {
   using T = typename S::T;
   constexpr int kPer = S::kPerVector;
-  const HeldRows rows(shared, place.token);
+  const HeldRows rows(shared, place.token, padding);
   const auto take = [&]<int kCount>(float(&cosines)[kCount], float(&sines)[kCount], int first,
                                     int at) {
     load_angles<T>(cosines, sines, shared, rows, 0, part.bits, first);
@@ -555,7 +566,8 @@ __device__ __forceinline__ void put_statistics(const HeldPartParams& part, uint3
 template <class S>
 __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::kVectors],
                                                          const HeldPartParams& part,
-                                                         const HeldPlace<S>& place, uint32_t head) {
+                                                         const HeldPlace<S>& place, uint32_t head,
+                                                         bool stores) {
   using T = typename S::T;
   const bool live = place.exists && head < part.heads;
   const HeldRounding<T> rounding(part.bits);
@@ -594,7 +606,8 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
     result.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, rounding);
     squared = sum;
   }
-  if (live && place.lane == 0) put_statistics<S::kMore>(part, place.token, head, result, squared);
+  if (stores && live && place.lane == 0)
+    put_statistics<S::kMore>(part, place.token, head, result, squared);
   return result;
 }
 
@@ -639,13 +652,13 @@ template <class S>
 __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
                                            const uint4 (&weight)[S::kVectors],
                                            const HeldPartParams& part, const HeadsShared& shared,
-                                           const HeldPlace<S>& place, uint32_t head,
+                                           const HeldPlace<S>& place, uint32_t head, bool stores,
                                            const HeldOut& out, const HeldFactors& factors,
                                            HeldScratch<S>& scratch) {
   using T = typename S::T;
   constexpr int kPer = S::kPerVector;
   HeldStatistics statistics = {0.0f, 1.0f};
-  if ((part.bits & kHeadsNorm) != 0) statistics = any_statistics<S>(raw, part, place, head);
+  if ((part.bits & kHeadsNorm) != 0) statistics = any_statistics<S>(raw, part, place, head, stores);
   const bool rope = (part.bits & kHeadsRope) != 0,
              interleaved = (part.bits & kHeadsInterleaved) != 0,
              every_step = (part.bits & kHeadsRopeEveryStep) != 0;
@@ -715,14 +728,15 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part,
   uint4 next[S::kVectors], weight[S::kVectors];
   load_head<S>(next, part, place, place.first);
   load_weights<S>(weight, part, place, place.first);
-  const HeldCache cache = cache_of<S>(part, shared, place);
+  const HeldSlot slot(shared, place);
+  const HeldCache cache = cache_of<S>(part, slot);
   const HeldFactors factors = held_factors<S>(part);
   float c[S::kAny ? 1 : S::kPairs], s[S::kAny ? 1 : S::kPairs];
   if constexpr (S::kAny) {
     if ((bits & (kHeadsRope | kHeadsOwnTables)) == kHeadsRope)
-      share_angles<S>(scratch, part, shared, HeldRows(shared, place.token), place, 0);
+      share_angles<S>(scratch, part, shared, HeldRows(shared, place.token, slot.padding), place, 0);
   } else {
-    if ((bits & kHeadsRope) != 0) hold_angles<S>(c, s, part, shared, place);
+    if ((bits & kHeadsRope) != 0) hold_angles<S>(c, s, part, shared, place, slot.padding);
   }
 
   uint32_t head = place.first;
@@ -733,7 +747,7 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part,
     for (int v = 0; v < S::kVectors; ++v) raw[v] = next[v];
     if (step + 1 < part.steps) load_head<S>(next, part, place, head + part.groups);
     if (step > 0 && (bits & kHeadsOwnWeights) != 0) load_weights<S>(weight, part, place, head);
-    const bool live = place.exists && head < part.heads;
+    const bool live = slot.stores && head < part.heads;
     const HeldOut out = {
         live && part.y.data != nullptr ? part.y.data + int64_t{place.token} * part.y.token_stride +
                                              int64_t{head} * part.y.head_stride
@@ -742,8 +756,9 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part,
         S::kHasScales ? cache.scales + int64_t{head} * part.scales.head_stride : nullptr};
     if constexpr (S::kAny) {
       if ((bits & kHeadsOwnTables) != 0)
-        share_angles<S>(scratch, part, shared, HeldRows(shared, place.token), place, head);
-      finish_any<S>(raw, weight, part, shared, place, head, out, factors, scratch);
+        share_angles<S>(scratch, part, shared, HeldRows(shared, place.token, slot.padding), place,
+                        head);
+      finish_any<S>(raw, weight, part, shared, place, head, slot.stores, out, factors, scratch);
     } else {
       const float rstd = (bits & kHeadsNorm) != 0 ? held_rstd<S>(raw, part) : 1.0f;
       if constexpr (S::kApart) {

@@ -126,11 +126,12 @@ __device__ __forceinline__ void run_latent(const HeldPartParams& part, const Hea
   uint4 raw[S::kVectors], weight[S::kVectors];
   load_head<S>(raw, part, place, 0);
   load_weights<S>(weight, part, place, 0);
-  const HeldCache cache = cache_of<S>(part, shared, place);
+  const HeldSlot slot(shared, place);
+  const HeldCache cache = cache_of<S>(part, slot);
   const HeldFactors factors = held_factors<S>(part);
   LatentValues<S> z;
   latent_values<S>(z, raw, weight, part);
-  if (part.y.data != nullptr && place.exists)
+  if (part.y.data != nullptr && slot.stores)
     put_latent_rows<S>(
         part.y.data + int64_t{place.token} * part.y.token_stride + place.lane * kVectorBytes, z);
   if ((bits & kHeadsCacheCodes) == 0) {

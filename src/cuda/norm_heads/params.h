@@ -62,8 +62,9 @@ struct HeadsNumbers {
 
 // What the parts share.
 struct HeadsShared {
-  uint32_t tokens, slot_count;
-  int32_t half;  // pairs that turn
+  uint32_t tokens;
+  uint32_t slot_count;  // tokens from here on are padding; without slots, the tokens
+  int32_t half;         // pairs that turn
   int32_t axes;
   int32_t section_end[kMaxRopeAxes];
   bool mrope_interleaved;

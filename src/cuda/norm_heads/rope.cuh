@@ -18,9 +18,12 @@ __device__ __forceinline__ int64_t load_number(const HeadsNumbers& numbers, int 
   return static_cast<int32_t>(ptx::ld_global_u32(address));
 }
 
-// The row of the tables for an axis of positions.
-__device__ __forceinline__ int64_t table_row(const HeadsShared& s, int axis, uint32_t token) {
-  return s.positions.data == nullptr ? token : load_number(s.positions, axis, token);
+// The row of the tables for an axis of positions. Padding has the first row. Its position is loaded
+// all the same, so that no load waits for the slot.
+__device__ __forceinline__ int64_t table_row(const HeadsShared& s, int axis, uint32_t token,
+                                             bool padding = false) {
+  const int64_t row = s.positions.data == nullptr ? token : load_number(s.positions, axis, token);
+  return padding ? 0 : row;
 }
 
 // The axis whose position pair j has.
@@ -77,9 +80,10 @@ __device__ __forceinline__ void turn(float& v1, float& v2, float c, float s, boo
   }
 }
 
-// The token's place in the cache; negative where it has none.
+// A token's place in the caches: negative for padding, and 0 in a call without slots.
 __device__ __forceinline__ int64_t slot_of(const HeadsShared& s, uint32_t token) {
-  return token < s.slot_count ? load_number(s.slots, 0, token) : -1;
+  if (token >= s.slot_count) return -1;
+  return s.slots.data == nullptr ? 0 : load_number(s.slots, 0, token);
 }
 
 }  // namespace fastnorm::cuda

@@ -113,7 +113,7 @@ __device__ __forceinline__ void fold_token(float (&q)[kSums], TokenScratch<S>& s
 template <class S>
 __device__ __forceinline__ HeldStatistics token_statistics(const TokenRow<S>& row,
                                                            const HeldPartParams& part,
-                                                           const TokenPlace<S>& place,
+                                                           const TokenPlace<S>& place, bool stores,
                                                            TokenScratch<S>& scratch) {
   using T = typename S::T;
   HeldStatistics result = {0.0f, 0.0f};
@@ -153,8 +153,7 @@ __device__ __forceinline__ HeldStatistics token_statistics(const TokenRow<S>& ro
     squared = total[0];
     result.rstd = rstd_of(__fmul_rn(squared, part.inv_n), part, rounding);
   }
-  if (place.exists && place.thread == 0)
-    put_statistics<true>(part, place.token, 0, result, squared);
+  if (stores && place.thread == 0) put_statistics<true>(part, place.token, 0, result, squared);
   return result;
 }
 
@@ -174,10 +173,11 @@ template <class S>
 __device__ __forceinline__ void share_token_angles(TokenScratch<S>& scratch,
                                                    const HeldPartParams& part,
                                                    const HeadsShared& shared,
-                                                   const TokenPlace<S>& place, int first) {
+                                                   const TokenPlace<S>& place, bool padding,
+                                                   int first) {
   constexpr int kFour = S::kHalf;
   if (place.thread * kFour >= shared.half) return;
-  const HeldRows rows(shared, place.token);
+  const HeldRows rows(shared, place.token, padding);
 #pragma unroll 1
   for (int j = place.thread * kFour; j < shared.half; j += place.threads() * kFour) {
     float c[kFour], s[kFour];
@@ -232,17 +232,20 @@ __device__ __forceinline__ void run_held_tokens(const HeldHeadsParams& p) {
   auto& scratch = ptx::block_shared<TokenScratch<S>>();
   const TokenPlace<S> place(part, shared);
   const uint32_t bits = part.bits;
-  const bool stores = (bits & kHeadsStoresRows) != 0, rope = stores && (bits & kHeadsRope) != 0,
+  const bool stores_rows = (bits & kHeadsStoresRows) != 0,
+             rope = stores_rows && (bits & kHeadsRope) != 0,
              interleaved = (bits & kHeadsInterleaved) != 0;
   const int angles = place.group * ((shared.half + kPer - 1) / kPer);  // slot of the first ones
 
   const TokenRow<S> row(part, place);
-  const HeldCache cache = cache_of<S>(part, shared, place);
+  const HeldSlot slot(shared, place);
+  const HeldCache cache = cache_of<S>(part, slot);
   const HeldFactors factors = held_factors<S>(part);
-  if (rope) share_token_angles<S>(scratch, part, shared, place, angles);
+  if (rope) share_token_angles<S>(scratch, part, shared, place, slot.padding, angles);
   HeldStatistics statistics = {0.0f, 1.0f};
-  if ((bits & kHeadsNorm) != 0) statistics = token_statistics<S>(row, part, place, scratch);
-  if (!stores) return;
+  if ((bits & kHeadsNorm) != 0)
+    statistics = token_statistics<S>(row, part, place, slot.stores, scratch);
+  if (!stores_rows) return;
 
   // A head's columns that turn, in vectors.
   const int first = part.rope_offset / kPer, half = shared.half / kPer;
@@ -254,9 +257,9 @@ __device__ __forceinline__ void run_held_tokens(const HeldHeadsParams& p) {
                   row.there[v]);
     if (interleaved || !row.there[v] || static_cast<uint32_t>(row.vector[v] - first) >= count)
       continue;
-    const int slot = place.slot(place.vector(v));
-    put_four(scratch.values[0], slot, z[v]);
-    put_four(scratch.values[1], slot, z[v] + S::kHalf);
+    const int at = place.slot(place.vector(v));
+    put_four(scratch.values[0], at, z[v]);
+    put_four(scratch.values[1], at, z[v] + S::kHalf);
   }
   if (rope) __syncthreads();
 #pragma unroll
@@ -267,9 +270,10 @@ __device__ __forceinline__ void run_held_tokens(const HeldHeadsParams& p) {
       turn_token_vector<S>(z[v], scratch, place.slot(place.vector(v)) - own, angles, own, half,
                            bits);
     const HeldOut out = {
-        part.y.data == nullptr ? nullptr
-                               : part.y.data + int64_t{place.token} * part.y.token_stride +
-                                     int64_t{row.head[v]} * part.y.head_stride,
+        part.y.data == nullptr || !slot.stores
+            ? nullptr
+            : part.y.data + int64_t{place.token} * part.y.token_stride +
+                  int64_t{row.head[v]} * part.y.head_stride,
         cache.row == nullptr ? nullptr : cache.row + int64_t{row.head[v]} * part.cache.head_stride,
         nullptr};
     put_result<S>(part, out, z[v], row.vector[v], factors);

@@ -27,9 +27,9 @@ __device__ __forceinline__ void fold_heads_sums(const HeadsFoldParams& p) {
   const uint32_t number = blockIdx.x - s.first_block, group = number / tiles;
   const int64_t first = int64_t{number - group * tiles} * kBackwardFoldColumns;
   ptx::grid_wait();
-  const float* const partial = s.partial + int64_t{group} * s.blocks * s.partial_stride;
+  const float* const partial = s.partial + int64_t{group} * s.blocks * s.split * s.partial_stride;
   fold_columns<kThreads>(
-      values, partial, s.partial_stride, s.blocks, s.n, first,
+      values, partial, s.partial_stride, s.blocks, s.split, s.n, first,
       [&](int64_t column, float sum) { put_heads_sum(s.out, group, column, sum); });
 }
 

@@ -72,15 +72,16 @@ __device__ __forceinline__ float gain_element(const HeadsGradientParams& part, u
 }
 
 // dv of a row, to shared memory.
-template <class T, class Group>
-__device__ __forceinline__ void take_gradient(const HeadsGradientParams& part,
+template <class T>
+__device__ __forceinline__ void take_gradient(const HeadGroup& group,
+                                              const HeadsGradientParams& part,
                                               const HeadsShared& shared, uint32_t token,
                                               uint32_t head, float* values) {
   constexpr int kPerVector = T::kPerVector;
   const AnyDtypeRow row = gradient_row<T>(part, token, head);
   const auto n = static_cast<int>(part.forward.norm.n);
 #pragma unroll 1
-  for (int v = Group::thread(); v * kPerVector < n; v += Group::kThreads) {
+  for (int v = group.thread; v * kPerVector < n; v += group.threads) {
     const int left = n - v * kPerVector;
     AnyWords<kPerVector> words;
     load_any(words, row, v * kPerVector, left < kPerVector ? left : kPerVector);
@@ -89,10 +90,10 @@ __device__ __forceinline__ void take_gradient(const HeadsGradientParams& part,
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) values[v * kPerVector + i] = d[i];
   }
-  Group::sync();
+  group.sync();
   if ((part.forward.bits & kHeadsRope) == 0) return;
-  turn_values<T, Group>(part.forward, shared, token, head, values);
-  Group::sync();
+  turn_values<T>(group, part.forward, shared, token, head, values);
+  group.sync();
 }
 
 // ---- What a token's heads share.
@@ -126,23 +127,24 @@ template <class T>
 __device__ __forceinline__ void values_of_token(const HeadsGradientParams& part,
                                                 const HeadsShared& shared, uint32_t token,
                                                 HeadsScratch& scratch) {
-  using Block = HeadGroup<false>;
+  const HeadGroup block(false);
   constexpr int kPerVector = T::kPerVector, kSums = kGradientSums<kEitherStat>;
   const HeadsPartParams& forward = part.forward;
   const Rounding<Affine::kAny, T> rounding(forward.norm);
-  const HeadStatistics s = find_statistics<T, Block, true>(forward, token, 0, rounding, scratch);
+  const HeadStatistics s =
+      find_statistics<T, true>(block, forward, token, 0, true, rounding, scratch);
   const Statistics statistics = {s.mean, s.rstd};
   float c[kSums] = {};
   if (part.wants_dx) {
     const int64_t n = forward.norm.n, elements = n * forward.heads;
     const int64_t vectors = (elements + kPerVector - 1) / kPerVector;
     float total[kSums];
-    fold_streams<Block>(
-        total, (vectors + Block::kThreads - 1) / Block::kThreads,
+    fold_streams<HeadGroup>(
+        total, (vectors + block.threads - 1) / block.threads,
         [&](int64_t first, int64_t step, float(&q)[kSums][StreamFold::kGroup]) {
 #pragma unroll 1
           for (int i = 0; i < StreamFold::kGroup; ++i) {
-            const int64_t vector = Block::thread() + (first + i * step) * Block::kThreads;
+            const int64_t vector = block.thread + (first + i * step) * block.threads;
             float e[kPerVector], x[kPerVector];
 #pragma unroll 1
             for (int k = 0; k < kPerVector; ++k) {
@@ -171,10 +173,10 @@ __device__ __forceinline__ void values_of_token(const HeadsGradientParams& part,
             }
           }
         });
-    const Moments m = Block::fold(Moments{total[0], total[1]}, scratch);
-    c[0] = __fmul_rn(positive_zero(m.sum), forward.norm.inv_n);
+    fold_group<Sum>(total, block, scratch);
+    c[0] = __fmul_rn(positive_zero(total[0]), forward.norm.inv_n);
     if ((forward.bits & kHeadsLayer) != 0)
-      c[1] = __fmul_rn(positive_zero(m.squares), forward.norm.inv_n);
+      c[1] = __fmul_rn(positive_zero(total[1]), forward.norm.inv_n);
   }
   if (threadIdx.x == 0) {
     ptx::st_global_v4(part.token_values + int64_t{token} * kTokenFloats,
@@ -190,21 +192,22 @@ struct LaneSums {
   float *dweight, *dbias;
 };
 
-template <class T, class Group>
-__device__ __forceinline__ void gradient_of_row(const HeadsGradientParams& part,
+template <class T>
+__device__ __forceinline__ void gradient_of_row(const HeadGroup& group,
+                                                const HeadsGradientParams& part,
                                                 const HeadsShared& shared, uint32_t token,
                                                 uint32_t head, const LaneSums& sums,
                                                 HeadsScratch& scratch) {
   constexpr int kPerVector = T::kPerVector;
   constexpr int kMost = kWarpHeadColumns / 32 / kPerVector;  // vectors of a thread
   const HeadsPartParams& forward = part.forward;
-  float* const values = Group::values(scratch);
-  take_gradient<T, Group>(part, shared, token, head, values);
+  float* const values = group.values(scratch);
+  take_gradient<T>(group, part, shared, token, head, values);
   const auto n = static_cast<int>(forward.norm.n);
   const bool wants_dx = part.dx.data != nullptr;
   if ((forward.bits & kHeadsNorm) == 0) {
-    if (wants_dx) store_elements<T, Group>(values, n, address_of(part.dx, token, head));
-    Group::sync();
+    if (wants_dx) store_elements<T>(group, values, n, address_of(part.dx, token, head));
+    group.sync();
     return;
   }
   const auto count_of = [&](int v) {
@@ -213,13 +216,13 @@ __device__ __forceinline__ void gradient_of_row(const HeadsGradientParams& part,
   };
   if (!wants_dx && sums.dweight == nullptr) {
 #pragma unroll 1
-    for (int v = Group::thread(); v * kPerVector < n; v += Group::kThreads) {
+    for (int v = group.thread; v * kPerVector < n; v += group.threads) {
       for (int k = 0; k < count_of(v); ++k) {
         const int column = v * kPerVector + k;
         sums.dbias[column] = __fadd_rn(sums.dbias[column], values[column]);
       }
     }
-    Group::sync();
+    group.sync();
     return;
   }
 
@@ -231,7 +234,7 @@ __device__ __forceinline__ void gradient_of_row(const HeadsGradientParams& part,
   } else {
     const Rounding<Affine::kAny, T> rounding(forward.norm);
     const HeadStatistics s =
-        find_statistics<T, Group, false>(forward, token, head, rounding, scratch);
+        find_statistics<T, false>(group, forward, token, head, true, rounding, scratch);
     g.statistics = {s.mean, s.rstd};
   }
   const HeadsRow<T> x_row(forward, token, head, false);
@@ -241,7 +244,7 @@ __device__ __forceinline__ void gradient_of_row(const HeadsGradientParams& part,
   for (int i = 0; i < kMost; ++i) q[0][i] = q[1][i] = 0.0f;
 #pragma unroll 1
   for (int i = 0; i < kMost; ++i) {
-    const int v = Group::thread() + i * Group::kThreads, count = count_of(v);
+    const int v = group.thread + i * group.threads, count = count_of(v);
     if (count == 0) break;
     float x[kPerVector], e[kPerVector], gain[kPerVector];
     x_row.take(x, v);
@@ -270,18 +273,19 @@ __device__ __forceinline__ void gradient_of_row(const HeadsGradientParams& part,
     }
   }
   if (!wants_dx) {
-    Group::sync();
+    group.sync();
     return;
   }
   if ((forward.bits & kHeadsAcross) == 0) {
-    const Moments m = Group::fold(Moments{fold_values(q[0]), fold_values(q[1])}, scratch);
-    g.c[0] = __fmul_rn(positive_zero(m.sum), forward.norm.inv_n);
+    float total[2] = {fold_values(q[0]), fold_values(q[1])};
+    fold_group<Sum>(total, group, scratch);
+    g.c[0] = __fmul_rn(positive_zero(total[0]), forward.norm.inv_n);
     if ((forward.bits & kHeadsLayer) != 0)
-      g.c[1] = __fmul_rn(positive_zero(m.squares), forward.norm.inv_n);
+      g.c[1] = __fmul_rn(positive_zero(total[1]), forward.norm.inv_n);
   }
   const AnyRow<T, char> dx(address_of(part.dx, token, head), kUnknownAlign, OperandType::kElement);
 #pragma unroll 1
-  for (int v = Group::thread(); v * kPerVector < n; v += Group::kThreads) {
+  for (int v = group.thread; v * kPerVector < n; v += group.threads) {
     const int count = count_of(v);
     float x[kPerVector], f[kPerVector];
     x_row.take(x, v);
@@ -293,18 +297,23 @@ __device__ __forceinline__ void gradient_of_row(const HeadsGradientParams& part,
     }
     store_part<Part::kCounted, T>(f, dx, v, count);
   }
-  Group::sync();
+  group.sync();
 }
 
-// All rows of a block of the row order.
-template <class T, class Group>
-__device__ __forceinline__ void gradient_of_rows(const HeadsGradientParams& part,
+// The first row of the block of the row order that a thread block has lanes of.
+__device__ __forceinline__ uint32_t first_row_of(const HeadsRowOrder& o, uint32_t block) {
+  return block / o.split * o.lanes * o.split;
+}
+
+// All rows of a thread block's lanes.
+template <class T>
+__device__ __forceinline__ void gradient_of_rows(const HeadGroup& group,
+                                                 const HeadsGradientParams& part,
                                                  const HeadsShared& shared, uint32_t number,
                                                  HeadsScratch& scratch) {
-  constexpr uint32_t kGroups = kHeadsThreads / Group::kThreads;
   const HeadsRowOrder& o = part.order;
-  const uint32_t group = number / o.blocks, block = number - group * o.blocks;
-  const int64_t place = (int64_t{group} * o.blocks + block) * o.partial_stride;
+  const uint32_t weights = number / o.blocks, block = number - weights * o.blocks;
+  const int64_t place = (int64_t{weights} * o.blocks + block) * o.partial_stride;
   const bool folds = o.lanes > 1;
   const auto width = static_cast<int>(o.partial_stride);
   auto* const here = reinterpret_cast<float*>(ptx::launch_shared());
@@ -323,20 +332,20 @@ __device__ __forceinline__ void gradient_of_rows(const HeadsGradientParams& part
     if (sums[k] == nullptr) continue;
     for (int i = static_cast<int>(threadIdx.x); i < all; i += kHeadsThreads) sums[k][i] = 0.0f;
     // Of one lane: a thread's own columns, which no other one touches.
-    for (int v = Group::thread(); !folds && v * T::kPerVector < width; v += Group::kThreads) {
+    for (int v = group.thread; !folds && v * T::kPerVector < width; v += group.threads) {
       for (int i = 0; i < T::kPerVector; ++i) sums[k][v * T::kPerVector + i] = 0.0f;
     }
   }
   __syncthreads();
 
-  const uint32_t own = kGroups == 1 ? 0 : threadIdx.x / Group::kThreads;
+  const uint32_t own = threadIdx.x / group.threads, groups = kHeadsThreads / group.threads;
 #pragma unroll 1
-  for (uint32_t first = block * o.lanes; first < o.shared_rows; first += o.step) {
+  for (uint32_t first = first_row_of(o, block); first < o.shared_rows; first += o.step) {
 #pragma unroll 1
-    for (uint32_t lane = own; lane < o.lanes; lane += kGroups) {
-      const uint32_t row = first + lane;
+    for (uint32_t lane = own; lane < o.lanes; lane += groups) {
+      const uint32_t row = first + block % o.split + lane * o.split;
       if (row >= o.shared_rows) break;
-      uint32_t token = row, head = group;
+      uint32_t token = row, head = weights;
       if (o.groups == 1) {
         token = row / part.forward.heads;
         head = row - token * part.forward.heads;
@@ -344,8 +353,8 @@ __device__ __forceinline__ void gradient_of_rows(const HeadsGradientParams& part
       const auto of_lane = [&](float* of) {
         return of == nullptr ? nullptr : of + (folds ? static_cast<int>(lane) * width : 0);
       };
-      gradient_of_row<T, Group>(part, shared, token, head, {of_lane(sums[0]), of_lane(sums[1])},
-                                scratch);
+      gradient_of_row<T>(group, part, shared, token, head, {of_lane(sums[0]), of_lane(sums[1])},
+                         scratch);
     }
   }
   if (!folds || count == 0) return;
@@ -377,10 +386,9 @@ __device__ __forceinline__ void gradient_of_heads(const NormHeadsBackwardParams&
   const uint32_t number = blockIdx.x - part.order.first_block;
   if (part.tokens) {
     values_of_token<T>(part, p.shared, number, scratch);
-  } else if ((part.forward.bits & kHeadsByBlock) != 0) {
-    gradient_of_rows<T, HeadGroup<false>>(part, p.shared, number, scratch);
   } else {
-    gradient_of_rows<T, HeadGroup<true>>(part, p.shared, number, scratch);
+    const HeadGroup group((part.forward.bits & kHeadsByBlock) == 0);
+    gradient_of_rows<T>(group, part, p.shared, number, scratch);
   }
   if (p.triggers) ptx::grid_trigger();
 }

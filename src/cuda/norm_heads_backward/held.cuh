@@ -473,7 +473,7 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   // Blocks of all groups stand side by side, as the rows of a token do.
   const uint32_t number = blockIdx.x - o.first_block;
   const uint32_t block = o.groups > 1 ? number / o.groups : number,
-                 group = number - block * o.groups;
+                 group = number - block * o.groups, first_row = first_row_of(o, block);
   const HeldGradientPlace<S> place(part, shared);
   const HeldTurns<S> turns(part, shared);
   const bool normalises = (part.bits & kHeadsNorm) != 0, across = (part.bits & kHeadsAcross) != 0;
@@ -481,7 +481,8 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   ptx::grid_wait();
 
   const HeldRing<S> ring;
-  HeadsLaneRow now = lane_row(part, o.groups > 1 ? group : 0, block * o.lanes + place.row);
+  HeadsLaneRow now =
+      lane_row(part, o.groups > 1 ? group : 0, first_row + block % o.split + place.row * o.split);
   HeldRowValues<S> next;
   next.load(part, shared, now, turns);
   {
@@ -503,7 +504,7 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   const HeldGains<S> gains(part, o.groups > 1 ? group : 0, place);
 
 #pragma unroll 1
-  for (uint32_t first = block * o.lanes; first < o.shared_rows; first += o.step) {
+  for (uint32_t first = first_row; first < o.shared_rows; first += o.step) {
     const bool live = now.is_live(part);
     HeldAngles<T> angles[kVectors];
     const uint32_t table_row = next.table_row;

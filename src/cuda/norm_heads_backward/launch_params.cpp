@@ -77,8 +77,9 @@ HeadsRowOrder order_of(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   o.groups = static_cast<uint32_t>(d.groups);
   o.shared_rows = static_cast<uint32_t>(d.shared_rows);
   o.lanes = plan.lanes;
-  o.blocks = plan.blocks;
-  o.step = plan.lanes * plan.blocks;
+  o.blocks = plan.blocks * plan.split;
+  o.split = plan.split;
+  o.step = o.lanes * o.blocks;
   o.partial_stride = plan.partial_stride;
   if (plan.stores_sums) {
     o.out[0] = sum_out(d, true), o.out[1] = sum_out(d, false);
@@ -212,7 +213,7 @@ HeadsFoldParams make_heads_fold_params(const HeadsGradients& call,
     HeadsFoldSum& s = p.sum[p.count++];
     s.first_block = item.first_block;
     s.groups = static_cast<uint32_t>(d.groups);
-    s.blocks = of_part.blocks;
+    s.blocks = of_part.blocks, s.split = of_part.split;
     s.partial =
         reinterpret_cast<const float*>(at(workspace, of_part.partial_offset[weights ? 0 : 1]));
     s.partial_stride = of_part.partial_stride;

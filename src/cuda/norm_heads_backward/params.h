@@ -19,10 +19,13 @@ struct HeadsSumOut {
 // Which rows a block has, and where their sums go.
 struct HeadsRowOrder {
   uint32_t first_block;
-  uint32_t groups;         // rows of the weight: 1, or one for each head
-  uint32_t shared_rows;    // of a group: of (token, head), or with several groups of tokens
-  uint32_t lanes, blocks;  // of the row order
-  uint32_t step;           // lanes * blocks: from a row of a lane to its next
+  uint32_t groups;       // rows of the weight: 1, or one for each head
+  uint32_t shared_rows;  // of a group: of (token, head), or with several groups of tokens
+
+  // Thread block b of a group has `lanes` lanes of block b / split of the row order: b % split, and
+  // every split-th one after it.
+  uint32_t lanes, blocks, split;
+  uint32_t step;      // lanes * blocks: from a row of a lane to its next
   float* partial[2];  // of dweight and dbias: [group][block][partial_stride]; null = not wanted
   int64_t partial_stride;  // floats
   HeadsSumOut out[2];      // in place of `partial` where a group has one block
@@ -96,7 +99,8 @@ static_assert(sizeof(HeldHeadsBackwardParams) <= 4096);
 // dweight or dbias of a part.
 struct HeadsFoldSum {
   uint32_t first_block;
-  uint32_t groups, blocks;
+  uint32_t groups, blocks;  // of the row order
+  uint32_t split;           // sums of a block: [group][block][split][partial_stride]
   const float* partial;
   int64_t partial_stride;
   int64_t n;

@@ -1,8 +1,8 @@
 // Aligned 16-bit heads that share a statistic, in one launch: a few tokens at a time are in the
-// registers of a block, all their heads side by side. A block is one block of the row order of each
-// head. It takes the lanes one after another, each with all its tokens, so that registers have the
-// sums of one. Lanes come in the order of their reversed bits. So two neighbours fold, then two
-// such pairs, as phi() asks, and few sums wait in shared memory.
+// registers of a block, all their heads side by side. A block has lanes of one block of the row
+// order of each head. It takes the lanes one after another, each with all its tokens, so that
+// registers have the sums of one. Lanes come in the order of their reversed bits. So two neighbours
+// fold, then two such pairs, as phi() asks, and few sums wait in shared memory.
 //
 // Bytes: dy and x once, dx once; the sums of each block once, which fold.cuh reads.
 #pragma once
@@ -171,10 +171,12 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
   ptx::grid_wait();
 
   const HeldRing<S> ring;
-  const uint32_t first = block * o.lanes, rounds = (part.tokens - first + o.step - 1) / o.step,
+  const uint32_t block_row = first_row_of(o, block), first = block_row + block % o.split,
+                 rounds = (part.tokens - block_row + o.step - 1) / o.step,
                  count = o.lanes / place.tokens, steps = rounds * count;
   const auto row_of = [&](const WholeCursor& at) -> HeadsLaneRow {
-    return {first + at.lane * place.tokens + place.token + at.round * o.step, place.head};
+    return {first + (at.lane * place.tokens + place.token) * o.split + at.round * o.step,
+            place.head};
   };
   float next_rstd = 0.0f;
   uint32_t next_table_row = 0;

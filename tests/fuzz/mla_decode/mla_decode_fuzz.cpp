@@ -1,39 +1,27 @@
-// Random descriptions through check and plan of MLA decode by dry runs, for a CPU and for GPUs:
-// nothing crashes, the entry points agree, and a call is accepted exactly where the rules of the
-// header, said once more below, allow it. Beside that, small calls in real memory with random
-// lengths and lists on the CPU, and random profile buffers.
+// Random descriptions through check and plan of MLA decode by dry runs, for a CPU and for GPUs.
+// Nothing crashes, and the entry points agree. A call is accepted exactly where the table and the
+// rules below allow it. Beside that, small calls in real memory with random lengths and lists on
+// the CPU, and random profile buffers.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
-#include <memory>
-#include <string>
 #include <vector>
 
-#include "../bytes.h"
-#include "fastnorm/fastnorm.h"
+#include "../judge.h"
+#include "../memory.h"
+#include "../target.h"
 
 namespace fastnorm::fuzz {
 namespace {
 
-[[noreturn]] void fail(const char* what, const char* detail) {
-  std::fprintf(stderr, "mla_decode_fuzz: %s: %s (last error: %s)\n", what, detail,
-               fastnorm_last_error());
-  std::abort();
-}
+using Args = fastnorm_mla_decode_args;
+using schema::Role;
 
-void require(bool ok, const char* what, const char* detail = "") {
-  if (!ok) fail(what, detail);
-}
-
-void require_text(fastnorm_status status) {
-  require(status != FASTNORM_ERROR_INTERNAL, "internal error");
-  if (status == FASTNORM_OK) return;
-  require(std::strlen(fastnorm_last_error()) > 10, "a failure without a text");
-  require(std::strchr(fastnorm_last_error(), '\n') == nullptr, "a text of more than one line");
+const CallStruct& type() {
+  static const CallStruct& args = type_of("fastnorm_mla_decode_args");
+  return args;
 }
 
 struct Target {
@@ -42,174 +30,87 @@ struct Target {
   fastnorm_context* context;
 };
 
-fastnorm_context* make_context(int32_t device_type, int32_t capability, bool dry) {
-  fastnorm_context_options options{};
-  options.struct_size = sizeof options;
-  options.flags = dry ? FASTNORM_CONTEXT_DRY_RUN : 0;
-  options.dry_run_capability = capability;
-  options.num_threads = device_type == FASTNORM_DEVICE_CPU && !dry ? 2 : 0;
-  fastnorm_context* context = nullptr;
-  require(fastnorm_context_create({device_type, 0}, &options, &context) == FASTNORM_OK,
-          "no context");
-  return context;
-}
-
 const Target& target(Bytes& bytes) {
   static const Target targets[] = {
-      {FASTNORM_DEVICE_CPU, 0, make_context(FASTNORM_DEVICE_CPU, 0, true)},
-      {FASTNORM_DEVICE_CUDA, 90, make_context(FASTNORM_DEVICE_CUDA, 90, true)},
-      {FASTNORM_DEVICE_CUDA, 90, make_context(FASTNORM_DEVICE_CUDA, 90, true)},
-      {FASTNORM_DEVICE_CUDA, 100, make_context(FASTNORM_DEVICE_CUDA, 100, true)}};
+      {FASTNORM_DEVICE_CPU, 0, make_context(FASTNORM_DEVICE_CPU, true)},
+      {FASTNORM_DEVICE_CUDA, 90, make_context(FASTNORM_DEVICE_CUDA, true, 90)},
+      {FASTNORM_DEVICE_CUDA, 90, make_context(FASTNORM_DEVICE_CUDA, true, 90)},
+      {FASTNORM_DEVICE_CUDA, 100, make_context(FASTNORM_DEVICE_CUDA, true, 100)}};
   return targets[bytes.pick(std::size(targets))];
 }
 
 // --- descriptions ---
 
-enum Role {
-  kQNope,
-  kQPe,
-  kCkv,
-  kKpe,
-  kKvLen,
-  kTable,
-  kKvIndptr,
-  kQoIndptr,
-  kO,
-  kLse,
-  kProfile,
-  kRoles
-};
+class DecodeFamily : public Family {
+ public:
+  void choose(Choice* choice, Bytes& bytes) const override {
+    Choice& c = *choice;
+    if (c.has<&Args::qo_indptr>()) c.want<&Args::max_s_q>();
+    if (c.has<&Args::profile>() && !bytes.rarely()) c.drop<&Args::profile>();
+    if (!c.has<&Args::profile>() && !bytes.rarely()) c.drop<&Args::profile_events>();
+  }
 
-struct Tensor {
-  bool given = false;
-  fastnorm_tensor view{};
-  int64_t shape[4] = {}, strides[4] = {};
-};
+  void numbers(const CallStruct&, void* args, Bytes& bytes) const override {
+    Args& a = *static_cast<Args*>(args);
+    a.sm_scale = 0.125;
+    a.split_tokens *= 64;
+    if (a.qo_indptr != nullptr) a.max_s_q = 1 + static_cast<int32_t>(bytes.pick(4));
+    if (a.qo_indptr == nullptr && !bytes.rarely()) a.max_s_q = 0;
+    if (a.profile != nullptr) a.profile_events = 1 + static_cast<int32_t>(bytes.byte());
+  }
 
-struct Call {
-  Tensor t[kRoles];
-  fastnorm_mla_decode_args args{};
-};
+  Extents extents(const CallStruct&, const void* args, const Field*,
+                  const Extents& in) const override {
+    const Args& a = *static_cast<const Args*>(args);
+    Extents e = in;
+    e.x = shape_of(a.q_nope, in.x);
+    if (e.x.size() != 3) e.x = {-1, -1, -1};
+    if (a.q_nope != nullptr) e.dtype = id_of(a.q_nope->dtype);
+    const std::vector<int64_t> ckv = shape_of(a.ckv, {in.pages, in.page, 512});
+    e.pages = ckv.size() == 3 ? ckv[0] : -1;
+    e.page = ckv.size() == 3 ? ckv[1] : -1;
+    e.batch = shape_of(a.kv_len, {in.batch})[0];
+    e.one_list = a.kv_indptr != nullptr;
+    return e;
+  }
 
-int64_t any_number(Bytes& bytes) {
-  constexpr int64_t kNumbers[] = {0,
-                                  1,
-                                  2,
-                                  3,
-                                  -1,
-                                  7,
-                                  64,
-                                  65,
-                                  512,
-                                  576,
-                                  1 << 20,
-                                  int64_t{1} << 31,
-                                  int64_t{1} << 39,
-                                  INT64_MAX,
-                                  INT64_MIN,
-                                  INT64_MAX / 2};
-  return bytes.byte() % 4 == 0 ? bytes.take<int64_t>() : kNumbers[bytes.pick(std::size(kNumbers))];
-}
-
-constexpr uint32_t kDtypes[] = {
-    FASTNORM_DTYPE_F32,       FASTNORM_DTYPE_F16,     FASTNORM_DTYPE_BF16,
-    FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2, FASTNORM_DTYPE_I32,
-    FASTNORM_DTYPE_I64,       FASTNORM_DTYPE_U8,      0x00011006};
-
-void make_tensor(Bytes& bytes, Call* call, Role role, uint32_t dtype, int32_t device_type,
-                 std::initializer_list<int64_t> shape) {
-  Tensor& t = call->t[role];
-  t.given = !bytes.rarely();
-  std::copy(shape.begin(), shape.end(), t.shape);
-  t.view.ndim = static_cast<int32_t>(shape.size());
-  if (bytes.rarely()) t.shape[bytes.pick(4)] = any_number(bytes);
-  if (bytes.rarely()) t.view.ndim = static_cast<int32_t>(bytes.pick(6));
-  if (bytes.rarely()) dtype = kDtypes[bytes.pick(std::size(kDtypes))];
-  t.view.dtype = fastnorm_dtype_of(static_cast<fastnorm_dtype_id>(dtype));
-  t.view.device_type = bytes.rarely() ? static_cast<int32_t>(bytes.pick(15)) : device_type;
-  t.view.device_id = bytes.rarely() ? static_cast<int32_t>(bytes.pick(3)) : 0;
-  // 2^42 bytes for each; some lie in another's.
-  uint64_t place = static_cast<uint64_t>(role) + 1;
-  if (bytes.rarely()) place = bytes.pick(kRoles) + 1;
-  uint64_t address = place << 42;
-  if (bytes.rarely()) address += bytes.take<uint16_t>();
-  t.view.data = bytes.rarely() ? nullptr : reinterpret_cast<void*>(address);
-  t.view.byte_offset = bytes.rarely() ? bytes.take<uint16_t>() : 0;
-  t.view.shape = bytes.rarely() ? nullptr : t.shape;
-  const uint32_t strides = bytes.pick(8);
-  if (strides >= 4) {
-    int64_t stride = 1;
-    for (int32_t i = std::min(t.view.ndim, 4) - 1; i >= 0; --i) {
-      t.strides[i] = stride;
-      uint64_t next =
-          static_cast<uint64_t>(stride) * static_cast<uint64_t>(std::max<int64_t>(t.shape[i], 1));
-      if (strides >= 6) next += 8;
-      stride = static_cast<int64_t>(next);
+  const char* fault(const CallStruct&, const void* args, const Field*,
+                    const Extents& e) const override {
+    const Args& a = *static_cast<const Args*>(args);
+    const double scale = std::fabs(a.sm_scale);
+    if (!(scale >= 0x1p-100 && scale <= 0x1p60)) return "sm_scale out of range";
+    if (a.split_tokens < 0 || a.split_tokens > 1 << 30 || a.split_tokens % 64 != 0)
+      return "split_tokens out of range";
+    if (a.max_s_q < 0 || a.total_kv_hint < 0 || a.total_kv_hint >= int64_t{1} << 48 ||
+        a.profile_events < 0 || a.profile_events > 1 << 20)
+      return "a count out of range";
+    const int64_t tokens = e.x[0], heads = e.x[1];
+    if (e.x[2] != 512 || heads < 1 || heads > 1 << 24 || Wide{tokens} * heads > INT32_MAX)
+      return "a shape of q_nope that does not exist";
+    if (e.page < 1 || e.pages > INT32_MAX || e.page > INT32_MAX || e.batch > INT32_MAX - 1)
+      return "pages or requests out of range";
+    const fastnorm_tensor& table = *a.page_table;
+    if (table.shape[table.ndim - 1] > INT32_MAX) return "a list that is too long";
+    if (a.profile != nullptr && address(*a.profile) % 16 != 0) return "a profile's address";
+    int64_t most = 0;
+    if (a.qo_indptr != nullptr) {
+      if (a.max_s_q < 1) return "no new tokens";
+      most = std::min<int64_t>(a.max_s_q, tokens);
+    } else {
+      if (e.batch == 0 ? tokens != 0 : tokens % e.batch != 0) return "a part of a request";
+      most = e.batch == 0 ? 0 : tokens / e.batch;
+      if (a.max_s_q != 0 && a.max_s_q != most) return "another number of new tokens";
     }
-    if (strides == 7) t.strides[bytes.pick(3)] = bytes.byte() % 2 == 0 ? 0 : any_number(bytes);
-    t.view.strides = t.strides;
+    return most * heads <= 1 << 24 ? nullptr : "too many rows of a request";
   }
-}
 
-void make_call(Bytes& bytes, int32_t device_type, Call* call) {
-  constexpr int64_t kPageSizes[] = {1, 2, 16, 64, 100, 128};
-  constexpr uint32_t kRows[] = {FASTNORM_DTYPE_BF16, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16,
-                                FASTNORM_DTYPE_F32};
-  const int64_t batch = bytes.pick(5), s_q = bytes.pick(4), heads = 1 + bytes.pick(5);
-  const int64_t pages = bytes.pick(7), page = kPageSizes[bytes.pick(6)], columns = bytes.pick(5);
-  const uint32_t rows = kRows[bytes.pick(device_type == FASTNORM_DEVICE_CUDA ? 3 : 4)];
-  const bool csr = (bytes.byte() & 1) != 0, ragged = (bytes.byte() & 1) != 0;
-  const int64_t tokens = ragged ? bytes.pick(9) : batch * s_q;
-  const auto make = [&](Role role, uint32_t dtype, std::initializer_list<int64_t> shape) {
-    make_tensor(bytes, call, role, dtype, device_type, shape);
-  };
-  make(kQNope, rows, {tokens, heads, 512});
-  make(kQPe, rows, {tokens, heads, 64});
-  make(kCkv, rows, {pages, page, 512});
-  make(kKpe, rows, {pages, page, 64});
-  make(kKvLen, FASTNORM_DTYPE_I32, {batch});
-  if (csr) {
-    make(kTable, FASTNORM_DTYPE_I32, {columns});
-    make(kKvIndptr, FASTNORM_DTYPE_I32, {batch + 1});
-  } else {
-    make(kTable, FASTNORM_DTYPE_I32, {batch, columns});
+  __extension__ using Wide = __int128;
+  static uintptr_t address(const fastnorm_tensor& t) {
+    return reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
   }
-  if (ragged) make(kQoIndptr, FASTNORM_DTYPE_I32, {batch + 1});
-  make(kO, rows, {tokens, heads, 512});
-  if ((bytes.byte() & 1) != 0) make(kLse, FASTNORM_DTYPE_F32, {tokens, heads});
-  fastnorm_mla_decode_args& a = call->args;
-  a.struct_size = sizeof a;
-  a.sm_scale = bytes.rarely() ? bytes.take<double>() : 0.125;
-  a.causal = bytes.rarely() ? bytes.take<int32_t>() : bytes.byte() & 1;
-  const int32_t base = bytes.rarely() ? bytes.take<int32_t>() : bytes.byte() & 1;
-  std::memcpy(&a.lse_base, &base, sizeof base);
-  a.max_s_q = bytes.rarely() ? bytes.take<int32_t>()
-              : ragged       ? 1 + static_cast<int32_t>(bytes.pick(4))
-                             : 0;
-  a.reuse_plan = bytes.rarely() ? bytes.take<int32_t>() : bytes.byte() & 1;
-  a.split_tokens =
-      bytes.rarely() ? bytes.take<int32_t>() : 64 * static_cast<int32_t>(bytes.pick(3));
-  a.profile_events = bytes.rarely() ? bytes.take<int32_t>() : 0;
-  a.total_kv_hint = bytes.rarely() ? bytes.take<int64_t>() : bytes.byte();
-  if (bytes.rarely()) {
-    if (a.profile_events == 0) a.profile_events = 1 + static_cast<int32_t>(bytes.byte());
-    make(kProfile, FASTNORM_DTYPE_U8, {int64_t{1} << (10 + bytes.pick(16))});
-  }
-  const fastnorm_tensor** const to[kRoles] = {&a.q_nope, &a.q_pe,       &a.ckv,       &a.kpe,
-                                              &a.kv_len, &a.page_table, &a.kv_indptr, &a.qo_indptr,
-                                              &a.o,      &a.lse,        &a.profile};
-  for (int i = 0; i < kRoles; ++i) {
-    if (call->t[i].given) *to[i] = &call->t[i].view;
-  }
-}
+};
 
-// --- the rules once more ---
-
-uint32_t id_of(const fastnorm_tensor& t) {
-  return t.dtype.code | uint32_t{t.dtype.bits} << 8 | uint32_t{t.dtype.lanes} << 16;
-}
-
-__extension__ using Wide = __int128;
+using Wide = DecodeFamily::Wide;
 
 // Bytes that a tensor touches, first and last; of no elements first > last.
 struct Span {
@@ -217,54 +118,32 @@ struct Span {
   bool empty() const { return first > last; }
 };
 
+// The rules of layouts, and those of a device.
 class Rules {
  public:
-  Rules(const fastnorm_mla_decode_args& args, const Target& target) : a_(args), target_(target) {}
+  Rules(const Args& args, const Target& target) : a_(args), target_(target) {
+    for (const Field& field : type().fields) {
+      if (is_tensor(field) && is_given(&a_, field))
+        tensors_.push_back({&field, tensor_of(&a_, field), {}});
+    }
+  }
 
   // True if the header allows the call. `maybe` is set where a rule is wider than what the library
   // can tell: tensors whose spans meet.
   bool allow(bool* maybe) {
+    static const DecodeFamily family;
     *maybe = false;
-    if (!scalars() || !presence()) return false;
-    const fastnorm_tensor& q = *a_.q_nope;
-    const uint32_t rows = id_of(q);
-    const bool sixteen = rows == FASTNORM_DTYPE_BF16 || rows == FASTNORM_DTYPE_F16;
-    if (!sixteen && (rows != FASTNORM_DTYPE_F32 || cuda())) return false;
-    const int64_t bytes = sixteen ? 2 : 4;
-    if (!tensor(q, rows, bytes, 3, 3, true) || q.shape[2] != 512 || q.shape[1] < 1) return false;
-    const int64_t tokens = q.shape[0], heads = q.shape[1];
-    if (heads > 1 << 24 || Wide{tokens} * heads > INT32_MAX) return false;
-    for (const auto& [t, columns] : {std::pair{a_.q_pe, 64}, std::pair{a_.o, 512}}) {
-      if (!tensor(*t, rows, bytes, 3, 3, true) || t->shape[0] != tokens || t->shape[1] != heads ||
-          t->shape[2] != columns)
-        return false;
+    if (!find_fault(family, type(), &a_, target_.device_type).empty()) return false;
+    if (cuda() && a_.sm_scale < 0) return false;
+    for (const Tensor& t : tensors_) {
+      if (!strides(*t.view, t.field->role != Role::kStatOut)) return false;
     }
-    const fastnorm_tensor &ckv = *a_.ckv, &kpe = *a_.kpe;
-    if (!tensor(ckv, rows, bytes, 3, 3, true) || !tensor(kpe, rows, bytes, 3, 3, true))
-      return false;
-    if (ckv.shape[2] != 512 || kpe.shape[2] != 64 || ckv.shape[0] != kpe.shape[0] ||
-        ckv.shape[1] != kpe.shape[1])
-      return false;
-    if (ckv.shape[1] < 1 || ckv.shape[0] > INT32_MAX || ckv.shape[1] > INT32_MAX) return false;
-    if (!list(*a_.kv_len, -1)) return false;
-    const int64_t batch = a_.kv_len->shape[0];
-    if (batch > INT32_MAX - 1 || !tables(batch)) return false;
-    if (!new_tokens(tokens, heads, batch)) return false;
-    if (a_.lse != nullptr) {
-      if (!tensor(*a_.lse, FASTNORM_DTYPE_F32, 4, 2, 2, false) || a_.lse->shape[0] != tokens ||
-          a_.lse->shape[1] != heads)
-        return false;
-    }
-    if (a_.profile != nullptr) {
-      if (!tensor(*a_.profile, FASTNORM_DTYPE_U8, 1, 1, 1, true) || address(*a_.profile) % 16 != 0)
-        return false;
-    }
-    if (!cuda_rows(bytes)) return false;
-    if (!spans()) return false;
+    if (!cuda_rows() || !spans()) return false;
     if (a_.profile_events != 0 && !cuda()) return false;
-    const bool empty = tokens == 0 || batch == 0;
-    if (empty) return true;
+    if (a_.q_nope->shape[0] == 0 || a_.kv_len->shape[0] == 0) return true;
+    // A call that does nothing needs no kernel.
     if (cuda() && target_.capability != 90) return false;
+    if (cuda() && id_of(a_.q_nope->dtype) == FASTNORM_DTYPE_F32) return false;
     // What a plan finds: a profile that is too short, tables for more tiles than it counts.
     if (cuda() &&
         (a_.profile != nullptr || a_.page_table->shape[a_.page_table->ndim - 1] > 1 << 16))
@@ -274,79 +153,26 @@ class Rules {
   }
 
  private:
+  struct Tensor {
+    const Field* field;
+    const fastnorm_tensor* view;
+    Span span;
+  };
+
   bool cuda() const { return target_.device_type == FASTNORM_DEVICE_CUDA; }
-  static uintptr_t address(const fastnorm_tensor& t) {
-    return reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
+  static int64_t bytes_each(const fastnorm_tensor& t) {
+    return std::max<int64_t>(t.dtype.bits / 8, 1);
   }
 
-  bool scalars() const {
-    int32_t base = 0;
-    std::memcpy(&base, &a_.lse_base, sizeof base);
-    const double scale = std::fabs(a_.sm_scale);
-    return scale >= 0x1p-100 && scale <= 0x1p60 && (!cuda() || a_.sm_scale > 0) &&
-           (a_.causal | 1) == 1 && (base | 1) == 1 && (a_.reuse_plan | 1) == 1 &&
-           a_.split_tokens >= 0 && a_.split_tokens <= 1 << 30 && a_.split_tokens % 64 == 0 &&
-           a_.max_s_q >= 0 && a_.total_kv_hint >= 0 && a_.total_kv_hint < int64_t{1} << 48 &&
-           a_.profile_events >= 0 && a_.profile_events <= 1 << 20 &&
-           (a_.profile == nullptr || a_.profile_events > 0);
-  }
-  bool presence() const {
-    return a_.q_nope != nullptr && a_.q_pe != nullptr && a_.ckv != nullptr && a_.kpe != nullptr &&
-           a_.kv_len != nullptr && a_.page_table != nullptr && a_.o != nullptr;
-  }
-
-  bool tensor(const fastnorm_tensor& t, uint32_t dtype, int64_t bytes, int32_t least_rank,
-              int32_t most_rank, bool last_contiguous) const {
-    const bool here =
-        cuda() ? (t.device_type == FASTNORM_DEVICE_CUDA ||
-                  t.device_type == FASTNORM_DEVICE_CUDA_MANAGED) &&
-                     t.device_id == 0
-               : t.device_type == FASTNORM_DEVICE_CPU || t.device_type == FASTNORM_DEVICE_CUDA_HOST;
-    if (!here || id_of(t) != dtype || t.ndim < least_rank || t.ndim > most_rank ||
-        t.shape == nullptr)
-      return false;
-    Wide elements = 1;
-    bool empty = false;
-    for (int32_t i = 0; i < t.ndim; ++i) {
-      if (t.shape[i] < 0) return false;
-      empty |= t.shape[i] == 0;
-      elements = std::min(elements * t.shape[i], Wide{1} << 100);
-      if (elements == 0) elements = 1;
-    }
-    if (!empty && elements > INT64_MAX) return false;
-    if (!empty && (t.data == nullptr || address(t) % static_cast<uintptr_t>(bytes) != 0))
-      return false;
-    // Strides of a tensor without elements, and of a dimension with one index, may be any number.
-    if (t.strides == nullptr || empty) return true;
+  // Strides of a tensor without elements, and of a dimension with one index, may be any number.
+  static bool strides(const fastnorm_tensor& t, bool last_contiguous) {
+    if (t.strides == nullptr || elements_of(t) == 0) return true;
     if (last_contiguous && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 1] != 1) return false;
     for (int32_t i = 0; i < t.ndim; ++i) {
-      const Wide step = Wide{t.strides[i]} * bytes;
-      if (t.shape[i] == 1) continue;
-      if (step > INT64_MAX || step < INT64_MIN) return false;
+      const Wide step = Wide{t.strides[i]} * bytes_each(t);
+      if (t.shape[i] != 1 && (step > INT64_MAX || step < INT64_MIN)) return false;
     }
     return true;
-  }
-  bool list(const fastnorm_tensor& t, int64_t length) const {
-    return tensor(t, FASTNORM_DTYPE_I32, 4, 1, 1, true) && (length < 0 || t.shape[0] == length);
-  }
-  bool tables(int64_t batch) const {
-    const fastnorm_tensor& t = *a_.page_table;
-    if (a_.kv_indptr != nullptr)
-      return list(*a_.kv_indptr, batch + 1) && list(t, -1) && t.shape[0] <= INT32_MAX;
-    return tensor(t, FASTNORM_DTYPE_I32, 4, 2, 2, true) && t.shape[0] == batch &&
-           t.shape[1] <= INT32_MAX;
-  }
-  bool new_tokens(int64_t tokens, int64_t heads, int64_t batch) const {
-    int64_t most = 0;
-    if (a_.qo_indptr != nullptr) {
-      if (!list(*a_.qo_indptr, batch + 1) || a_.max_s_q < 1) return false;
-      most = std::min<int64_t>(a_.max_s_q, tokens);
-    } else {
-      if (batch == 0 ? tokens != 0 : tokens % batch != 0) return false;
-      most = batch == 0 ? 0 : tokens / batch;
-      if (a_.max_s_q != 0 && a_.max_s_q != most) return false;
-    }
-    return most * heads <= 1 << 24;
   }
 
   static int64_t stride(const fastnorm_tensor& t, int32_t dim) {
@@ -358,13 +184,13 @@ class Rules {
   }
 
   // CUDA: rows for tensor maps.
-  bool cuda_rows(int64_t bytes) const {
+  bool cuda_rows() const {
     if (!cuda()) return true;
     for (const fastnorm_tensor* t : {a_.q_nope, a_.q_pe, a_.ckv, a_.kpe, a_.o}) {
       if (t->shape[0] == 0 || t->shape[1] == 0) continue;
-      if (address(*t) % 16 != 0) return false;
+      if (DecodeFamily::address(*t) % 16 != 0) return false;
       for (int32_t i = 0; i < 2; ++i) {
-        const Wide step = Wide{stride(*t, i)} * bytes;
+        const Wide step = Wide{stride(*t, i)} * bytes_each(*t);
         if (t->shape[i] > 1 && (step <= 0 || step >= Wide{1} << 40 || step % 16 != 0)) return false;
       }
     }
@@ -373,11 +199,10 @@ class Rules {
 
   static Span span_of(const fastnorm_tensor& t) {
     Span span;
-    Wide first = address(t), last = first + std::max<int64_t>(t.dtype.bits / 8, 1) - 1;
+    Wide first = DecodeFamily::address(t), last = first + bytes_each(t) - 1;
     for (int32_t i = 0; i < t.ndim; ++i) {
       if (t.shape[i] == 0) return span;
-      const Wide reach =
-          Wide{stride(t, i)} * (t.shape[i] - 1) * std::max<int64_t>(t.dtype.bits / 8, 1);
+      const Wide reach = Wide{stride(t, i)} * (t.shape[i] - 1) * bytes_each(t);
       (reach < 0 ? first : last) += reach;
     }
     span.first = first;
@@ -386,79 +211,86 @@ class Rules {
   }
   // All tensors lie in the address space.
   bool spans() {
-    const fastnorm_tensor* const all[] = {a_.q_nope,    a_.q_pe,       a_.ckv,    a_.kpe,
-                                          a_.kv_len,    a_.page_table, a_.o,      a_.lse,
-                                          a_.kv_indptr, a_.qo_indptr,  a_.profile};
-    for (const fastnorm_tensor* t : all) {
-      if (t == nullptr) continue;
-      if (t->byte_offset + reinterpret_cast<uintptr_t>(t->data) < t->byte_offset) return false;
-      const Span s = span_of(*t);
+    for (Tensor& t : tensors_) {
+      if (DecodeFamily::address(*t.view) < t.view->byte_offset) return false;
+      const Span s = t.span = span_of(*t.view);
       if (!s.empty() &&
           (s.first < 0 || s.last >= (Wide{1} << 64) - 1 || s.last - s.first >= Wide{1} << 62))
         return false;
-      spans_[count_] = s;
-      output_[count_++] = t == a_.o || t == a_.lse || t == a_.profile;
     }
     return true;
   }
   // An output meets another tensor, or itself.
   bool meets() const {
-    for (size_t i = 0; i < count_; ++i) {
-      for (size_t j = 0; output_[i] && j < count_; ++j) {
-        const Span &a = spans_[i], &b = spans_[j];
-        if (i != j && !a.empty() && !b.empty() && a.first <= b.last && b.first <= a.last)
+    for (const Tensor& out : tensors_) {
+      if (!schema::is_output(out.field->role)) continue;
+      if (out.view != a_.profile && out.view->strides != nullptr) return true;
+      for (const Tensor& t : tensors_) {
+        const Span &a = out.span, &b = t.span;
+        if (&t != &out && !a.empty() && !b.empty() && a.first <= b.last && b.first <= a.last)
           return true;
       }
-    }
-    for (const fastnorm_tensor* t : {a_.o, a_.lse}) {
-      if (t != nullptr && t->strides != nullptr) return true;
     }
     return false;
   }
 
-  const fastnorm_mla_decode_args& a_;
+  const Args& a_;
   const Target& target_;
-  Span spans_[11];
-  bool output_[11] = {};
-  size_t count_ = 0;
+  std::vector<Tensor> tensors_;
 };
 
 void fuzz_description(Bytes& bytes) {
+  constexpr int64_t kPageSizes[] = {1, 2, 16, 64, 100, 128};
+  static const DecodeFamily family;
   const Target& t = target(bytes);
-  Call call;
-  make_call(bytes, t.device_type, &call);
-  fastnorm_info info{}, again{};
-  info.struct_size = again.struct_size = sizeof info;
-  const fastnorm_status status = fastnorm_mla_decode_query(t.context, &call.args, &info);
+  Drawer drawer(bytes, family, t.device_type);
+  const auto drawn = drawer.begin(type());
+  const bool ragged = reinterpret_cast<const Args*>(drawn->value.data())->qo_indptr != nullptr;
+  Extents e;
+  e.dtype = row_dtype(bytes);
+  const bool cuda = t.device_type == FASTNORM_DEVICE_CUDA;
+  if (cuda && e.dtype == FASTNORM_DTYPE_F32 && !bytes.rarely()) e.dtype = FASTNORM_DTYPE_BF16;
+  e.batch = bytes.pick(5);
+  e.pages = bytes.pick(7);
+  e.page = kPageSizes[bytes.pick(6)];
+  const int64_t s_q = bytes.pick(4);
+  e.x = {ragged ? bytes.pick(9) : e.batch * s_q, 1 + bytes.pick(5), 512};
+  drawer.finish(drawn.get(), e);
+  const Args* const args = drawn->args<Args>();
+  const Args& known = drawn->as_known<Args>();
+  const CurrentCall now([&] { return call_text("mla_decode", &known); });
+  fastnorm_info info = new_info(), again = new_info();
+  const fastnorm_status status = fastnorm_mla_decode_query(t.context, args, &info);
   require_text(status);
-  require(fastnorm_mla_decode_query(t.context, &call.args, &again) == status, "two queries differ");
+  require(fastnorm_mla_decode_query(t.context, args, &again) == status, "two queries differ");
   require(std::memcmp(&info, &again, sizeof info) == 0, "two queries differ in what they say");
-  require(fastnorm_mla_decode_prepare(t.context, &call.args) == status,
-          "query and prepare disagree");
+  require(fastnorm_mla_decode_prepare(t.context, args) == status, "query and prepare disagree");
   bool maybe = false;
-  const bool allowed = Rules(call.args, t).allow(&maybe);
+  // A newer caller's fields.
+  const bool newer = known.struct_size > sizeof known;
+  const bool allowed = Rules(known, t).allow(&maybe);
   if (status == FASTNORM_OK) {
     require(allowed, "accepted against the rules");
   } else {
-    require(
-        !allowed || (maybe && (status == FASTNORM_ERROR_LAYOUT || status == FASTNORM_ERROR_SHAPE ||
-                               status == FASTNORM_ERROR_UNSUPPORTED)),
-        "refused without a reason");
+    require(!allowed || newer ||
+                (maybe && (status == FASTNORM_ERROR_LAYOUT || status == FASTNORM_ERROR_SHAPE ||
+                           status == FASTNORM_ERROR_UNSUPPORTED)),
+            "refused without a reason");
     return;
   }
   require((info.launches == 0) == (info.kernel[0] == '\0'),
           "a kernel without a launch, or none with");
   require(info.launches <= 3 && (info.launches == 0 || info.bytes_written > 0), "launches");
-  require((info.profile_bytes != 0) == (call.args.profile_events != 0 && info.launches != 0),
+  require((info.profile_bytes != 0) == (known.profile_events != 0 && info.launches != 0),
           "profile_bytes");
-  const bool no_profile = call.args.profile_events != 0 && call.args.profile == nullptr;
+  const bool no_profile = known.profile_events != 0 && known.profile == nullptr;
   const auto workspace_bytes = static_cast<size_t>(info.workspace_bytes);
   void* const workspace = reinterpret_cast<void*>(uintptr_t{1} << 41);
   const fastnorm_status run =
-      fastnorm_mla_decode(t.context, &call.args, workspace, workspace_bytes, nullptr);
+      fastnorm_mla_decode(t.context, args, workspace, workspace_bytes, nullptr);
   require(run == (no_profile ? FASTNORM_ERROR_ARGUMENT : FASTNORM_OK), "query and call disagree");
   if (workspace_bytes > 0) {
-    require(fastnorm_mla_decode(t.context, &call.args, workspace, workspace_bytes - 1, nullptr) ==
+    require(fastnorm_mla_decode(t.context, args, workspace, workspace_bytes - 1, nullptr) ==
                 FASTNORM_ERROR_ARGUMENT,
             "too small a workspace is accepted");
   }
@@ -482,7 +314,7 @@ fastnorm_tensor view(void* data, uint32_t dtype, int32_t rank, const int64_t* sh
 }
 
 void fuzz_values(Bytes& bytes) {
-  static fastnorm_context* const context = make_context(FASTNORM_DEVICE_CPU, 0, false);
+  static fastnorm_context* const context = make_context(FASTNORM_DEVICE_CPU, false);
   const int64_t batch = 1 + bytes.pick(3), heads = 1 + bytes.pick(6), pages = 1 + bytes.pick(4),
                 page = 1 + bytes.pick(20);
   const int64_t columns = bytes.pick(4), s_q = 1 + bytes.pick(3);

@@ -1,58 +1,35 @@
 // Random options, blobs and calls of peers, by dry runs: nothing crashes, query, prepare and call
-// agree, and every failure has a text.
-#include <cstdio>
-#include <cstdlib>
+// agree, every failure has a text, and what was accepted keeps the rules of the table.
 #include <cstring>
-#include <initializer_list>
-#include <iterator>
+#include <memory>
+#include <string>
 
-#include "../bytes.h"
-#include "fastnorm/fastnorm.h"
+#include "../judge.h"
+#include "../memory.h"
+#include "../norm_family.h"
+#include "../target.h"
 
 namespace fastnorm::fuzz {
 namespace {
 
-void require(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "peer_fuzz: %s (last error: %s)\n", what, fastnorm_last_error());
-  std::abort();
-}
-
-void require_text(fastnorm_status status) {
-  require(status != FASTNORM_ERROR_INTERNAL, "internal error");
-  if (status == FASTNORM_OK) return;
-  require(std::strlen(fastnorm_last_error()) > 10, "a failure without a text");
-  require(std::strchr(fastnorm_last_error(), '\n') == nullptr, "a text of more than one line");
-}
-
 fastnorm_context* cpu() {
-  static fastnorm_context* const context = [] {
-    fastnorm_context_options options{};
-    options.struct_size = sizeof options;
-    options.flags = FASTNORM_CONTEXT_DRY_RUN;
-    fastnorm_context* made = nullptr;
-    require(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, &options, &made) == FASTNORM_OK,
-            "no context");
-    return made;
-  }();
+  static fastnorm_context* const context = make_context(FASTNORM_DEVICE_CPU, true);
   return context;
 }
-
-constexpr fastnorm_dtype_id kDtypes[] = {FASTNORM_DTYPE_F32,       FASTNORM_DTYPE_F16,
-                                         FASTNORM_DTYPE_BF16,      FASTNORM_DTYPE_I8,
-                                         FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_U8};
 
 template <class Enum>
 void set(Enum& field, int32_t value) {
   std::memcpy(&field, &value, sizeof value);
 }
 
+constexpr int64_t kMostColumns = 300;  // of the peer
+
 fastnorm_peer_options good_options() {
   fastnorm_peer_options options{};
   options.struct_size = sizeof options;
   options.ranks = 2;
   options.dtype = FASTNORM_DTYPE_BF16;
-  options.max_columns = 300;
+  options.max_columns = kMostColumns;
   return options;
 }
 
@@ -104,114 +81,175 @@ void fuzz_options(Bytes& bytes) {
   fastnorm_peer_destroy(peer);
 }
 
-struct Tensor {
-  fastnorm_tensor view{};
-  int64_t shape[4] = {}, strides[4] = {};
-};
-
-const fastnorm_tensor* make(Bytes& bytes, Tensor* t, int place, fastnorm_dtype_id dtype,
-                            std::initializer_list<int64_t> shape) {
-  if (bytes.rarely()) return nullptr;
-  size_t rank = 0;
-  for (const int64_t extent : shape) t->shape[rank++] = extent;
-  if (bytes.rarely()) t->shape[bytes.pick(4)] = bytes.take<int64_t>();
-  if (bytes.rarely()) dtype = kDtypes[bytes.pick(std::size(kDtypes))];
-  t->view.ndim = bytes.rarely() ? static_cast<int32_t>(bytes.pick(5)) : static_cast<int32_t>(rank);
-  t->view.dtype = fastnorm_dtype_of(dtype);
-  t->view.device_type = bytes.rarely() ? FASTNORM_DEVICE_CUDA : FASTNORM_DEVICE_CPU;
-  if (bytes.rarely()) place = static_cast<int>(bytes.pick(9));
-  uint64_t address = static_cast<uint64_t>(place + 1) << 42;
-  if (bytes.rarely()) address += bytes.byte();
-  t->view.data = reinterpret_cast<void*>(address);
-  t->view.shape = t->shape;
-  if (bytes.rarely()) {
-    for (int64_t& stride : t->strides) stride = bytes.take<int16_t>();
-    t->strides[rank - 1] = 1;
-    t->view.strides = t->strides;
-  }
-  return &t->view;
-}
-
 void* workspace() { return reinterpret_cast<void*>(uint64_t{30} << 42); }
 constexpr size_t kWorkspaceBytes = size_t{1} << 41;
 
 // The three functions of a family say the same of a call.
 template <typename Args, typename Query, typename Prepare, typename Run>
-void agree(const Args& args, Query query, Prepare prepare, Run run) {
-  fastnorm_info info{};
-  info.struct_size = sizeof info;
-  const fastnorm_status status = query(cpu(), &args, &info);
+fastnorm_status agree(const Args* args, Query query, Prepare prepare, Run run) {
+  fastnorm_info info = new_info();
+  const fastnorm_status status = query(cpu(), args, &info);
   require_text(status);
-  require(prepare(cpu(), &args) == status, "query and prepare differ");
+  require(prepare(cpu(), args) == status, "query and prepare differ");
   const bool fits = info.workspace_bytes <= kWorkspaceBytes;
-  const fastnorm_status ran = run(cpu(), &args, workspace(), kWorkspaceBytes, nullptr);
+  const fastnorm_status ran = run(cpu(), args, workspace(), kWorkspaceBytes, nullptr);
   require_text(ran);
   require(ran == status || !fits, "query and call differ");
   if (status == FASTNORM_OK && info.workspace_bytes > 0) {
-    require(run(cpu(), &args, workspace(), info.workspace_bytes - 1, nullptr) ==
-                FASTNORM_ERROR_ARGUMENT,
-            "too small a workspace passes");
+    require(
+        run(cpu(), args, workspace(), info.workspace_bytes - 1, nullptr) == FASTNORM_ERROR_ARGUMENT,
+        "too small a workspace passes");
   }
+  return status;
+}
+
+template <class Args, class Calls, class Query, class Prepare, class Run>
+void fuzz_calls(Bytes& bytes, const char* name, const Calls& family, const Extents& rows,
+                Query query, Prepare prepare, Run run) {
+  const CallStruct& type = *support::find_family(name)->args;
+  Drawer drawer(bytes, family, FASTNORM_DEVICE_CPU);
+  const auto drawn = drawer.draw(type, rows);
+  const void* const known = drawn->known.data();
+  const CurrentCall now([&] { return call_text(name, known); });
+  if (agree(drawn->args<Args>(), query, prepare, run) != FASTNORM_OK) return;
+  const std::string fault = find_fault(family, type, known, FASTNORM_DEVICE_CPU);
+  require(fault.empty(), "accepted", fault);
+  if (elements_of(*family.rows(*static_cast<const Args*>(known))) == 0) return;
+  Memory memory(family);
+  memory.add(type, known, 0);
+  require(memory.find_fault().empty(), "accepted", memory.find_fault());
+}
+
+// A norm without stages.
+class AllreduceFamily : public NormFamily {
+ public:
+  using Args = fastnorm_peer_allreduce_norm_args;
+
+  void choose(Choice* choice, Bytes& bytes) const override {
+    if (choice->at == nullptr) return;
+    NormFamily::choose(choice, bytes);
+    if (std::strcmp(choice->at->name, "norm") != 0) return;
+    if (bytes.rarely()) return;
+    for (size_t f = schema::kNumber<&fastnorm_norm_args::gate>; f < choice->type.fields.size(); ++f)
+      choice->drop(f);
+    choice->drop<&fastnorm_norm_args::flags>();
+  }
+  void numbers(const CallStruct& type, void* args, Bytes& bytes) const override {
+    if (&type != support::find_family("peer_allreduce_norm")->args)
+      return NormFamily::numbers(type, args, bytes);
+    if (!bytes.rarely()) static_cast<Args*>(args)->peer = connected();
+  }
+  Extents extents(const CallStruct& type, const void* args, const Field* field,
+                  const Extents& in) const override {
+    if (field == nullptr) return in;
+    return NormFamily::extents(type, args, field, in);
+  }
+  const char* fault(const CallStruct& type, const void* args, const Field* field,
+                    const Extents& e) const override {
+    if (field == nullptr) return nullptr;
+    if (const char* fault = NormFamily::fault(type, args, field, e)) return fault;
+    if (std::strcmp(field->name, "norm") != 0) return nullptr;
+    const auto& a = *static_cast<const fastnorm_norm_args*>(args);
+    if (id_of(a.x->dtype) != FASTNORM_DTYPE_BF16) return "another dtype than the peer's";
+    if (e.x.back() > kMostColumns) return "more columns than the peer's";
+    if (a.flags > 7) return "flags that no all-reduce has";
+    for (size_t f = schema::kNumber<&fastnorm_norm_args::gate>; f < type.fields.size(); ++f) {
+      if (is_given(args, type.fields[f])) return "a field that no all-reduce has";
+    }
+    return nullptr;
+  }
+  const fastnorm_tensor* rows(const Args& a) const { return a.norm->x; }
+};
+
+class ShardedFamily : public Family {
+ public:
+  using Args = fastnorm_peer_sharded_norm_args;
+
+  void choose(Choice* choice, Bytes& bytes) const override {
+    Choice& c = *choice;
+    if (c.has<&Args::x2>() || bytes.pick(2) != 0) c.want<&Args::x2>(), c.want<&Args::y2>();
+    if (c.has<&Args::flags>())
+      c.value<&Args::flags>() = (bytes.byte() & 3) == 3 ? 7 : bytes.pick(4);
+    if (!bytes.rarely()) c.drop<&Args::weight_offset>();
+  }
+  void numbers(const CallStruct&, void* args, Bytes& bytes) const override {
+    if (!bytes.rarely()) static_cast<Args*>(args)->peer = connected();
+  }
+  Extents extents(const CallStruct&, const void* args, const Field*,
+                  const Extents& in) const override {
+    const Args& a = *static_cast<const Args*>(args);
+    Extents e = in;
+    e.x = shape_of(a.x, in.x.empty() ? std::vector<int64_t>{1, 1} : in.x);
+    e.x2 = shape_of(a.x2, e.x);
+    if (a.x != nullptr) e.dtype = id_of(a.x->dtype);
+    return e;
+  }
+  const char* fault(const CallStruct&, const void* args, const Field*,
+                    const Extents& e) const override {
+    const Args& a = *static_cast<const Args*>(args);
+    if (a.eps < 0) return "a negative eps";
+    if (a.flags > 7 || (a.flags & 5) == 4) return "flags that do not fit";
+    if (a.x2 != nullptr && a.weight_offset != 0 && a.weight2 == nullptr)
+      return "an offset of no weight";
+    for (const std::vector<int64_t>& x : {e.x, e.x2}) {
+      if (x.size() < 2 || x.size() > 3) return "a rank that no rows have";
+      if (x[1] < 1 || x.back() < 1 || x.back() > 8192) return "rows of no columns, or of too many";
+    }
+    return nullptr;
+  }
+  const fastnorm_tensor* rows(const Args& a) const { return a.x; }
+};
+
+// A bit of a field that an all-reduce does not have: never looked at, and always refused.
+void fuzz_bits(Bytes& bytes) {
+  constexpr size_t kFirst = offsetof(fastnorm_norm_args, gate);
+  const int64_t shape[] = {2, 8};
+  fastnorm_tensor x = {}, y;
+  x.data = reinterpret_cast<void*>(uintptr_t{1} << 42);
+  x.device_type = FASTNORM_DEVICE_CPU;
+  x.ndim = 2;
+  x.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+  x.shape = shape;
+  y = x;
+  y.data = reinterpret_cast<void*>(uintptr_t{1} << 43);
+  fastnorm_norm_args norm = {};
+  norm.struct_size = sizeof norm;
+  norm.x = &x;
+  norm.y = &y;
+  fastnorm_peer_allreduce_norm_args args = {};
+  args.struct_size = sizeof args;
+  args.norm = &norm;
+  args.peer = connected();
+  const auto status = [&] {
+    return agree(&args, fastnorm_peer_allreduce_norm_query, fastnorm_peer_allreduce_norm_prepare,
+                 fastnorm_peer_allreduce_norm);
+  };
+  require(status() == FASTNORM_OK, "a good call is refused");
+  const size_t at = kFirst + bytes.take<uint16_t>() % (sizeof norm - kFirst);
+  reinterpret_cast<uint8_t*>(&norm)[at] ^= static_cast<uint8_t>(1u << bytes.pick(8));
+  require(status() != FASTNORM_OK, "a field that no all-reduce has passes");
 }
 
 void fuzz_allreduce(Bytes& bytes) {
-  Tensor t[8];
-  const int64_t rows = bytes.pick(5), n = 1 + bytes.byte();
-  const fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16;
-  fastnorm_peer_allreduce_norm_args args{};
-  args.struct_size = bytes.rarely() ? bytes.pick(sizeof args + 1) : sizeof args;
-  args.peer = bytes.rarely() ? nullptr : connected();
-  set(args.kind, bytes.rarely() ? bytes.take<int32_t>() : static_cast<int32_t>(bytes.pick(2)));
-  args.eps = bytes.rarely() ? bytes.take<float>() : 1e-6f;
-  args.weight_offset = bytes.rarely() ? bytes.take<float>() : 0;
-  set(args.rounding, static_cast<int32_t>(bytes.pick(3)));
-  set(args.residual_rounding, static_cast<int32_t>(bytes.pick(3)));
-  set(args.sum_rounding,
-      bytes.rarely() ? bytes.take<int32_t>() : static_cast<int32_t>(bytes.pick(2)));
-  args.flags = bytes.rarely() ? bytes.byte() : 0;
-  args.reserved = bytes.rarely() ? 1 : 0;
-  args.x = make(bytes, &t[0], 0, dtype, {rows, n});
-  args.y = make(bytes, &t[1], 1, dtype, {rows, n});
-  if (bytes.pick(2) != 0) {
-    args.residual = make(bytes, &t[2], 2, kDtypes[bytes.pick(3)], {rows, n});
-    if (bytes.pick(2) != 0) args.residual_out = make(bytes, &t[3], 3, dtype, {rows, n});
-  }
-  if (bytes.pick(2) != 0) args.weight = make(bytes, &t[4], 4, dtype, {n});
-  if (bytes.pick(2) != 0) args.bias = make(bytes, &t[5], 5, FASTNORM_DTYPE_F32, {n});
-  if (bytes.pick(2) != 0) {
-    set(args.quant_scheme, static_cast<int32_t>(bytes.pick(8)));
-    args.quantized = make(bytes, &t[6], 6, FASTNORM_DTYPE_I8, {rows, n});
-    args.scale = make(bytes, &t[7], 7, FASTNORM_DTYPE_F32, {bytes.pick(2) != 0 ? rows : 1});
-  }
-  agree(args, fastnorm_peer_allreduce_norm_query, fastnorm_peer_allreduce_norm_prepare,
-        fastnorm_peer_allreduce_norm);
+  static const AllreduceFamily family;
+  Extents rows;
+  rows.dtype = FASTNORM_DTYPE_BF16;
+  rows.x = {bytes.pick(5), 1 + bytes.byte()};
+  if ((bytes.byte() & 3) == 3) rows.x.insert(rows.x.begin(), 1 + bytes.pick(3));
+  fuzz_calls<AllreduceFamily::Args>(
+      bytes, "peer_allreduce_norm", family, rows, fastnorm_peer_allreduce_norm_query,
+      fastnorm_peer_allreduce_norm_prepare, fastnorm_peer_allreduce_norm);
 }
 
 void fuzz_sharded(Bytes& bytes) {
-  Tensor t[8];
-  const int64_t tokens = bytes.pick(5), heads = 1 + bytes.pick(4), d = 1 + bytes.byte();
-  const fastnorm_dtype_id dtype = kDtypes[bytes.pick(3)];
-  fastnorm_peer_sharded_norm_args args{};
-  args.struct_size = bytes.rarely() ? bytes.pick(sizeof args + 1) : sizeof args;
-  args.peer = bytes.rarely() ? nullptr : connected();
-  set(args.kind, bytes.rarely() ? bytes.take<int32_t>() : static_cast<int32_t>(bytes.pick(2)));
-  args.eps = bytes.rarely() ? bytes.take<float>() : 1e-6f;
-  args.weight_offset = bytes.rarely() ? bytes.take<float>() : 0;
-  set(args.rounding, bytes.rarely() ? bytes.take<int32_t>() : static_cast<int32_t>(bytes.pick(2)));
-  args.flags = bytes.rarely() ? bytes.byte() : 0;
-  args.reserved = bytes.rarely() ? 1 : 0;
-  args.x = make(bytes, &t[0], 0, dtype, {tokens, heads, d});
-  args.y = make(bytes, &t[1], 1, dtype, {tokens, heads, d});
-  if (bytes.pick(2) != 0) args.weight = make(bytes, &t[2], 2, dtype, {heads, d});
-  if (bytes.pick(2) != 0) args.bias = make(bytes, &t[3], 3, FASTNORM_DTYPE_F32, {d});
-  if (bytes.pick(2) != 0) {
-    args.x2 = make(bytes, &t[4], 4, dtype, {tokens, d});
-    args.y2 = make(bytes, &t[5], 5, dtype, {tokens, d});
-    if (bytes.pick(2) != 0) args.weight2 = make(bytes, &t[6], 6, dtype, {d});
-    if (bytes.pick(2) != 0) args.bias2 = make(bytes, &t[7], 7, FASTNORM_DTYPE_F16, {1, d});
-  }
-  agree(args, fastnorm_peer_sharded_norm_query, fastnorm_peer_sharded_norm_prepare,
-        fastnorm_peer_sharded_norm);
+  static const ShardedFamily family;
+  Extents rows;
+  rows.dtype = row_dtype(bytes);
+  rows.x = {bytes.pick(5), 1 + bytes.pick(4), 1 + bytes.byte()};
+  if ((bytes.byte() & 1) != 0) rows.x.erase(rows.x.begin() + 1);
+  fuzz_calls<ShardedFamily::Args>(bytes, "peer_sharded_norm", family, rows,
+                                  fastnorm_peer_sharded_norm_query,
+                                  fastnorm_peer_sharded_norm_prepare, fastnorm_peer_sharded_norm);
 }
 
 }  // namespace
@@ -219,12 +257,15 @@ void fuzz_sharded(Bytes& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fastnorm::fuzz::Bytes bytes(data, size);
-  switch (bytes.pick(4)) {
+  switch (bytes.pick(8)) {
     case 0:
       fastnorm::fuzz::fuzz_options(bytes);
       break;
     case 1:
       fastnorm::fuzz::fuzz_sharded(bytes);
+      break;
+    case 2:
+      fastnorm::fuzz::fuzz_bits(bytes);
       break;
     default:
       fastnorm::fuzz::fuzz_allreduce(bytes);

@@ -17,10 +17,7 @@
 #include "cpu/isa.h"
 #include "cpu/machine.h"
 #include "unit/cpu/environment.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "unit/cpu/odd_modes.h"
 
 namespace fastnorm::test {
 namespace {
@@ -318,26 +315,6 @@ TEST(CallersLoop, NestedContexts) {
 
 // ---- The floating-point mode.
 
-#if defined(__x86_64__)
-uint64_t fp_mode() { return _mm_getcsr(); }
-void set_fp_mode(uint64_t mode) { _mm_setcsr(static_cast<uint32_t>(mode)); }
-// Flush to zero, subnormals are zeros, round up, an exception flag set. Then the same with traps
-// on.
-constexpr uint64_t kOddModes[] = {0x1f80 | 0x8040 | 0x4000 | 0x01, 0x1f80 | 0x2000,
-                                  0x0000 | 0x6000};
-constexpr uint64_t kFlags = 0x3f;
-#elif defined(__aarch64__)
-uint64_t fp_mode() {
-  uint64_t fpcr = 0;
-  asm volatile("mrs %0, fpcr" : "=r"(fpcr));
-  return fpcr;
-}
-void set_fp_mode(uint64_t mode) { asm volatile("msr fpcr, %0" ::"r"(mode)); }
-// Flush to zero and round up; round down; default NaN and round to zero.
-constexpr uint64_t kOddModes[] = {1u << 24 | 1u << 22, 2u << 22, 1u << 25 | 3u << 22};
-constexpr uint64_t kFlags = 0;
-#endif
-
 TEST(FpMode, BitsDoNotDependOnItAndItIsRestored) {
   Data data;
   // Tiny rows too: if they were flushed, they would be zero.
@@ -369,10 +346,10 @@ TEST(FpMode, BitsDoNotDependOnItAndItIsRestored) {
 }
 
 // The factor of MLA decode's scores is computed in the mode of the specification, too: with scores
-// of 1, lse is the factor.
+// of 1, lse is the factor. The second column of the latent is subnormal, and so is its average.
 TEST(FpMode, MlaDecodeDoesNotDependOnIt) {
-  float q[kMlaLatent] = {1}, q_pe[kMlaRope] = {}, ckv[kMlaLatent] = {1}, kpe[kMlaRope] = {},
-        o[kMlaLatent], lse = 0;
+  float q[kMlaLatent] = {1}, q_pe[kMlaRope] = {}, ckv[kMlaLatent] = {1, 0x1p-130f},
+        kpe[kMlaRope] = {}, o[kMlaLatent], lse = 0;
   const int32_t length = 1, page = 0;
   const auto tensor = [](float* data) {
     return MlaDecodeTensor{reinterpret_cast<std::byte*>(data), 0, 0};
@@ -397,6 +374,8 @@ TEST(FpMode, MlaDecodeDoesNotDependOnIt) {
       set_fp_mode(before);
       EXPECT_EQ(status, FASTNORM_OK) << error.text;
       EXPECT_EQ(lse, wanted) << scale << ' ' << std::hex << odd;
+      EXPECT_EQ(o[1], 0x1p-130f) << scale << ' ' << std::hex << odd;
+      o[1] = 7;
     }
   }
 }
@@ -413,7 +392,7 @@ TEST(FpMode, TheModeMatters) {
     const uint64_t inside = fp_mode();
     set_fp_mode(before);
     EXPECT_EQ(nearest, 1.0f);
-    EXPECT_EQ(inside & ~kFlags & ~uint64_t{0x3f}, before & ~kFlags & ~uint64_t{0x3f});
+    EXPECT_EQ(inside & ~kFpFlags & ~uint64_t{0x3f}, before & ~kFpFlags & ~uint64_t{0x3f});
   }
   set_fp_mode(before);
   EXPECT_GT(up, 1.0f);

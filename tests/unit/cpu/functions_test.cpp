@@ -21,7 +21,9 @@ using OfLevel = void (*)(int which, const float* x, float* y, int64_t n);
 OfLevel functions_of(const std::string& level) {
 #if defined(__x86_64__)
   if (level == "avx2") return functions_avx2;
+#ifndef FASTNORM_WITHOUT_AVX512
   if (level == "avx512") return functions_avx512;
+#endif
 #elif defined(__aarch64__)
   if (level == "neon") return functions_neon;
 #endif

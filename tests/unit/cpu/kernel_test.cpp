@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/norm.h"
+#include "support/share.h"
 #include "unit/cpu/levels.h"
 
 namespace fastnorm::test {
@@ -217,7 +218,7 @@ TEST(Kernels, SameBitsOnEveryLevel) {
   for (int32_t index = 0; index < static_cast<int32_t>(cpu::kNormKernels); ++index) {
     const NormKey key = cpu::kNormTable[static_cast<size_t>(index)].key;
     const int64_t step = key.access == Access::kVector ? 16 / dtype_bytes(key.dtype) : 1;
-    for (int64_t n = step; n <= 200; n += step) {
+    for (int64_t n = step; n <= 200; n += step * support::share()) {
       for (int repeat = 0; repeat < 3; ++repeat) {
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all_levels(random, levels, index, n));
       }

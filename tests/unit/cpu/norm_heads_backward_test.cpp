@@ -12,7 +12,9 @@
 
 #include "cpu/isa.h"
 #include "fastnorm/norm_backward.h"
+#include "support/checked_call.h"
 #include "support/norm_heads_backward_call.h"
+#include "support/share.h"
 #include "unit/cpu/environment.h"
 
 namespace fastnorm::test {
@@ -20,11 +22,12 @@ namespace {
 
 using ref::Type;
 using support::abi_of;
+using support::CheckedCall;
 using support::GradientCallKind;
 using support::id_of;
-using support::make_tensor;
-using support::OwnedTensor;
-using support::RandomHeadsBackwardCall;
+using support::make_operand;
+using support::OwnedOperand;
+using Parts = std::vector<const fastnorm_norm_heads_backward_part*>;
 using Shape = std::vector<int64_t>;
 
 struct Context {
@@ -54,8 +57,7 @@ struct Workspace {
   void* const data;
 };
 
-fastnorm_status run(const fastnorm_norm_heads_args& args,
-                    const std::vector<const fastnorm_norm_heads_backward_part*>& parts,
+fastnorm_status run(const fastnorm_norm_heads_args& args, const Parts& parts,
                     fastnorm_context* context) {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
@@ -83,19 +85,21 @@ TEST(NormHeadsBackward, RandomCallsEqualTheModel) {
   constexpr int kCalls = 250;
   for_each_isa([] {
     const Context one, three(3);
-    for (int seed = 0; seed < kCalls && !::testing::Test::HasFailure(); ++seed) {
+    for (int seed = 0; seed < support::share_of(kCalls) && !::testing::Test::HasFailure(); ++seed) {
       SCOPED_TRACE(seed);
       const GradientCallKind kind = seed % 50 == 49  ? GradientCallKind::kMany
                                     : seed % 10 == 4 ? GradientCallKind::kPlain
                                     : seed % 10 == 9 ? GradientCallKind::kAligned
                                                      : GradientCallKind::kAny;
-      RandomHeadsBackwardCall call(static_cast<uint64_t>(seed), ref::Order::kCpu, kind);
-      call.expect_results();
-      EXPECT_EQ(call.out_of_bounds(), "") << call.text();
-      ASSERT_EQ(run(call.args(), call.parts(), seed % 3 == 0 ? three.context : one.context),
+      CheckedCall call(support::draw_norm_heads_backward(static_cast<uint64_t>(seed), kind, false));
+      call.expect_results(ref::Order::kCpu);
+      EXPECT_EQ(call.out_of_bounds(), "") << call.line();
+      const auto* const* const parts = call.parts<fastnorm_norm_heads_backward_part>();
+      ASSERT_EQ(run(call.args<fastnorm_norm_heads_args>(), Parts(parts, parts + call.count()),
+                    seed % 3 == 0 ? three.context : one.context),
                 FASTNORM_OK)
-          << call.text() << ": " << fastnorm_last_error();
-      EXPECT_EQ(call.difference(), "") << call.text();
+          << call.line() << ": " << fastnorm_last_error();
+      EXPECT_EQ(call.difference(), "") << call.line();
     }
   });
 }
@@ -105,21 +109,21 @@ struct PartOfRows {
   PartOfRows(Type t, int64_t count, int64_t head_count, int64_t columns, bool by_head)
       : type(t), tokens(count), heads(head_count), n(columns) {
     const Shape rows = {tokens, heads, n}, column = by_head ? Shape{heads, n} : Shape{n};
-    for (OwnedTensor* tensor : {&dy, &x, &dx}) *tensor = filled(rows);
-    for (OwnedTensor* tensor : {&weight, &dweight, &dbias}) *tensor = filled(column);
+    for (OwnedOperand* tensor : {&dy, &x, &dx}) *tensor = filled(rows);
+    for (OwnedOperand* tensor : {&weight, &dweight, &dbias}) *tensor = filled(column);
     part.struct_size = sizeof part;
     part.flags = FASTNORM_NORM_HEADS_NORM;
     part.eps = 1e-6f;
     args.struct_size = sizeof args;
   }
 
-  OwnedTensor filled(const Shape& shape) {
-    OwnedTensor t = make_tensor(shape, id_of(type));
+  OwnedOperand filled(const Shape& shape) {
+    OwnedOperand t = make_operand(shape, id_of(type));
     int64_t count = 1;
     for (const int64_t extent : shape) count *= extent;
     std::vector<float> values(static_cast<size_t>(count));
     ref::fill_row(ref::Pattern::kNormal, type, ++seed, values.data(), count);
-    t->set(0, type, values.data(), count);
+    t->set(0, values.data(), count);
     return t;
   }
 
@@ -137,8 +141,8 @@ struct PartOfRows {
   void rope(int64_t dim, uint32_t flags) {
     part.flags |= FASTNORM_NORM_HEADS_ROPE | flags;
     args.rope_dim = static_cast<int32_t>(dim);
-    cos = make_tensor(Shape{tokens, dim / 2}, FASTNORM_DTYPE_F32);
-    sin = make_tensor(Shape{tokens, dim / 2}, FASTNORM_DTYPE_F32);
+    cos = make_operand(Shape{tokens, dim / 2}, FASTNORM_DTYPE_F32);
+    sin = make_operand(Shape{tokens, dim / 2}, FASTNORM_DTYPE_F32);
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t j = 0; j < dim / 2; ++j) {
         const auto angle = static_cast<float>(t) / static_cast<float>(1 + j);
@@ -155,7 +159,7 @@ struct PartOfRows {
   uint64_t seed = 1;
   fastnorm_norm_heads_backward_part part = {};
   fastnorm_norm_heads_args args = {};
-  OwnedTensor dy, x, weight, dx, dweight, dbias, cos, sin;
+  OwnedOperand dy, x, weight, dx, dweight, dbias, cos, sin;
 };
 
 // The rows [tokens * heads, n], or [tokens, heads, n] with a row of the weight for each head.
@@ -168,8 +172,8 @@ TEST(NormHeadsBackward, NormAloneIsNormBackward) {
         p.part.kind = kind;
         p.part.rounding = FASTNORM_ROUND_NORMALIZED;
         p.part.weight_offset = 1;
-        const OwnedTensor dx = p.filled({333, 3, 100}), dweight = p.filled(p.dweight->shape),
-                          dbias = p.filled(p.dbias->shape);
+        const OwnedOperand dx = p.filled({333, 3, 100}), dweight = p.filled(p.dweight->shape),
+                           dbias = p.filled(p.dbias->shape);
         p.get();
         fastnorm_norm_backward_args a = {};
         a.struct_size = sizeof a;
@@ -269,7 +273,7 @@ TEST(NormHeadsBackward, GradientIsThatOfTheForward) {
     p.part.kind = FASTNORM_NORM_LAYER;
     p.part.rope_offset = 2;
     ASSERT_EQ(run(p.args, {p.get()}, context.context), FASTNORM_OK) << fastnorm_last_error();
-    const OwnedTensor y = p.filled({5, 2, 16});
+    const OwnedOperand y = p.filled({5, 2, 16});
     fastnorm_norm_heads_part forward = {};
     forward.struct_size = sizeof forward;
     forward.flags = p.part.flags;
@@ -278,7 +282,7 @@ TEST(NormHeadsBackward, GradientIsThatOfTheForward) {
     forward.rope_offset = 2;
     forward.x = p.part.x, forward.weight = p.part.weight, forward.y = abi_of(y);
     const fastnorm_norm_heads_part* const parts[] = {&forward};
-    const auto at = [](support::CallTensor& t, int64_t i) {
+    const auto at = [](support::Operand& t, int64_t i) {
       float f = 0;
       std::memcpy(&f, &t.now[static_cast<size_t>(4 * i)], 4);
       return f;

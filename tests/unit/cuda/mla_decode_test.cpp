@@ -193,6 +193,50 @@ TEST_F(CudaMlaDecode, PagesByBoxesOrByRows) {
   }
 }
 
+// A request has 2 tokens of 3 heads: 6 rows of 1024 bytes, or of 128. A box takes rows of a request
+// and no others, so the map's dimensions are columns, a request's rows, requests, and sub-tiles.
+TEST_F(CudaMlaDecode, MapsOfRequestsStepFromRequestToRequest) {
+  const MlaCall call(2, 3);
+  run(call);
+  EXPECT_EQ(recorded.at(1).params.q_access, cuda::RowAccess::kRequestRows);
+  ASSERT_EQ(notes.maps.size(), 5u);
+  const struct {
+    const TensorMap& map;
+    const fastnorm_tensor& tensor;
+    uint64_t row_bytes;
+  } of_rows[] = {{notes.maps[0], call.q_nope, 1024},
+                 {notes.maps[1], call.q_pe, 128},
+                 {notes.maps[4], call.o, 1024}};
+  for (const auto& m : of_rows) {
+    EXPECT_EQ(m.map.address, m.tensor.data);
+    EXPECT_EQ(m.map.extent[1], 6u) << "rows";
+    EXPECT_EQ(m.map.extent[2], 3u) << "requests";
+    EXPECT_EQ(m.map.stride[0], m.row_bytes);
+    EXPECT_EQ(m.map.stride[1], 6 * m.row_bytes);
+    EXPECT_EQ(m.map.stride[2], 128u) << "sub-tiles of 64 columns";
+  }
+}
+
+// Maps of tokens step from head to head and from token to token.
+TEST_F(CudaMlaDecode, MapsOfTokensStepFromTokenToToken) {
+  const MlaCall call(1, 128);
+  run(call);
+  EXPECT_EQ(recorded.at(1).params.q_access, cuda::RowAccess::kTokenRows);
+  const TensorMap& q = notes.maps.at(0);
+  EXPECT_EQ(q.extent[1], 128u);
+  EXPECT_EQ(q.extent[2], 3u);
+  EXPECT_EQ(q.stride[0], 1024u);
+  EXPECT_EQ(q.stride[1], 128u * 1024);
+  // Pages of 64 tokens, behind the sub-tiles of a row.
+  const TensorMap &ckv = notes.maps.at(2), &kpe = notes.maps.at(3);
+  EXPECT_EQ(ckv.extent[1], 64u);
+  EXPECT_EQ(ckv.extent[3], 20u);
+  EXPECT_EQ(ckv.stride[0], 1024u);
+  EXPECT_EQ(ckv.stride[2], 64u * 1024);
+  EXPECT_EQ(kpe.stride[0], 128u);
+  EXPECT_EQ(kpe.stride[2], 64u * 128);
+}
+
 TEST_F(CudaMlaDecode, ProfilesHaveKernelsOfTheirOwn) {
   MlaCall call;
   call.args.profile = &call.profile;

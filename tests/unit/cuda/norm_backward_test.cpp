@@ -239,7 +239,7 @@ TEST_F(CudaNormBackward, AGateHasKernelsOfItsOwn) {
   EXPECT_EQ(recorded[0].params.bits & kBackwardRoundResult, 0u);
   const cuda::NormBackwardParams& held = recorded[1].params;
   EXPECT_NE(held.bits & kBackwardGateBefore, 0u);
-  EXPECT_NE(held.bits & kBackwardNarrowGroups, 0u) << "rows and groups have an index each";
+  EXPECT_NE(held.bits & kBackwardLean, 0u) << "a group's rows are evenly strided";
   EXPECT_EQ(held.x.stride[0], 4096 * 2);
   EXPECT_EQ(held.x.stride[1], 128 * 2);
   EXPECT_EQ(recorded[1].launch.grid.y, 32u);
@@ -259,7 +259,7 @@ TEST_F(CudaNormBackward, ABranchHasKernelsOfItsOwn) {
   call.args.branch_norm = 1, call.args.branch_rounding = FASTNORM_ROUND_EVERY_STEP;
   call.args.branch_weight = &weight, call.args.dbranch_weight = &dweight;
   call.args.branch_weight_offset = 1, call.args.alpha = 2;
-  call.args.flags = FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT;
+  call.args.flags = FASTNORM_NORM_BACKWARD_ALPHA | FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT;
   run(call);
   ASSERT_EQ(recorded.size(), 5u) << "statistics of the branch, and c1 of x's rows, first";
   const cuda::NormBackwardParams& first = recorded[0].params;

@@ -125,19 +125,19 @@ class CudaNormHeadsBackward : public testing::Test {
 TEST_F(CudaNormHeadsBackward, HeldForm) {
   const HeadsCall call(1000);
   const fastnorm_info info = query(call);
-  EXPECT_STREQ(info.kernel, "norm_heads_backward bf16 held rms 16x1x32");
+  EXPECT_STREQ(info.kernel, "norm_heads_backward bf16 held rms 16x1x64");
   EXPECT_EQ(info.launches, 2) << "all parts in one launch, and one fold";
   EXPECT_EQ(info.threads_per_row, 16);
-  EXPECT_EQ(info.rows_per_block, 32);
-  // 128 blocks of sums of 128 floats for the query; the key's 4000 rows have 125.
-  EXPECT_EQ(info.workspace_bytes, (128u + 125) * 512);
+  EXPECT_EQ(info.rows_per_block, 64);
+  // 128 blocks of sums of 128 floats for the query; the key's 4000 rows have 63, of 64 lanes.
+  EXPECT_EQ(info.workspace_bytes, (128u + 63) * 512);
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 2u);
   const Launch& rows = recorded[0].launch;
   EXPECT_EQ(rows.stream, kStream);
   EXPECT_EQ(rows.context, primary_context(0));
-  EXPECT_EQ(rows.block.x, 512u);
-  EXPECT_EQ(rows.grid.x, 128u + 125 + 125);
+  EXPECT_EQ(rows.block.x, 1024u);
+  EXPECT_EQ(rows.grid.x, 128u + 63 + 63);
   EXPECT_EQ(rows.early, -1) << "the stream's previous kernel is not ours";
   ASSERT_NE(recorded[0].held, nullptr);
   const cuda::HeldHeadsBackwardParams& p = *recorded[0].held;
@@ -148,7 +148,7 @@ TEST_F(CudaNormHeadsBackward, HeldForm) {
   EXPECT_EQ(p.part[0].dy.token_stride, 32 * 256);
   EXPECT_EQ(p.part[0].order.groups, 1u);
   EXPECT_EQ(p.part[0].order.shared_rows, 32000u);
-  EXPECT_EQ(p.part[0].order.lanes, 32u);
+  EXPECT_EQ(p.part[0].order.lanes, 64u);
   EXPECT_EQ(p.part[0].order.blocks, 128u);
   EXPECT_EQ(p.part[0].by_heads.value, 32u);
   EXPECT_EQ(p.part[1].order.first_block, 128u);
@@ -164,7 +164,7 @@ TEST_F(CudaNormHeadsBackward, HeldForm) {
   ASSERT_NE(recorded[1].fold, nullptr);
   EXPECT_EQ(recorded[1].fold->count, 2);
   EXPECT_EQ(recorded[1].fold->sum[1].out.data, address_of(13));
-  EXPECT_EQ(recorded[1].fold->sum[1].blocks, 125u);
+  EXPECT_EQ(recorded[1].fold->sum[1].blocks, 63u);
   EXPECT_EQ(notes.context, nullptr) << "current is what was";
 }
 
@@ -186,7 +186,7 @@ TEST_F(CudaNormHeadsBackward, AcrossHeads) {
     call.part[i].flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
     call.part[i].rstd = nullptr;
   }
-  EXPECT_EQ(query(call).workspace_bytes, (128u + 125) * 512 + 2 * 16128)
+  EXPECT_EQ(query(call).workspace_bytes, (128u + 63) * 512 + 2 * 16128)
       << "and four floats for each token, in steps of 256 bytes";
   EXPECT_EQ(query(call).launches, 3);
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();

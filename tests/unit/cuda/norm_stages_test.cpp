@@ -39,6 +39,7 @@ struct StagesCall {
     args.branch_eps = 1e-3f;
     args.branch_weight = &branch_weight;
     args.branch_weight_offset = 1;
+    args.flags |= FASTNORM_NORM_ALPHA;
     args.alpha = 0.5f;
     args.sum_scale = &sum_scale;
   }
@@ -145,7 +146,7 @@ TEST_F(CudaNormStages, LongRowsHaveABlock) {
 
 TEST_F(CudaNormStages, StartsEarlyWhereAsked) {
   StagesCall call(8);
-  call.args.flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
+  call.args.flags |= FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   EXPECT_EQ(recorded[0].launch.early, 1);
   EXPECT_NE(recorded[0].params.norm.bits & cuda::kWaitFirst, 0u);
@@ -159,6 +160,7 @@ TEST_F(CudaNormStages, HeldKernelGetsGroups) {
   call.gate.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
   call.gate.strides = strides;
   call.args.branch_norm = 0, call.args.branch_eps = 0, call.args.branch_weight_offset = 0;
+  call.args.flags &= ~uint32_t{FASTNORM_NORM_ALPHA};
   call.args.alpha = 0;
   call.args.branch_weight = call.args.sum_scale = nullptr;
   call.args.gate_source = FASTNORM_GATE_FROM_ROUNDED;

@@ -144,14 +144,17 @@ struct Call {
     make(&residual, 3, 2, shape), make(&weight, 4, 1, columns);
     args.struct_size = sizeof args;
     args.peer = peer;
-    args.eps = 1e-6f;
-    args.x = &x, args.y = &y, args.residual = &residual, args.residual_out = &h;
-    args.weight = &weight;
+    args.norm = &norm;
+    norm.struct_size = sizeof norm;
+    norm.eps = 1e-6f;
+    norm.x = &x, norm.y = &y, norm.residual = &residual, norm.residual_out = &h;
+    norm.weight = &weight;
   }
   Call(const Call&) = delete;
 
   int64_t shape[2], columns[1];
   fastnorm_tensor x = {}, y = {}, h = {}, residual = {}, weight = {};
+  fastnorm_norm_args norm = {};
   fastnorm_peer_allreduce_norm_args args = {};
 };
 
@@ -269,7 +272,7 @@ TEST_F(CudaPeer, OneKernelForAlignedRows) {
             FASTNORM_ERROR_ARGUMENT);
   EXPECT_TRUE(recorded.empty());
   ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
-  call.args.flags = FASTNORM_NORM_PDL_WAIT;
+  call.norm.flags = FASTNORM_NORM_PDL_WAIT;
   ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream), FASTNORM_OK)
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
@@ -371,7 +374,7 @@ TEST_F(CudaPeer, SumsAreInTheOrderOfX) {
         t->shape = t == &call.weight ? of_weight : shape;
       }
       call.args.sum_rounding = rounding;
-      if (!added) call.args.residual = call.args.residual_out = nullptr;
+      if (!added) call.norm.residual = call.norm.residual_out = nullptr;
       fastnorm_info info = {};
       info.struct_size = sizeof info;
       ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK)
@@ -429,9 +432,9 @@ TEST_F(CudaPeer, TheKernelsThatWereNamedAndLoadedRun) {
         Call call(pair.peers[0], 3);
         call.x.byte_offset = 2;  // rows that no fused kernel takes
         call.args.sum_rounding = rounding;
-        call.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
-        if (!added) call.args.residual = nullptr;
-        if (!keeps) call.args.residual_out = nullptr;
+        call.norm.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+        if (!added) call.norm.residual = nullptr;
+        if (!keeps) call.norm.residual_out = nullptr;
         fastnorm_info info = {};
         info.struct_size = sizeof info;
         ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK)

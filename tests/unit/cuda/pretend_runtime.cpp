@@ -700,6 +700,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   if (rank != 4 || steps[0] != 1 || !valid_map(address, extents, strides, box))
     return CUDA_ERROR_INVALID_VALUE;
   ++notes.tensor_maps;
+  TensorMap& note = notes.maps.emplace_back();
+  note.address = address;
+  std::copy_n(extents, 4, note.extent);
+  std::copy_n(strides, 3, note.stride);
+  std::copy_n(box, 4, note.box);
   *map = {};
   return CUDA_SUCCESS;
 }

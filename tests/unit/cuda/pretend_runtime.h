@@ -71,12 +71,20 @@ struct Launch {
   const cuda::PeerShardedParams* peer_sharded_params;
 };
 
+// What a tensor map was encoded from. The first dimension has 64 columns, one after another.
+struct TensorMap {
+  const void* address;
+  uint64_t extent[4], stride[3];  // bytes
+  uint32_t box[4];
+};
+
 // What a thread did, and its current context: the runtime keeps state per thread, too.
 struct ThreadNotes {
   void* context = nullptr;
   cudaError_t last_error = cudaSuccess;  // until it is asked for
   int64_t launches = 0;
   int64_t tensor_maps = 0;                  // encoded
+  std::vector<TensorMap> maps;              // those, in order
   std::vector<const void*> loaded;          // by cudaFuncGetAttributes()
   std::map<const void*, int> shared_bytes;  // permitted, where it is more than 48 KB
   void (*on_launch)(const Launch& launch) = nullptr;

@@ -1,10 +1,26 @@
-// Package direct makes calls of libfastnorm in a C loop: what the benchmarks of package fastnorm
-// are compared with.
+// Package direct is for the tests of package fastnorm. It makes calls of libfastnorm in a C loop,
+// which benchmarks are compared with. It gives the structs that C makes of a list of words.
 package direct
 
 /*
 #cgo pkg-config: fastnorm
+#cgo CFLAGS: -I${SRCDIR}/../raw
 #include <fastnorm/fastnorm.h>
+#include <stdlib.h>
+#include <string.h>
+#include "words.h"
+
+// The struct of a name such as norm, until the thread's next call; NULL for malformed words.
+static const void* decode(const char* name, const uint64_t* words, size_t count) {
+  fnb_reader reader = {words, count};
+#define DESCRIPTION(family)                                                          \
+  static __thread fnb_##family##_call family;                                        \
+  if (strcmp(name, #family) == 0)                                                    \
+    return fnb_read_##family(&reader, &family) && reader.left == 0 ? &family.args : NULL;
+#include "descriptions.h"
+#undef DESCRIPTION
+  return NULL;
+}
 
 static fastnorm_status open_context(int32_t device_type, int dry_run, fastnorm_context** context) {
   fastnorm_device device = {device_type, 0};
@@ -53,6 +69,15 @@ import (
 	"runtime"
 	"unsafe"
 )
+
+// Decode gives the struct that C makes of the words at an address; nil for malformed ones. It is
+// valid until the next Decode of this thread.
+func Decode(name string, words uintptr, count int) unsafe.Pointer {
+	cname := C.CString(name)
+	defer C.free(unsafe.Pointer(cname))
+	at := *(**C.uint64_t)(unsafe.Pointer(&words))
+	return C.decode(cname, at, C.size_t(count))
+}
 
 // Loop is a context of its own and the addresses of x, residual, y [rows, n] and weight [n].
 type Loop struct {

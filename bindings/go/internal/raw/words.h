@@ -7,10 +7,11 @@
  *
  * A description fastnorm_FAMILY_args is, in this order:
  *
- *   scalars   one word for each field that is no tensor, in the struct's order, struct_size left
- *             out (the decoder sets it). Integers and enums: their bits, sign- or zero-extended.
+ *   scalars   one word for each field that is no tensor or struct, in the struct's order, struct_size
+ *             left out (the decoder sets it). Integers and enums: their bits, sign- or zero-extended.
  *             float, double: the bit pattern in the low bits. Handles: the address.
- *   mask      bit i is set if the i-th tensor field of the struct is given
+ *   mask      bit i is set if the i-th tensor field of the struct is given; the bits of structs that
+ *             it points to are behind those of its tensors
  *   tensors   those that are given, in the struct's order, each:
  *               +0  address
  *               +1  device_type | device_id << 32
@@ -19,6 +20,7 @@
  *               +4  shape, ndim words; then strides, ndim words, if the tensor has strides
  *             A tensor of more than 8 dimensions carries neither: shape and strides are NULL, and
  *             the library refuses its rank.
+ *   structs   those that are given, in the struct's order, each described alike
  *
  * A family with parts has its args first, then `count` parts: fastnorm_FAMILY_part, described alike.
  * The _many functions take `count` descriptions one after the other. For a count outside of
@@ -90,50 +92,90 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
   return tensor->strides != NULL;
 }
 
+/* fastnorm_quant with the tensors that it points to. */
+typedef struct fnb_quant_call {
+  fastnorm_quant args;
+  fastnorm_tensor tensors[5];
+} fnb_quant_call;
+
+static inline int fnb_read_quant(fnb_reader* reader, fnb_quant_call* call) {
+  fastnorm_quant* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 9);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[8];
+  if (mask >> 5 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->scheme = (fastnorm_quant_scheme)fnb_low(words[0]);
+  args->block_size = (int32_t)words[1];
+  args->source = (fastnorm_quant_source)fnb_low(words[2]);
+  args->division = (fastnorm_quant_division)fnb_low(words[3]);
+  args->scale_layout = (fastnorm_scale_layout)fnb_low(words[4]);
+  args->scale_pow2 = (int32_t)words[5];
+  args->amax_floor = fnb_float(words[6]);
+  args->clamp = fnb_float(words[7]);
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->quantized = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->scale = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->global_scale = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->clamp_scale = &call->tensors[3];
+  }
+  if (mask >> 4 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
+    args->amax = &call->tensors[4];
+  }
+  return 1;
+}
+
 /* fastnorm_norm_args with the tensors that it points to. */
 typedef struct fnb_norm_call {
   fastnorm_norm_args args;
-  fastnorm_tensor tensors[28];
+  fastnorm_tensor tensors[23];
+  fnb_quant_call quant;
 } fnb_norm_call;
 
 static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   fastnorm_norm_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 30);
+  const uint64_t* words = fnb_take(reader, 23);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[29];
-  if (mask >> 28 != 0) return 0;
+  mask = words[22];
+  if (mask >> 24 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
-  args->eps = fnb_float(words[1]);
-  args->weight_offset = fnb_float(words[2]);
-  args->rounding = (fastnorm_rounding)fnb_low(words[3]);
-  args->residual_rounding = (fastnorm_residual_rounding)fnb_low(words[4]);
-  args->flags = (uint32_t)words[5];
-  args->quant_scheme = (fastnorm_quant_scheme)fnb_low(words[6]);
-  args->quant_block_size = (int32_t)words[7];
-  args->quant_source = (fastnorm_quant_source)fnb_low(words[8]);
-  args->scale_layout = (fastnorm_scale_layout)fnb_low(words[9]);
-  args->scale_pow2 = (int32_t)words[10];
-  args->amax_floor = fnb_float(words[11]);
-  args->clamp = fnb_float(words[12]);
-  args->quant_division = (fastnorm_quant_division)fnb_low(words[13]);
-  args->gate_act = (fastnorm_activation)fnb_low(words[14]);
-  args->gate_position = (fastnorm_gate_position)fnb_low(words[15]);
-  args->gate_source = (fastnorm_gate_source)fnb_low(words[16]);
-  args->activation = (fastnorm_activation)fnb_low(words[17]);
-  args->group_size = (int64_t)words[18];
-  args->branch_norm = (int32_t)words[19];
-  args->branch_kind = (fastnorm_norm_kind)fnb_low(words[20]);
-  args->branch_eps = fnb_float(words[21]);
-  args->branch_weight_offset = fnb_float(words[22]);
-  args->branch_rounding = (fastnorm_rounding)fnb_low(words[23]);
-  args->branch_rounded = (int32_t)words[24];
-  args->alpha = fnb_float(words[25]);
-  args->sum_rounding = (fastnorm_sum_rounding)fnb_low(words[26]);
-  args->residual_gate_act = (fastnorm_activation)fnb_low(words[27]);
-  args->modulation_rounding = (fastnorm_modulation_rounding)fnb_low(words[28]);
+  args->parallel_user = (void*)(uintptr_t)words[0];
+  args->kind = (fastnorm_norm_kind)fnb_low(words[1]);
+  args->eps = fnb_float(words[2]);
+  args->weight_offset = fnb_float(words[3]);
+  args->rounding = (fastnorm_rounding)fnb_low(words[4]);
+  args->residual_rounding = (fastnorm_residual_rounding)fnb_low(words[5]);
+  args->flags = (uint32_t)words[6];
+  args->gate_act = (fastnorm_activation)fnb_low(words[7]);
+  args->gate_position = (fastnorm_gate_position)fnb_low(words[8]);
+  args->gate_source = (fastnorm_gate_source)fnb_low(words[9]);
+  args->activation = (fastnorm_activation)fnb_low(words[10]);
+  args->group_size = (int64_t)words[11];
+  args->branch_norm = (int32_t)words[12];
+  args->branch_kind = (fastnorm_norm_kind)fnb_low(words[13]);
+  args->branch_eps = fnb_float(words[14]);
+  args->branch_weight_offset = fnb_float(words[15]);
+  args->branch_rounding = (fastnorm_rounding)fnb_low(words[16]);
+  args->branch_rounded = (int32_t)words[17];
+  args->alpha = fnb_float(words[18]);
+  args->sum_rounding = (fastnorm_sum_rounding)fnb_low(words[19]);
+  args->residual_gate_act = (fastnorm_activation)fnb_low(words[20]);
+  args->modulation_rounding = (fastnorm_modulation_rounding)fnb_low(words[21]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -168,83 +210,67 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   }
   if (mask >> 8 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[8])) return 0;
-    args->global_scale = &call->tensors[8];
+    args->gate = &call->tensors[8];
   }
   if (mask >> 9 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[9])) return 0;
-    args->quantized = &call->tensors[9];
+    args->sumsq = &call->tensors[9];
   }
   if (mask >> 10 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
-    args->scale = &call->tensors[10];
+    args->mean_in = &call->tensors[10];
   }
   if (mask >> 11 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
-    args->amax = &call->tensors[11];
+    args->rstd_in = &call->tensors[11];
   }
   if (mask >> 12 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
-    args->clamp_scale = &call->tensors[12];
+    args->branch_weight = &call->tensors[12];
   }
   if (mask >> 13 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[13])) return 0;
-    args->gate = &call->tensors[13];
+    args->branch_bias = &call->tensors[13];
   }
   if (mask >> 14 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
-    args->sumsq = &call->tensors[14];
+    args->branch_rstd = &call->tensors[14];
   }
   if (mask >> 15 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
-    args->mean_in = &call->tensors[15];
+    args->sum_scale = &call->tensors[15];
   }
   if (mask >> 16 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[16])) return 0;
-    args->rstd_in = &call->tensors[16];
+    args->residual_gate = &call->tensors[16];
   }
   if (mask >> 17 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[17])) return 0;
-    args->branch_weight = &call->tensors[17];
+    args->residual_gate_table = &call->tensors[17];
   }
   if (mask >> 18 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[18])) return 0;
-    args->branch_bias = &call->tensors[18];
+    args->modulation_scale = &call->tensors[18];
   }
   if (mask >> 19 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[19])) return 0;
-    args->branch_rstd = &call->tensors[19];
+    args->scale_table = &call->tensors[19];
   }
   if (mask >> 20 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[20])) return 0;
-    args->sum_scale = &call->tensors[20];
+    args->modulation_shift = &call->tensors[20];
   }
   if (mask >> 21 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[21])) return 0;
-    args->residual_gate = &call->tensors[21];
+    args->shift_table = &call->tensors[21];
   }
   if (mask >> 22 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[22])) return 0;
-    args->residual_gate_table = &call->tensors[22];
+    args->modulation_index = &call->tensors[22];
   }
   if (mask >> 23 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[23])) return 0;
-    args->modulation_scale = &call->tensors[23];
-  }
-  if (mask >> 24 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[24])) return 0;
-    args->scale_table = &call->tensors[24];
-  }
-  if (mask >> 25 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[25])) return 0;
-    args->modulation_shift = &call->tensors[25];
-  }
-  if (mask >> 26 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[26])) return 0;
-    args->shift_table = &call->tensors[26];
-  }
-  if (mask >> 27 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[27])) return 0;
-    args->modulation_index = &call->tensors[27];
+    if (!fnb_read_quant(reader, &call->quant)) return 0;
+    args->quant = &call->quant.args;
   }
   return 1;
 }
@@ -257,32 +283,33 @@ typedef struct fnb_norm_backward_call {
 
 static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_call* call) {
   fastnorm_norm_backward_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 20);
+  const uint64_t* words = fnb_take(reader, 21);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[19];
+  mask = words[20];
   if (mask >> 24 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
-  args->eps = fnb_float(words[1]);
-  args->weight_offset = fnb_float(words[2]);
-  args->rounding = (fastnorm_rounding)fnb_low(words[3]);
-  args->flags = (uint32_t)words[4];
-  args->reserved = (int32_t)words[5];
-  args->gate_act = (fastnorm_activation)fnb_low(words[6]);
-  args->gate_position = (fastnorm_gate_position)fnb_low(words[7]);
-  args->gate_source = (fastnorm_gate_source)fnb_low(words[8]);
-  args->stage_reserved = (int32_t)words[9];
-  args->group_size = (int64_t)words[10];
-  args->branch_kind = (fastnorm_norm_kind)fnb_low(words[11]);
-  args->branch_eps = fnb_float(words[12]);
-  args->branch_weight_offset = fnb_float(words[13]);
-  args->branch_rounding = (fastnorm_rounding)fnb_low(words[14]);
-  args->branch_norm = (int32_t)words[15];
-  args->branch_rounded = (int32_t)words[16];
-  args->residual_gate_act = (fastnorm_activation)fnb_low(words[17]);
-  args->alpha = fnb_float(words[18]);
+  args->parallel_user = (void*)(uintptr_t)words[0];
+  args->kind = (fastnorm_norm_kind)fnb_low(words[1]);
+  args->eps = fnb_float(words[2]);
+  args->weight_offset = fnb_float(words[3]);
+  args->rounding = (fastnorm_rounding)fnb_low(words[4]);
+  args->flags = (uint32_t)words[5];
+  args->reserved = (int32_t)words[6];
+  args->gate_act = (fastnorm_activation)fnb_low(words[7]);
+  args->gate_position = (fastnorm_gate_position)fnb_low(words[8]);
+  args->gate_source = (fastnorm_gate_source)fnb_low(words[9]);
+  args->stage_reserved = (int32_t)words[10];
+  args->group_size = (int64_t)words[11];
+  args->branch_kind = (fastnorm_norm_kind)fnb_low(words[12]);
+  args->branch_eps = fnb_float(words[13]);
+  args->branch_weight_offset = fnb_float(words[14]);
+  args->branch_rounding = (fastnorm_rounding)fnb_low(words[15]);
+  args->branch_norm = (int32_t)words[16];
+  args->branch_rounded = (int32_t)words[17];
+  args->residual_gate_act = (fastnorm_activation)fnb_low(words[18]);
+  args->alpha = fnb_float(words[19]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->dy = &call->tensors[0];
@@ -390,21 +417,22 @@ typedef struct fnb_mla_decode_call {
 
 static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* call) {
   fastnorm_mla_decode_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 9);
+  const uint64_t* words = fnb_take(reader, 10);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[8];
+  mask = words[9];
   if (mask >> 11 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  args->sm_scale = fnb_double(words[0]);
-  args->causal = (int32_t)words[1];
-  args->lse_base = (fastnorm_lse_base)fnb_low(words[2]);
-  args->max_s_q = (int32_t)words[3];
-  args->reuse_plan = (int32_t)words[4];
-  args->split_tokens = (int32_t)words[5];
-  args->profile_events = (int32_t)words[6];
-  args->total_kv_hint = (int64_t)words[7];
+  args->parallel_user = (void*)(uintptr_t)words[0];
+  args->sm_scale = fnb_double(words[1]);
+  args->causal = (int32_t)words[2];
+  args->lse_base = (fastnorm_lse_base)fnb_low(words[3]);
+  args->max_s_q = (int32_t)words[4];
+  args->reuse_plan = (int32_t)words[5];
+  args->split_tokens = (int32_t)words[6];
+  args->profile_events = (int32_t)words[7];
+  args->total_kv_hint = (int64_t)words[8];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->q_nope = &call->tensors[0];
@@ -460,19 +488,20 @@ typedef struct fnb_norm_heads_call {
 
 static inline int fnb_read_norm_heads(fnb_reader* reader, fnb_norm_heads_call* call) {
   fastnorm_norm_heads_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 7);
+  const uint64_t* words = fnb_take(reader, 8);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[6];
+  mask = words[7];
   if (mask >> 4 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  args->flags = (uint32_t)words[0];
-  args->rope_dim = (int32_t)words[1];
-  args->mrope_0 = (int32_t)words[2];
-  args->mrope_1 = (int32_t)words[3];
-  args->mrope_2 = (int32_t)words[4];
-  args->mrope_3 = (int32_t)words[5];
+  args->parallel_user = (void*)(uintptr_t)words[0];
+  args->flags = (uint32_t)words[1];
+  args->rope_dim = (int32_t)words[2];
+  args->mrope_0 = (int32_t)words[3];
+  args->mrope_1 = (int32_t)words[4];
+  args->mrope_2 = (int32_t)words[5];
+  args->mrope_3 = (int32_t)words[6];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->cos = &call->tensors[0];
@@ -495,16 +524,18 @@ static inline int fnb_read_norm_heads(fnb_reader* reader, fnb_norm_heads_call* c
 /* fastnorm_norm_heads_part with the tensors that it points to. */
 typedef struct fnb_norm_heads_part_call {
   fastnorm_norm_heads_part args;
-  fastnorm_tensor tensors[16];
+  fastnorm_tensor tensors[10];
+  fnb_quant_call quant;
+  fnb_quant_call cache_quant;
 } fnb_norm_heads_part_call;
 
 static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_part_call* call) {
   fastnorm_norm_heads_part* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 21);
+  const uint64_t* words = fnb_take(reader, 9);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[20];
-  if (mask >> 16 != 0) return 0;
+  mask = words[8];
+  if (mask >> 12 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->flags = (uint32_t)words[0];
@@ -515,18 +546,6 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   args->rope_rounding = (fastnorm_rope_rounding)fnb_low(words[5]);
   args->rope_offset = (int32_t)words[6];
   args->reserved = (int32_t)words[7];
-  args->quant_scheme = (fastnorm_quant_scheme)fnb_low(words[8]);
-  args->quant_block_size = (int32_t)words[9];
-  args->quant_source = (fastnorm_quant_source)fnb_low(words[10]);
-  args->scale_layout = (fastnorm_scale_layout)fnb_low(words[11]);
-  args->scale_pow2 = (int32_t)words[12];
-  args->amax_floor = fnb_float(words[13]);
-  args->clamp = fnb_float(words[14]);
-  args->cache_scheme = (fastnorm_quant_scheme)fnb_low(words[15]);
-  args->cache_block_size = (int32_t)words[16];
-  args->cache_pow2 = (int32_t)words[17];
-  args->quant_division = (fastnorm_quant_division)fnb_low(words[18]);
-  args->reserved_2 = (int32_t)words[19];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -565,31 +584,15 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   }
   if (mask >> 9 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[9])) return 0;
-    args->global_scale = &call->tensors[9];
+    args->cache = &call->tensors[9];
   }
   if (mask >> 10 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
-    args->quantized = &call->tensors[10];
+    if (!fnb_read_quant(reader, &call->quant)) return 0;
+    args->quant = &call->quant.args;
   }
   if (mask >> 11 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
-    args->scale = &call->tensors[11];
-  }
-  if (mask >> 12 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
-    args->amax = &call->tensors[12];
-  }
-  if (mask >> 13 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[13])) return 0;
-    args->cache = &call->tensors[13];
-  }
-  if (mask >> 14 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
-    args->cache_scale = &call->tensors[14];
-  }
-  if (mask >> 15 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
-    args->clamp_scale = &call->tensors[15];
+    if (!fnb_read_quant(reader, &call->cache_quant)) return 0;
+    args->cache_quant = &call->cache_quant.args;
   }
   return 1;
 }
@@ -603,19 +606,20 @@ typedef struct fnb_norm_heads_backward_call {
 static inline int fnb_read_norm_heads_backward(fnb_reader* reader,
                                                fnb_norm_heads_backward_call* call) {
   fastnorm_norm_heads_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 7);
+  const uint64_t* words = fnb_take(reader, 8);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[6];
+  mask = words[7];
   if (mask >> 4 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  args->flags = (uint32_t)words[0];
-  args->rope_dim = (int32_t)words[1];
-  args->mrope_0 = (int32_t)words[2];
-  args->mrope_1 = (int32_t)words[3];
-  args->mrope_2 = (int32_t)words[4];
-  args->mrope_3 = (int32_t)words[5];
+  args->parallel_user = (void*)(uintptr_t)words[0];
+  args->flags = (uint32_t)words[1];
+  args->rope_dim = (int32_t)words[2];
+  args->mrope_0 = (int32_t)words[3];
+  args->mrope_1 = (int32_t)words[4];
+  args->mrope_2 = (int32_t)words[5];
+  args->mrope_3 = (int32_t)words[6];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->cos = &call->tensors[0];
@@ -695,87 +699,26 @@ static inline int fnb_read_norm_heads_backward_part(fnb_reader* reader,
 /* fastnorm_peer_allreduce_norm_args with the tensors that it points to. */
 typedef struct fnb_peer_allreduce_norm_call {
   fastnorm_peer_allreduce_norm_args args;
-  fastnorm_tensor tensors[13];
+  fnb_norm_call norm;
 } fnb_peer_allreduce_norm_call;
 
 static inline int fnb_read_peer_allreduce_norm(fnb_reader* reader,
                                                fnb_peer_allreduce_norm_call* call) {
   fastnorm_peer_allreduce_norm_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 18);
+  const uint64_t* words = fnb_take(reader, 5);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[17];
-  if (mask >> 13 != 0) return 0;
+  mask = words[4];
+  if (mask >> 1 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  args->peer = (fastnorm_peer*)(uintptr_t)words[0];
-  args->kind = (fastnorm_norm_kind)fnb_low(words[1]);
-  args->eps = fnb_float(words[2]);
-  args->weight_offset = fnb_float(words[3]);
-  args->rounding = (fastnorm_rounding)fnb_low(words[4]);
-  args->residual_rounding = (fastnorm_residual_rounding)fnb_low(words[5]);
-  args->sum_rounding = (fastnorm_peer_sum_rounding)fnb_low(words[6]);
-  args->flags = (uint32_t)words[7];
-  args->reserved = (int32_t)words[8];
-  args->quant_scheme = (fastnorm_quant_scheme)fnb_low(words[9]);
-  args->quant_block_size = (int32_t)words[10];
-  args->quant_source = (fastnorm_quant_source)fnb_low(words[11]);
-  args->scale_layout = (fastnorm_scale_layout)fnb_low(words[12]);
-  args->scale_pow2 = (int32_t)words[13];
-  args->amax_floor = fnb_float(words[14]);
-  args->clamp = fnb_float(words[15]);
-  args->quant_division = (fastnorm_quant_division)fnb_low(words[16]);
+  args->parallel_user = (void*)(uintptr_t)words[0];
+  args->peer = (fastnorm_peer*)(uintptr_t)words[1];
+  args->sum_rounding = (fastnorm_peer_sum_rounding)fnb_low(words[2]);
+  args->reserved = (int32_t)words[3];
   if (mask >> 0 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
-    args->x = &call->tensors[0];
-  }
-  if (mask >> 1 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
-    args->residual = &call->tensors[1];
-  }
-  if (mask >> 2 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
-    args->weight = &call->tensors[2];
-  }
-  if (mask >> 3 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
-    args->bias = &call->tensors[3];
-  }
-  if (mask >> 4 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
-    args->y = &call->tensors[4];
-  }
-  if (mask >> 5 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[5])) return 0;
-    args->residual_out = &call->tensors[5];
-  }
-  if (mask >> 6 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[6])) return 0;
-    args->mean = &call->tensors[6];
-  }
-  if (mask >> 7 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[7])) return 0;
-    args->rstd = &call->tensors[7];
-  }
-  if (mask >> 8 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[8])) return 0;
-    args->global_scale = &call->tensors[8];
-  }
-  if (mask >> 9 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[9])) return 0;
-    args->quantized = &call->tensors[9];
-  }
-  if (mask >> 10 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
-    args->scale = &call->tensors[10];
-  }
-  if (mask >> 11 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
-    args->amax = &call->tensors[11];
-  }
-  if (mask >> 12 & 1) {
-    if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
-    args->clamp_scale = &call->tensors[12];
+    if (!fnb_read_norm(reader, &call->norm)) return 0;
+    args->norm = &call->norm.args;
   }
   return 1;
 }
@@ -788,20 +731,21 @@ typedef struct fnb_peer_sharded_norm_call {
 
 static inline int fnb_read_peer_sharded_norm(fnb_reader* reader, fnb_peer_sharded_norm_call* call) {
   fastnorm_peer_sharded_norm_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 8);
+  const uint64_t* words = fnb_take(reader, 9);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[7];
+  mask = words[8];
   if (mask >> 8 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
-  args->peer = (fastnorm_peer*)(uintptr_t)words[0];
-  args->kind = (fastnorm_norm_kind)fnb_low(words[1]);
-  args->eps = fnb_float(words[2]);
-  args->weight_offset = fnb_float(words[3]);
-  args->rounding = (fastnorm_rounding)fnb_low(words[4]);
-  args->flags = (uint32_t)words[5];
-  args->reserved = (int32_t)words[6];
+  args->parallel_user = (void*)(uintptr_t)words[0];
+  args->peer = (fastnorm_peer*)(uintptr_t)words[1];
+  args->kind = (fastnorm_norm_kind)fnb_low(words[2]);
+  args->eps = fnb_float(words[3]);
+  args->weight_offset = fnb_float(words[4]);
+  args->rounding = (fastnorm_rounding)fnb_low(words[5]);
+  args->flags = (uint32_t)words[6];
+  args->reserved = (int32_t)words[7];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];

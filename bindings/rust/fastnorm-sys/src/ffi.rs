@@ -4,8 +4,8 @@ use core::ffi::{c_char, c_uint, c_void};
 use core::marker::{PhantomData, PhantomPinned};
 use core::mem::{offset_of, size_of};
 
-/// Major version of these headers. The library that is loaded at run time says its own with
-/// fastnorm_version().
+/// Major version of these headers. The library that is loaded at run time may have another version,
+/// which fastnorm_version() returns.
 pub const FASTNORM_VERSION_MAJOR: i32 = 0;
 
 /// Minor version of these headers.
@@ -14,35 +14,38 @@ pub const FASTNORM_VERSION_MINOR: i32 = 2;
 /// Patch version of these headers.
 pub const FASTNORM_VERSION_PATCH: i32 = 0;
 
-/// One comparable number: major \* 10000 + minor \* 100 + patch.
+/// Version of these headers as one number that can be compared: major \* 10000 + minor \* 100 +
+/// patch.
 pub const FASTNORM_VERSION: i32 = 200;
 
 extern "C" {
-    /// Version of the loaded library. Never fails; callable from any thread at any time.
+    /// Version of the loaded library. The function never fails, and may be called from any thread
+    /// at any time.
     ///
-    /// Returns the number, as FASTNORM_VERSION counts it
+    /// Returns the version in the form of FASTNORM_VERSION
     ///
     /// Since 0.1.
     pub fn fastnorm_version() -> i32;
 
     /// Version of the loaded library as text.
     ///
-    /// Returns such as "0.1.0". Static; never NULL
+    /// Returns a static string such as "0.1.0"; never NULL
     ///
     /// Since 0.1.
     pub fn fastnorm_version_string() -> *const c_char;
 
-    /// What this build contains, one "key: value" line each: commit, compiler, CPU instruction
-    /// sets, GPU architectures, CUDA's version. For people and logs; the format may grow.
+    /// What this build contains, as lines of the form "key: value": the commit, the compiler, the
+    /// CPU instruction sets, the GPU architectures and the version of CUDA. The text is meant for
+    /// people and logs, and later versions may add lines.
     ///
-    /// Returns the lines. Static; never NULL
+    /// Returns a static string; never NULL
     ///
     /// Since 0.1.
     pub fn fastnorm_build_info() -> *const c_char;
 
-    /// Version of the arithmetic: two libraries with the same number give the same bits for the
+    /// Version of the arithmetic. Two libraries with the same number give the same bits for the
     /// same call on the same backend. Any change to an order of summation, a constant or a rounding
-    /// raises it.
+    /// raises the number.
     ///
     /// Returns the number
     ///
@@ -69,49 +72,50 @@ extern "C" {
     ///
     /// - `status`: the value
     ///
-    /// Returns such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value that this library does
-    /// not have. Static
+    /// Returns a static string such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value that
+    /// this library does not have
     ///
     /// Since 0.1.
     pub fn fastnorm_status_name(status: fastnorm_status) -> *const c_char;
 
-    /// Text of the calling thread's last failure: argument, value, requirement; for an unsupported
-    /// combination the nearest one that exists. A success does not clear it.
+    /// Text of the last failure of a call on the calling thread. It names the argument, its value
+    /// and what is required; for an unsupported combination it names the nearest one that is
+    /// supported. A call that succeeds does not clear the text.
     ///
-    /// Returns the text; "" before the first failure, never NULL. It belongs to the library and
-    /// lives until the same thread's next failing call
+    /// Returns the text; "" before the first failure, never NULL. It belongs to the library and is
+    /// valid until the next call that fails on the same thread
     ///
     /// Since 0.1.
     pub fn fastnorm_last_error() -> *const c_char;
 
-    /// The CUDA runtime's error code behind the calling thread's last FASTNORM_ERROR_DEVICE or
-    /// FASTNORM_ERROR_OUT_OF_MEMORY.
+    /// The error code of the CUDA runtime that caused the last FASTNORM_ERROR_DEVICE or
+    /// FASTNORM_ERROR_OUT_OF_MEMORY on the calling thread.
     ///
-    /// Returns a cudaError_t; 0 where the last failure did not come from the CUDA runtime
+    /// Returns a cudaError_t; 0 if the last failure did not come from the CUDA runtime
     ///
     /// Since 0.1.
     pub fn fastnorm_last_device_error() -> i32;
 }
 
-/// Where memory lives, numbered as DLPack's DLDeviceType.
+/// Where memory lives. The numbers are those of DLDeviceType of DLPack.
 pub type fastnorm_device_type = c_uint;
 /// Ordinary host memory.
 pub const FASTNORM_DEVICE_CPU: fastnorm_device_type = 1;
 /// Memory of a CUDA device.
 pub const FASTNORM_DEVICE_CUDA: fastnorm_device_type = 2;
-/// Pinned host memory; counts as CPU.
+/// Pinned host memory; treated as memory of the CPU.
 pub const FASTNORM_DEVICE_CUDA_HOST: fastnorm_device_type = 3;
-/// Managed memory; counts as CUDA.
+/// Managed memory; treated as memory of a CUDA device.
 pub const FASTNORM_DEVICE_CUDA_MANAGED: fastnorm_device_type = 13;
 pub const FASTNORM_DEVICE_TYPE_MAX_ENUM: fastnorm_device_type = 0x7fffffff;
 
-/// A device: what kind and which one (0 for the CPU).
+/// A device: its type, and which device of that type.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_device {
     /// A fastnorm_device_type.
     pub device_type: i32,
-    /// Ordinal, as cudaSetDevice counts; 0 for the CPU.
+    /// Ordinal, as cudaSetDevice counts devices; 0 for the CPU.
     pub device_id: i32,
 }
 
@@ -131,17 +135,17 @@ impl Default for fastnorm_device {
     }
 }
 
-/// Element type, as DLPack's DLDataType: what kind of number, how many bits, how many to an
-/// element.
+/// Element type, as DLDataType of DLPack describes it: the kind of number, its bits, and how many
+/// numbers form an element.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_dtype {
-    /// DLDataTypeCode: 0 int, 1 uint, 2 float, 4 bfloat, 10 float8_e4m3fn, 12 float8_e5m2, 14
-    /// float8_e8m0fnu, 17 float4_e2m1fn.
+    /// Kind of number, as DLDataTypeCode: 0 int, 1 uint, 2 float, 4 bfloat, 10 float8_e4m3fn, 12
+    /// float8_e5m2, 14 float8_e8m0fnu, 17 float4_e2m1fn.
     pub code: u8,
-    /// Bits of one number.
+    /// Number of bits of one number.
     pub bits: u8,
-    /// Numbers to an element: 1, or 2 for two fp4 codes in a byte.
+    /// Numbers per element: 1, or 2 for two fp4 codes in a byte.
     pub lanes: u16,
 }
 
@@ -162,8 +166,8 @@ impl Default for fastnorm_dtype {
     }
 }
 
-/// The dtypes of this library, as code | bits \<\< 8 | lanes \<\< 16. fastnorm_dtype_of() makes the
-/// struct.
+/// The dtypes of this library, each as one number: code | bits \<\< 8 | lanes \<\< 16.
+/// fastnorm_dtype_of() converts it to the struct.
 pub type fastnorm_dtype_id = c_uint;
 /// IEEE binary32.
 pub const FASTNORM_DTYPE_F32: fastnorm_dtype_id = 0x12002;
@@ -183,7 +187,7 @@ pub const FASTNORM_DTYPE_F4_E2M1FN: fastnorm_dtype_id = 0x10411;
 pub const FASTNORM_DTYPE_F4_E2M1FN_X2: fastnorm_dtype_id = 0x20411;
 /// Signed integer.
 pub const FASTNORM_DTYPE_I8: fastnorm_dtype_id = 0x10800;
-/// Unsigned integer; bytes.
+/// Unsigned integer, or a plain byte.
 pub const FASTNORM_DTYPE_U8: fastnorm_dtype_id = 0x10801;
 /// Signed integer.
 pub const FASTNORM_DTYPE_I32: fastnorm_dtype_id = 0x12000;
@@ -191,33 +195,35 @@ pub const FASTNORM_DTYPE_I32: fastnorm_dtype_id = 0x12000;
 pub const FASTNORM_DTYPE_I64: fastnorm_dtype_id = 0x14000;
 pub const FASTNORM_DTYPE_MAX_ENUM: fastnorm_dtype_id = 0x7fffffff;
 
-/// A view of memory. The address of element (i, j, ..) is data + byte_offset and, in elements, i \*
-/// strides\[0\] + j \* strides\[1\] + ..
+/// A view of memory. Element (i, j, ..) lies i \* strides\[0\] + j \* strides\[1\] + .. elements
+/// behind the address data + byte_offset.
 ///
-/// - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
-/// - The stride of a dimension of extent 1 is never looked at, nor is any stride of a tensor
-///   without elements: they may be any number.
-/// - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
-/// - The address must be a multiple of the element's size; no other alignment is required. Rows
+/// - The last dimension must be contiguous, which means that its stride is 1 or its extent is at
+///   most 1.
+/// - The stride of a dimension of extent 1 is never used, and neither are the strides of a tensor
+///   without elements, so they may be any number.
+/// - The strides of leading dimensions may have any sign and need not be multiples of anything; for
+///   inputs they may be 0, which broadcasts.
+/// - The address must be a multiple of the size of an element; no other alignment is required. Rows
 ///   whose addresses and lengths are multiples of 16 bytes (sm_100f: 32) are fastest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_tensor {
-    /// Address on the device; may be NULL only if the tensor has no elements.
+    /// Address on the device. May be NULL only if the tensor has no elements.
     pub data: *mut c_void,
     /// A fastnorm_device_type.
     pub device_type: i32,
-    /// Device ordinal; not looked at for memory of the CPU.
+    /// Ordinal of the device; ignored for memory of the CPU.
     pub device_id: i32,
-    /// Number of dimensions, 1 to 8 where a function does not say otherwise.
+    /// Number of dimensions: 1 to 8, unless a function says otherwise.
     pub ndim: i32,
     /// Element type.
     pub dtype: fastnorm_dtype,
-    /// \[ndim\] extents.
+    /// \[ndim\] extents, in elements.
     pub shape: *const i64,
-    /// \[ndim\] in elements; NULL = compact, row-major.
+    /// \[ndim\] strides, in elements; NULL = compact and row-major.
     pub strides: *const i64,
-    /// Added to data, in bytes.
+    /// Added to data; in bytes.
     pub byte_offset: u64,
 }
 
@@ -243,7 +249,7 @@ impl Default for fastnorm_tensor {
     }
 }
 
-/// One device, ready for calls. Opaque.
+/// Everything that the library needs to run calls on one device. The type is opaque.
 #[repr(C)]
 pub struct fastnorm_context {
     _data: [u8; 0],
@@ -254,31 +260,32 @@ pub struct fastnorm_context {
 pub type fastnorm_log_level = c_uint;
 /// A failure.
 pub const FASTNORM_LOG_ERROR: fastnorm_log_level = 0;
-/// A doubtful state.
+/// Something that may be wrong.
 pub const FASTNORM_LOG_WARNING: fastnorm_log_level = 1;
-/// What was found. The library sends these only.
+/// What the library found. At present it sends only this level.
 pub const FASTNORM_LOG_INFO: fastnorm_log_level = 2;
 /// Details.
 pub const FASTNORM_LOG_DEBUG: fastnorm_log_level = 3;
 pub const FASTNORM_LOG_MAX_ENUM: fastnorm_log_level = 0x7fffffff;
 
-/// Receives messages of a context, on the thread that makes a call; must return normally (no
-/// exception, no longjmp).
+/// Receives the messages of a context, on the thread that makes the call. The function must return
+/// normally, so neither by an exception nor by longjmp.
 ///
 /// - `user`: fastnorm_context_options.log_user
 /// - `level`: a fastnorm_log_level
-/// - `text`: one line without a newline; valid during the callback only
+/// - `text`: one line without a newline; valid only during the callback
 pub type fastnorm_log_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, level: i32, text: *const c_char)>;
 
-/// A piece of work on the half-open range \[begin, end).
+/// A piece of work: does the items of the half-open range \[begin, end).
 pub type fastnorm_range_fn = Option<unsafe extern "C" fn(task: *mut c_void, begin: i64, end: i64)>;
 
-/// The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover \[0, n) exactly
-/// once, in any split, in any order, on any threads. It returns when all have returned. Ranges of
-/// about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
-/// thread pools all fit. A loop that covers \[0, n) otherwise is found out when it has returned,
-/// and the call is FASTNORM_ERROR_ARGUMENT: the rows of the ranges that it ran are written by then.
+/// The caller's parallel loop. It calls fn(task, begin, end) for ranges that cover \[0, n) exactly
+/// once, in any split, in any order and on any threads, and returns when all these calls have
+/// returned. Ranges of about `grain` items or more are worth a thread. Results do not depend on the
+/// split. TBB, rayon, OpenMP, ForkJoin and thread pools can all serve as such a loop. If the ranges
+/// do not cover \[0, n) exactly once, the library notices when the loop has returned, and the call
+/// returns FASTNORM_ERROR_ARGUMENT; by then the rows of the ranges that did run are written.
 pub type fastnorm_parallel_for_fn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,
@@ -291,42 +298,43 @@ pub type fastnorm_parallel_for_fn = Option<
 
 /// Bits of fastnorm_context_options.flags.
 pub type fastnorm_context_flags = c_uint;
-/// Calls do everything but start work: they check, plan and fill in parameters, then return. A CUDA
-/// context of this kind needs no GPU and no driver, only dry_run_capability; nothing is read from
-/// or written to the tensors' memory. For planning on another machine, for tests, and to measure
-/// host cost.
+/// Calls check, plan and fill in parameters, and then return without starting any work. The memory
+/// of the tensors is neither read nor written. A CUDA context of this kind needs no GPU and no
+/// driver, only dry_run_capability. It serves to plan for another machine, to test, and to measure
+/// what a call costs on the host.
 pub const FASTNORM_CONTEXT_DRY_RUN: fastnorm_context_flags = 1;
 pub const FASTNORM_CONTEXT_FLAGS_MAX_ENUM: fastnorm_context_flags = 0x7fffffff;
 
-/// Options of a context. `{0}` plus struct_size is the default of everything.
+/// Options of a context. A zeroed struct with struct_size set has the defaults of all options.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_context_options {
     /// sizeof(fastnorm_context_options).
     pub struct_size: usize,
-    /// NULL = silent.
+    /// Receives messages. NULL = no messages.
     pub log: fastnorm_log_fn,
     /// Passed to log.
     pub log_user: *mut c_void,
     /// CPU: the caller's parallel loop; NULL = none.
     pub parallel_for: fastnorm_parallel_for_fn,
-    /// Passed to parallel_for.
+    /// Passed to parallel_for, unless a call has a parallel_user of its own.
     pub parallel_user: *mut c_void,
-    /// CPU: threads of an own pool, the caller included; 0 and 1 = the calling thread alone, at
-    /// most 1024. Ignored where parallel_for is given. Started at first use, joined in
-    /// fastnorm_context_destroy; a child forked after that runs on one thread.
+    /// CPU: number of threads that share the work of a call, including the calling thread, at most
+    /// 1024; 0 = 1, the calling thread alone. The context's pool starts these threads when it is
+    /// first used, and fastnorm_context_destroy joins them. A child process that is forked after
+    /// the pool has started runs on one thread. Ignored if parallel_for is given.
     pub num_threads: i32,
     /// fastnorm_context_flags.
     pub flags: u32,
-    /// Compute capability of a dry run as major \* 10 + minor, such as 90, planned for with 132
-    /// multiprocessors; else 0.
+    /// With FASTNORM_CONTEXT_DRY_RUN: the compute capability to plan for, as major \* 10 + minor,
+    /// such as 90. Such plans are for 132 multiprocessors. Without that flag it must be 0.
     pub dry_run_capability: i32,
     /// Must be 0.
     pub reserved: i32,
     /// CUDA: path of a file that `fastnorm tune` wrote for this model of GPU and this version of
-    /// the library: calls of the shapes in it run on the kernels that were fastest there, with the
-    /// same results to the bit. Read once, by fastnorm_context_create. NULL = none; required for
-    /// the CPU.
+    /// the library. Calls of the shapes in that file run on the kernels that were fastest there,
+    /// and give the same bits. fastnorm_context_create reads the file once. NULL = none, which is
+    /// required for the CPU.
     pub tuning_file: *const c_char,
 }
 
@@ -356,8 +364,8 @@ impl Default for fastnorm_context_options {
 
 extern "C" {
     /// Number of devices of a type. The CPU is one device. CUDA devices count whether or not this
-    /// build has kernels for them (fastnorm_device_info.kernel_arch says that). Where there is no
-    /// CUDA driver, or this build has no CUDA backend, their number is 0 and the call succeeds.
+    /// build has kernels for them, which fastnorm_device_info.kernel_arch tells. If there is no
+    /// CUDA driver, or this build has no CUDA backend, the call succeeds and the number is 0.
     ///
     /// - `device_type`: FASTNORM_DEVICE_CPU or FASTNORM_DEVICE_CUDA
     /// - `count`: receives the number
@@ -368,28 +376,29 @@ extern "C" {
     pub fn fastnorm_device_count(device_type: i32, count: *mut i32) -> fastnorm_status;
 }
 
-/// What is known of a device.
+/// Properties of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_device_info {
-    /// In: sizeof(fastnorm_device_info).
+    /// Input: sizeof(fastnorm_device_info).
     pub struct_size: usize,
     /// Model name, zero-terminated.
     pub name: [c_char; 128],
     /// CUDA: compute capability, major \* 10 + minor; CPU: 0.
     pub capability: i32,
-    /// CUDA: multiprocessors; CPU: logical processors this process may run on.
+    /// CUDA: number of multiprocessors; CPU: number of logical processors that this process may run
+    /// on.
     pub multiprocessors: i32,
-    /// Bytes of level-2 cache (CPU: of one core).
+    /// Bytes of the level-2 cache; CPU: of one core's level-2 cache.
     pub l2_bytes: u64,
     /// CUDA: bytes of device memory; CPU: 0.
     pub memory_bytes: u64,
     /// CUDA: the driver's CUDA version, major \* 1000 + minor \* 10; CPU: 0.
     pub driver_version: i32,
-    /// CUDA: the CUDA runtime linked into this library; CPU: 0.
+    /// CUDA: version of the CUDA runtime that is linked into this library; CPU: 0.
     pub runtime_version: i32,
-    /// The kernels that run there, such as "sm_90" or "avx512"; "none" where this build has none.
-    /// Static.
+    /// Architecture of the kernels that run on the device, such as "sm_90" or "avx512"; "none" if
+    /// this build has no kernels for it. Static.
     pub kernel_arch: *const c_char,
 }
 
@@ -420,7 +429,7 @@ extern "C" {
     /// Describe a device without creating a context.
     ///
     /// - `device`: the device
-    /// - `info`: struct_size in; receives the rest
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if info is null or its struct_size is too
     /// small; FASTNORM_ERROR_DEVICE if there is no such device
@@ -433,22 +442,22 @@ extern "C" {
 
     /// Create a context for one device.
     ///
-    /// A CUDA context uses the device's primary CUDA context, which this call initialises where
-    /// nothing has, as cudaSetDevice does, and no call ends: it lives until cudaDeviceReset, after
-    /// which calls on the context are not allowed, or until the process ends. The calling thread's
-    /// current device stays as it was.
+    /// On a GPU the context uses the device's primary CUDA context. If nothing has initialised that
+    /// yet, this call does, as cudaSetDevice would. No call of this library ends it: it lives until
+    /// the process ends or cudaDeviceReset is called, after which the fastnorm_context must not be
+    /// used for calls. The calling thread's current device stays as it was.
     ///
     /// - `device`: {FASTNORM_DEVICE_CPU, 0} or {FASTNORM_DEVICE_CUDA, ordinal}
     /// - `options`: NULL = defaults
     /// - `context`: receives the context, or NULL on failure; the caller owns it and ends it with
     ///   fastnorm_context_destroy
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a
-    /// tuning file that cannot be read or has a wrong line (the text says which); also for one of
-    /// another version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is
-    /// missing (the text says which driver was found and which is needed);
-    /// FASTNORM_ERROR_UNSUPPORTED if this build has no kernels for the device;
-    /// FASTNORM_ERROR_OUT_OF_MEMORY
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if an argument is null or out of range, or if
+    /// the tuning file cannot be read, has a wrong line (the text says which) or is of another
+    /// version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is missing
+    /// (the text says which driver was found and which is needed); FASTNORM_ERROR_UNSUPPORTED if
+    /// this build has no kernels for the device; FASTNORM_ERROR_OUT_OF_MEMORY if host or device
+    /// memory ran out
     ///
     /// Since 0.1.
     pub fn fastnorm_context_create(
@@ -457,10 +466,10 @@ extern "C" {
         context: *mut *mut fastnorm_context,
     ) -> fastnorm_status;
 
-    /// Destroy a context. NULL is fine. Must not race calls on the same context, nor be used again:
-    /// see the top of this header.
+    /// Destroy a context. No call on the context may run at the same time or follow, as the top of
+    /// this header explains.
     ///
-    /// - `context`: the context; NULL = nothing is done
+    /// - `context`: the context; if it is NULL, nothing is done
     ///
     /// Since 0.1.
     pub fn fastnorm_context_destroy(context: *mut fastnorm_context);
@@ -470,43 +479,49 @@ extern "C" {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_info {
-    /// In: sizeof(fastnorm_info).
+    /// Input: sizeof(fastnorm_info).
     pub struct_size: usize,
-    /// Bytes of workspace the call needs; 0 = none. Never falls as rows are added.
+    /// Bytes of workspace that the call needs; 0 = none. The number never decreases when rows are
+    /// added.
     pub workspace_bytes: u64,
-    /// Bytes of rows, weight and bias that must be read, once for each tensor; a dimension of
-    /// stride 0 counts once, rows that overlap otherwise each by itself.
+    /// Bytes of rows, weight and bias that the call must read, once for each tensor. A dimension of
+    /// stride 0 counts once; rows that overlap in another way count one by one.
     pub bytes_read: u64,
-    /// Bytes of rows, statistics, codes and their scales, each once.
+    /// Bytes of rows, statistics, codes and scales that the call writes, each counted once.
     pub bytes_written: u64,
-    /// Name of the kernel, as in fastnorm_kernel_describe. On CUDA some families stand before it. A
-    /// dry run may name one that this build lacks; "" if nothing is launched.
+    /// Name of the kernel, as fastnorm_kernel_describe gives it; on CUDA some families put their
+    /// own name before it. A dry run may name a kernel that this build does not contain. "" if
+    /// nothing is launched.
     pub kernel: *const c_char,
-    /// Kernel launches (CPU: 1, or 0 if there are no rows).
+    /// Number of kernel launches. CPU: 1, or 0 if there are no rows.
     pub launches: i32,
-    /// CUDA: threads that share a row, in all its thread blocks; CPU: 1.
+    /// CUDA: number of threads that share a row, over all its thread blocks; CPU: 1.
     pub threads_per_row: i32,
-    /// CUDA: 16-byte vectors of a row that a thread holds; 0 = the row is streamed. CPU: 0.
+    /// CUDA: number of 16-byte vectors of a row that a thread holds; 0 = the kernel reads the row
+    /// again in each pass. CPU: 0.
     pub vectors_per_thread: i32,
-    /// CUDA: rows a thread block works on at once; CPU: rows that are worth another thread.
+    /// CUDA: number of rows that a thread block works on at once; CPU: number of rows for which
+    /// another thread is worth its cost.
     pub rows_per_block: i32,
     /// CUDA: thread blocks (one cluster) that share a row; CPU: 1.
     pub blocks_per_row: i32,
-    /// Widest access that the addresses and strides of x, residual, y, residual_out, weight and
-    /// bias allow, 1 to 16 (sm_100f: 32; CPU: 64).
+    /// Widest access in bytes that the addresses and strides of x, residual, y, residual_out,
+    /// weight and bias allow: 1 to 16, on sm_100f up to 32, on the CPU up to 64.
     pub vector_bytes: i32,
-    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, each takes
-    /// several. CPU: threads at the most.
+    /// CUDA: number of thread blocks in the grid; if they cannot hold all rows at once, each block
+    /// takes several groups of rows, one after another. CPU: the largest number of threads that may
+    /// take part.
     pub blocks: u64,
-    /// Bytes of the profile that the call writes; 0 = none. Since 0.2.
+    /// Bytes of the buffer for fastnorm_mla_decode_args.profile; 0 = none. Since 0.2.
     pub profile_bytes: u64,
-    /// CUDA: the kinds of call that share a list of choices; "" if no list decides (on a CPU,
-    /// without rows, in families without lists). Since 0.2.
+    /// CUDA: the KIND line of the list of choices that chose the kernel, which says what kinds of
+    /// call the list serves; "" if no list chose, as on the CPU, without rows, and in families that
+    /// have no lists. Since 0.2.
     pub kind: *const c_char,
-    /// CUDA: the line of that list for this length and number of rows, or that a tuning file
-    /// decides. `fastnorm explain` prints these lines. Since 0.2.
+    /// CUDA: the line of that list for this row length and number of rows, or a remark that a
+    /// tuning file decided. `fastnorm explain` prints these lines. Since 0.2.
     pub choice: *const c_char,
-    /// CUDA: the line that describes the kernel. Since 0.2.
+    /// CUDA: the kernel's line in variants\*.inc. Since 0.2.
     pub variant: *const c_char,
 }
 
@@ -544,13 +559,13 @@ impl Default for fastnorm_info {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_kernel_info {
-    /// In: sizeof(fastnorm_kernel_info).
+    /// Input: sizeof(fastnorm_kernel_info).
     pub struct_size: usize,
-    /// "norm", "norm_backward", "peer", ..: a later version may have more.
+    /// Such as "norm", "norm_backward" or "peer".
     pub family: *const c_char,
-    /// Such as "sm_90" or "avx512".
+    /// Architecture, such as "sm_90" or "avx512".
     pub arch: *const c_char,
-    /// Unique within family and arch.
+    /// A name that is unique within family and arch.
     pub name: *const c_char,
 }
 
@@ -583,10 +598,10 @@ extern "C" {
     /// Describe one kernel of this build.
     ///
     /// - `index`: its number, 0 to fastnorm_kernel_count() - 1
-    /// - `info`: struct_size in; receives the rest
+    /// - `info`: struct_size as input; receives the rest
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if index is out of range, info is null or its
-    /// struct_size too small
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if index is out of range, or if info is null or
+    /// its struct_size is too small
     ///
     /// Since 0.1.
     pub fn fastnorm_kernel_describe(index: i32, info: *mut fastnorm_kernel_info)
@@ -595,92 +610,95 @@ extern "C" {
 
 /// Which statistic normalises a row.
 pub type fastnorm_norm_kind = c_uint;
-/// Root mean square; nothing is subtracted.
+/// The root mean square; no mean is subtracted.
 pub const FASTNORM_NORM_RMS: fastnorm_norm_kind = 0;
-/// Mean and (biased) variance, in two passes over the row: never mean(x^2) - mean(x)^2.
+/// The mean and the (biased) variance, computed in two passes over the row and never as mean(x^2) -
+/// mean(x)^2.
 pub const FASTNORM_NORM_LAYER: fastnorm_norm_kind = 1;
 pub const FASTNORM_NORM_KIND_MAX_ENUM: fastnorm_norm_kind = 0x7fffffff;
 
-/// Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
-/// ONCE and NORMALIZED are the same.
+/// Where y is rounded to x's dtype T while it is computed. The rounding to T takes place even if y
+/// is f32 and x has 16 bits. If T is f32, ONCE and NORMALIZED are the same.
 pub type fastnorm_rounding = c_uint;
-/// Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma.
+/// Only when y is stored, as in FlashInfer, quack, Transformer Engine and Gemma.
 pub const FASTNORM_ROUND_ONCE: fastnorm_rounding = 0;
-/// Also t, before the weight. Llama, Mistral and Qwen as published.
+/// Also t, before the weight multiplies it, as in Llama, Mistral and Qwen as published.
 pub const FASTNORM_ROUND_NORMALIZED: fastnorm_rounding = 1;
 /// Every elementwise result: (a - mean), its square, the variance, variance + eps, the root, t,
-/// weight + weight_offset, the product and the sum. What a 16-bit eager chain does.
+/// weight + weight_offset, the product and the sum. A 16-bit eager chain rounds like this.
 pub const FASTNORM_ROUND_EVERY_STEP: fastnorm_rounding = 2;
-/// Only when y is stored, of a product in the other order: (b - mean) \* (rstd \* (weight +
-/// weight_offset)) + bias in place of ((b - mean) \* rstd) \* (weight + weight_offset) + bias. The
-/// norm in vLLM's, TensorRT-LLM's and SGLang's fused kernels of query/key norm and rope.
+/// Only when y is stored, but with the product taken in another order: (b - mean) \* (rstd \*
+/// (weight + weight_offset)) + bias in place of ((b - mean) \* rstd) \* (weight + weight_offset) +
+/// bias. The fused kernels of query/key norm and rope in vLLM, TensorRT-LLM and SGLang compute the
+/// norm like this.
 pub const FASTNORM_ROUND_ONCE_RW: fastnorm_rounding = 3;
 pub const FASTNORM_ROUNDING_MAX_ENUM: fastnorm_rounding = 0x7fffffff;
 
-/// Which value of the sum x + residual is used, in terms of R, the dtype of residual_out (of
-/// residual, where there is no residual_out).
+/// Which value of the sum x + residual is normalised. R is the dtype of residual_out, or that of
+/// residual if there is no residual_out.
 pub type fastnorm_residual_rounding = c_uint;
-/// The single-precision sum, for the statistics and for t.
+/// The single-precision sum, both for the statistics and for t.
 pub const FASTNORM_RESIDUAL_EXACT: fastnorm_residual_rounding = 0;
-/// Statistics of the sum; t from the sum rounded to R.
+/// The statistics use the single-precision sum; t uses the sum rounded to R.
 pub const FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY: fastnorm_residual_rounding = 1;
-/// Both from the sum rounded to R: as a separate addition would.
+/// Both use the sum rounded to R, as if the addition were a separate operation.
 pub const FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS: fastnorm_residual_rounding = 2;
 pub const FASTNORM_RESIDUAL_ROUNDING_MAX_ENUM: fastnorm_residual_rounding = 0x7fffffff;
 
-/// How `quantized` is scaled.
+/// How fastnorm_quant.quantized is scaled.
 pub type fastnorm_quant_scheme = c_uint;
-/// Nothing is quantised.
+/// No codes are made.
 pub const FASTNORM_QUANT_NONE: fastnorm_quant_scheme = 0;
-/// One scale, an input.
+/// One scale, which is an input.
 pub const FASTNORM_QUANT_PER_TENSOR: fastnorm_quant_scheme = 1;
-/// A scale a row, from the row's largest magnitude.
+/// One scale per row, from the row's largest magnitude.
 pub const FASTNORM_QUANT_PER_ROW: fastnorm_quant_scheme = 2;
-/// A scale for each block of 64 or 128 columns of a row.
+/// One scale for each block of 64 or 128 columns of a row.
 pub const FASTNORM_QUANT_PER_BLOCK: fastnorm_quant_scheme = 3;
-/// fp8 with a power-of-two scale for 32 columns.
+/// fp8 with one power-of-two scale for 32 columns.
 pub const FASTNORM_QUANT_MXFP8: fastnorm_quant_scheme = 4;
-/// fp4 with an e4m3 scale for 16 columns and a global scale.
+/// fp4 with one e4m3 scale for 16 columns and a global scale for the tensor.
 pub const FASTNORM_QUANT_NVFP4: fastnorm_quant_scheme = 5;
-/// fp4 with a power-of-two scale for 32 columns.
+/// fp4 with one power-of-two scale for 32 columns.
 pub const FASTNORM_QUANT_MXFP4: fastnorm_quant_scheme = 6;
 pub const FASTNORM_QUANT_SCHEME_MAX_ENUM: fastnorm_quant_scheme = 0x7fffffff;
 
-/// What is quantised.
+/// Which value is quantised.
 pub type fastnorm_quant_source = c_uint;
 /// The unrounded result.
 pub const FASTNORM_QUANT_FROM_F32: fastnorm_quant_source = 0;
-/// The result rounded to x's dtype, as an unfused chain would.
+/// The result rounded to x's dtype, as a chain of unfused operations would quantise it.
 pub const FASTNORM_QUANT_FROM_ROUNDED: fastnorm_quant_source = 1;
 pub const FASTNORM_QUANT_SOURCE_MAX_ENUM: fastnorm_quant_source = 0x7fffffff;
 
-/// How a code is made of z and its scale, with PER_TENSOR, PER_ROW and PER_BLOCK.
+/// How PER_TENSOR, PER_ROW and PER_BLOCK compute a code from z and its scale.
 pub type fastnorm_quant_division = c_uint;
-/// code = z \* (1 / scale): two roundings.
+/// code = z \* (1 / scale), which rounds twice.
 pub const FASTNORM_QUANT_MULTIPLY_RECIPROCAL: fastnorm_quant_division = 0;
-/// code = z / scale, one rounding: vLLM's dynamic fp8. Scales that are powers of two (scale_pow2)
-/// give the same codes either way.
+/// code = z / scale, which rounds once, as the dynamic fp8 of vLLM does. If the scales are powers
+/// of two (scale_pow2), both ways give the same codes.
 pub const FASTNORM_QUANT_DIVIDE: fastnorm_quant_division = 1;
 pub const FASTNORM_QUANT_DIVISION_MAX_ENUM: fastnorm_quant_division = 0x7fffffff;
 
-/// Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
-/// first two; nothing outside its shape is written.
+/// The order of the scales of blocks in memory. If the scale tensor has strides, they decide the
+/// order in the first two layouts. Nothing outside the tensor's shape is written.
 pub type fastnorm_scale_layout = c_uint;
-/// All scales of one row together.
+/// The scales of one row are adjacent.
 pub const FASTNORM_SCALE_ROW_MAJOR: fastnorm_scale_layout = 0;
-/// Without strides: all rows of one column of blocks together.
+/// The scales of one column of blocks are adjacent, if the tensor has no strides.
 pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
-/// One-byte scales, a tensor \[512 \* ceil(rows / 128) \* T\] with T = ceil(K / 4) for K scales a
-/// row. Row m, scale k is at (m / 128 \* T + k / 4) \* 512 + m % 32 \* 16 + m % 128 / 32 \* 4 + k %
-/// 4. All padding is written as 0.
+/// One-byte scales in a tensor \[512 \* ceil(rows / 128) \* T\] with T = ceil(K / 4), where K is
+/// the number of scales of a row. Scale k of row m is at (m / 128 \* T + k / 4) \* 512 + m % 32 \*
+/// 16 + m % 128 / 32 \* 4 + k % 4. All padding is written as 0.
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
 
-/// A function of each element, computed as docs/numerics.md writes it: the same bits everywhere.
+/// A function that is applied to each element. docs/numerics.md gives its operations, which are the
+/// same on every device and so give the same bits everywhere.
 pub type fastnorm_activation = c_uint;
 /// v.
 pub const FASTNORM_ACTIVATION_IDENTITY: fastnorm_activation = 0;
-/// v / (1 + exp(-v)); -0 from -110 down, for -Inf too.
+/// v / (1 + exp(-v)); the result is -0 for v of -110 and below, including -Inf.
 pub const FASTNORM_ACTIVATION_SILU: fastnorm_activation = 1;
 /// 1 / (1 + exp(-v)).
 pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
@@ -688,214 +706,283 @@ pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
 pub const FASTNORM_ACTIVATION_TANH: fastnorm_activation = 3;
 pub const FASTNORM_ACTIVATION_MAX_ENUM: fastnorm_activation = 0x7fffffff;
 
-/// Where the gate multiplies.
+/// Which row the gate multiplies.
 pub type fastnorm_gate_position = c_uint;
-/// The normalised row: Qwen3-Next, Kimi Linear.
+/// The normalised row, as in Qwen3-Next and Kimi Linear.
 pub const FASTNORM_GATE_AFTER_NORM: fastnorm_gate_position = 0;
-/// x, before residual and statistics: Mamba2.
+/// x, before the residual is added and the statistics are taken, as in Mamba2.
 pub const FASTNORM_GATE_BEFORE_NORM: fastnorm_gate_position = 1;
 pub const FASTNORM_GATE_POSITION_MAX_ENUM: fastnorm_gate_position = 0x7fffffff;
 
-/// What a gate after the norm multiplies.
+/// Which value a gate after the norm multiplies.
 pub type fastnorm_gate_source = c_uint;
-/// The unrounded result. FLA, mamba, vLLM.
+/// The unrounded result, as in FLA, mamba and vLLM.
 pub const FASTNORM_GATE_FROM_F32: fastnorm_gate_source = 0;
-/// The result rounded to x's dtype. Hugging Face.
+/// The result rounded to x's dtype, as in Hugging Face.
 pub const FASTNORM_GATE_FROM_ROUNDED: fastnorm_gate_source = 1;
 pub const FASTNORM_GATE_SOURCE_MAX_ENUM: fastnorm_gate_source = 0x7fffffff;
 
-/// Where the sum of branch and residual is rounded to x's dtype T on its way.
+/// Where the sum of branch and residual is rounded to x's dtype T while it is computed.
 pub type fastnorm_sum_rounding = c_uint;
-/// Nowhere: the product with alpha and the sum are one operation.
+/// Nowhere: the product with alpha and the addition of the residual are one fused operation.
 pub const FASTNORM_SUM_ONCE: fastnorm_sum_rounding = 0;
 /// The product, the sum and the product with sum_scale.
 pub const FASTNORM_SUM_EVERY_STEP: fastnorm_sum_rounding = 1;
 pub const FASTNORM_SUM_ROUNDING_MAX_ENUM: fastnorm_sum_rounding = 0x7fffffff;
 
-/// Where the modulation is rounded to x's dtype T on its way.
+/// Where the modulation is rounded to x's dtype T while it is computed.
 pub type fastnorm_modulation_rounding = c_uint;
 /// Nowhere: z \* (1 + scale) + shift is one operation.
 pub const FASTNORM_MODULATION_ONCE: fastnorm_modulation_rounding = 0;
-/// z, the sums with tables, 1 + scale, the product, the sum: a chain in T.
+/// z, the sums with tables, 1 + scale, the product and the sum, as a chain of operations in T
+/// rounds them.
 pub const FASTNORM_MODULATION_EVERY_STEP: fastnorm_modulation_rounding = 1;
 pub const FASTNORM_MODULATION_ROUNDING_MAX_ENUM: fastnorm_modulation_rounding = 0x7fffffff;
 
-/// Bits of fastnorm_norm_args.flags. Those of PDL are programmatic dependent launch, by which a
-/// kernel starts while the stream's previous one still runs. On the CPU and on GPUs before compute
-/// capability 9.0 they have no effect. Results never depend on them.
+/// Bits of fastnorm_norm_args.flags. The bits with PDL in their names are about programmatic
+/// dependent launch, by which a kernel starts while the previous kernel of the stream still runs.
+/// They have no effect on the CPU and on GPUs before compute capability 9.0, and results never
+/// depend on them.
 pub type fastnorm_norm_flags = c_uint;
-/// Start when the stream's previous kernel allows it; read and write nothing before that one has
-/// ended.
+/// Start when the previous kernel of the stream allows it, but read and write nothing before that
+/// kernel has ended.
 pub const FASTNORM_NORM_PDL_WAIT: fastnorm_norm_flags = 1;
-/// Let the stream's next kernel start once this one's rows are on their way. It must wait itself
-/// before it uses any result.
+/// Let the next kernel of the stream start as soon as this one has issued the loads of its rows.
+/// The next kernel must wait itself before it uses any result.
 pub const FASTNORM_NORM_PDL_TRIGGER: fastnorm_norm_flags = 2;
-/// With PDL_WAIT: weight and bias are not written by any kernel that may still run, and may be read
-/// before the wait.
+/// With PDL_WAIT: weight and bias may be read before the wait. The caller promises that no kernel
+/// that may still run writes them.
 pub const FASTNORM_NORM_PDL_CONSTANT_WEIGHTS: fastnorm_norm_flags = 4;
-/// The factor is modulation_scale, not 1 + it.
+/// The factor of the modulation is modulation_scale itself, in place of 1 + modulation_scale.
 pub const FASTNORM_NORM_MODULATION_PLAIN_SCALE: fastnorm_norm_flags = 8;
+/// The branch is multiplied by alpha, even if alpha is 0. Without the flag it has no such factor.
+pub const FASTNORM_NORM_ALPHA: fastnorm_norm_flags = 16;
 pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 
-/// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
-/// eps 0.
+/// How results are quantised, and where codes and scales are stored. A zeroed struct with
+/// struct_size, scheme, quantized and scale set is valid for PER_TENSOR, PER_ROW, MXFP8, NVFP4 and
+/// MXFP4; PER_BLOCK needs block_size, too. The formulas are at the top of this header. With
+/// FASTNORM_QUANT_NONE only amax may be given. x is the input of the call that this struct belongs
+/// to, and T is its dtype.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_quant {
+    /// sizeof(fastnorm_quant).
+    pub struct_size: usize,
+    /// How codes are scaled. Default: nothing is quantised.
+    pub scheme: fastnorm_quant_scheme,
+    /// PER_BLOCK: 64 or 128 columns; else 0.
+    pub block_size: i32,
+    /// Which value is quantised. Default: the unrounded result.
+    pub source: fastnorm_quant_source,
+    /// PER_TENSOR, PER_ROW and PER_BLOCK: how codes are made. Default: z times the reciprocal of
+    /// the scale. Other schemes: 0.
+    pub division: fastnorm_quant_division,
+    /// The order of the scales of blocks in memory. Default: row-major.
+    pub scale_layout: fastnorm_scale_layout,
+    /// PER_ROW and PER_BLOCK with f8 codes: 1 = scales are powers of two; else 0.
+    pub scale_pow2: i32,
+    /// PER_ROW and PER_BLOCK: the least magnitude that a scale is made from, between 2^-100 and
+    /// 2^100; 0 = 1e-10.
+    pub amax_floor: f32,
+    /// \> 0: results are clamped to \[-clamp, clamp\] before quantising; 0 = no clamp.
+    pub clamp: f32,
+    /// The codes, of x's shape; for pairs of f4 codes the last extent is half of n. Output.
+    pub quantized: *const fastnorm_tensor,
+    /// The scales. Input for PER_TENSOR, otherwise output.
+    pub scale: *const fastnorm_tensor,
+    /// The second scale of NVFP4, of either sign and with a magnitude between 2^-100 and 2^100.
+    /// \[1\] f32; NULL = 1.
+    pub global_scale: *const fastnorm_tensor,
+    /// A clamp whose value lies on the device and is read after the PDL wait. \[1\] f32. A value
+    /// above 0 clamps as `clamp` does; any other value (0, negative or NaN) clamps nothing.
+    /// Requires a scheme, and `clamp` must be 0. NULL = `clamp` decides.
+    pub clamp_scale: *const fastnorm_tensor,
+    /// The greatest magnitude of what is quantised or, if nothing is quantised, of y. \[1\] f32.
+    /// Input and output: the call raises the value that is there, which the caller sets to 0
+    /// beforehand. If any value is NaN, it becomes NaN. Requires quantized or y.
+    pub amax: *const fastnorm_tensor,
+}
+
+impl fastnorm_quant {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            scheme: 0,
+            block_size: 0,
+            source: 0,
+            division: 0,
+            scale_layout: 0,
+            scale_pow2: 0,
+            amax_floor: 0.0,
+            clamp: 0.0,
+            quantized: core::ptr::null(),
+            scale: core::ptr::null(),
+            global_scale: core::ptr::null(),
+            clamp_scale: core::ptr::null(),
+            amax: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_quant {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One normalisation. A zeroed struct with struct_size, x and y set is a valid RMSNorm without a
+/// weight and with eps 0.
 ///
-/// Shapes: x is \[..., n\], rank 1 to 8, n from 1 to 2^32. T is x's dtype: f32, f16 or bf16. All
-/// tensors are on the context's device. Leading strides are free, 0 too for inputs; only the last
-/// dimension must be contiguous. Any alignment that the dtype allows.
+/// Shapes: x is \[..., n\] with a rank from 1 to 8 and n from 1 to 2^32. T is x's dtype, which is
+/// f32, f16 or bf16. All tensors are on the context's device. The last dimension must be
+/// contiguous. The leading dimensions may have any strides; a stride of 0 is allowed for inputs
+/// only. Any alignment that the dtype allows is accepted.
 ///
-/// Ranks 5 to 8: neighbouring leading dimensions are joined where every tensor steps evenly across
-/// both, as compact tensors do. Dimensions of extent 1 do not count. At most 3 may be left; more
-/// are FASTNORM_ERROR_UNSUPPORTED.
+/// Ranks 5 to 8: two neighbouring leading dimensions are joined if every tensor steps evenly across
+/// both of them, as compact tensors do. Dimensions of extent 1 do not count. At most 3 leading
+/// dimensions may remain; if there are more, the call returns FASTNORM_ERROR_UNSUPPORTED.
 ///
-/// Dtypes: weight, bias, residual and residual_out are each f32, f16 or bf16, whatever T is. y is T
-/// or f32. Each tensor's address and strides are multiples of its own elements. On a GPU, calls
-/// with one dtype, or with f32 weight and bias beside 16-bit x, run on kernels of their own; other
-/// combinations run on general ones, which are slower.
+/// Dtypes: weight, bias, residual and residual_out may each be f32, f16 or bf16, whatever T is. y
+/// is T or f32. The address and the strides of a tensor are multiples of the size of its elements.
+/// A GPU has fast kernels for calls in which all tensors have one dtype, and for f32 weight and
+/// bias with a 16-bit x. Other combinations run on general kernels, which are slower.
 ///
-/// weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
-/// 1 or x's, counted from the right, and missing ones are 1. Examples: \[n\], \[1, n\], \[heads,
-/// n\], \[batch, 1, n\]. They may vary along any leading dimensions. On a GPU, general kernels
-/// serve weights and biases that vary along more than one dimension (after joining). With
-/// FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
-/// innermost.
+/// weight and bias broadcast against x as in NumPy: counted from the right, their last extent is n,
+/// each leading extent is 1 or that of x, and missing extents are 1. Examples are \[n\], \[1, n\],
+/// \[heads, n\] and \[batch, 1, n\]. They may vary along any leading dimensions. On a GPU, calls
+/// run on general kernels in two cases: if weight or bias varies along more than one dimension
+/// after joining, or if it varies along any leading dimension except the innermost and
+/// FASTNORM_SCALE_SWIZZLED_128X4 is used.
 ///
-/// Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same
-/// address, dtype, shape and strides). So y = x, residual_out = residual is in place, and y =
-/// residual, residual_out = x is allowed too; both may not be one tensor. Two tensors of which one
-/// is written may also be interleaved views of one buffer that share no element. Example: the query
-/// and the key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
+/// Aliasing: y and residual_out may each be the same view as x or residual, and y may also be the
+/// same view as the gate; a view is the same if address, dtype, shape and strides are. So y = x
+/// with residual_out = residual works in place, and y = residual with residual_out = x is allowed,
+/// too, but y and residual_out may not be one tensor. Two tensors of which one is written may also
+/// be interleaved views of one buffer that share no element, such as the query heads and the key
+/// heads of a fused QKV tensor. Any other overlap returns FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_args {
     /// sizeof(fastnorm_norm_args).
     pub struct_size: usize,
+    /// Passed to the context's parallel_for in place of the context's parallel_user; NULL = that of
+    /// the context. It has no effect if the context has no parallel_for.
+    pub parallel_user: *mut c_void,
     /// RMS or LAYER.
     pub kind: fastnorm_norm_kind,
-    /// Finite, \>= 0.
+    /// Added to the mean square or the variance. Finite, \>= 0.
     pub eps: f32,
-    /// Added to the weight in f32: 0, or 1 for Gemma. Finite; 0 where weight is NULL.
+    /// Added to the weight in f32, such as 1 for Gemma. Finite; 0 if weight is NULL.
     pub weight_offset: f32,
-    /// Default: round once.
+    /// Where y is rounded while it is computed. Default: only when it is stored.
     pub rounding: fastnorm_rounding,
-    /// Default: exact. Without effect where there is no residual.
+    /// Which value of the sum x + residual is normalised. Default: the exact sum. It has no effect
+    /// without a residual.
     pub residual_rounding: fastnorm_residual_rounding,
-    /// fastnorm_norm_flags; 0.
+    /// Bits of fastnorm_norm_flags, or 0.
     pub flags: u32,
     /// \[..., n\] T. Required.
     pub x: *const fastnorm_tensor,
-    /// x's shape; f32, f16 or bf16. NULL = nothing is added.
+    /// Added to x before the norm. x's shape; f32, f16 or bf16. NULL = nothing is added.
     pub residual: *const fastnorm_tensor,
     /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 1.
     pub weight: *const fastnorm_tensor,
     /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` or
-    /// `sumsq` is required.
+    /// The normalised rows. x's shape, T or f32. Output; may be x or residual. NULL = not stored;
+    /// then quant.quantized or `sumsq` is required.
     pub y: *const fastnorm_tensor,
-    /// x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual. NULL = not
-    /// stored.
+    /// The sum x + residual. x's shape; f32, f16 or bf16. Output; may be residual or x. Requires
+    /// residual. NULL = not stored.
     pub residual_out: *const fastnorm_tensor,
-    /// x.shape\[:-1\], or that with a last 1; f32. Output, LAYER only. NULL = not stored.
+    /// The mean of each row. x.shape\[:-1\], or that with a last extent of 1; f32. Output, LAYER
+    /// only. NULL = not stored.
     pub mean: *const fastnorm_tensor,
-    /// As mean. Output. NULL = not stored.
+    /// The reciprocal of each row's root mean square (RMS) or standard deviation (LAYER), with eps;
+    /// the shape and dtype are those of mean. Output. NULL = not stored.
     pub rstd: *const fastnorm_tensor,
-    /// Default: nothing is quantised.
-    pub quant_scheme: fastnorm_quant_scheme,
-    /// PER_BLOCK: 64 or 128 columns; else 0.
-    pub quant_block_size: i32,
-    /// Default: from the unrounded result.
-    pub quant_source: fastnorm_quant_source,
-    /// Default: row-major.
-    pub scale_layout: fastnorm_scale_layout,
-    /// PER_ROW, PER_BLOCK with f8: 1 = scales are powers of two; else 0.
-    pub scale_pow2: i32,
-    /// PER_ROW, PER_BLOCK: least magnitude that a scale is made from, 2^-100 to 2^100; 0 = 1e-10.
-    pub amax_floor: f32,
-    /// \> 0: results are clamped to \[-clamp, clamp\] before quantising; 0 = off.
-    pub clamp: f32,
-    /// PER_TENSOR, PER_ROW, PER_BLOCK: default, times the reciprocal; else 0.
-    pub quant_division: fastnorm_quant_division,
-    /// \[1\] f32. NVFP4's second scale, of magnitude 2^-100 to 2^100 and either sign; NULL = 1.
-    pub global_scale: *const fastnorm_tensor,
-    /// Codes, x's shape (pairs of f4: half of n). Output.
-    pub quantized: *const fastnorm_tensor,
-    /// Scales: input for PER_TENSOR, else output.
-    pub scale: *const fastnorm_tensor,
-    /// \[1\] f32. In and out: raised to the greatest magnitude of what is quantised, or of y where
-    /// nothing is; NaN wins. Needs one of them. The caller sets it to 0 first.
-    pub amax: *const fastnorm_tensor,
-    /// \[1\] f32. The clamp as a value on the device, read after the PDL wait: \> 0 clamps as
-    /// `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme and clamp 0. NULL =
-    /// `clamp` decides.
-    pub clamp_scale: *const fastnorm_tensor,
-    /// x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may
-    /// not overlap it. NULL = nothing is gated; then its three fields are 0.
+    /// How and where codes are stored, and the amax of y. NULL = nothing is quantised.
+    pub quant: *const fastnorm_quant,
+    /// The gate of each element: see "Stages" above. x's shape; T or f32. y may be the same view,
+    /// but x must not overlap it. NULL = nothing is gated; then gate_act, gate_position and
+    /// gate_source must be 0.
     pub gate: *const fastnorm_tensor,
-    /// Of the gate. Default: identity.
+    /// The function that is applied to the gate. Default: identity.
     pub gate_act: fastnorm_activation,
-    /// Default: after the norm.
+    /// Which row the gate multiplies. Default: the normalised row.
     pub gate_position: fastnorm_gate_position,
-    /// Default: unrounded. Rounded only after the norm.
+    /// Which value a gate after the norm multiplies. Default: the unrounded result. With a gate
+    /// before the norm it must be the default.
     pub gate_source: fastnorm_gate_source,
-    /// Of the result, after the gate. Default: identity.
+    /// The function that is applied to the result, after the gate. Default: identity.
     pub activation: fastnorm_activation,
-    /// Columns that share a statistic, a divisor of n; 0 = n. weight and bias are then \[.., n\]
-    /// or, the same for all groups, \[.., group_size\].
+    /// Number of columns that share a statistic, a divisor of n; 0 = n. With groups, weight and
+    /// bias are \[.., n\] or, if all groups share them, \[.., group_size\].
     pub group_size: i64,
-    /// Sums of several devices, f32. RMS: mean's shape, sum of squares. LAYER: \[.., 2\], mean and
-    /// sum of (a - mean)^2. y may be NULL. Not with rstd_in, nor with FASTNORM_ROUND_EVERY_STEP.
+    /// This device's part of a statistic of several devices, f32. RMS: the sum of squares, of
+    /// mean's shape. LAYER: the mean and the sum of (a - mean)^2, in a last extent of 2. Output; y
+    /// may be NULL. Not with rstd_in, nor with FASTNORM_ROUND_EVERY_STEP.
     pub sumsq: *const fastnorm_tensor,
-    /// LAYER, with rstd_in: the mean to use. As mean. Input.
+    /// LAYER: the mean to use in place of the row's own, together with rstd_in; the shape and dtype
+    /// are those of mean. Input.
     pub mean_in: *const fastnorm_tensor,
-    /// The rstd to use. As rstd. Not with mean, rstd, sumsq.
+    /// The rstd to use in place of the row's own; the shape and dtype are those of rstd. Input. Not
+    /// with mean, rstd or sumsq.
     pub rstd_in: *const fastnorm_tensor,
-    /// 1: x, gated where that comes first, is normalised before the residual is added. 0: it is
-    /// not, and the fields of the branch are 0.
+    /// 1: x, multiplied by the gate if that comes first, is normalised before the residual is
+    /// added. 0: it is not, and the other fields of the branch's norm are 0.
     pub branch_norm: i32,
-    /// RMS or LAYER.
+    /// The kind of the branch's norm: RMS or LAYER.
     pub branch_kind: fastnorm_norm_kind,
-    /// Finite, \>= 0.
+    /// The eps of the branch's norm. Finite, \>= 0.
     pub branch_eps: f32,
-    /// Finite; 0 where branch_weight is NULL.
+    /// Added to branch_weight in f32. Finite; 0 if branch_weight is NULL.
     pub branch_weight_offset: f32,
-    /// Default: not rounded. ONCE_RW is an error.
+    /// Where the branch's norm rounds to x's dtype. Default: nowhere. FASTNORM_ROUND_ONCE_RW is an
+    /// error.
     pub branch_rounding: fastnorm_rounding,
     /// 1: the branch is rounded to x's dtype before the sum.
     pub branch_rounded: i32,
-    /// Factor of the branch. Finite; 0 = 1.
+    /// With FASTNORM_NORM_ALPHA: factor of the branch, finite; else 0.
     pub alpha: f32,
-    /// Default: the sum is not rounded on its way.
+    /// Where the sum is rounded while it is computed. Default: nowhere.
     pub sum_rounding: fastnorm_sum_rounding,
-    /// As weight, \[.., n\]. NULL = 1.
+    /// The weight of the branch's norm, \[.., n\], with the rules of weight. NULL = 1.
     pub branch_weight: *const fastnorm_tensor,
-    /// As bias, \[.., n\]. NULL = 0.
+    /// The bias of the branch's norm, \[.., n\], with the rules of bias. NULL = 0.
     pub branch_bias: *const fastnorm_tensor,
-    /// x.shape\[:-1\], or that with a last 1; f32. Output.
+    /// The rstd of the branch's norm. x.shape\[:-1\], or that with a last extent of 1; f32. Output.
+    /// NULL = not stored.
     pub branch_rstd: *const fastnorm_tensor,
-    /// \[1\] f32. Factor of the sum, a value on the device. Input; NULL = 1.
+    /// A factor of the sum, whose value lies on the device. \[1\] f32. Input; NULL = 1.
     pub sum_scale: *const fastnorm_tensor,
-    /// Factor of the branch in the sum, T or f32. Broadcasts against x as in NumPy: each extent is
-    /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[1\], \[batch, 1, n\],
-    /// \[batch, tokens, 1\]. With modulation_index \[m, n\] or \[m, 1\]. NULL = 1.
+    /// Factor of the branch in the sum, T or f32. It broadcasts against x as in NumPy: counted from
+    /// the right, each extent is 1 or that of x, and missing extents are 1. Examples are \[1\],
+    /// \[batch, 1, n\] and \[batch, tokens, 1\]. With modulation_index it is \[m, n\] or \[m, 1\].
+    /// NULL = 1.
     pub residual_gate: *const fastnorm_tensor,
-    /// \[n\], or with leading extents of 1; T or f32. Added to residual_gate. NULL = 0.
+    /// A row that is added to residual_gate: \[n\], or with leading extents of 1; T or f32. NULL =
+    /// 0.
     pub residual_gate_table: *const fastnorm_tensor,
-    /// Of that sum. Default: identity.
+    /// The function that is applied to the sum of residual_gate and its table. Default: identity.
     pub residual_gate_act: fastnorm_activation,
-    /// Default: the modulation is not rounded on its way. Needs modulation_scale or
-    /// modulation_shift.
+    /// Where the modulation is rounded while it is computed. Default: nowhere. Requires
+    /// modulation_scale or modulation_shift.
     pub modulation_rounding: fastnorm_modulation_rounding,
-    /// As residual_gate: 1 + it is the factor of the normalised row. NULL = nothing is multiplied.
+    /// The normalised row is multiplied by 1 + modulation_scale. Shape and dtype follow the rules
+    /// of residual_gate. NULL = nothing is multiplied.
     pub modulation_scale: *const fastnorm_tensor,
-    /// As residual_gate_table, of modulation_scale.
+    /// A row that is added to modulation_scale, with the rules of residual_gate_table. NULL = 0.
     pub scale_table: *const fastnorm_tensor,
-    /// As residual_gate: added to the normalised row. NULL = nothing is added.
+    /// Added to the normalised row after the multiplication. Shape and dtype follow the rules of
+    /// residual_gate. NULL = nothing is added.
     pub modulation_shift: *const fastnorm_tensor,
-    /// As residual_gate_table, of modulation_shift.
+    /// A row that is added to modulation_shift, with the rules of residual_gate_table. NULL = 0.
     pub shift_table: *const fastnorm_tensor,
-    /// x.shape\[:-1\], or that with a last 1; i32 or i64. Which row of each modulator a row of x
-    /// takes. NULL = they broadcast.
+    /// The row of the modulators that each row of x takes. x.shape\[:-1\], or that with a last
+    /// extent of 1; i32 or i64. NULL = the modulators broadcast.
     pub modulation_index: *const fastnorm_tensor,
 }
 
@@ -904,6 +991,7 @@ impl fastnorm_norm_args {
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
+            parallel_user: core::ptr::null_mut(),
             kind: 0,
             eps: 0.0,
             weight_offset: 0.0,
@@ -918,19 +1006,7 @@ impl fastnorm_norm_args {
             residual_out: core::ptr::null(),
             mean: core::ptr::null(),
             rstd: core::ptr::null(),
-            quant_scheme: 0,
-            quant_block_size: 0,
-            quant_source: 0,
-            scale_layout: 0,
-            scale_pow2: 0,
-            amax_floor: 0.0,
-            clamp: 0.0,
-            quant_division: 0,
-            global_scale: core::ptr::null(),
-            quantized: core::ptr::null(),
-            scale: core::ptr::null(),
-            amax: core::ptr::null(),
-            clamp_scale: core::ptr::null(),
+            quant: core::ptr::null(),
             gate: core::ptr::null(),
             gate_act: 0,
             gate_position: 0,
@@ -972,14 +1048,15 @@ impl Default for fastnorm_norm_args {
 }
 
 extern "C" {
-    /// Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is
-    /// not touched; the addresses count, since overlap and alignment follow from them.
+    /// Say what a call would do: its workspace, kernel, launches and bytes. The query does not
+    /// touch the memory of the tensors, but their addresses count, since overlap and alignment
+    /// follow from them.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
+    /// - `args`: the arguments of the call
+    /// - `info`: struct_size as input; receives the rest
     ///
-    /// Returns as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size
+    /// Returns as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size is
     /// too small
     ///
     /// Since 0.1.
@@ -989,12 +1066,13 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load what a call needs (CUDA loads a kernel at its first use, which allocates and may
-    /// synchronise). After it, calls that use the same kernel neither allocate nor synchronise, and
-    /// can be captured in a CUDA graph. Optional: the first call does the same.
+    /// Load what a call needs: CUDA loads a kernel when it is first used, which allocates memory
+    /// and may synchronise. Afterwards, calls that use the same kernel neither allocate nor
+    /// synchronise, and can be captured in a CUDA graph. Preparing is optional, because the first
+    /// call that uses a kernel loads it, too.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
+    /// - `args`: the arguments of the call
     ///
     /// Returns as fastnorm_norm
     ///
@@ -1006,33 +1084,35 @@ extern "C" {
 
     /// Normalise the rows of x; the formula is at the top of this header.
     ///
-    /// CUDA: one kernel is queued on `stream` and the call returns. It may be captured in a CUDA
-    /// graph, targets the context's device whatever device is current, and leaves the current
-    /// device as it was. CPU: done when it returns. Once prepared: no allocation, no
-    /// synchronisation, no lock. Zero rows are success: nothing is launched, nothing written.
+    /// CUDA: the call queues one kernel on `stream` and returns. It can be captured in a CUDA
+    /// graph. It uses the context's device, whichever device is current, and leaves the current
+    /// device as it was. CPU: the work is done when the call returns. Once its kernel is loaded, a
+    /// call allocates nothing, does not synchronise and takes no lock. Zero rows are a success:
+    /// nothing is launched and nothing is written.
     ///
     /// - `context`: the device
-    /// - `args`: what to compute; read during the call only
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
-    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
-    ///   needed
+    /// - `args`: what to compute; read only during the call
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned. Their
+    ///   contents may be anything, and nothing else may use them until the work has run. NULL if 0
+    ///   bytes are needed
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream, and the runtime's
-    ///   special handles pass. CPU: NULL
+    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream; the runtime's special
+    ///   handles are accepted, too. CPU: NULL
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a tensor
-    /// whose shape is null, or its data though it has elements; a struct_size that is too small; an
-    /// enum, eps, offset or other scalar out of range; too small a workspace; a stream on the CPU;
-    /// a parallel_for that did not cover the rows exactly once, when some may have been written
-    /// FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n \< 1 or n \> 2^32
-    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
-    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a
-    /// field of a later version, an unknown tail that is not zero, more rows than a grid holds;
-    /// leading dimensions that do not fold FASTNORM_ERROR_DEVICE: a tensor on another device; a
-    /// current CUDA context of the device that is not its primary one; the CUDA runtime's error,
-    /// also a sticky one of earlier work FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no
-    /// memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an
-    /// exception out of parallel_for
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: context, args or x is null, or there is no
+    /// output; a tensor has no shape, or it has elements but no data; a struct_size is too small;
+    /// an enum, eps, an offset or another scalar is out of range; the workspace is too small; there
+    /// is a stream on the CPU; parallel_for did not cover the rows exactly once, in which case some
+    /// of them may have been written FASTNORM_ERROR_SHAPE: ranks or extents do not fit; n \< 1 or n
+    /// \> 2^32 FASTNORM_ERROR_DTYPE: a tensor has a dtype that its role does not allow
+    /// FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an address is misaligned, or
+    /// tensors overlap FASTNORM_ERROR_UNSUPPORTED: a field of a later version is set, or bytes
+    /// after the known fields are not zero; there are more rows than a grid holds; leading
+    /// dimensions cannot be joined FASTNORM_ERROR_DEVICE: a tensor is on another device; the
+    /// device's current CUDA context is not its primary one; the CUDA runtime reported an error,
+    /// which may be a sticky one of earlier work FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had
+    /// no memory, for example to load the kernel FASTNORM_ERROR_INTERNAL: a defect of this library,
+    /// or an exception out of parallel_for
     ///
     /// Since 0.1.
     pub fn fastnorm_norm(
@@ -1043,13 +1123,13 @@ extern "C" {
         stream: *mut c_void,
     ) -> fastnorm_status;
 
-    /// As fastnorm_norm_query, for fastnorm_norm_many: the sum of its parts; `kernel` is that of
-    /// the first part with rows.
+    /// The query for fastnorm_norm_many. Its figures are the sums over all parts, and `kernel` is
+    /// that of the first part that has rows.
     ///
     /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
+    /// - `args`: \[count\] pointers, the arguments of the call
     /// - `count`: 0 to 8
-    /// - `info`: struct_size in; receives the rest
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_norm_query
     ///
@@ -1061,10 +1141,10 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// As fastnorm_norm_prepare, for fastnorm_norm_many.
+    /// Load what a fastnorm_norm_many needs, as fastnorm_norm_prepare does for fastnorm_norm.
     ///
     /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
+    /// - `args`: \[count\] pointers, the arguments of the call
     /// - `count`: 0 to 8
     ///
     /// Returns as fastnorm_norm_prepare
@@ -1076,12 +1156,13 @@ extern "C" {
         count: i32,
     ) -> fastnorm_status;
 
-    /// Run several normalisations, with the results of one fastnorm_norm each, in order: such as
-    /// the query heads and the key heads of one fused QKV tensor, which have different weights. All
-    /// are checked, against each other too, before anything is launched. No call may read what
-    /// another of the same fastnorm_norm_many writes. CUDA: two neighbours in the list that share a
-    /// kernel of short rows, have the same flags and at most two leading dimensions are one launch;
-    /// fastnorm_info.launches counts them.
+    /// Run several normalisations in order, with the results that one fastnorm_norm for each would
+    /// give. This serves, for example, the query heads and the key heads of a fused QKV tensor,
+    /// which have different weights. All parts are checked before anything is launched, also
+    /// against each other: no part may read what another part writes. CUDA: two parts that follow
+    /// each other take one launch if they share a kernel for short rows, have the same flags and
+    /// have at most two leading dimensions. fastnorm_info.launches tells how many launches there
+    /// are.
     ///
     /// - `context`: the device
     /// - `args`: \[count\] pointers
@@ -1090,8 +1171,8 @@ extern "C" {
     /// - `workspace_bytes`: size of workspace
     /// - `stream`: as fastnorm_norm
     ///
-    /// Returns as fastnorm_norm; the text names the part, as args\[i\]. CUDA: where the runtime
-    /// refuses a launch, those of the parts before it are queued
+    /// Returns as fastnorm_norm; the error text names the part as args\[i\]. CUDA: if the runtime
+    /// refuses a launch, the launches of earlier parts have already been queued
     ///
     /// Since 0.1.
     pub fn fastnorm_norm_many(
@@ -1104,16 +1185,17 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
-/// Bits of fastnorm_norm_backward_args.flags. Those of programmatic dependent launch mean what
-/// those of fastnorm_norm_flags do, and have their numbers.
+/// Bits of fastnorm_norm_backward_args.flags. The bits with PDL in their names have the meanings
+/// and the numbers of those in fastnorm_norm_flags.
 pub type fastnorm_norm_backward_flags = c_uint;
-/// Start when the stream's previous kernel allows it; read and write nothing before that one has
-/// ended.
+/// Start when the previous kernel of the stream allows it, but read and write nothing before that
+/// kernel has ended.
 pub const FASTNORM_NORM_BACKWARD_PDL_WAIT: fastnorm_norm_backward_flags = 1;
-/// Let the stream's next kernel start early. It must wait itself before it uses any result.
+/// Let the next kernel of the stream start early. The next kernel must wait itself before it uses
+/// any result.
 pub const FASTNORM_NORM_BACKWARD_PDL_TRIGGER: fastnorm_norm_backward_flags = 2;
-/// dweight = old dweight + sum: one addition in f32 after the sum, rounded once. Without the flag
-/// the old dweight is not read.
+/// Add the sum to the old dweight: one addition in f32 after the sum, rounded once. Without the
+/// flag the old dweight is not read.
 pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT: fastnorm_norm_backward_flags = 8;
 /// The same for dbias.
 pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS: fastnorm_norm_backward_flags = 16;
@@ -1123,134 +1205,154 @@ pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT: fastnorm_norm_backwa
 pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS: fastnorm_norm_backward_flags = 64;
 /// The same for dresidual_gate.
 pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE: fastnorm_norm_backward_flags = 128;
+/// The forward multiplied the branch by alpha, by its flag FASTNORM_NORM_ALPHA.
+pub const FASTNORM_NORM_BACKWARD_ALPHA: fastnorm_norm_backward_flags = 256;
 pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 0x7fffffff;
 
-/// One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
-/// without weight and with eps 0. The statistics are computed again.
+/// One backward pass. A zeroed struct with struct_size, dy, x and dx set is a valid backward pass
+/// of an RMSNorm without a weight and with eps 0, whose statistics are computed again.
 ///
-/// Shapes: x is \[..., n\], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
-/// Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may
-/// have stride 0 instead, as the gradient of y.sum() has. Any alignment that the dtype allows.
-/// Leading dimensions are joined as in fastnorm_norm; at most 3 may be left.
+/// Shapes: x is \[..., n\] with a rank from 1 to 8 and n from 1 to 2^32. All tensors are on the
+/// context's device. The strides of leading dimensions may be anything, for inputs also 0. The last
+/// dimension must be contiguous, except that the last stride of dy may be 0, as in the gradient of
+/// y.sum(). Any alignment that the dtype allows is accepted. Leading dimensions are joined as in
+/// fastnorm_norm, and at most 3 may remain.
 ///
-/// Dtypes: T is the dtype of the forward's x. It is dx's dtype. Without dx it is dy's, if that has
-/// 16 bits, else x's. x here may have another dtype, as a stored residual_out may. Where branch or
-/// dbranch is given, T is its dtype, and dx has any of the three.
+/// Dtypes: T is the dtype of the forward's x. The call takes it from branch or dbranch, if one of
+/// them is given, and dx may then be f32, f16 or bf16. Otherwise T is the dtype of dx, if there is
+/// a dx. Otherwise it is the dtype of dy if that has 16 bits, and else the dtype of x. x itself may
+/// have another dtype than T, as a stored residual_out may.
 ///
-/// weight, and with it dweight, broadcasts against x as in fastnorm_norm: \[n\], \[1, n\], \[heads,
-/// n\], \[batch, 1, n\]. dbias likewise, with a shape of its own. So do branch_weight, dbranch_bias
-/// and residual_gate. On a GPU each varies along one leading dimension at most (after joining),
-/// also where its gradient is not wanted. Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+/// weight, and dweight with it, broadcasts against x as in fastnorm_norm: \[n\], \[1, n\], \[heads,
+/// n\] or \[batch, 1, n\]. dbias broadcasts in the same way but may have another shape, and so may
+/// branch_weight, dbranch_bias and residual_gate.
 ///
-/// Outputs: at least one of dx, dweight, dbias, dgate, dbranch, dbranch_weight, dbranch_bias and
-/// dresidual_gate. Those that are NULL cost nothing: dx alone serves frozen weights and needs no
-/// workspace.
+/// Outputs: the call must have at least one of dx, dweight, dbias, dgate, dbranch, dbranch_weight,
+/// dbranch_bias and dresidual_gate. Outputs that are NULL cost nothing. For example, a layer with
+/// frozen weights asks for dx only, which needs no workspace.
 ///
-/// Aliasing: dx, dresidual and dgate may each be dy, x, gate or dresidual_in, as the same view
-/// (same address, dtype, shape and strides); dbranch may be branch. Two tensors of which one is
-/// written may also be interleaved views of one buffer that share no element. Any other overlap is
-/// FASTNORM_ERROR_LAYOUT.
+/// Aliasing: dx, dresidual and dgate may each be the same view as dy, x, gate or dresidual_in, and
+/// dbranch may be the same view as branch; a view is the same if address, dtype, shape and strides
+/// are. Two tensors of which one is written may also be interleaved views of one buffer that share
+/// no element. Any other overlap returns FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_backward_args {
     /// sizeof(fastnorm_norm_backward_args).
     pub struct_size: usize,
-    /// The forward's.
+    /// Passed to the context's parallel_for in place of the context's parallel_user; NULL = that of
+    /// the context. It has no effect if the context has no parallel_for.
+    pub parallel_user: *mut c_void,
+    /// The kind of the forward.
     pub kind: fastnorm_norm_kind,
-    /// The forward's. Finite, \>= 0. Used where rstd is NULL.
+    /// The eps of the forward. Finite, \>= 0. Used only if rstd is NULL.
     pub eps: f32,
-    /// The forward's. Finite; 0 where weight is NULL.
+    /// The weight_offset of the forward. Finite; 0 if weight is NULL.
     pub weight_offset: f32,
-    /// The forward's. ONCE_RW has the gradient of ONCE.
+    /// The rounding of the forward. FASTNORM_ROUND_ONCE_RW has the gradients of
+    /// FASTNORM_ROUND_ONCE.
     pub rounding: fastnorm_rounding,
     /// fastnorm_norm_backward_flags.
     pub flags: u32,
     /// Must be 0.
     pub reserved: i32,
-    /// x's shape, T or f32: gradient of y. Required.
+    /// The gradient of y. x's shape, T or f32. Required.
     pub dy: *const fastnorm_tensor,
-    /// \[..., n\] f32, f16 or bf16: the forward's x, or its stored residual_out. Required.
+    /// The x of the forward or, if it added a residual, its stored residual_out. \[..., n\] f32,
+    /// f16 or bf16. Required.
     pub x: *const fastnorm_tensor,
-    /// \[.., n\] f32, f16 or bf16, broadcasts against x: the forward's. NULL = 1.
+    /// The weight of the forward. \[.., n\] f32, f16 or bf16, broadcasts against x. NULL = 1.
     pub weight: *const fastnorm_tensor,
-    /// x.shape\[:-1\], or that with a last 1; f32: the forward's. LAYER only; NULL where rstd is.
+    /// The mean of each row, as the forward returned it. x.shape\[:-1\], or that with a last extent
+    /// of 1; f32. LAYER only. NULL if rstd is NULL.
     pub mean: *const fastnorm_tensor,
-    /// As mean, for both kinds. NULL = computed again from x.
+    /// The rstd of each row, as the forward returned it, for both kinds; the shape and dtype are
+    /// those of mean. NULL = computed again from x.
     pub rstd: *const fastnorm_tensor,
-    /// x's shape; f32, f16 or bf16: gradient that reaches residual_out from elsewhere. NULL = none.
+    /// The gradient that reaches residual_out from elsewhere. x's shape; f32, f16 or bf16. NULL =
+    /// there is none.
     pub dresidual_in: *const fastnorm_tensor,
-    /// x's shape, T. Output; may be dy, x or dresidual_in. NULL = not stored.
+    /// The gradient of the forward's x or, with a branch, of the forward's residual (dbranch is
+    /// then that of the forward's x). x's shape, T; with a branch f32, f16 or bf16. Output; may be
+    /// dy, x or dresidual_in. NULL = not stored.
     pub dx: *const fastnorm_tensor,
-    /// x's shape; f32, f16 or bf16, and not dx's dtype: the same gradient for a residual of another
-    /// dtype. Output; may be dy, x or dresidual_in. Needs dx.
+    /// The gradient of the forward's residual, for a residual whose dtype is not that of x. x's
+    /// shape; f32, f16 or bf16, and not the dtype of dx. Output; may be dy, x or dresidual_in.
+    /// Requires dx. NULL = not stored.
     pub dresidual: *const fastnorm_tensor,
-    /// weight's shape; f32 or weight's dtype. Output; also input with ACCUMULATE_DWEIGHT. NULL =
-    /// not wanted.
+    /// The gradient of weight. weight's shape; f32 or weight's dtype. Output; also an input with
+    /// ACCUMULATE_DWEIGHT. NULL = not computed.
     pub dweight: *const fastnorm_tensor,
-    /// The shape of the forward's bias; f32, f16 or bf16. Output; also input with ACCUMULATE_DBIAS.
-    /// NULL = not wanted.
+    /// The gradient of the forward's bias. The shape of that bias; f32, f16 or bf16. Output; also
+    /// an input with ACCUMULATE_DBIAS. NULL = not computed.
     pub dbias: *const fastnorm_tensor,
-    /// x's shape, T or f32: the forward's. NULL = it had none; then its three fields are 0. Before
-    /// the norm it goes without dresidual_in and dresidual: x is then the forward's x.
+    /// The gate of the forward. x's shape, T or f32. NULL = the forward had none; then gate_act,
+    /// gate_position and gate_source must be 0. With a gate before the norm, x is the forward's x,
+    /// and dresidual_in and dresidual are NULL.
     pub gate: *const fastnorm_tensor,
-    /// As weight: the forward's. Read for dgate alone. NULL = 0.
+    /// The bias of the forward, with the rules of weight. It is read only to compute dgate. NULL =
+    /// 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be dy, x, gate or dresidual_in. Needs gate. NULL = not
-    /// wanted.
+    /// The gradient of gate. x's shape, T or f32. Output; may be dy, x, gate or dresidual_in.
+    /// Requires gate. NULL = not computed.
     pub dgate: *const fastnorm_tensor,
-    /// The forward's.
+    /// The gate_act of the forward.
     pub gate_act: fastnorm_activation,
-    /// The forward's.
+    /// The gate_position of the forward.
     pub gate_position: fastnorm_gate_position,
-    /// The forward's.
+    /// The gate_source of the forward.
     pub gate_source: fastnorm_gate_source,
     /// Must be 0.
     pub stage_reserved: i32,
-    /// The forward's: a divisor of n; 0 = n. Shapes of mean, rstd, weight and bias are the
-    /// forward's. dbias is \[.., n\] or \[.., group_size\].
+    /// The group_size of the forward, a divisor of n; 0 = n. mean, rstd, weight and bias have the
+    /// shapes that they have in the forward. dbias is \[.., n\] or \[.., group_size\].
     pub group_size: i64,
-    /// x's shape, T: the forward's x, where it added a residual. Needed for dresidual_gate, and
-    /// with branch_norm. This and all fields below go without gate and group_size.
+    /// The x of a forward that added a residual, which is called the branch; the field x is then
+    /// the stored residual_out. x's shape, T. Required for dresidual_gate and with branch_norm.
+    /// This field and all fields below exclude gate and group_size.
     pub branch: *const fastnorm_tensor,
-    /// As weight: the forward's. NULL = 1.
+    /// The branch_weight of the forward, with the rules of weight. NULL = 1.
     pub branch_weight: *const fastnorm_tensor,
-    /// As weight: the forward's. Read for dresidual_gate alone. NULL = 0.
+    /// The branch_bias of the forward, with the rules of weight. It is read only to compute
+    /// dresidual_gate. NULL = 0.
     pub branch_bias: *const fastnorm_tensor,
-    /// As mean, of the branch. LAYER only; NULL where branch_rstd is.
+    /// The mean of each row of the branch; the shape and dtype are those of mean. LAYER only. NULL
+    /// if branch_rstd is NULL.
     pub branch_mean: *const fastnorm_tensor,
-    /// As rstd, of the branch. NULL = computed again from branch.
+    /// The rstd of each row of the branch; the shape and dtype are those of rstd. NULL = computed
+    /// again from branch.
     pub branch_rstd: *const fastnorm_tensor,
-    /// \[.., n\] T or f32, broadcasts against x as weight does: the forward's, its table added.
-    /// NULL = 1.
+    /// The residual_gate of the forward, with its table added. \[.., n\] T or f32, broadcasts
+    /// against x as weight does. NULL = 1.
     pub residual_gate: *const fastnorm_tensor,
-    /// \[1\] f32: the forward's. NULL = 1.
+    /// The sum_scale of the forward. \[1\] f32. NULL = 1.
     pub sum_scale: *const fastnorm_tensor,
-    /// x's shape, T: gradient of the branch. Output; may be branch. NULL = not wanted.
+    /// The gradient of the branch. x's shape, T. Output; may be branch. NULL = not computed.
     pub dbranch: *const fastnorm_tensor,
-    /// branch_weight's shape; f32 or branch_weight's dtype. Output; also input with
-    /// ACCUMULATE_DBRANCH_WEIGHT. NULL = not wanted.
+    /// The gradient of branch_weight. branch_weight's shape; f32 or branch_weight's dtype. Output;
+    /// also an input with ACCUMULATE_DBRANCH_WEIGHT. NULL = not computed.
     pub dbranch_weight: *const fastnorm_tensor,
-    /// The shape of the forward's branch_bias; f32, f16 or bf16. Output; also input with
-    /// ACCUMULATE_DBRANCH_BIAS. NULL = not wanted.
+    /// The gradient of the forward's branch_bias. The shape of that branch_bias; f32, f16 or bf16.
+    /// Output; also an input with ACCUMULATE_DBRANCH_BIAS. NULL = not computed.
     pub dbranch_bias: *const fastnorm_tensor,
-    /// residual_gate's shape; f32 or residual_gate's dtype. Output; also input with
-    /// ACCUMULATE_DRESIDUAL_GATE. NULL = not wanted.
+    /// The gradient of residual_gate. residual_gate's shape; f32 or residual_gate's dtype. Output;
+    /// also an input with ACCUMULATE_DRESIDUAL_GATE. NULL = not computed.
     pub dresidual_gate: *const fastnorm_tensor,
-    /// The forward's.
+    /// The branch_kind of the forward.
     pub branch_kind: fastnorm_norm_kind,
-    /// The forward's. Used where branch_rstd is NULL.
+    /// The branch_eps of the forward. Used only if branch_rstd is NULL.
     pub branch_eps: f32,
-    /// The forward's. Finite; 0 where branch_weight is NULL.
+    /// The branch_weight_offset of the forward. Finite; 0 if branch_weight is NULL.
     pub branch_weight_offset: f32,
-    /// The forward's. ONCE_RW is an error.
+    /// The branch_rounding of the forward. FASTNORM_ROUND_ONCE_RW is an error.
     pub branch_rounding: fastnorm_rounding,
-    /// The forward's. 0: the other fields of the branch's norm are 0.
+    /// The branch_norm of the forward. 0: the other fields of the branch's norm are 0.
     pub branch_norm: i32,
-    /// The forward's.
+    /// The branch_rounded of the forward.
     pub branch_rounded: i32,
-    /// The forward's.
+    /// The residual_gate_act of the forward.
     pub residual_gate_act: fastnorm_activation,
-    /// The forward's. Finite; 0 = 1.
+    /// With FASTNORM_NORM_BACKWARD_ALPHA: the alpha of the forward, finite; else 0.
     pub alpha: f32,
 }
 
@@ -1259,6 +1361,7 @@ impl fastnorm_norm_backward_args {
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
+            parallel_user: core::ptr::null_mut(),
             kind: 0,
             eps: 0.0,
             weight_offset: 0.0,
@@ -1313,20 +1416,22 @@ impl Default for fastnorm_norm_backward_args {
 }
 
 extern "C" {
-    /// Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is
-    /// not touched; the addresses count, since overlap and alignment follow from them.
+    /// Say what a call would do: its workspace, kernel, launches and bytes. The query does not
+    /// touch the memory of the tensors, but their addresses count, since overlap and alignment
+    /// follow from them.
     ///
-    /// The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for
-    /// each row of weights, on the CPU too. It is 0 where neither is wanted. The sums of the branch
-    /// have theirs. On a GPU a few floats of each row are added, where statistics are computed
-    /// again or the branch has sums.
+    /// The workspace holds partial sums of dweight and dbias, on the CPU as on a GPU. Each of the
+    /// two takes nb rows of n floats for each row of its weight or bias, or nothing if it is not
+    /// asked for. The sums dbranch_weight, dbranch_bias and dresidual_gate take additional room. On
+    /// a GPU the workspace also holds a few floats for each row in two cases: if the branch has
+    /// sums, or if a call with sums or with a branch computes statistics again.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
+    /// - `args`: the arguments of the call
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_norm_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
-    /// struct_size too small
+    /// struct_size is too small
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward_query(
@@ -1335,11 +1440,12 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
-    /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+    /// Load the kernels of a call. Afterwards, calls that use the same kernels neither allocate nor
+    /// synchronise, and can be captured in a CUDA graph. Preparing is optional, because the first
+    /// call that uses a kernel loads it, too.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
+    /// - `args`: the arguments of the call
     ///
     /// Returns as fastnorm_norm_backward
     ///
@@ -1351,38 +1457,39 @@ extern "C" {
 
     /// Compute the gradients; the formulas are at the top of this header.
     ///
-    /// CUDA: one or more kernels are queued on `stream` and the call returns. It may be captured in
-    /// a CUDA graph, targets the context's device whatever device is current, and leaves the
-    /// current device as it was. CPU: the work is done when the call returns. Once prepared, or
-    /// after a first call: no allocation, no synchronisation, no lock.
+    /// CUDA: the call queues one or more kernels on `stream` and returns. It can be captured in a
+    /// CUDA graph. It uses the context's device, whichever device is current, and leaves the
+    /// current device as it was. CPU: the work is done when the call returns. Once its kernels are
+    /// loaded, a call allocates nothing, does not synchronise and takes no lock.
     ///
-    /// Zero rows are success: dweight and dbias become 0, or stay as they are with their ACCUMULATE
-    /// flag.
+    /// Zero rows are a success: dweight and dbias become 0 or, with their ACCUMULATE flags, stay as
+    /// they are.
     ///
     /// - `context`: the device
-    /// - `args`: what to compute; read during the call only
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
-    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
-    ///   needed
+    /// - `args`: what to compute; read only during the call
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned. Their
+    ///   contents may be anything, and nothing else may use them until the work has run. NULL if 0
+    ///   bytes are needed
     /// - `workspace_bytes`: size of workspace
     /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, dy or x, no output; a
-    /// tensor whose shape is null, or its data though it has elements; a struct_size that is too
-    /// small; an enum, eps or offset out of range; mean with RMS; one of mean and rstd alone with
-    /// LAYER; dweight without weight; dresidual without dx; dgate or a field of the gate without
-    /// gate; a field of the branch's norm without branch_norm; no branch where it is needed; an
-    /// ACCUMULATE flag without its output; too small a workspace; a stream on the CPU; a
-    /// parallel_for that did not cover the work exactly once, when some may have been written
-    /// FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n \< 1 or n \> 2^32
-    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow; dresidual of dx's dtype
-    /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
-    /// FASTNORM_ERROR_UNSUPPORTED: a field or flag of a later version, an unknown tail that is not
-    /// zero; leading dimensions that do not join; a field of the branch with gate or group_size; on
-    /// a GPU, parameters that vary along more dimensions than its kernels allow
-    /// FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error
-    /// FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
-    /// FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: context, args, dy or x is null, or there is no
+    /// output; a tensor has no shape, or it has elements but no data; a struct_size is too small;
+    /// an enum, eps or an offset is out of range; there is a mean with RMS, or only one of mean and
+    /// rstd with LAYER; there is dweight without weight, dresidual without dx, dgate or a field of
+    /// the gate without gate, a field of the branch's norm without branch_norm, or an ACCUMULATE
+    /// flag without its output; branch is missing where it is required; the workspace is too small;
+    /// there is a stream on the CPU; parallel_for did not cover the work exactly once, in which
+    /// case some outputs may have been written FASTNORM_ERROR_SHAPE: ranks or extents do not fit; n
+    /// \< 1 or n \> 2^32 FASTNORM_ERROR_DTYPE: a tensor has a dtype that its role does not allow;
+    /// dresidual has the dtype of dx FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an
+    /// address is misaligned, or tensors overlap FASTNORM_ERROR_UNSUPPORTED: a field or flag of a
+    /// later version is set, or bytes after the known fields are not zero; leading dimensions
+    /// cannot be joined; a field of the branch is set together with gate or group_size; on a GPU,
+    /// there are more than 2^31 - 1 rows FASTNORM_ERROR_DEVICE: a tensor is on another device; the
+    /// CUDA runtime reported an error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory,
+    /// for example to load the kernel FASTNORM_ERROR_INTERNAL: a defect of this library, or an
+    /// exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward(
@@ -1393,13 +1500,13 @@ extern "C" {
         stream: *mut c_void,
     ) -> fastnorm_status;
 
-    /// As fastnorm_norm_backward_query, for fastnorm_norm_backward_many: the sum of its parts;
+    /// The query for fastnorm_norm_backward_many. Its figures are the sums over all parts, and
     /// `kernel` is that of the first part that launches something.
     ///
     /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
+    /// - `args`: \[count\] pointers, the arguments of the call
     /// - `count`: 0 to 8
-    /// - `info`: struct_size in; receives the rest
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_norm_backward_query
     ///
@@ -1411,10 +1518,11 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// As fastnorm_norm_backward_prepare, for fastnorm_norm_backward_many.
+    /// Load what a fastnorm_norm_backward_many needs, as fastnorm_norm_backward_prepare does for
+    /// fastnorm_norm_backward.
     ///
     /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
+    /// - `args`: \[count\] pointers, the arguments of the call
     /// - `count`: 0 to 8
     ///
     /// Returns as fastnorm_norm_backward_prepare
@@ -1426,10 +1534,10 @@ extern "C" {
         count: i32,
     ) -> fastnorm_status;
 
-    /// Run several backward passes, with the results of one fastnorm_norm_backward each, in order:
-    /// such as those of the query heads and the key heads of one fused QKV gradient. All are
-    /// checked, against each other too, before anything is launched. No part may touch what another
-    /// one writes.
+    /// Run several backward passes in order, with the results that one fastnorm_norm_backward for
+    /// each would give. This serves, for example, the query heads and the key heads of a fused QKV
+    /// gradient. All parts are checked before anything is launched, also against each other: no
+    /// part may read or write what another part writes.
     ///
     /// - `context`: the device
     /// - `args`: \[count\] pointers
@@ -1438,8 +1546,8 @@ extern "C" {
     /// - `workspace_bytes`: size of workspace
     /// - `stream`: as fastnorm_norm_backward
     ///
-    /// Returns as fastnorm_norm_backward; the text names the part, as args\[i\]. CUDA: where the
-    /// runtime refuses a launch, those of the parts before it are queued
+    /// Returns as fastnorm_norm_backward; the error text names the part as args\[i\]. CUDA: if the
+    /// runtime refuses a launch, the launches of earlier parts have already been queued
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward_many(
@@ -1452,79 +1560,86 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
-/// Base of the logarithm in `lse`.
+/// The base of the logarithm in which lse is given.
 pub type fastnorm_lse_base = c_uint;
-/// log: PyTorch, FlashMLA.
+/// The natural logarithm, as in PyTorch and FlashMLA.
 pub const FASTNORM_LSE_NATURAL: fastnorm_lse_base = 0;
-/// log2: FlashInfer. The value is the natural one times log2(e).
+/// The logarithm to base 2, as in FlashInfer. Its value is the natural one times log2(e).
 pub const FASTNORM_LSE_BASE_2: fastnorm_lse_base = 1;
 pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 
-/// One attention call. T is bf16 or f16 (CPU: f32 too), the one dtype of q_nope, q_pe, ckv, kpe and
-/// o. All tensors are on the context's device.
+/// One attention call. T is bf16 or f16 (on the CPU also f32), and q_nope, q_pe, ckv, kpe and o all
+/// have this dtype. All tensors are on the context's device.
 ///
-/// Strides: the last dimension of every tensor is contiguous; all other strides are free. CUDA:
-/// those of q_nope, q_pe, ckv, kpe and o are positive multiples of 16 bytes below 2^40 where the
-/// extent is more than 1. Their addresses are multiples of 16 bytes. This is stricter than
-/// fastnorm_norm. CPU: addresses are multiples of the element's size, and inputs may have strides
-/// of 0.
+/// Strides: the last dimension of every tensor must be contiguous; other strides may be anything,
+/// with these limits. CUDA: the addresses of q_nope, q_pe, ckv, kpe and o are multiples of 16
+/// bytes, and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes
+/// below 2^40. This is stricter than fastnorm_norm. CPU: addresses are multiples of the size of an
+/// element, and strides of inputs may be 0.
 ///
 /// Aliasing: o, lse and profile must not overlap each other or any input. Two interleaved views of
 /// one buffer that share no element are allowed.
 ///
-/// Ranges: N \* H, B and the number of pages are below 2^31; s_q \* H is at most 2^24.
+/// Ranges: N \* H, B and the number of pages are below 2^31, and s_q \* H is at most 2^24.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_mla_decode_args {
     /// sizeof(fastnorm_mla_decode_args).
     pub struct_size: usize,
-    /// Factor of the scores: finite and not 0, on CUDA \> 0, of a magnitude from 2^-100 to 2^60.
-    /// There is no default: models differ. DeepSeek without YaRN has 1 / sqrt(128 + 64).
+    /// Passed to the context's parallel_for in place of the context's parallel_user; NULL = that of
+    /// the context. It has no effect if the context has no parallel_for.
+    pub parallel_user: *mut c_void,
+    /// Factor of the scores: finite and not 0, on CUDA \> 0, with a magnitude between 2^-100 and
+    /// 2^60. It has no default, because models differ. DeepSeek without YaRN has 1 / sqrt(128 +
+    /// 64).
     pub sm_scale: f64,
-    /// 0 or 1.
+    /// 1: a new token does not attend to later ones. 0: it attends to all cached tokens.
     pub causal: i32,
-    /// Default: natural.
+    /// Base of lse. Default: natural.
     pub lse_base: fastnorm_lse_base,
-    /// With qo_indptr: the largest s_q of any request, at least 1; it may be larger than needed.
-    /// Without qo_indptr: 0 or N / B.
+    /// With qo_indptr: an upper limit of the s_q of all requests, at least 1. Without qo_indptr it
+    /// must be N / B or 0; 0 = N / B.
     pub max_s_q: i32,
-    /// 1: the workspace still holds the plan of an earlier call of the same context, such as the
-    /// previous layer's. The plan is not made again. Shapes, causal, max_s_q, split_tokens, and the
-    /// values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
+    /// 1: the workspace still holds the plan of an earlier call on the same context, such as that
+    /// of the previous layer, and the call uses it. Shapes, causal, max_s_q, split_tokens and the
+    /// values of kv_len and qo_indptr must equal those of the earlier call. 0: the call makes its
+    /// own plan. It has no effect on the CPU.
     pub reuse_plan: i32,
-    /// 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
-    /// request is cut at multiples of it. CPU: without effect.
+    /// A multiple of 64 up to 2^30: each request is cut at multiples of it; 0 = the library chooses
+    /// where long requests are cut. It has no effect on the CPU.
     pub split_tokens: i32,
-    /// With profile: events per warpgroup, 1 to 2^20. A query tells the room for them without a
-    /// profile, too. Else 0.
+    /// With profile: number of events per warpgroup, 1 to 2^20; else 0. A query reports the size of
+    /// the profile for this number, even if profile is NULL.
     pub profile_events: i32,
-    /// Sum of kv_len, or 0. Used for fastnorm_info.bytes_read only: a query does not read lengths.
+    /// Sum of kv_len; 0 = not known. It is used only for fastnorm_info.bytes_read, because a query
+    /// does not read lengths.
     pub total_kv_hint: i64,
     /// \[N, H, 512\] T, the query times W_UK. Required.
     pub q_nope: *const fastnorm_tensor,
-    /// \[N, H, 64\] T, after RoPE. Required.
+    /// \[N, H, 64\] T, the query after RoPE. Required.
     pub q_pe: *const fastnorm_tensor,
-    /// \[pages, page, 512\] T, normalised latents. Required.
+    /// \[pages, page, 512\] T, the normalised latents. Required.
     pub ckv: *const fastnorm_tensor,
-    /// \[pages, page, 64\] T, after RoPE. Required.
+    /// \[pages, page, 64\] T, the keys after RoPE. Required.
     pub kpe: *const fastnorm_tensor,
-    /// \[B\] i32, cached tokens of each request. Required.
+    /// \[B\] i32, the number of cached tokens of each request. Required.
     pub kv_len: *const fastnorm_tensor,
-    /// \[B, max_pages\] or, with kv_indptr, \[total\]; i32. Required.
+    /// The numbers of the pages of each request: \[B, max_pages\] or, with kv_indptr, \[total\];
+    /// i32. Required.
     pub page_table: *const fastnorm_tensor,
-    /// \[B + 1\] i32, start of each request's pages in page_table. NULL: page_table is a block
+    /// \[B + 1\] i32, where each request's pages begin in page_table. NULL: page_table is a block
     /// table.
     pub kv_indptr: *const fastnorm_tensor,
-    /// \[B + 1\] i32, start of each request's new tokens in q. It starts with 0, does not fall and
-    /// ends with at most N. NULL: each request has N / B.
+    /// \[B + 1\] i32, where each request's new tokens begin in the query. It starts with 0, does
+    /// not decrease and ends with at most N. NULL: each request has N / B new tokens.
     pub qo_indptr: *const fastnorm_tensor,
-    /// \[N, H, 512\] T. Output. Required.
+    /// \[N, H, 512\] T, the result. Output. Required.
     pub o: *const fastnorm_tensor,
-    /// \[N, H\] f32. Output. NULL = not stored.
+    /// \[N, H\] f32, the logarithm of the sum of exponentials. Output. NULL = not stored.
     pub lse: *const fastnorm_tensor,
-    /// \[bytes\] u8, at least fastnorm_info.profile_bytes, 16-byte aligned. Output: what each
-    /// warpgroup did when; for fastnorm_profile_decode. Contents on entry do not matter. NULL = no
-    /// profile. CUDA only.
+    /// \[bytes\] u8, at least fastnorm_info.profile_bytes, 16-byte aligned: records what each
+    /// warpgroup did and when, for fastnorm_profile_decode. Output; its old contents do not matter.
+    /// NULL = no profile. CUDA only.
     pub profile: *const fastnorm_tensor,
 }
 
@@ -1533,6 +1648,7 @@ impl fastnorm_mla_decode_args {
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
+            parallel_user: core::ptr::null_mut(),
             sm_scale: 0.0,
             causal: 0,
             lse_base: 0,
@@ -1563,21 +1679,21 @@ impl Default for fastnorm_mla_decode_args {
 }
 
 extern "C" {
-    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
-    /// touched.
+    /// Say what a call would do: its workspace, kernel, launches and bytes. The query does not
+    /// touch the memory of the tensors.
     ///
     /// CUDA: `launches` counts the plan, the attention and the merge of the pieces. The workspace
-    /// holds the plan, a few bytes a request, and the unmerged pieces. Where split_tokens is 0 the
-    /// room for pieces depends on max_s_q \* H and on the number of multiprocessors only. With
-    /// split_tokens it is bounded from the page table's extents: max_pages, or the length of
-    /// page_table with kv_indptr. CPU: 0.
+    /// holds the plan, which takes a few bytes per request, and the pieces before they are merged.
+    /// If split_tokens is 0, the room for pieces depends only on max_s_q \* H and on the number of
+    /// multiprocessors. With split_tokens it follows from the extents of the page table: max_pages
+    /// or, with kv_indptr, the length of page_table. CPU: the workspace is 0 bytes.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
+    /// - `args`: the arguments of the call
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_mla_decode; FASTNORM_ERROR_ARGUMENT also if info is null or its
-    /// struct_size too small
+    /// struct_size is too small
     ///
     /// Since 0.2.
     pub fn fastnorm_mla_decode_query(
@@ -1586,11 +1702,12 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
-    /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+    /// Load the kernels of a call. Afterwards, calls that use the same kernels neither allocate nor
+    /// synchronise, and can be captured in a CUDA graph. Preparing is optional, because the first
+    /// call that uses a kernel loads it, too.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
+    /// - `args`: the arguments of the call
     ///
     /// Returns as fastnorm_mla_decode
     ///
@@ -1600,43 +1717,46 @@ extern "C" {
         args: *const fastnorm_mla_decode_args,
     ) -> fastnorm_status;
 
-    /// Attend; the formula is at the top of this header.
+    /// Compute the attention; the formula is at the top of this header.
     ///
-    /// CUDA: up to three kernels are queued on `stream` and the call returns. It does not
-    /// synchronise, does not copy lengths to the host and leaves the current device as it was. It
-    /// may be captured in a CUDA graph: kv_len, page_table, kv_indptr, qo_indptr and all other data
-    /// may change between replays; addresses, shapes and scalars may not. The values in kv_len,
-    /// kv_indptr, qo_indptr and the needed entries of page_table must be valid: kv_len\[b\] from 0
-    /// to page \* (pages in b's list), page numbers below `pages`, at most max_s_q new tokens a
-    /// request. The device does not check them: a wrong value may read outside of the cache.
+    /// CUDA: the call queues up to three kernels on `stream` and returns. It does not synchronise,
+    /// copies no lengths to the host and leaves the current device as it was. It can be captured in
+    /// a CUDA graph: kv_len, page_table, kv_indptr, qo_indptr and all other data may change between
+    /// replays, but addresses, shapes and scalars may not. The values in kv_len, kv_indptr,
+    /// qo_indptr and the used entries of page_table must be valid: kv_len\[b\] is from 0 to page \*
+    /// (pages in the list of b), page numbers are below `pages`, and a request has at most max_s_q
+    /// new tokens. A GPU does not check them, and a wrong value may read outside of the cache.
     ///
-    /// CPU: the work is done when the call returns; requests, tokens and heads are spread over the
-    /// context's threads. These values are checked before anything is written.
+    /// CPU: the work is done when the call returns, and requests, tokens and heads are spread over
+    /// the context's threads. The CPU checks these values before it writes anything.
     ///
-    /// B = 0 or N = 0 is success and does nothing. Requests with s_q = 0 or kv_len = 0 may be among
-    /// others. Rows of q that belong to no request (behind qo_indptr\[B\]) are not written.
+    /// B = 0 or N = 0 is a success that does nothing. Some of the requests may have s_q = 0 or
+    /// kv_len = 0. Rows of the query that belong to no request, because they lie after
+    /// qo_indptr\[B\], are not written in the outputs.
     ///
     /// - `context`: the device
-    /// - `args`: what to compute; read during the call only
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned; not used
-    ///   by anything else until the work has run, and until the last call with reuse_plan has; NULL
-    ///   where 0 bytes are needed. Contents do not matter without reuse_plan
+    /// - `args`: what to compute; read only during the call
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned. Nothing
+    ///   else may use them until the work of the call has run. If later calls use the plan of this
+    ///   call (reuse_plan), nothing else may use them until the work of the last such call has run.
+    ///   Without reuse_plan their contents may be anything. NULL if 0 bytes are needed
     /// - `workspace_bytes`: size of workspace
     /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args or required tensor; a tensor
-    /// whose shape is null, or its data though it has elements; a struct_size that is too small; a
-    /// scalar out of range; sm_scale 0; qo_indptr without max_s_q; too small a workspace; a stream
-    /// on the CPU; profile_events without a profile; CPU: a length, index or page number out of
-    /// range; a parallel_for that did not cover the rows exactly once, when some may have been
-    /// written FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; N not a multiple of B
-    /// without qo_indptr; a profile that is too short FASTNORM_ERROR_DTYPE: a dtype that the
-    /// tensor's role does not allow FASTNORM_ERROR_LAYOUT: last dimension not contiguous,
-    /// misaligned address or stride, overlap FASTNORM_ERROR_UNSUPPORTED: see the top of this
-    /// header; a field of a later version, an unknown tail that is not zero FASTNORM_ERROR_DEVICE:
-    /// a tensor on another device; the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA
-    /// runtime had no memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this
-    /// library; an exception out of parallel_for
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: context, args or a required tensor is null; a
+    /// tensor has no shape, or it has elements but no data; a struct_size is too small; a scalar is
+    /// out of range; sm_scale is 0; there is qo_indptr without max_s_q; the workspace is too small;
+    /// there is a stream on the CPU; there is profile_events without a profile; CPU: a length,
+    /// index or page number is out of range; parallel_for did not cover the rows exactly once, in
+    /// which case some of them may have been written FASTNORM_ERROR_SHAPE: ranks or extents do not
+    /// fit; without qo_indptr, N is not a multiple of B; the profile is too short
+    /// FASTNORM_ERROR_DTYPE: a tensor has a dtype that its role does not allow
+    /// FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an address or a stride is
+    /// misaligned, or tensors overlap FASTNORM_ERROR_UNSUPPORTED: one of the cases at the top of
+    /// this header; a field of a later version is set, or bytes after the known fields are not zero
+    /// FASTNORM_ERROR_DEVICE: a tensor is on another device; the CUDA runtime reported an error
+    /// FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, for example to load the kernel
+    /// FASTNORM_ERROR_INTERNAL: a defect of this library, or an exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_mla_decode(
@@ -1648,51 +1768,53 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
-/// What a profile records. A wait spans the time that a warpgroup stands at a barrier.
+/// What an event of a profile records. An event whose name begins with WAIT spans the time that a
+/// warpgroup waits at a barrier.
 pub type fastnorm_profile_id = c_uint;
 /// One piece of a request, from its plan entry to its output.
 pub const FASTNORM_PROFILE_WORK: fastnorm_profile_id = 0;
 /// Issue of the loads of the query tile.
 pub const FASTNORM_PROFILE_LOAD_Q: fastnorm_profile_id = 1;
-/// Issue of the loads of a half tile of the cache.
+/// Issue of the loads of half a tile of the cache.
 pub const FASTNORM_PROFILE_LOAD_KV: fastnorm_profile_id = 2;
-/// Scores: from issue to the return of the wait.
+/// Product of queries and keys, which gives the scores: from its issue to the end of the wait for
+/// it.
 pub const FASTNORM_PROFILE_QK: fastnorm_profile_id = 3;
-/// Maximum, exponentials, sums.
+/// Maximum, exponentials and sums of the scores.
 pub const FASTNORM_PROFILE_SOFTMAX: fastnorm_profile_id = 4;
-/// Outputs times the change of the maximum.
+/// Multiplication of the outputs by the factor that a new maximum requires.
 pub const FASTNORM_PROFILE_RESCALE: fastnorm_profile_id = 5;
-/// Probabilities to shared memory.
+/// Store of the probabilities to shared memory.
 pub const FASTNORM_PROFILE_WRITE_P: fastnorm_profile_id = 6;
-/// Values: from issue to the return of the wait.
+/// Product of probabilities and values: from its issue to the end of the wait for it.
 pub const FASTNORM_PROFILE_PV: fastnorm_profile_id = 7;
-/// Outputs or partial outputs to global memory.
+/// Store of outputs or partial outputs to global memory.
 pub const FASTNORM_PROFILE_WRITE_O: fastnorm_profile_id = 8;
 /// Merge of the pieces of a request.
 pub const FASTNORM_PROFILE_MERGE: fastnorm_profile_id = 9;
-/// For the query tile.
+/// Wait for the query tile.
 pub const FASTNORM_PROFILE_WAIT_Q: fastnorm_profile_id = 10;
-/// For a part of a tile of the cache.
+/// Wait for a part of a tile of the cache.
 pub const FASTNORM_PROFILE_WAIT_KV: fastnorm_profile_id = 11;
-/// The producer, for a free part of a buffer.
+/// Wait of the producer for a free part of a buffer.
 pub const FASTNORM_PROFILE_WAIT_FREE: fastnorm_profile_id = 12;
-/// For the maximum of the even tile.
+/// Wait for the maximum of the even tile.
 pub const FASTNORM_PROFILE_WAIT_SCALE_0: fastnorm_profile_id = 13;
-/// For the maximum of the odd tile.
+/// Wait for the maximum of the odd tile.
 pub const FASTNORM_PROFILE_WAIT_SCALE_1: fastnorm_profile_id = 14;
-/// For the probabilities of the even tile.
+/// Wait for the probabilities of the even tile.
 pub const FASTNORM_PROFILE_WAIT_P_0: fastnorm_profile_id = 15;
-/// For the probabilities of the odd tile.
+/// Wait for the probabilities of the odd tile.
 pub const FASTNORM_PROFILE_WAIT_P_1: fastnorm_profile_id = 16;
-/// For the previous kernel of the stream.
+/// Wait for the previous kernel of the stream.
 pub const FASTNORM_PROFILE_WAIT_PLAN: fastnorm_profile_id = 17;
 pub const FASTNORM_PROFILE_ID_MAX_ENUM: fastnorm_profile_id = 0x7fffffff;
 
-/// How an event stands in time.
+/// Whether an event begins a span, ends one, or is a point in time.
 pub type fastnorm_profile_kind = c_uint;
-/// A span starts; an end of the same id and warpgroup follows.
+/// A span begins; an event that ends it follows with the same id and warpgroup.
 pub const FASTNORM_PROFILE_BEGIN: fastnorm_profile_kind = 0;
-/// The span ends.
+/// A span ends.
 pub const FASTNORM_PROFILE_END: fastnorm_profile_kind = 1;
 /// A point in time.
 pub const FASTNORM_PROFILE_INSTANT: fastnorm_profile_kind = 2;
@@ -1702,19 +1824,20 @@ pub const FASTNORM_PROFILE_KIND_MAX_ENUM: fastnorm_profile_kind = 0x7fffffff;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_profile_event {
-    /// Since the earliest event of the buffer, aligned over multiprocessors.
+    /// Nanoseconds since the earliest event of the buffer; the clocks of the multiprocessors are
+    /// aligned.
     pub time_ns: u64,
     /// Clock cycles since the start of this warpgroup.
     pub cycle: u64,
-    /// Thread block.
+    /// Number of the thread block.
     pub block: i32,
-    /// Where it ran.
+    /// Number of the multiprocessor on which the thread block ran.
     pub multiprocessor: i32,
-    /// Warpgroup of the thread block; 0 and 1 compute, 2 loads.
+    /// Warpgroup of the thread block: 0 and 1 compute, 2 loads.
     pub group: i32,
-    /// What.
+    /// What the event records.
     pub id: fastnorm_profile_id,
-    /// Begin, end or instant.
+    /// Whether the event is a begin, an end or an instant.
     pub kind: fastnorm_profile_kind,
     /// Number of the tile or piece that the event belongs to, 0 to 2^22 - 1.
     pub value: i32,
@@ -1742,34 +1865,35 @@ impl Default for fastnorm_profile_event {
     }
 }
 
-/// Files that fastnorm_profile_write_trace writes.
+/// Format of the files that fastnorm_profile_write_trace writes.
 pub type fastnorm_trace_format = c_uint;
 /// Trace Event Format, which Perfetto and chrome://tracing open.
 pub const FASTNORM_TRACE_CHROME_JSON: fastnorm_trace_format = 0;
 pub const FASTNORM_TRACE_FORMAT_MAX_ENUM: fastnorm_trace_format = 0x7fffffff;
 
 extern "C" {
-    /// Name of an event.
+    /// Name of what an event records.
     ///
-    /// - `id`: which
+    /// - `id`: the id of the event
     ///
-    /// Returns such as "softmax"; "unknown" for an id that this library does not have. Static
+    /// Returns a static string such as "softmax"; "unknown" for an id that this library does not
+    /// have
     ///
     /// Since 0.2.
     pub fn fastnorm_profile_id_name(id: fastnorm_profile_id) -> *const c_char;
 
-    /// Turn a profile buffer, copied to host memory, into a flat array. Events are in order of
-    /// thread block, then warpgroup, then time. A warpgroup that ran out of profile_events has
-    /// dropped its last ones; what it recorded is still in order.
+    /// Turn a profile buffer, copied to host memory, into a flat array of events. They are sorted
+    /// by thread block, then by warpgroup, then by time. If a warpgroup had more events than
+    /// profile_events, its last ones are missing, but the recorded ones are in order.
     ///
     /// - `buffer`: the bytes of args.profile, on the host, 8-byte aligned
-    /// - `bytes`: their number
+    /// - `bytes`: the number of these bytes
     /// - `events`: receives the first `capacity` events; NULL if capacity is 0
-    /// - `capacity`: room in events
+    /// - `capacity`: number of events that fit into events
     /// - `count`: receives the number of events in the buffer, which may be more than capacity
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null pointers, a buffer that is no profile,
-    /// is cut short or inconsistent, or comes from another version
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if a pointer is null, or if the buffer is not a
+    /// profile, is cut short, is inconsistent, or comes from another version
     ///
     /// Since 0.2.
     pub fn fastnorm_profile_decode(
@@ -1780,18 +1904,18 @@ extern "C" {
         count: *mut usize,
     ) -> fastnorm_status;
 
-    /// Write a profile buffer, copied to host memory, as a trace. A thread block is a process of
-    /// the trace, its warpgroups are threads. `otherData` holds figures of the whole profile: the
-    /// number of dropped events, the share of time with a tensor-core product in flight, and the
-    /// share of each wait.
+    /// Write a profile buffer, copied to host memory, as a trace. A thread block appears as a
+    /// process of the trace, and its warpgroups as threads. `otherData` holds figures of the whole
+    /// profile: the number of dropped events, the share of time with a tensor-core product in
+    /// flight, and the share of each wait.
     ///
     /// - `buffer`: the bytes of args.profile, on the host, 8-byte aligned
-    /// - `bytes`: their number
-    /// - `path`: the file, which is replaced
-    /// - `format`: what is written
+    /// - `bytes`: the number of these bytes
+    /// - `path`: path of the file, which is replaced if it exists
+    /// - `format`: the format of the file
     ///
-    /// Returns as fastnorm_profile_decode; FASTNORM_ERROR_ARGUMENT also for a null path, an unknown
-    /// format, and a file that cannot be written (the text has the system's reason)
+    /// Returns as fastnorm_profile_decode; FASTNORM_ERROR_ARGUMENT also if the path is null, the
+    /// format is unknown, or the file cannot be written (the text has the system's reason)
     ///
     /// Since 0.2.
     pub fn fastnorm_profile_write_trace(
@@ -1804,15 +1928,16 @@ extern "C" {
 
 /// Bits of fastnorm_norm_heads_part.flags.
 pub type fastnorm_norm_heads_part_flags = c_uint;
-/// Normalise.
+/// Normalise each row.
 pub const FASTNORM_NORM_HEADS_NORM: fastnorm_norm_heads_part_flags = 1;
-/// Turn rope_dim columns.
+/// Rotate rope_dim columns of each row.
 pub const FASTNORM_NORM_HEADS_ROPE: fastnorm_norm_heads_part_flags = 2;
-/// With ROPE: pairs are neighbours (GPT-J). Default: they are R columns apart (NeoX, Llama).
+/// With ROPE: the two columns of a pair are neighbours (GPT-J). Default: they are R columns apart
+/// (NeoX, Llama).
 pub const FASTNORM_NORM_HEADS_ROPE_INTERLEAVED: fastnorm_norm_heads_part_flags = 4;
-/// With ROPE: turn back.
+/// With ROPE: rotate backwards.
 pub const FASTNORM_NORM_HEADS_ROPE_INVERSE: fastnorm_norm_heads_part_flags = 8;
-/// With ROPE: of v rounded to x's dtype.
+/// With ROPE: rotate v rounded to x's dtype.
 pub const FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED: fastnorm_norm_heads_part_flags = 16;
 /// With NORM: one statistic for all heads of a token.
 pub const FASTNORM_NORM_HEADS_ACROSS_HEADS: fastnorm_norm_heads_part_flags = 32;
@@ -1824,26 +1949,28 @@ pub type fastnorm_norm_heads_flags = c_uint;
 pub const FASTNORM_NORM_HEADS_MROPE_INTERLEAVED: fastnorm_norm_heads_flags = 8;
 pub const FASTNORM_NORM_HEADS_FLAGS_MAX_ENUM: fastnorm_norm_heads_flags = 0x7fffffff;
 
-/// Where rope rounds to x's dtype T on its way. With T = f32 rounding changes nothing, but
-/// EVERY_STEP still adds the products instead of fusing them.
+/// Where rope rounds to x's dtype T while it is computed. If T is f32, rounding changes nothing,
+/// but EVERY_STEP still adds separate products instead of fusing one of them with the addition.
 pub type fastnorm_rope_rounding = c_uint;
-/// Only when the result is stored. FlashInfer, vLLM, SGLang.
+/// Only when the result is stored, as in FlashInfer, vLLM and SGLang.
 pub const FASTNORM_ROPE_ONCE: fastnorm_rope_rounding = 0;
-/// Every product, too: what a 16-bit eager chain does.
+/// Also every product, as a 16-bit eager chain does.
 pub const FASTNORM_ROPE_EVERY_STEP: fastnorm_rope_rounding = 1;
 pub const FASTNORM_ROPE_ROUNDING_MAX_ENUM: fastnorm_rope_rounding = 0x7fffffff;
 
-/// One part. `{0}` plus struct_size, x and one output is valid: it copies.
+/// One part. A zeroed struct with struct_size, x and one output set is valid: such a part copies x.
 ///
-/// Shapes: x is \[tokens, heads, d\], with d from 1 to 8192, heads at least 1, and the tokens of
-/// every part alike. T is x's dtype, f32, f16 or bf16, and alike for all parts. Last dimensions are
-/// contiguous; all other strides are free, and inputs may have strides of 0. Any alignment that the
-/// dtype allows. All tensors are on the context's device.
+/// Shapes: x is \[tokens, heads, d\] with d from 1 to 8192 and at least one head, and all parts
+/// have the same number of tokens. T is x's dtype, which is f32, f16 or bf16 and is the same for
+/// all parts. Last dimensions must be contiguous; all other strides may be anything, for inputs
+/// also 0. Any alignment that the dtype allows is accepted. All tensors are on the context's
+/// device.
 ///
-/// Outputs are y, quantized, cache, sumsq, mean and rstd; a part has at least one.
+/// Outputs are y, quant.quantized, cache, sumsq, mean and rstd; a part must have at least one of
+/// them.
 ///
-/// Aliasing: y may be the part's x, as the same view. No other output may share an element with any
-/// tensor of the call; interleaved views of one buffer that share no element are allowed.
+/// Aliasing: y may be the same view as the part's x. No other output may share an element with any
+/// tensor of the call, but outputs may be interleaved views of one buffer that share no element.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_heads_part {
@@ -1853,77 +1980,58 @@ pub struct fastnorm_norm_heads_part {
     pub flags: u32,
     /// NORM: RMS or LAYER; else 0.
     pub kind: fastnorm_norm_kind,
-    /// NORM: finite, \>= 0; else 0.
+    /// NORM: added to the mean square or the variance; finite, \>= 0; else 0.
     pub eps: f32,
-    /// Added to the weight in f32; 0 where weight is NULL.
+    /// Added to the weight in f32; 0 if weight is NULL.
     pub weight_offset: f32,
     /// NORM: as in fastnorm_norm_args; else 0.
     pub rounding: fastnorm_rounding,
-    /// ROPE: default once; else 0.
+    /// ROPE: where rope rounds, by default once; else 0.
     pub rope_rounding: fastnorm_rope_rounding,
-    /// ROPE: first column that is turned, or -1: the last rope_dim columns are. Else 0.
+    /// ROPE: the first column that is rotated, or -1 to rotate the last rope_dim columns; else 0.
     pub rope_offset: i32,
     /// Must be 0.
     pub reserved: i32,
     /// \[tokens, heads, d\] T. Required.
     pub x: *const fastnorm_tensor,
-    /// NORM: \[d\] or \[heads, d\], \[1, d\] too; dtypes as in fastnorm_norm_args. NULL = 1.
+    /// NORM: the weight, \[d\], \[1, d\] or \[heads, d\]; dtypes as in fastnorm_norm_args. NULL =
+    /// 1.
     pub weight: *const fastnorm_tensor,
-    /// As weight. NULL = 0.
+    /// NORM: the bias, \[d\], \[1, d\] or \[heads, d\]; dtypes as in fastnorm_norm_args. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// \[tokens, heads, d\], T or f32. Output; may be x. NULL = not stored.
+    /// The result. \[tokens, heads, d\], T or f32. Output; may be x. NULL = not stored.
     pub y: *const fastnorm_tensor,
-    /// LAYER: the mean, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. Output. NULL = not stored.
+    /// LAYER: the mean of each row, f32 \[tokens, heads\]; with ACROSS_HEADS \[tokens\]. Output.
+    /// NULL = not stored.
     pub mean: *const fastnorm_tensor,
-    /// NORM: as mean. Output. NULL = not stored.
+    /// NORM: the rstd of each row; the shape and dtype are those of mean. Output. NULL = not
+    /// stored.
     pub rstd: *const fastnorm_tensor,
-    /// LAYER, with rstd_in: the mean to use, of mean's shape. Input.
+    /// LAYER, together with rstd_in: the mean to use in place of the row's own; the shape is that
+    /// of mean. Input.
     pub mean_in: *const fastnorm_tensor,
-    /// NORM: the rstd to use, of rstd's shape; eps is not looked at. Input. NULL = computed.
+    /// NORM: the rstd to use in place of the row's own; the shape is that of rstd, and eps is
+    /// ignored. Input. NULL = computed.
     pub rstd_in: *const fastnorm_tensor,
-    /// NORM without rstd_in. RMS: the sum of squares, of rstd's shape. LAYER: that with a last 2,
-    /// the mean and the sum of (x - mean)^2. f32. Output. NULL = not stored.
+    /// NORM without rstd_in: this device's part of a statistic of several devices, f32. RMS: the
+    /// sum of squares, of rstd's shape. LAYER: the mean and the sum of (x - mean)^2, in a last
+    /// extent of 2. Output. NULL = not stored.
     pub sumsq: *const fastnorm_tensor,
-    /// Of `quantized`. PER_ROW is a scale a token and head.
-    pub quant_scheme: fastnorm_quant_scheme,
-    /// As in fastnorm_norm_args.
-    pub quant_block_size: i32,
-    /// Of `quantized` and of a cache of codes.
-    pub quant_source: fastnorm_quant_source,
-    /// As in fastnorm_norm_args; rows are tokens \* heads.
-    pub scale_layout: fastnorm_scale_layout,
-    /// As in fastnorm_norm_args.
-    pub scale_pow2: i32,
-    /// As in fastnorm_norm_args, and for a cache with scales of blocks.
-    pub amax_floor: f32,
-    /// As in fastnorm_norm_args. The cache is not clamped.
-    pub clamp: f32,
-    /// NONE: the cache is of T. Else PER_TENSOR or PER_BLOCK.
-    pub cache_scheme: fastnorm_quant_scheme,
-    /// cache_scheme PER_BLOCK: 64 or 128 columns; else 0.
-    pub cache_block_size: i32,
-    /// cache_scheme PER_BLOCK with f8: 1 = scales are powers of two; else 0.
-    pub cache_pow2: i32,
-    /// As in fastnorm_norm_args.
-    pub global_scale: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. Output.
-    pub quantized: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args.
-    pub scale: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args.
-    pub amax: *const fastnorm_tensor,
-    /// \[pages, page_size, heads, d\] T, or codes of f8_e4m3fn, f8_e5m2 or i8. Output. NULL = none.
+    /// How and where codes of the result are stored; they may be asked for together with y. With
+    /// PER_ROW there is a scale for each token and head, so the scale tensor has tokens \* heads
+    /// rows. NULL = no codes.
+    pub quant: *const fastnorm_quant,
+    /// The cache that the result is written to. \[pages, page_size, heads, d\] of T, or of codes of
+    /// f8_e4m3fn, f8_e5m2 or i8. Output. NULL = no cache.
     pub cache: *const fastnorm_tensor,
-    /// PER_TENSOR: \[1\] f32, an input. PER_BLOCK: \[pages, page_size, heads, ceil(d / block)\]
-    /// f32, with any strides; with cache_pow2 f32, f8_e8m0fnu or u8. Output.
-    pub cache_scale: *const fastnorm_tensor,
-    /// Of `quantized` and of a cache of codes, with PER_TENSOR, PER_ROW and PER_BLOCK: default,
-    /// times the reciprocal; else 0. Scales that are powers of two give the same codes either way.
-    pub quant_division: fastnorm_quant_division,
-    /// Must be 0.
-    pub reserved_2: i32,
-    /// As in fastnorm_norm_args. The cache is not clamped.
-    pub clamp_scale: *const fastnorm_tensor,
+    /// How the codes of the cache are made; requires cache. The scheme is PER_TENSOR with scale
+    /// \[1\] f32, an input, or PER_BLOCK with scale \[pages, page_size, heads, ceil(d /
+    /// block_size)\], an output of any strides, which is f32 or, with scale_pow2, also f8_e8m0fnu
+    /// or u8. The codes go to cache, so quantized, global_scale, clamp_scale and amax are NULL, and
+    /// clamp and scale_layout are 0. If quant is given, too, and both structs make codes that
+    /// depend on source and division, then source and division of cache_quant must equal those of
+    /// quant. NULL = the cache has the dtype T.
+    pub cache_quant: *const fastnorm_quant,
 }
 
 impl fastnorm_norm_heads_part {
@@ -1948,25 +2056,9 @@ impl fastnorm_norm_heads_part {
             mean_in: core::ptr::null(),
             rstd_in: core::ptr::null(),
             sumsq: core::ptr::null(),
-            quant_scheme: 0,
-            quant_block_size: 0,
-            quant_source: 0,
-            scale_layout: 0,
-            scale_pow2: 0,
-            amax_floor: 0.0,
-            clamp: 0.0,
-            cache_scheme: 0,
-            cache_block_size: 0,
-            cache_pow2: 0,
-            global_scale: core::ptr::null(),
-            quantized: core::ptr::null(),
-            scale: core::ptr::null(),
-            amax: core::ptr::null(),
+            quant: core::ptr::null(),
             cache: core::ptr::null(),
-            cache_scale: core::ptr::null(),
-            quant_division: 0,
-            reserved_2: 0,
-            clamp_scale: core::ptr::null(),
+            cache_quant: core::ptr::null(),
         }
     }
 }
@@ -1977,31 +2069,36 @@ impl Default for fastnorm_norm_heads_part {
     }
 }
 
-/// What the parts of a call share.
+/// What all parts of a call share.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_heads_args {
     /// sizeof(fastnorm_norm_heads_args).
     pub struct_size: usize,
+    /// Passed to the context's parallel_for, as in fastnorm_norm_args.
+    pub parallel_user: *mut c_void,
     /// fastnorm_norm_heads_flags.
     pub flags: u32,
-    /// Columns that ROPE turns, even; 0 where no part has ROPE.
+    /// Number of columns that ROPE rotates, an even number; 0 if no part has ROPE.
     pub rope_dim: i32,
-    /// Pairs of axis 0; all four are 0 with one row of positions.
+    /// Number of pairs that use axis 0 of positions. All four numbers are 0 if positions has one
+    /// row.
     pub mrope_0: i32,
-    /// Pairs of axis 1.
+    /// Number of pairs that use axis 1 of positions.
     pub mrope_1: i32,
-    /// Pairs of axis 2.
+    /// Number of pairs that use axis 2 of positions.
     pub mrope_2: i32,
-    /// Pairs of axis 3.
+    /// Number of pairs that use axis 3 of positions.
     pub mrope_3: i32,
-    /// \[P, R\], \[P, 2 \* R\], or one such for each head; f32 or T.
+    /// The table of cosines: \[P, R\], \[P, 2 \* R\], or one of these for each head; f32 or T.
     pub cos: *const fastnorm_tensor,
-    /// As cos: the same shape and dtype.
+    /// The table of sines, of the shape and dtype of cos.
     pub sin: *const fastnorm_tensor,
-    /// \[tokens\] or \[axes, tokens\], with 1 to 4 axes; i32 or i64. NULL = the token's number.
+    /// Which row of the tables each token uses: \[tokens\], or \[axes, tokens\] with 1 to 4 axes;
+    /// i32 or i64. The positions of padding are ignored. NULL = token t uses row t.
     pub positions: *const fastnorm_tensor,
-    /// \[at most tokens\] i32 or i64. Required where a part has a cache, else NULL.
+    /// Which slot of the caches each token is written to: \[at most tokens\] i32 or i64; -1 = the
+    /// token is padding. Required if a part has a cache, otherwise NULL.
     pub slots: *const fastnorm_tensor,
 }
 
@@ -2010,6 +2107,7 @@ impl fastnorm_norm_heads_args {
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
+            parallel_user: core::ptr::null_mut(),
             flags: 0,
             rope_dim: 0,
             mrope_0: 0,
@@ -2031,17 +2129,17 @@ impl Default for fastnorm_norm_heads_args {
 }
 
 extern "C" {
-    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
-    /// touched.
+    /// Say what a call would do: its workspace, kernel, launches and bytes. The query does not
+    /// touch the memory of the tensors.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `parts`: \[count\] pointers, as for the call
+    /// - `args`: the arguments of the call
+    /// - `parts`: \[count\] pointers, the parts of the call
     /// - `count`: 0 to 8
-    /// - `info`: struct_size in; receives the rest
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_norm_heads; FASTNORM_ERROR_ARGUMENT also if info is null or its
-    /// struct_size too small
+    /// struct_size is too small
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_heads_query(
@@ -2052,12 +2150,12 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
-    /// first call does the same.
+    /// Load the kernels of a call, so that the call neither allocates nor synchronises. Preparing
+    /// is optional, because the first call that uses a kernel loads it, too.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `parts`: \[count\] pointers, as for the call
+    /// - `args`: the arguments of the call
+    /// - `parts`: \[count\] pointers, the parts of the call
     /// - `count`: 0 to 8
     ///
     /// Returns as fastnorm_norm_heads
@@ -2070,35 +2168,38 @@ extern "C" {
         count: i32,
     ) -> fastnorm_status;
 
-    /// Normalise, turn and store the heads of all parts; the formula is at the top of this header.
+    /// Normalise, rotate and store the heads of all parts; the formula is at the top of this
+    /// header.
     ///
-    /// CPU: the work is done when the call returns; tokens are spread over the context's threads.
-    /// Positions and slots are checked before anything is written: positions from 0 to P - 1, slots
-    /// from -1 to pages \* page_size - 1. On other devices wrong ones are undefined, and may write
-    /// outside of the cache. No allocation and no synchronisation. No parts or no tokens is success
-    /// and does nothing.
+    /// CPU: the work is done when the call returns, and tokens are spread over the context's
+    /// threads. Slots must be from -1 to pages \* page_size - 1, and positions from 0 to P - 1
+    /// unless the token is padding. The CPU checks both before it writes anything. On a GPU they
+    /// are not checked, and a wrong one is undefined behaviour that may write outside of the cache.
+    /// The call allocates nothing and does not synchronise. A call without parts or without tokens
+    /// is a success that does nothing.
     ///
     /// - `context`: the device
-    /// - `args`: what all parts share; read during the call only
-    /// - `parts`: \[count\] pointers, read during the call only
+    /// - `args`: what all parts share; read only during the call
+    /// - `parts`: \[count\] pointers, read only during the call
     /// - `count`: number of parts, 0 to 8
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned; NULL
-    ///   where 0 bytes are needed
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned; NULL if
+    ///   0 bytes are needed
     /// - `workspace_bytes`: size of workspace
     /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, part, x or required tensor;
-    /// a part without an output; ROPE without tables, a cache without slots; a field that the flags
-    /// have no use for; a scalar out of range; a struct_size that is too small; a tensor whose
-    /// shape is null, or its data though it has elements; a workspace that is too small; a stream
-    /// on the CPU; CPU: a position or slot out of range; a parallel_for that did not cover the
-    /// tokens exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents
-    /// that do not fit; rope_dim odd or past the row; mrope sections whose sum is not R
-    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
-    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: d
-    /// above 8192; CUDA: too many rows; a field of a later version, an unknown flag, an unknown
-    /// tail that is not zero FASTNORM_ERROR_DEVICE: a tensor on another device
-    /// FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: context, args, a part, its x or a required
+    /// tensor is null; a part has no output; there is ROPE without tables, or a cache without
+    /// slots; a field is set that the flags do not use; a scalar is out of range; a struct_size is
+    /// too small; a tensor has no shape, or it has elements but no data; the workspace is too
+    /// small; there is a stream on the CPU; CPU: a position or slot is out of range; parallel_for
+    /// did not cover the tokens exactly once, in which case some of them may have been written
+    /// FASTNORM_ERROR_SHAPE: ranks or extents do not fit; rope_dim is odd or extends past the row;
+    /// the mrope sections do not add up to R FASTNORM_ERROR_DTYPE: a tensor has a dtype that its
+    /// role does not allow FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an address is
+    /// misaligned, or tensors overlap FASTNORM_ERROR_UNSUPPORTED: d is above 8192; CUDA: there are
+    /// too many rows; a field or a flag of a later version is set, or bytes after the known fields
+    /// are not zero FASTNORM_ERROR_DEVICE: a tensor is on another device FASTNORM_ERROR_INTERNAL: a
+    /// defect of this library, or an exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_heads(
@@ -2112,64 +2213,69 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
-/// Bits of fastnorm_norm_heads_backward_part.flags, beside fastnorm_norm_heads_part_flags.
+/// Bits of fastnorm_norm_heads_backward_part.flags, in addition to fastnorm_norm_heads_part_flags.
 pub type fastnorm_norm_heads_backward_flags = c_uint;
-/// dweight = old dweight + sum: one addition in f32 after the sum, rounded once. Without the flag
-/// the old dweight is not read.
+/// Add the sum to the old dweight: one addition in f32 after the sum, rounded once. Without the
+/// flag the old dweight is not read.
 pub const FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT: fastnorm_norm_heads_backward_flags = 64;
 /// The same for dbias.
 pub const FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS: fastnorm_norm_heads_backward_flags = 128;
 pub const FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_heads_backward_flags =
     0x7fffffff;
 
-/// One part. `{0}` plus struct_size, dy and dx is valid: it copies, as a value head's gradient
-/// needs it.
+/// One part. A zeroed struct with struct_size, dy and dx set is valid: such a part copies dy to dx,
+/// as the gradient of a value head needs it.
 ///
-/// Shapes: dy is \[tokens, heads, d\], with d from 1 to 8192, heads at least 1, and the tokens of
-/// every part alike. T is the dtype of x, or of dx where there is no x: f32, f16 or bf16, and alike
-/// for all parts. Last dimensions are contiguous; that of dy may have stride 0 instead. All other
-/// strides are free, and inputs may have strides of 0: dx is often a view of a packed gradient of
-/// QKV. Any alignment that the dtype allows. All tensors are on the context's device.
+/// Shapes: dy is \[tokens, heads, d\] with d from 1 to 8192 and at least one head, and all parts
+/// have the same number of tokens. T is the dtype of x, or that of dx if there is no x. It is f32,
+/// f16 or bf16 and is the same for all parts. Last dimensions must be contiguous, except that the
+/// last stride of dy may be 0. All other strides may be anything, because dx is often a view of a
+/// packed gradient of QKV; a stride of 0 is allowed for inputs only. Any alignment that the dtype
+/// allows is accepted. All tensors are on the context's device.
 ///
-/// Outputs are dx, dweight and dbias; a part has at least one. dx alone serves frozen weights,
-/// dweight alone a frozen layer below.
+/// Outputs are dx, dweight and dbias; a part must have at least one of them. A layer with frozen
+/// weights asks for dx only, and a layer above frozen layers asks for dweight only.
 ///
-/// Aliasing: dx may be the part's dy or x, as the same view. No other output may share an element
-/// with any tensor of the call; interleaved views of one buffer that share no element are allowed.
+/// Aliasing: dx may be the same view as the part's dy or x. No other output may share an element
+/// with any tensor of the call, but outputs may be interleaved views of one buffer that share no
+/// element.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_heads_backward_part {
     /// sizeof(fastnorm_norm_heads_backward_part).
     pub struct_size: usize,
-    /// The forward's fastnorm_norm_heads_part_flags, and fastnorm_norm_heads_backward_flags.
+    /// The fastnorm_norm_heads_part_flags of the forward, and fastnorm_norm_heads_backward_flags.
     pub flags: u32,
-    /// NORM: the forward's; else 0.
+    /// NORM: the kind of the forward; else 0.
     pub kind: fastnorm_norm_kind,
-    /// NORM: the forward's. Used where rstd is NULL; else 0.
+    /// NORM: the eps of the forward, used only if rstd is NULL; else 0.
     pub eps: f32,
-    /// The forward's. 0 where weight is NULL.
+    /// The weight_offset of the forward; 0 if weight is NULL.
     pub weight_offset: f32,
-    /// NORM: the forward's; else 0.
+    /// NORM: the rounding of the forward; else 0.
     pub rounding: fastnorm_rounding,
-    /// ROPE: the forward's; else 0.
+    /// ROPE: the rope_offset of the forward; else 0.
     pub rope_offset: i32,
-    /// \[tokens, heads, d\] T or f32: the gradient of y. Required.
+    /// The gradient of y. \[tokens, heads, d\] T or f32. Required.
     pub dy: *const fastnorm_tensor,
-    /// NORM: \[tokens, heads, d\] T, the forward's x. Required with NORM, else NULL.
+    /// NORM: the x of the forward, \[tokens, heads, d\] T. Required with NORM, otherwise NULL.
     pub x: *const fastnorm_tensor,
-    /// NORM: \[d\] or \[heads, d\], \[1, d\] too; f32, f16 or bf16: the forward's. NULL = 1.
+    /// NORM: the weight of the forward, \[d\], \[1, d\] or \[heads, d\]; f32, f16 or bf16. NULL =
+    /// 1.
     pub weight: *const fastnorm_tensor,
-    /// LAYER: the forward's, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. NULL where rstd is.
+    /// LAYER: the mean of each row, as the forward returned it, f32 \[tokens, heads\]; with
+    /// ACROSS_HEADS \[tokens\]. NULL if rstd is NULL.
     pub mean: *const fastnorm_tensor,
-    /// NORM: as mean, for both kinds. NULL = computed again from x, with the forward's bits.
+    /// NORM: the rstd of each row, as the forward returned it, for both kinds; the shape and dtype
+    /// are those of mean. NULL = computed again from x, with the bits of the forward.
     pub rstd: *const fastnorm_tensor,
-    /// \[tokens, heads, d\] T. Output; may be dy or x. NULL = not stored.
+    /// The gradient of x. \[tokens, heads, d\] T. Output; may be dy or x. NULL = not stored.
     pub dx: *const fastnorm_tensor,
-    /// NORM with a weight: its shape; f32 or its dtype. Output; also input with ACCUMULATE_DWEIGHT.
-    /// NULL = not wanted.
+    /// NORM with a weight: the gradient of weight. weight's shape; f32 or weight's dtype. Output;
+    /// also an input with ACCUMULATE_DWEIGHT. NULL = not computed.
     pub dweight: *const fastnorm_tensor,
-    /// NORM: the shape of the forward's bias, \[d\] or \[heads, d\]; f32, f16 or bf16. Output; also
-    /// input with ACCUMULATE_DBIAS. NULL = not wanted.
+    /// NORM: the gradient of the forward's bias. The shape of that bias, \[d\] or \[heads, d\];
+    /// f32, f16 or bf16. Output; also an input with ACCUMULATE_DBIAS. NULL = not computed.
     pub dbias: *const fastnorm_tensor,
 }
 
@@ -2203,22 +2309,22 @@ impl Default for fastnorm_norm_heads_backward_part {
 }
 
 extern "C" {
-    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
-    /// touched.
+    /// Say what a call would do: its workspace, kernel, launches and bytes. The query does not
+    /// touch the memory of the tensors.
     ///
     /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
-    /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
-    /// CUDA: where fastnorm_norm_backward's kernels run, statistics that are computed again are
-    /// there, too.
+    /// does, and with ACROSS_HEADS four floats for each token. If neither is needed, it is 0 bytes.
+    /// CUDA: if the kernels of fastnorm_norm_backward run, the workspace also holds statistics that
+    /// are computed again.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `parts`: \[count\] pointers, as for the call
+    /// - `args`: the arguments of the call
+    /// - `parts`: \[count\] pointers, the parts of the call
     /// - `count`: 0 to 8
-    /// - `info`: struct_size in; receives the rest
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_norm_heads_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
-    /// struct_size too small
+    /// struct_size is too small
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_heads_backward_query(
@@ -2229,12 +2335,12 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
-    /// first call does the same.
+    /// Load the kernels of a call, so that the call neither allocates nor synchronises. Preparing
+    /// is optional, because the first call that uses a kernel loads it, too.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `parts`: \[count\] pointers, as for the call
+    /// - `args`: the arguments of the call
+    /// - `parts`: \[count\] pointers, the parts of the call
     /// - `count`: 0 to 8
     ///
     /// Returns as fastnorm_norm_heads_backward
@@ -2249,38 +2355,40 @@ extern "C" {
 
     /// Compute the gradients of all parts; the formulas are at the top of this header.
     ///
-    /// CPU: the work is done when the call returns; rows are spread over the context's threads.
-    /// Positions are checked before anything is written: from 0 to P - 1. On other devices wrong
-    /// ones are undefined. No allocation and no synchronisation. No parts is success and does
-    /// nothing. No tokens is success: dweight and dbias become 0, or stay as they are with their
-    /// ACCUMULATE flag.
+    /// CPU: the work is done when the call returns, and rows are spread over the context's threads.
+    /// Positions must be from 0 to P - 1. The CPU checks this before it writes anything; on a GPU
+    /// it is not checked, and a wrong position is undefined behaviour. The call allocates nothing
+    /// and does not synchronise. A call without parts is a success that does nothing. A call
+    /// without tokens is a success, too: dweight and dbias become 0 or, with their ACCUMULATE
+    /// flags, stay as they are.
     ///
     /// - `context`: the device
-    /// - `args`: the forward's: what all parts share; slots is not looked at. Read during the call
-    ///   only
-    /// - `parts`: \[count\] pointers, read during the call only
+    /// - `args`: the arguments of the forward, which all parts share; slots is ignored. Read only
+    ///   during the call
+    /// - `parts`: \[count\] pointers, read only during the call
     /// - `count`: number of parts, 0 to 8
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
-    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
-    ///   needed
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned. Their
+    ///   contents may be anything, and nothing else may use them until the work has run. NULL if 0
+    ///   bytes are needed
     /// - `workspace_bytes`: size of workspace
     /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, part, dy or required
-    /// tensor; a part without an output; ROPE without tables; a field that the flags have no use
-    /// for; a scalar out of range; a struct_size that is too small; a tensor whose shape is null,
-    /// or its data though it has elements; mean with RMS; one of mean and rstd alone with LAYER;
-    /// dweight without weight; an ACCUMULATE flag without its output; too small a workspace; a
-    /// stream on the CPU; CPU: a position out of range; a parallel_for that did not cover the work
-    /// exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents that do
-    /// not fit; rope_dim odd or past the row; mrope sections whose sum is not R
-    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
-    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: d
-    /// above 8192; a field of a later version, an unknown flag, an unknown tail that is not zero;
-    /// CUDA: what the device has no kernels for FASTNORM_ERROR_DEVICE: a tensor on another device;
-    /// the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as
-    /// for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out
-    /// of parallel_for
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: context, args, a part, its dy or a required
+    /// tensor is null; a part has no output; there is ROPE without tables; a field is set that the
+    /// flags do not use; a scalar is out of range; a struct_size is too small; a tensor has no
+    /// shape, or it has elements but no data; there is a mean with RMS, or only one of mean and
+    /// rstd with LAYER; there is dweight without weight, or an ACCUMULATE flag without its output;
+    /// the workspace is too small; there is a stream on the CPU; CPU: a position is out of range;
+    /// parallel_for did not cover the work exactly once, in which case some outputs may have been
+    /// written FASTNORM_ERROR_SHAPE: ranks or extents do not fit; rope_dim is odd or extends past
+    /// the row; the mrope sections do not add up to R FASTNORM_ERROR_DTYPE: a tensor has a dtype
+    /// that its role does not allow FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an
+    /// address is misaligned, or tensors overlap FASTNORM_ERROR_UNSUPPORTED: d is above 8192; a
+    /// field or a flag of a later version is set, or bytes after the known fields are not zero;
+    /// CUDA: the device has no kernels for the call FASTNORM_ERROR_DEVICE: a tensor is on another
+    /// device; the CUDA runtime reported an error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime
+    /// had no memory, for example to load the kernel FASTNORM_ERROR_INTERNAL: a defect of this
+    /// library, or an exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_heads_backward(
@@ -2294,26 +2402,27 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
-/// One rank's end of a group. Opaque.
+/// One rank's end of a group. The type is opaque.
 #[repr(C)]
 pub struct fastnorm_peer {
     _data: [u8; 0],
     _marker: PhantomData<(*mut u8, PhantomPinned)>,
 }
 
-/// How rows travel. Results do not depend on it.
+/// How rows travel between the ranks. Results do not depend on it.
 pub type fastnorm_peer_algorithm = c_uint;
-/// By rows, columns, dtype and ranks: one-shot up to one_shot_bytes, two-shot above.
+/// The library chooses by the numbers of rows, columns and ranks and by the dtype: one-shot up to
+/// one_shot_bytes, two-shot above.
 pub const FASTNORM_PEER_AUTO: fastnorm_peer_algorithm = 0;
-/// Each rank sends its rows to all, and all ranks add.
+/// Each rank sends its rows to all ranks, and each rank adds up all rows.
 pub const FASTNORM_PEER_ONE_SHOT: fastnorm_peer_algorithm = 1;
-/// Each rank adds a share of the rows and sends the sums to all.
+/// Each rank adds up a share of the rows and sends these sums to all ranks.
 pub const FASTNORM_PEER_TWO_SHOT: fastnorm_peer_algorithm = 2;
 pub const FASTNORM_PEER_ALGORITHM_MAX_ENUM: fastnorm_peer_algorithm = 0x7fffffff;
 
-/// Which sum of the ranks' rows goes on.
+/// Which value of the sum of the ranks' rows is normalised.
 pub type fastnorm_peer_sum_rounding = c_uint;
-/// Rounded to x's dtype, before the residual is added: as an all-reduce of T would.
+/// The sum rounded to x's dtype T before the residual is added, as an all-reduce in T gives it.
 pub const FASTNORM_PEER_SUM_ROUNDED: fastnorm_peer_sum_rounding = 0;
 /// The single-precision sum.
 pub const FASTNORM_PEER_SUM_EXACT: fastnorm_peer_sum_rounding = 1;
@@ -2321,46 +2430,48 @@ pub const FASTNORM_PEER_SUM_ROUNDING_MAX_ENUM: fastnorm_peer_sum_rounding = 0x7f
 
 /// What stopped a peer.
 pub type fastnorm_peer_error = c_uint;
-/// Nothing.
+/// Nothing stopped it.
 pub const FASTNORM_PEER_ERROR_NONE: fastnorm_peer_error = 0;
 /// A rank did not arrive within wait_ns.
 pub const FASTNORM_PEER_ERROR_MISSING: fastnorm_peer_error = 1;
-/// A rank made another call.
+/// A rank made a different call.
 pub const FASTNORM_PEER_ERROR_DISAGREES: fastnorm_peer_error = 2;
 pub const FASTNORM_PEER_ERROR_MAX_ENUM: fastnorm_peer_error = 0x7fffffff;
 
-/// Sizes of this header.
+/// Limits of a group.
 pub type fastnorm_peer_limits = c_uint;
-/// Ends of a group.
+/// Largest number of ranks in a group.
 pub const FASTNORM_PEER_MAX_RANKS: fastnorm_peer_limits = 8;
-/// Bytes of one rank's blob.
+/// Size of one rank's blob in bytes.
 pub const FASTNORM_PEER_BLOB_BYTES: fastnorm_peer_limits = 128;
 pub const FASTNORM_PEER_LIMITS_MAX_ENUM: fastnorm_peer_limits = 0x7fffffff;
 
-/// Options of a peer. `{0}` plus struct_size, rank, ranks, dtype and max_columns is valid. All but
-/// rank and wait_ns must be the same on all ranks.
+/// Options of a peer. A zeroed struct with struct_size, rank, ranks, dtype and max_columns set is
+/// valid. All options but rank and wait_ns must be the same on all ranks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_peer_options {
     /// sizeof(fastnorm_peer_options).
     pub struct_size: usize,
-    /// This end's number, 0 to ranks - 1. Required.
+    /// Number of this rank, 0 to ranks - 1. Required.
     pub rank: i32,
-    /// Ends of the group, 2 to 8; odd numbers too. Required.
+    /// Number of ranks in the group, 2 to 8; it may be odd. Required.
     pub ranks: i32,
-    /// T of peer_allreduce_norm's x: f32, f16 or bf16. Required.
+    /// T, the dtype of x in a peer_allreduce_norm: f32, f16 or bf16. Required.
     pub dtype: fastnorm_dtype_id,
-    /// Default: by size.
+    /// How rows travel. Default: the library chooses by size.
     pub algorithm: fastnorm_peer_algorithm,
-    /// Longest row of peer_allreduce_norm, 1 to 65536. Required.
+    /// Length of the longest row of a peer_allreduce_norm, 1 to 65536. Required.
     pub max_columns: i64,
-    /// AUTO: the most bytes (rows \* columns \* bytes of T) of a one-shot; 0 = measured defaults.
-    /// At 2 ranks 0 is one-shot always.
+    /// With FASTNORM_PEER_AUTO: up to how many bytes (rows \* columns \* bytes of T) a call is
+    /// one-shot; 0 = a measured default for the number of ranks. For 2 ranks that default makes
+    /// every call one-shot.
     pub one_shot_bytes: i64,
-    /// The longest wait for another rank: 1000 to 10^12 ns; 0 = 10 s.
+    /// The longest wait for another rank in nanoseconds: 1000 to 10^12; 0 = 10 s.
     pub wait_ns: i64,
-    /// Rows that may be on their way at once, 1 to 256; 0 = 8, CUDA: 128. On CUDA at most so many
-    /// thread blocks run.
+    /// Number of rings in the buffer of a rank, 1 to 256; 0 = 8 on a CPU and 128 on CUDA. A ring is
+    /// a part of the buffer through which one row after another travels, so this is the number of
+    /// rows that may travel at once. On CUDA it also limits the number of thread blocks.
     pub rings: i32,
     /// Must be 0.
     pub reserved: i32,
@@ -2390,18 +2501,18 @@ impl Default for fastnorm_peer_options {
     }
 }
 
-/// What became of a peer.
+/// The state of a peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_peer_state {
-    /// In: sizeof(fastnorm_peer_state).
+    /// Input: sizeof(fastnorm_peer_state).
     pub struct_size: usize,
-    /// What stopped it; NONE = nothing.
+    /// What stopped the peer; NONE = nothing.
     pub error: fastnorm_peer_error,
-    /// The rank that was missing or disagrees; -1 where there is none.
+    /// The rank that was missing or that made a different call; -1 if there is none.
     pub rank: i32,
-    /// Calls that ended well since create or reset. CUDA: of one that was stopped, the first rows
-    /// may have ended well, and then it counts; 32 bits.
+    /// Number of calls that succeeded since the peer was created or reset. CUDA: the number has 32
+    /// bits, and a call that was stopped counts if its first rows succeeded.
     pub calls: u64,
     /// 1 once the other ranks' buffers are known; else 0.
     pub connected: i32,
@@ -2430,11 +2541,11 @@ impl Default for fastnorm_peer_state {
 }
 
 extern "C" {
-    /// Bytes of a rank's buffer, for fastnorm_peer_create_from_pointers.
+    /// Size in bytes of a rank's buffer, for fastnorm_peer_create_from_pointers.
     ///
     /// - `context`: the device
-    /// - `options`: read during the call only
-    /// - `bytes`: receives the number
+    /// - `options`: read only during the call
+    /// - `bytes`: receives the size
     ///
     /// Returns as fastnorm_peer_create
     ///
@@ -2445,16 +2556,18 @@ extern "C" {
         bytes: *mut u64,
     ) -> fastnorm_status;
 
-    /// Create one rank's end, with a buffer of its own. It calls once it has the others' blobs.
+    /// Create one rank's peer, with a buffer of its own. The rank can make calls as soon as
+    /// fastnorm_peer_import has the blobs of the other ranks.
     ///
     /// - `context`: the device; must outlive the peer
-    /// - `options`: read during the call only
+    /// - `options`: read only during the call
     /// - `peer`: receives the peer, or NULL on failure; the caller owns it and ends it with
     ///   fastnorm_peer_destroy
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments and options;
-    /// FASTNORM_ERROR_DTYPE for another dtype; FASTNORM_ERROR_UNSUPPORTED for a device without
-    /// peers, and for options of a later version; FASTNORM_ERROR_OUT_OF_MEMORY
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if an argument is null or an option is out of
+    /// range; FASTNORM_ERROR_DTYPE if options-\>dtype is not f32, f16 or bf16;
+    /// FASTNORM_ERROR_UNSUPPORTED if the device has no peers, or if options of a later version are
+    /// set; FASTNORM_ERROR_OUT_OF_MEMORY if host or device memory ran out
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_create(
@@ -2463,19 +2576,19 @@ extern "C" {
         peer: *mut *mut fastnorm_peer,
     ) -> fastnorm_status;
 
-    /// Create one rank's end over buffers that the caller has. The call prepares this rank's
-    /// buffer; no rank may call before this has returned on all. Nothing compares the ranks'
-    /// options: calls find out. The buffers must outlive every rank's peer.
+    /// Create one rank's peer over buffers that the caller provides. This function prepares the
+    /// buffer of this rank, so no rank may make a call before it has returned on all ranks. The
+    /// options of the ranks are not compared here; if they differ, the calls fail. The buffers must
+    /// outlive the peers of all ranks.
     ///
     /// - `context`: the device; must outlive the peer
-    /// - `options`: read during the call only
-    /// - `buffers`: \[count\] addresses in rank order, as this rank reaches them: each of
-    ///   fastnorm_peer_buffer_bytes bytes, 256-byte aligned, apart from each other
+    /// - `options`: read only during the call
+    /// - `buffers`: \[count\] addresses in rank order, as this rank reaches them. Each buffer has
+    ///   fastnorm_peer_buffer_bytes bytes, is 256-byte aligned and does not overlap the others
     /// - `count`: options.ranks
     /// - `peer`: as fastnorm_peer_create
     ///
-    /// Returns as fastnorm_peer_create; FASTNORM_ERROR_LAYOUT for buffers that are misaligned or
-    /// overlap
+    /// Returns as fastnorm_peer_create; FASTNORM_ERROR_LAYOUT if buffers are misaligned or overlap
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_create_from_pointers(
@@ -2486,14 +2599,14 @@ extern "C" {
         peer: *mut *mut fastnorm_peer,
     ) -> fastnorm_status;
 
-    /// Write what other ranks need to reach this one.
+    /// Write the blob that other ranks need to reach this one.
     ///
-    /// - `peer`: of fastnorm_peer_create
+    /// - `peer`: a peer that fastnorm_peer_create created
     /// - `blob`: receives FASTNORM_PEER_BLOB_BYTES bytes
     /// - `bytes`: size of blob
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments, too small a blob, and a
-    /// peer of fastnorm_peer_create_from_pointers
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if an argument is null, the blob is too small,
+    /// or the peer comes from fastnorm_peer_create_from_pointers
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_export(
@@ -2502,18 +2615,20 @@ extern "C" {
         bytes: usize,
     ) -> fastnorm_status;
 
-    /// Connect a rank with all others, once. It does not wait for them. The other ranks' buffers
-    /// stay until this peer is destroyed, also where their peers are destroyed before.
+    /// Connect a rank with all others, which is done once. The function does not wait for the other
+    /// ranks. Their buffers stay valid until this peer is destroyed, even if their own peers are
+    /// destroyed earlier.
     ///
-    /// - `peer`: of fastnorm_peer_create
-    /// - `blobs`: the blobs of all ranks, this one's too, in rank order, without gaps
+    /// - `peer`: a peer that fastnorm_peer_create created
+    /// - `blobs`: the blobs of all ranks, including this one, in rank order and without gaps
     /// - `bytes`: size of blobs: ranks \* FASTNORM_PEER_BLOB_BYTES
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null arguments; a wrong size; bytes that are no
-    /// blob; a blob of another rank; options that differ: the text names the option and both
-    /// values; a buffer that is gone; a second call FASTNORM_ERROR_UNSUPPORTED: a blob of another
-    /// version of the library or of another device type; CPU: of another process; CUDA: of a GPU
-    /// whose memory this one cannot reach, or of another process where CUDA IPC does not work
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: an argument is null; the size is wrong; the
+    /// bytes are not a blob; a blob belongs to another rank; the options differ (the text names the
+    /// option and both values); a buffer no longer exists; the peer is already connected
+    /// FASTNORM_ERROR_UNSUPPORTED: a blob comes from another version of the library or another
+    /// device type; CPU: from another process; CUDA: from a GPU whose memory this one cannot reach,
+    /// or from another process if CUDA IPC does not work
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_import(
@@ -2522,14 +2637,14 @@ extern "C" {
         bytes: usize,
     ) -> fastnorm_status;
 
-    /// Say whether a peer was stopped, and by which rank. May be called at any time, from any
-    /// thread, also while a call waits for other ranks.
+    /// Say whether a peer was stopped, and by which rank. The function may be called at any time
+    /// and from any thread, even while a call waits for other ranks.
     ///
-    /// - `peer`: of fastnorm_peer_create
-    /// - `state`: struct_size in; receives the rest
+    /// - `peer`: the peer
+    /// - `state`: struct_size as input; receives the rest
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size
-    /// too small
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or if state's
+    /// struct_size is too small
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_status(
@@ -2537,95 +2652,49 @@ extern "C" {
         state: *mut fastnorm_peer_state,
     ) -> fastnorm_status;
 
-    /// Make a stopped group usable again. Every rank must call it, after no rank runs a call any
-    /// more and before any rank runs the next one: the caller makes sure, by a barrier before and
-    /// one after. CUDA: no stream has calls of this peer left.
+    /// Make a stopped group usable again. Every rank must call this function after the last call of
+    /// any rank has ended and before any rank makes the next one. The caller ensures this by a
+    /// barrier before and another one after it. CUDA: no stream may still have calls of this peer.
     ///
-    /// - `peer`: of fastnorm_peer_create
+    /// - `peer`: the peer
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null; CPU: or runs a call
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null, or on the CPU if it runs a
+    /// call
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_reset(peer: *mut fastnorm_peer) -> fastnorm_status;
 
-    /// Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. On
-    /// CUDA no stream may have its calls left. Other ranks that call on find this one missing.
+    /// Destroy a peer. No call on the peer may run at the same time or follow, and on CUDA no
+    /// stream may still have calls of this peer. If other ranks continue to make calls, they find
+    /// this one missing.
     ///
-    /// - `peer`: of fastnorm_peer_create, or NULL
+    /// - `peer`: the peer; if it is NULL, nothing is done
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_destroy(peer: *mut fastnorm_peer);
 }
 
-/// An all-reduce and one normalisation. `{0}` plus struct_size, peer, x and y is valid. Fields that
-/// norm.h has too mean the same, with the sum of the ranks' x in place of x. Rank 1 to 8. Outputs
-/// may be x or residual as there. Residual, weight, bias and scales are each rank's own, and are
-/// the same on all ranks where results shall be.
+/// An all-reduce and one normalisation. A zeroed struct with struct_size, peer and norm set is
+/// valid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_peer_allreduce_norm_args {
     /// sizeof(fastnorm_peer_allreduce_norm_args).
     pub struct_size: usize,
-    /// This rank's end, connected, of the same context. Required.
+    /// Passed to the context's parallel_for, as in fastnorm_norm_args; NULL = norm.parallel_user.
+    pub parallel_user: *mut c_void,
+    /// This rank's peer, which is connected and belongs to the same context. Required.
     pub peer: *mut fastnorm_peer,
-    /// RMS or LAYER.
-    pub kind: fastnorm_norm_kind,
-    /// Finite, \>= 0.
-    pub eps: f32,
-    /// As in fastnorm_norm_args.
-    pub weight_offset: f32,
-    /// Default: round once.
-    pub rounding: fastnorm_rounding,
-    /// Default: exact.
-    pub residual_rounding: fastnorm_residual_rounding,
-    /// Default: rounded to T.
+    /// The norm to apply, with this rank's summand as its x: \[..., n\] of the peer's dtype, of
+    /// rank 1 to 8. The sum of the ranks' x takes the place of x. As in fastnorm_norm, outputs may
+    /// be x or residual. Residual, weight, bias and scales belong to each rank, and must be the
+    /// same on all ranks if the results are to be the same. Stages, groups and statistics of
+    /// several devices return FASTNORM_ERROR_UNSUPPORTED. Required.
+    pub norm: *const fastnorm_norm_args,
+    /// Which value of the sum is normalised. Default: the sum rounded to T.
     pub sum_rounding: fastnorm_peer_sum_rounding,
-    /// fastnorm_norm_flags; 0.
-    pub flags: u32,
     /// Must be 0.
     pub reserved: i32,
-    /// \[..., n\] T, the peer's dtype. Required.
-    pub x: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. NULL = nothing is added.
-    pub residual: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. NULL = 1.
-    pub weight: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. NULL = 0.
-    pub bias: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. Output.
-    pub y: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. Output.
-    pub residual_out: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. Output.
-    pub mean: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args. Output.
-    pub rstd: *const fastnorm_tensor,
-    /// As in fastnorm_norm_args, and the fields below.
-    pub quant_scheme: fastnorm_quant_scheme,
-    /// Columns of a block.
-    pub quant_block_size: i32,
-    /// What is quantised.
-    pub quant_source: fastnorm_quant_source,
-    /// Order of the scales.
-    pub scale_layout: fastnorm_scale_layout,
-    /// 1 = scales are powers of two.
-    pub scale_pow2: i32,
-    /// Least magnitude that a scale is made from.
-    pub amax_floor: f32,
-    /// \> 0: the clamp.
-    pub clamp: f32,
-    /// How a code is made.
-    pub quant_division: fastnorm_quant_division,
-    /// NVFP4's second scale.
-    pub global_scale: *const fastnorm_tensor,
-    /// Codes. Output.
-    pub quantized: *const fastnorm_tensor,
-    /// Scales: input for PER_TENSOR, else output.
-    pub scale: *const fastnorm_tensor,
-    /// Greatest magnitude. In and out.
-    pub amax: *const fastnorm_tensor,
-    /// The clamp as a value on the device.
-    pub clamp_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_peer_allreduce_norm_args {
@@ -2633,36 +2702,11 @@ impl fastnorm_peer_allreduce_norm_args {
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
+            parallel_user: core::ptr::null_mut(),
             peer: core::ptr::null_mut(),
-            kind: 0,
-            eps: 0.0,
-            weight_offset: 0.0,
-            rounding: 0,
-            residual_rounding: 0,
+            norm: core::ptr::null(),
             sum_rounding: 0,
-            flags: 0,
             reserved: 0,
-            x: core::ptr::null(),
-            residual: core::ptr::null(),
-            weight: core::ptr::null(),
-            bias: core::ptr::null(),
-            y: core::ptr::null(),
-            residual_out: core::ptr::null(),
-            mean: core::ptr::null(),
-            rstd: core::ptr::null(),
-            quant_scheme: 0,
-            quant_block_size: 0,
-            quant_source: 0,
-            scale_layout: 0,
-            scale_pow2: 0,
-            amax_floor: 0.0,
-            clamp: 0.0,
-            quant_division: 0,
-            global_scale: core::ptr::null(),
-            quantized: core::ptr::null(),
-            scale: core::ptr::null(),
-            amax: core::ptr::null(),
-            clamp_scale: core::ptr::null(),
         }
     }
 }
@@ -2674,16 +2718,16 @@ impl Default for fastnorm_peer_allreduce_norm_args {
 }
 
 extern "C" {
-    /// Say what a call would do: workspace, kernel, launches, bytes. The peer need not be
-    /// connected. bytes_read and bytes_written are those of the norm; what travels between ranks
-    /// does not count.
+    /// Say what a call would do: its workspace, kernel, launches and bytes. The peer need not be
+    /// connected. bytes_read and bytes_written are those of the norm; bytes that travel between
+    /// ranks do not count.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
+    /// - `args`: the arguments of the call
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_peer_allreduce_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
-    /// struct_size too small
+    /// struct_size is too small
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_allreduce_norm_query(
@@ -2692,12 +2736,12 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load what a call needs. Optional: the first call does the same. CUDA: do it on all ranks
-    /// before the first call, as a kernel may not be loaded while another one waits. Does not wait
-    /// for other ranks.
+    /// Load the kernels of a call. On the CPU this is optional. On CUDA, prepare on all ranks
+    /// before the first call, because a kernel cannot be loaded while another one waits for a rank.
+    /// The function does not wait for other ranks.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
+    /// - `args`: the arguments of the call
     ///
     /// Returns as fastnorm_peer_allreduce_norm
     ///
@@ -2707,23 +2751,26 @@ extern "C" {
         args: *const fastnorm_peer_allreduce_norm_args,
     ) -> fastnorm_status;
 
-    /// Add up the ranks' x, add the residual, normalise; the formula is at the top of this header.
-    /// Every rank calls it. CPU: the work is done when the call returns; it waits for the other
-    /// ranks' x. CUDA: kernels are enqueued on the stream, and calls of one peer are ordered by it.
-    /// Zero rows are success: nothing is sent, nothing written.
+    /// Add up the ranks' x, add the residual and normalise; the formula is at the top of this
+    /// header. Every rank makes this call. CPU: the call waits for the other ranks' x, and the work
+    /// is done when it returns. CUDA: the call queues kernels on the stream and returns; calls of
+    /// one peer run in the order of that stream. Zero rows are a success: nothing is sent and
+    /// nothing is written.
     ///
     /// - `context`: the device
-    /// - `args`: read during the call only
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, apart
-    ///   from all tensors
+    /// - `args`: what to compute; read only during the call
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, which
+    ///   overlap no tensor
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CUDA: the stream; CPU: NULL
+    /// - `stream`: CUDA: the cudaStream_t. CPU: NULL
     ///
-    /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: a null peer, one of another context,
-    /// one that is not connected; CPU: one that runs a call; a rank that makes another call (the
-    /// text has both) FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more
-    /// FASTNORM_ERROR_DTYPE: x of another dtype than the peer's FASTNORM_ERROR_DEVICE: a peer that
-    /// was stopped before; CPU: a rank that did not arrive in time
+    /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: peer is null, belongs to another
+    /// context or is not connected; norm is null; CPU: the peer already runs a call, or a rank
+    /// makes a different call (the text describes both calls) FASTNORM_ERROR_UNSUPPORTED: a field
+    /// of norm is set that an all-reduce does not support FASTNORM_ERROR_SHAPE: n is above
+    /// max_columns, or there are 2^31 rows or more FASTNORM_ERROR_DTYPE: x has another dtype than
+    /// the peer FASTNORM_ERROR_DEVICE: the peer was stopped earlier; CPU: a rank did not arrive in
+    /// time
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_allreduce_norm(
@@ -2736,42 +2783,45 @@ extern "C" {
 }
 
 /// Normalisation of one or two parts whose columns are spread over the ranks, such as query and key
-/// heads; one exchange serves both. `{0}` plus struct_size, peer, x and y is valid.
+/// heads. One exchange between the ranks serves both parts. A zeroed struct with struct_size, peer,
+/// x and y set is valid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_peer_sharded_norm_args {
     /// sizeof(fastnorm_peer_sharded_norm_args).
     pub struct_size: usize,
-    /// This rank's end, connected, of the same context. Required.
+    /// Passed to the context's parallel_for, as in fastnorm_norm_args.
+    pub parallel_user: *mut c_void,
+    /// This rank's peer, which is connected and belongs to the same context. Required.
     pub peer: *mut fastnorm_peer,
     /// RMS or LAYER.
     pub kind: fastnorm_norm_kind,
-    /// Finite, \>= 0.
+    /// Added to the mean square or the variance. Finite, \>= 0.
     pub eps: f32,
-    /// As in fastnorm_norm_args; 0 where a part has no weight.
+    /// Added to the weights in f32, as in fastnorm_norm_args; 0 if a part has no weight.
     pub weight_offset: f32,
-    /// ONCE or NORMALIZED.
+    /// FASTNORM_ROUND_ONCE or FASTNORM_ROUND_NORMALIZED.
     pub rounding: fastnorm_rounding,
-    /// fastnorm_norm_flags; 0.
+    /// The PDL bits of fastnorm_norm_flags, or 0.
     pub flags: u32,
     /// Must be 0.
     pub reserved: i32,
-    /// \[tokens, n\] or \[tokens, heads, d\] with n = heads \* d; d at most 8192; f32, f16 or bf16.
-    /// The same n on all ranks. Required.
+    /// This rank's columns of the first part: \[tokens, n\], or \[tokens, heads, d\] with n = heads
+    /// \* d; d is at most 8192; f32, f16 or bf16. n is the same on all ranks. Required.
     pub x: *const fastnorm_tensor,
-    /// \[n\], or \[d\] or \[heads, d\]; f32, f16 or bf16. NULL = 1.
+    /// The weight of the first part: \[n\], or \[d\] or \[heads, d\]; f32, f16 or bf16. NULL = 1.
     pub weight: *const fastnorm_tensor,
-    /// As weight. NULL = 0.
+    /// The bias of the first part, with the shapes and dtypes of weight. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape and dtype. Output; may be x. Required.
+    /// The normalised first part, of x's shape and dtype. Output; may be x. Required.
     pub y: *const fastnorm_tensor,
-    /// The second part: x's tokens and dtype. NULL = one part.
+    /// The second part, with the tokens and the dtype of x. NULL = there is one part.
     pub x2: *const fastnorm_tensor,
-    /// As weight, of x2.
+    /// The weight of x2, with the rules of weight. NULL = 1.
     pub weight2: *const fastnorm_tensor,
-    /// As bias, of x2.
+    /// The bias of x2, with the rules of bias. NULL = 0.
     pub bias2: *const fastnorm_tensor,
-    /// As y, of x2. Required with x2.
+    /// The normalised x2, of x2's shape and dtype. Output; may be x2. Required with x2.
     pub y2: *const fastnorm_tensor,
 }
 
@@ -2780,6 +2830,7 @@ impl fastnorm_peer_sharded_norm_args {
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
+            parallel_user: core::ptr::null_mut(),
             peer: core::ptr::null_mut(),
             kind: 0,
             eps: 0.0,
@@ -2806,14 +2857,14 @@ impl Default for fastnorm_peer_sharded_norm_args {
 }
 
 extern "C" {
-    /// Say what a call would do, as fastnorm_peer_allreduce_norm_query.
+    /// Say what a call would do, as fastnorm_peer_allreduce_norm_query does.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
+    /// - `args`: the arguments of the call
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_peer_sharded_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
-    /// struct_size too small
+    /// struct_size is too small
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_sharded_norm_query(
@@ -2822,10 +2873,11 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load what a call needs. Optional. Does not wait for other ranks.
+    /// Load the kernels of a call, as fastnorm_peer_allreduce_norm_prepare does. The function does
+    /// not wait for other ranks.
     ///
     /// - `context`: the device
-    /// - `args`: as for the call
+    /// - `args`: the arguments of the call
     ///
     /// Returns as fastnorm_peer_sharded_norm
     ///
@@ -2836,16 +2888,16 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// Normalise rows whose columns are spread over the ranks; the formula is at the top of this
-    /// header. Every rank calls it.
+    /// header. Every rank makes this call.
     ///
     /// - `context`: the device
-    /// - `args`: read during the call only
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes, as fastnorm_peer_allreduce_norm
+    /// - `args`: what to compute; read only during the call
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes, as for fastnorm_peer_allreduce_norm
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CUDA: the stream; CPU: NULL
+    /// - `stream`: CUDA: the cudaStream_t. CPU: NULL
     ///
-    /// Returns as fastnorm_peer_allreduce_norm; texts on overlap name the parts parts\[0\] and
-    /// parts\[1\]
+    /// Returns as fastnorm_peer_allreduce_norm; error texts about overlap call the two parts
+    /// parts\[0\] and parts\[1\]
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_sharded_norm(
@@ -2918,131 +2970,137 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 352);
+    assert!(size_of::<fastnorm_quant>() == 80);
+    assert!(offset_of!(fastnorm_quant, struct_size) == 0);
+    assert!(offset_of!(fastnorm_quant, scheme) == 8);
+    assert!(offset_of!(fastnorm_quant, block_size) == 12);
+    assert!(offset_of!(fastnorm_quant, source) == 16);
+    assert!(offset_of!(fastnorm_quant, division) == 20);
+    assert!(offset_of!(fastnorm_quant, scale_layout) == 24);
+    assert!(offset_of!(fastnorm_quant, scale_pow2) == 28);
+    assert!(offset_of!(fastnorm_quant, amax_floor) == 32);
+    assert!(offset_of!(fastnorm_quant, clamp) == 36);
+    assert!(offset_of!(fastnorm_quant, quantized) == 40);
+    assert!(offset_of!(fastnorm_quant, scale) == 48);
+    assert!(offset_of!(fastnorm_quant, global_scale) == 56);
+    assert!(offset_of!(fastnorm_quant, clamp_scale) == 64);
+    assert!(offset_of!(fastnorm_quant, amax) == 72);
+    assert!(size_of::<fastnorm_norm_args>() == 296);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
-    assert!(offset_of!(fastnorm_norm_args, kind) == 8);
-    assert!(offset_of!(fastnorm_norm_args, eps) == 12);
-    assert!(offset_of!(fastnorm_norm_args, weight_offset) == 16);
-    assert!(offset_of!(fastnorm_norm_args, rounding) == 20);
-    assert!(offset_of!(fastnorm_norm_args, residual_rounding) == 24);
-    assert!(offset_of!(fastnorm_norm_args, flags) == 28);
-    assert!(offset_of!(fastnorm_norm_args, x) == 32);
-    assert!(offset_of!(fastnorm_norm_args, residual) == 40);
-    assert!(offset_of!(fastnorm_norm_args, weight) == 48);
-    assert!(offset_of!(fastnorm_norm_args, bias) == 56);
-    assert!(offset_of!(fastnorm_norm_args, y) == 64);
-    assert!(offset_of!(fastnorm_norm_args, residual_out) == 72);
-    assert!(offset_of!(fastnorm_norm_args, mean) == 80);
-    assert!(offset_of!(fastnorm_norm_args, rstd) == 88);
-    assert!(offset_of!(fastnorm_norm_args, quant_scheme) == 96);
-    assert!(offset_of!(fastnorm_norm_args, quant_block_size) == 100);
-    assert!(offset_of!(fastnorm_norm_args, quant_source) == 104);
-    assert!(offset_of!(fastnorm_norm_args, scale_layout) == 108);
-    assert!(offset_of!(fastnorm_norm_args, scale_pow2) == 112);
-    assert!(offset_of!(fastnorm_norm_args, amax_floor) == 116);
-    assert!(offset_of!(fastnorm_norm_args, clamp) == 120);
-    assert!(offset_of!(fastnorm_norm_args, quant_division) == 124);
-    assert!(offset_of!(fastnorm_norm_args, global_scale) == 128);
-    assert!(offset_of!(fastnorm_norm_args, quantized) == 136);
-    assert!(offset_of!(fastnorm_norm_args, scale) == 144);
-    assert!(offset_of!(fastnorm_norm_args, amax) == 152);
-    assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
-    assert!(offset_of!(fastnorm_norm_args, gate) == 168);
-    assert!(offset_of!(fastnorm_norm_args, gate_act) == 176);
-    assert!(offset_of!(fastnorm_norm_args, gate_position) == 180);
-    assert!(offset_of!(fastnorm_norm_args, gate_source) == 184);
-    assert!(offset_of!(fastnorm_norm_args, activation) == 188);
-    assert!(offset_of!(fastnorm_norm_args, group_size) == 192);
-    assert!(offset_of!(fastnorm_norm_args, sumsq) == 200);
-    assert!(offset_of!(fastnorm_norm_args, mean_in) == 208);
-    assert!(offset_of!(fastnorm_norm_args, rstd_in) == 216);
-    assert!(offset_of!(fastnorm_norm_args, branch_norm) == 224);
-    assert!(offset_of!(fastnorm_norm_args, branch_kind) == 228);
-    assert!(offset_of!(fastnorm_norm_args, branch_eps) == 232);
-    assert!(offset_of!(fastnorm_norm_args, branch_weight_offset) == 236);
-    assert!(offset_of!(fastnorm_norm_args, branch_rounding) == 240);
-    assert!(offset_of!(fastnorm_norm_args, branch_rounded) == 244);
-    assert!(offset_of!(fastnorm_norm_args, alpha) == 248);
-    assert!(offset_of!(fastnorm_norm_args, sum_rounding) == 252);
-    assert!(offset_of!(fastnorm_norm_args, branch_weight) == 256);
-    assert!(offset_of!(fastnorm_norm_args, branch_bias) == 264);
-    assert!(offset_of!(fastnorm_norm_args, branch_rstd) == 272);
-    assert!(offset_of!(fastnorm_norm_args, sum_scale) == 280);
-    assert!(offset_of!(fastnorm_norm_args, residual_gate) == 288);
-    assert!(offset_of!(fastnorm_norm_args, residual_gate_table) == 296);
-    assert!(offset_of!(fastnorm_norm_args, residual_gate_act) == 304);
-    assert!(offset_of!(fastnorm_norm_args, modulation_rounding) == 308);
-    assert!(offset_of!(fastnorm_norm_args, modulation_scale) == 312);
-    assert!(offset_of!(fastnorm_norm_args, scale_table) == 320);
-    assert!(offset_of!(fastnorm_norm_args, modulation_shift) == 328);
-    assert!(offset_of!(fastnorm_norm_args, shift_table) == 336);
-    assert!(offset_of!(fastnorm_norm_args, modulation_index) == 344);
-    assert!(size_of::<fastnorm_norm_backward_args>() == 280);
+    assert!(offset_of!(fastnorm_norm_args, parallel_user) == 8);
+    assert!(offset_of!(fastnorm_norm_args, kind) == 16);
+    assert!(offset_of!(fastnorm_norm_args, eps) == 20);
+    assert!(offset_of!(fastnorm_norm_args, weight_offset) == 24);
+    assert!(offset_of!(fastnorm_norm_args, rounding) == 28);
+    assert!(offset_of!(fastnorm_norm_args, residual_rounding) == 32);
+    assert!(offset_of!(fastnorm_norm_args, flags) == 36);
+    assert!(offset_of!(fastnorm_norm_args, x) == 40);
+    assert!(offset_of!(fastnorm_norm_args, residual) == 48);
+    assert!(offset_of!(fastnorm_norm_args, weight) == 56);
+    assert!(offset_of!(fastnorm_norm_args, bias) == 64);
+    assert!(offset_of!(fastnorm_norm_args, y) == 72);
+    assert!(offset_of!(fastnorm_norm_args, residual_out) == 80);
+    assert!(offset_of!(fastnorm_norm_args, mean) == 88);
+    assert!(offset_of!(fastnorm_norm_args, rstd) == 96);
+    assert!(offset_of!(fastnorm_norm_args, quant) == 104);
+    assert!(offset_of!(fastnorm_norm_args, gate) == 112);
+    assert!(offset_of!(fastnorm_norm_args, gate_act) == 120);
+    assert!(offset_of!(fastnorm_norm_args, gate_position) == 124);
+    assert!(offset_of!(fastnorm_norm_args, gate_source) == 128);
+    assert!(offset_of!(fastnorm_norm_args, activation) == 132);
+    assert!(offset_of!(fastnorm_norm_args, group_size) == 136);
+    assert!(offset_of!(fastnorm_norm_args, sumsq) == 144);
+    assert!(offset_of!(fastnorm_norm_args, mean_in) == 152);
+    assert!(offset_of!(fastnorm_norm_args, rstd_in) == 160);
+    assert!(offset_of!(fastnorm_norm_args, branch_norm) == 168);
+    assert!(offset_of!(fastnorm_norm_args, branch_kind) == 172);
+    assert!(offset_of!(fastnorm_norm_args, branch_eps) == 176);
+    assert!(offset_of!(fastnorm_norm_args, branch_weight_offset) == 180);
+    assert!(offset_of!(fastnorm_norm_args, branch_rounding) == 184);
+    assert!(offset_of!(fastnorm_norm_args, branch_rounded) == 188);
+    assert!(offset_of!(fastnorm_norm_args, alpha) == 192);
+    assert!(offset_of!(fastnorm_norm_args, sum_rounding) == 196);
+    assert!(offset_of!(fastnorm_norm_args, branch_weight) == 200);
+    assert!(offset_of!(fastnorm_norm_args, branch_bias) == 208);
+    assert!(offset_of!(fastnorm_norm_args, branch_rstd) == 216);
+    assert!(offset_of!(fastnorm_norm_args, sum_scale) == 224);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate) == 232);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate_table) == 240);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate_act) == 248);
+    assert!(offset_of!(fastnorm_norm_args, modulation_rounding) == 252);
+    assert!(offset_of!(fastnorm_norm_args, modulation_scale) == 256);
+    assert!(offset_of!(fastnorm_norm_args, scale_table) == 264);
+    assert!(offset_of!(fastnorm_norm_args, modulation_shift) == 272);
+    assert!(offset_of!(fastnorm_norm_args, shift_table) == 280);
+    assert!(offset_of!(fastnorm_norm_args, modulation_index) == 288);
+    assert!(size_of::<fastnorm_norm_backward_args>() == 288);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
-    assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
-    assert!(offset_of!(fastnorm_norm_backward_args, eps) == 12);
-    assert!(offset_of!(fastnorm_norm_backward_args, weight_offset) == 16);
-    assert!(offset_of!(fastnorm_norm_backward_args, rounding) == 20);
-    assert!(offset_of!(fastnorm_norm_backward_args, flags) == 24);
-    assert!(offset_of!(fastnorm_norm_backward_args, reserved) == 28);
-    assert!(offset_of!(fastnorm_norm_backward_args, dy) == 32);
-    assert!(offset_of!(fastnorm_norm_backward_args, x) == 40);
-    assert!(offset_of!(fastnorm_norm_backward_args, weight) == 48);
-    assert!(offset_of!(fastnorm_norm_backward_args, mean) == 56);
-    assert!(offset_of!(fastnorm_norm_backward_args, rstd) == 64);
-    assert!(offset_of!(fastnorm_norm_backward_args, dresidual_in) == 72);
-    assert!(offset_of!(fastnorm_norm_backward_args, dx) == 80);
-    assert!(offset_of!(fastnorm_norm_backward_args, dresidual) == 88);
-    assert!(offset_of!(fastnorm_norm_backward_args, dweight) == 96);
-    assert!(offset_of!(fastnorm_norm_backward_args, dbias) == 104);
-    assert!(offset_of!(fastnorm_norm_backward_args, gate) == 112);
-    assert!(offset_of!(fastnorm_norm_backward_args, bias) == 120);
-    assert!(offset_of!(fastnorm_norm_backward_args, dgate) == 128);
-    assert!(offset_of!(fastnorm_norm_backward_args, gate_act) == 136);
-    assert!(offset_of!(fastnorm_norm_backward_args, gate_position) == 140);
-    assert!(offset_of!(fastnorm_norm_backward_args, gate_source) == 144);
-    assert!(offset_of!(fastnorm_norm_backward_args, stage_reserved) == 148);
-    assert!(offset_of!(fastnorm_norm_backward_args, group_size) == 152);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch) == 160);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_weight) == 168);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_bias) == 176);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_mean) == 184);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_rstd) == 192);
-    assert!(offset_of!(fastnorm_norm_backward_args, residual_gate) == 200);
-    assert!(offset_of!(fastnorm_norm_backward_args, sum_scale) == 208);
-    assert!(offset_of!(fastnorm_norm_backward_args, dbranch) == 216);
-    assert!(offset_of!(fastnorm_norm_backward_args, dbranch_weight) == 224);
-    assert!(offset_of!(fastnorm_norm_backward_args, dbranch_bias) == 232);
-    assert!(offset_of!(fastnorm_norm_backward_args, dresidual_gate) == 240);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_kind) == 248);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_eps) == 252);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_weight_offset) == 256);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_rounding) == 260);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_norm) == 264);
-    assert!(offset_of!(fastnorm_norm_backward_args, branch_rounded) == 268);
-    assert!(offset_of!(fastnorm_norm_backward_args, residual_gate_act) == 272);
-    assert!(offset_of!(fastnorm_norm_backward_args, alpha) == 276);
-    assert!(size_of::<fastnorm_mla_decode_args>() == 136);
+    assert!(offset_of!(fastnorm_norm_backward_args, parallel_user) == 8);
+    assert!(offset_of!(fastnorm_norm_backward_args, kind) == 16);
+    assert!(offset_of!(fastnorm_norm_backward_args, eps) == 20);
+    assert!(offset_of!(fastnorm_norm_backward_args, weight_offset) == 24);
+    assert!(offset_of!(fastnorm_norm_backward_args, rounding) == 28);
+    assert!(offset_of!(fastnorm_norm_backward_args, flags) == 32);
+    assert!(offset_of!(fastnorm_norm_backward_args, reserved) == 36);
+    assert!(offset_of!(fastnorm_norm_backward_args, dy) == 40);
+    assert!(offset_of!(fastnorm_norm_backward_args, x) == 48);
+    assert!(offset_of!(fastnorm_norm_backward_args, weight) == 56);
+    assert!(offset_of!(fastnorm_norm_backward_args, mean) == 64);
+    assert!(offset_of!(fastnorm_norm_backward_args, rstd) == 72);
+    assert!(offset_of!(fastnorm_norm_backward_args, dresidual_in) == 80);
+    assert!(offset_of!(fastnorm_norm_backward_args, dx) == 88);
+    assert!(offset_of!(fastnorm_norm_backward_args, dresidual) == 96);
+    assert!(offset_of!(fastnorm_norm_backward_args, dweight) == 104);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbias) == 112);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate) == 120);
+    assert!(offset_of!(fastnorm_norm_backward_args, bias) == 128);
+    assert!(offset_of!(fastnorm_norm_backward_args, dgate) == 136);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate_act) == 144);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate_position) == 148);
+    assert!(offset_of!(fastnorm_norm_backward_args, gate_source) == 152);
+    assert!(offset_of!(fastnorm_norm_backward_args, stage_reserved) == 156);
+    assert!(offset_of!(fastnorm_norm_backward_args, group_size) == 160);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch) == 168);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_weight) == 176);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_bias) == 184);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_mean) == 192);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_rstd) == 200);
+    assert!(offset_of!(fastnorm_norm_backward_args, residual_gate) == 208);
+    assert!(offset_of!(fastnorm_norm_backward_args, sum_scale) == 216);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbranch) == 224);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbranch_weight) == 232);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbranch_bias) == 240);
+    assert!(offset_of!(fastnorm_norm_backward_args, dresidual_gate) == 248);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_kind) == 256);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_eps) == 260);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_weight_offset) == 264);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_rounding) == 268);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_norm) == 272);
+    assert!(offset_of!(fastnorm_norm_backward_args, branch_rounded) == 276);
+    assert!(offset_of!(fastnorm_norm_backward_args, residual_gate_act) == 280);
+    assert!(offset_of!(fastnorm_norm_backward_args, alpha) == 284);
+    assert!(size_of::<fastnorm_mla_decode_args>() == 144);
     assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
-    assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 8);
-    assert!(offset_of!(fastnorm_mla_decode_args, causal) == 16);
-    assert!(offset_of!(fastnorm_mla_decode_args, lse_base) == 20);
-    assert!(offset_of!(fastnorm_mla_decode_args, max_s_q) == 24);
-    assert!(offset_of!(fastnorm_mla_decode_args, reuse_plan) == 28);
-    assert!(offset_of!(fastnorm_mla_decode_args, split_tokens) == 32);
-    assert!(offset_of!(fastnorm_mla_decode_args, profile_events) == 36);
-    assert!(offset_of!(fastnorm_mla_decode_args, total_kv_hint) == 40);
-    assert!(offset_of!(fastnorm_mla_decode_args, q_nope) == 48);
-    assert!(offset_of!(fastnorm_mla_decode_args, q_pe) == 56);
-    assert!(offset_of!(fastnorm_mla_decode_args, ckv) == 64);
-    assert!(offset_of!(fastnorm_mla_decode_args, kpe) == 72);
-    assert!(offset_of!(fastnorm_mla_decode_args, kv_len) == 80);
-    assert!(offset_of!(fastnorm_mla_decode_args, page_table) == 88);
-    assert!(offset_of!(fastnorm_mla_decode_args, kv_indptr) == 96);
-    assert!(offset_of!(fastnorm_mla_decode_args, qo_indptr) == 104);
-    assert!(offset_of!(fastnorm_mla_decode_args, o) == 112);
-    assert!(offset_of!(fastnorm_mla_decode_args, lse) == 120);
-    assert!(offset_of!(fastnorm_mla_decode_args, profile) == 128);
+    assert!(offset_of!(fastnorm_mla_decode_args, parallel_user) == 8);
+    assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 16);
+    assert!(offset_of!(fastnorm_mla_decode_args, causal) == 24);
+    assert!(offset_of!(fastnorm_mla_decode_args, lse_base) == 28);
+    assert!(offset_of!(fastnorm_mla_decode_args, max_s_q) == 32);
+    assert!(offset_of!(fastnorm_mla_decode_args, reuse_plan) == 36);
+    assert!(offset_of!(fastnorm_mla_decode_args, split_tokens) == 40);
+    assert!(offset_of!(fastnorm_mla_decode_args, profile_events) == 44);
+    assert!(offset_of!(fastnorm_mla_decode_args, total_kv_hint) == 48);
+    assert!(offset_of!(fastnorm_mla_decode_args, q_nope) == 56);
+    assert!(offset_of!(fastnorm_mla_decode_args, q_pe) == 64);
+    assert!(offset_of!(fastnorm_mla_decode_args, ckv) == 72);
+    assert!(offset_of!(fastnorm_mla_decode_args, kpe) == 80);
+    assert!(offset_of!(fastnorm_mla_decode_args, kv_len) == 88);
+    assert!(offset_of!(fastnorm_mla_decode_args, page_table) == 96);
+    assert!(offset_of!(fastnorm_mla_decode_args, kv_indptr) == 104);
+    assert!(offset_of!(fastnorm_mla_decode_args, qo_indptr) == 112);
+    assert!(offset_of!(fastnorm_mla_decode_args, o) == 120);
+    assert!(offset_of!(fastnorm_mla_decode_args, lse) == 128);
+    assert!(offset_of!(fastnorm_mla_decode_args, profile) == 136);
     assert!(size_of::<fastnorm_profile_event>() == 40);
     assert!(offset_of!(fastnorm_profile_event, time_ns) == 0);
     assert!(offset_of!(fastnorm_profile_event, cycle) == 8);
@@ -3052,7 +3110,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_profile_event, id) == 28);
     assert!(offset_of!(fastnorm_profile_event, kind) == 32);
     assert!(offset_of!(fastnorm_profile_event, value) == 36);
-    assert!(size_of::<fastnorm_norm_heads_part>() == 216);
+    assert!(size_of::<fastnorm_norm_heads_part>() == 136);
     assert!(offset_of!(fastnorm_norm_heads_part, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_part, flags) == 8);
     assert!(offset_of!(fastnorm_norm_heads_part, kind) == 12);
@@ -3071,37 +3129,22 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_part, mean_in) == 88);
     assert!(offset_of!(fastnorm_norm_heads_part, rstd_in) == 96);
     assert!(offset_of!(fastnorm_norm_heads_part, sumsq) == 104);
-    assert!(offset_of!(fastnorm_norm_heads_part, quant_scheme) == 112);
-    assert!(offset_of!(fastnorm_norm_heads_part, quant_block_size) == 116);
-    assert!(offset_of!(fastnorm_norm_heads_part, quant_source) == 120);
-    assert!(offset_of!(fastnorm_norm_heads_part, scale_layout) == 124);
-    assert!(offset_of!(fastnorm_norm_heads_part, scale_pow2) == 128);
-    assert!(offset_of!(fastnorm_norm_heads_part, amax_floor) == 132);
-    assert!(offset_of!(fastnorm_norm_heads_part, clamp) == 136);
-    assert!(offset_of!(fastnorm_norm_heads_part, cache_scheme) == 140);
-    assert!(offset_of!(fastnorm_norm_heads_part, cache_block_size) == 144);
-    assert!(offset_of!(fastnorm_norm_heads_part, cache_pow2) == 148);
-    assert!(offset_of!(fastnorm_norm_heads_part, global_scale) == 152);
-    assert!(offset_of!(fastnorm_norm_heads_part, quantized) == 160);
-    assert!(offset_of!(fastnorm_norm_heads_part, scale) == 168);
-    assert!(offset_of!(fastnorm_norm_heads_part, amax) == 176);
-    assert!(offset_of!(fastnorm_norm_heads_part, cache) == 184);
-    assert!(offset_of!(fastnorm_norm_heads_part, cache_scale) == 192);
-    assert!(offset_of!(fastnorm_norm_heads_part, quant_division) == 200);
-    assert!(offset_of!(fastnorm_norm_heads_part, reserved_2) == 204);
-    assert!(offset_of!(fastnorm_norm_heads_part, clamp_scale) == 208);
-    assert!(size_of::<fastnorm_norm_heads_args>() == 64);
+    assert!(offset_of!(fastnorm_norm_heads_part, quant) == 112);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache) == 120);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache_quant) == 128);
+    assert!(size_of::<fastnorm_norm_heads_args>() == 72);
     assert!(offset_of!(fastnorm_norm_heads_args, struct_size) == 0);
-    assert!(offset_of!(fastnorm_norm_heads_args, flags) == 8);
-    assert!(offset_of!(fastnorm_norm_heads_args, rope_dim) == 12);
-    assert!(offset_of!(fastnorm_norm_heads_args, mrope_0) == 16);
-    assert!(offset_of!(fastnorm_norm_heads_args, mrope_1) == 20);
-    assert!(offset_of!(fastnorm_norm_heads_args, mrope_2) == 24);
-    assert!(offset_of!(fastnorm_norm_heads_args, mrope_3) == 28);
-    assert!(offset_of!(fastnorm_norm_heads_args, cos) == 32);
-    assert!(offset_of!(fastnorm_norm_heads_args, sin) == 40);
-    assert!(offset_of!(fastnorm_norm_heads_args, positions) == 48);
-    assert!(offset_of!(fastnorm_norm_heads_args, slots) == 56);
+    assert!(offset_of!(fastnorm_norm_heads_args, parallel_user) == 8);
+    assert!(offset_of!(fastnorm_norm_heads_args, flags) == 16);
+    assert!(offset_of!(fastnorm_norm_heads_args, rope_dim) == 20);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_0) == 24);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_1) == 28);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_2) == 32);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_3) == 36);
+    assert!(offset_of!(fastnorm_norm_heads_args, cos) == 40);
+    assert!(offset_of!(fastnorm_norm_heads_args, sin) == 48);
+    assert!(offset_of!(fastnorm_norm_heads_args, positions) == 56);
+    assert!(offset_of!(fastnorm_norm_heads_args, slots) == 64);
     assert!(size_of::<fastnorm_norm_heads_backward_part>() == 96);
     assert!(offset_of!(fastnorm_norm_heads_backward_part, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_backward_part, flags) == 8);
@@ -3136,55 +3179,31 @@ const _: () = {
     assert!(offset_of!(fastnorm_peer_state, calls) == 16);
     assert!(offset_of!(fastnorm_peer_state, connected) == 24);
     assert!(offset_of!(fastnorm_peer_state, reserved) == 28);
-    assert!(size_of::<fastnorm_peer_allreduce_norm_args>() == 184);
+    assert!(size_of::<fastnorm_peer_allreduce_norm_args>() == 40);
     assert!(offset_of!(fastnorm_peer_allreduce_norm_args, struct_size) == 0);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, peer) == 8);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, kind) == 16);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, eps) == 20);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, weight_offset) == 24);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, rounding) == 28);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual_rounding) == 32);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, sum_rounding) == 36);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, flags) == 40);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, reserved) == 44);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, x) == 48);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual) == 56);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, weight) == 64);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, bias) == 72);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, y) == 80);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual_out) == 88);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, mean) == 96);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, rstd) == 104);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_scheme) == 112);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_block_size) == 116);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_source) == 120);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale_layout) == 124);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale_pow2) == 128);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, amax_floor) == 132);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, clamp) == 136);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_division) == 140);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, global_scale) == 144);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quantized) == 152);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale) == 160);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, amax) == 168);
-    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, clamp_scale) == 176);
-    assert!(size_of::<fastnorm_peer_sharded_norm_args>() == 104);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, parallel_user) == 8);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, peer) == 16);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, norm) == 24);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, sum_rounding) == 32);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, reserved) == 36);
+    assert!(size_of::<fastnorm_peer_sharded_norm_args>() == 112);
     assert!(offset_of!(fastnorm_peer_sharded_norm_args, struct_size) == 0);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, peer) == 8);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, kind) == 16);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, eps) == 20);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight_offset) == 24);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, rounding) == 28);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, flags) == 32);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, reserved) == 36);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x) == 40);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight) == 48);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias) == 56);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y) == 64);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x2) == 72);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight2) == 80);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias2) == 88);
-    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y2) == 96);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, parallel_user) == 8);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, peer) == 16);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, kind) == 24);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, eps) == 28);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight_offset) == 32);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, rounding) == 36);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, flags) == 40);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, reserved) == 44);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x) == 48);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight) == 56);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias) == 64);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y) == 72);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x2) == 80);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight2) == 88);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias2) == 96);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y2) == 104);
     assert!(size_of::<fastnorm_status>() == 4);
     assert!(size_of::<fastnorm_device_type>() == 4);
     assert!(size_of::<fastnorm_dtype_id>() == 4);

@@ -5,15 +5,15 @@ use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use core::marker::{PhantomData, PhantomPinned};
 use core::mem::{offset_of, size_of};
 
-/// One rank on a communicator. Opaque.
+/// One rank on a communicator. The type is opaque.
 #[repr(C)]
 pub struct fastnorm_nccl {
     _data: [u8; 0],
     _marker: PhantomData<(*mut u8, PhantomPinned)>,
 }
 
-/// What of NCCL is used. Results of functions are ncclResult_t, communicators ncclComm_t, streams
-/// cudaStream_t, dtypes ncclDataType_t and operations ncclRedOp_t.
+/// The functions of NCCL that are used. Their results are ncclResult_t, communicators are
+/// ncclComm_t, streams are cudaStream_t, dtypes are ncclDataType_t, and operations are ncclRedOp_t.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_nccl_functions {
@@ -97,34 +97,35 @@ impl Default for fastnorm_nccl_functions {
 
 /// Bits of fastnorm_nccl_options.flags.
 pub type fastnorm_nccl_flags = c_uint;
-/// Always the fallback.
+/// Always take the fallback.
 pub const FASTNORM_NCCL_NO_PEERS: fastnorm_nccl_flags = 1;
-/// Never: a call that would take it is an error.
+/// Never take the fallback: a call that would take it is an error.
 pub const FASTNORM_NCCL_FIXED_ORDER: fastnorm_nccl_flags = 2;
 pub const FASTNORM_NCCL_FLAGS_MAX_ENUM: fastnorm_nccl_flags = 0x7fffffff;
 
-/// Options of a handle, the same on all ranks. `{0}` plus struct_size, dtype and max_columns is
-/// valid. Fields that fastnorm_peer_options has too mean the same.
+/// Options of a handle, which are the same on all ranks. A zeroed struct with struct_size, dtype
+/// and max_columns set is valid. Fields that fastnorm_peer_options also has mean the same there.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_nccl_options {
     /// sizeof(fastnorm_nccl_options).
     pub struct_size: usize,
-    /// T of x: f32, f16 or bf16. Required.
+    /// T, the dtype of x: f32, f16 or bf16. Required.
     pub dtype: fastnorm_dtype_id,
-    /// Of peers.
+    /// As in fastnorm_peer_options.
     pub algorithm: fastnorm_peer_algorithm,
-    /// Longest row, 1 to 65536. Required.
+    /// Length of the longest row, 1 to 65536. Required.
     pub max_columns: i64,
-    /// Of peers.
+    /// As in fastnorm_peer_options.
     pub one_shot_bytes: i64,
-    /// Of peers.
+    /// As in fastnorm_peer_options.
     pub wait_ns: i64,
-    /// Of peers.
+    /// As in fastnorm_peer_options.
     pub rings: i32,
     /// fastnorm_nccl_flags; 0.
     pub flags: u32,
-    /// The most bytes of x that go by peers; more take the fallback. 0 = no limit.
+    /// The most bytes of x for which the call goes by peers; larger calls take the fallback. 0 = no
+    /// limit.
     pub peer_bytes: i64,
 }
 
@@ -151,20 +152,23 @@ impl Default for fastnorm_nccl_options {
     }
 }
 
-/// Sequence parallel: this rank normalises tokens / ranks of all tokens. `{0}` plus struct_size and
-/// norm is valid.
+/// A sequence parallel norm, in which this rank normalises tokens / ranks of all tokens. A zeroed
+/// struct with struct_size and norm set is valid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_nccl_sequence_norm_args {
     /// sizeof(fastnorm_nccl_sequence_norm_args).
     pub struct_size: usize,
-    /// The norm, all tensors compact. x is \[tokens, n\], this rank's part of all tokens' sums;
-    /// tokens is a multiple of the ranks. residual, residual_out, mean and rstd are of this rank's
-    /// tokens alone, \[tokens / ranks, ..\]. y, quantized and a scale of rows or blocks are of all
-    /// tokens. What this rank has not made is gathered, or with gather = 0 not touched. No amax, no
-    /// swizzled scales. Required.
+    /// Passed to the context's parallel_for, as in fastnorm_norm_args; NULL = norm.parallel_user.
+    pub parallel_user: *mut c_void,
+    /// The norm, whose tensors must all be compact. x is \[tokens, n\] and holds this rank's
+    /// summand for all tokens; the number of tokens is a multiple of the number of ranks. residual,
+    /// residual_out, mean and rstd hold only this rank's tokens, \[tokens / ranks, ..\]. y,
+    /// quant.quantized and a quant.scale of rows or blocks hold all tokens. With gather, the
+    /// results of the other ranks are gathered into them; otherwise these parts are not written.
+    /// amax and swizzled scales are not supported. Required.
     pub norm: *const fastnorm_norm_args,
-    /// 1 = y, quantized and scale are gathered; 0 = this rank's tokens alone.
+    /// 1: y, codes and scales are gathered. 0: only those of this rank are written.
     pub gather: i32,
     /// Must be 0.
     pub reserved: i32,
@@ -175,6 +179,7 @@ impl fastnorm_nccl_sequence_norm_args {
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
+            parallel_user: core::ptr::null_mut(),
             norm: core::ptr::null(),
             gather: 0,
             reserved: 0,
@@ -191,43 +196,47 @@ impl Default for fastnorm_nccl_sequence_norm_args {
 /// The functions of libfastnorm_nccl, a library that is found at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_nccl_library {
-    /// Give the functions of NCCL. Before any other call. CPU contexts need it: their communicators
-    /// and functions are the caller's, over host memory.
+    /// Set the functions of NCCL, before any other call of this library. CPU contexts need this,
+    /// because the caller provides communicators and functions that work on host memory.
     ///
-    /// - `functions`: copied; NULL = look for NCCL again
+    /// - `functions`: the functions, which are copied; NULL = look for NCCL again
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for a null function or too small a struct_size
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if a function is null or struct_size is too
+    /// small
     ///
     /// Since 0.2.
     pub fastnorm_nccl_set_functions:
         unsafe extern "C" fn(functions: *const fastnorm_nccl_functions) -> fastnorm_status,
-    /// Find NCCL.
+    /// Find NCCL and return its version.
     ///
-    /// - `version`: receives ncclGetVersion's number, such as 22809
+    /// - `version`: receives the number of ncclGetVersion, such as 22809
     ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if version is null; FASTNORM_ERROR_UNSUPPORTED
-    /// where there is no NCCL, or one without a function that is needed: the text says what was
-    /// looked for
+    /// if there is no NCCL, or if it lacks a function that is needed (the text says what was looked
+    /// for)
     ///
     /// Since 0.2.
     pub fastnorm_nccl_version: unsafe extern "C" fn(version: *mut i32) -> fastnorm_status,
-    /// Create this rank's handle. Collective: every rank of the communicator calls it. Where all
-    /// ranks can be peers they become so, else none does. Waits for the other ranks. A rank that
-    /// cannot be a peer takes part in the exchange. A rank that fails before it does not, and the
-    /// others wait in NCCL until ncclCommAbort. Such failures are null arguments, a communicator of
-    /// another device, no NCCL and no device memory.
+    /// Create this rank's handle. The function is collective: every rank of the communicator calls
+    /// it, and it waits for the other ranks. If all ranks can be peers, they become peers;
+    /// otherwise none does. A rank that cannot be a peer still takes part in the exchange. A rank
+    /// that fails before the exchange does not take part in it, and the other ranks wait in NCCL
+    /// until ncclCommAbort; such failures are null arguments, a communicator of another device, a
+    /// missing NCCL and a lack of device memory.
     ///
     /// - `context`: the device; must outlive the handle
-    /// - `device`: the context's
+    /// - `device`: the device of the context
     /// - `comm`: an ncclComm_t of that device
-    /// - `options`: read during the call only
-    /// - `stream`: for the exchange; synchronised
-    /// - `handle`: receives the handle, or NULL on failure; ended with fastnorm_nccl_destroy
+    /// - `options`: read only during the call
+    /// - `stream`: the stream of the exchange, which is synchronised
+    /// - `handle`: receives the handle, or NULL on failure; the caller ends it with
+    ///   fastnorm_nccl_destroy
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null or out-of-range arguments and options; a
-    /// communicator of another device FASTNORM_ERROR_UNSUPPORTED: no NCCL; a CPU context without
-    /// fastnorm_nccl_set_functions; FIXED_ORDER where ranks cannot be peers FASTNORM_ERROR_DEVICE:
-    /// NCCL or CUDA failed; the text has their words
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: an argument or an option is null or out of
+    /// range; the communicator belongs to another device FASTNORM_ERROR_UNSUPPORTED: there is no
+    /// NCCL; a CPU context has no functions from fastnorm_nccl_set_functions; there is FIXED_ORDER
+    /// but ranks cannot be peers FASTNORM_ERROR_DEVICE: NCCL or CUDA failed; the text has their
+    /// message
     ///
     /// Since 0.2.
     pub fastnorm_nccl_create: unsafe extern "C" fn(
@@ -238,19 +247,19 @@ pub struct fastnorm_nccl_library {
         stream: *mut c_void,
         handle: *mut *mut fastnorm_nccl,
     ) -> fastnorm_status,
-    /// Create the handles of several ranks of this process. All ranks of the communicator join,
-    /// here or in other processes. One thread does what as many threads with fastnorm_nccl_create
-    /// would.
+    /// Create the handles of several ranks of this process. All ranks of the communicator take
+    /// part, here or in other processes. One thread does what several threads would do with
+    /// fastnorm_nccl_create.
     ///
-    /// - `contexts`: \[count\], one of each rank; must outlive the handles
-    /// - `devices`: \[count\], the contexts'
+    /// - `contexts`: \[count\] contexts, one for each rank; must outlive the handles
+    /// - `devices`: \[count\] devices of the contexts
     /// - `comms`: \[count\] ncclComm_t of those devices
-    /// - `options`: as fastnorm_nccl_create, of all these ranks
-    /// - `streams`: \[count\], or NULL: the default streams
+    /// - `options`: the options of all these ranks, as for fastnorm_nccl_create
+    /// - `streams`: \[count\] streams, or NULL for the default streams
     /// - `count`: 1 or more
     /// - `handles`: \[count\], receives the handles, or NULL on failure
     ///
-    /// Returns as fastnorm_nccl_create; the text names the rank
+    /// Returns as fastnorm_nccl_create; the error text names the rank
     ///
     /// Since 0.2.
     pub fastnorm_nccl_create_all: unsafe extern "C" fn(
@@ -262,30 +271,31 @@ pub struct fastnorm_nccl_library {
         count: i32,
         handles: *mut *mut fastnorm_nccl,
     ) -> fastnorm_status,
-    /// Destroy a handle. NULL is fine. The communicator stays.
+    /// Destroy a handle. The communicator is not destroyed.
     ///
-    /// - `handle`: of fastnorm_nccl_create, or NULL
+    /// - `handle`: the handle; if it is NULL, nothing is done
     ///
     /// Since 0.2.
     pub fastnorm_nccl_destroy: unsafe extern "C" fn(handle: *mut fastnorm_nccl),
-    /// The peer of a handle, for fastnorm_peer_status and fastnorm_peer_reset, and for calls of
+    /// Return the peer of a handle, for fastnorm_peer_status, fastnorm_peer_reset and calls of
     /// peer.h.
     ///
-    /// - `handle`: of fastnorm_nccl_create
-    /// - `peer`: receives the peer, which the handle owns; NULL where ranks are no peers
+    /// - `handle`: the handle
+    /// - `peer`: receives the peer, which the handle owns; NULL if the ranks are not peers
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if an argument is null
     ///
     /// Since 0.2.
     pub fastnorm_nccl_peer: unsafe extern "C" fn(
         handle: *mut fastnorm_nccl,
         peer: *mut *mut fastnorm_peer,
     ) -> fastnorm_status,
-    /// Say what a call would do. kernel is that of the norm; launches do not count NCCL's.
+    /// Say what a call would do. `kernel` is that of the norm, and `launches` does not count the
+    /// launches of NCCL.
     ///
-    /// - `handle`: of fastnorm_nccl_create
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
+    /// - `handle`: the handle
+    /// - `args`: the arguments of the call
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_nccl_allreduce_norm
     ///
@@ -295,11 +305,11 @@ pub struct fastnorm_nccl_library {
         args: *const fastnorm_peer_allreduce_norm_args,
         info: *mut fastnorm_info,
     ) -> fastnorm_status,
-    /// Load what a call needs of the library's kernels. On GPUs: before a call is captured in a
-    /// graph.
+    /// Load the kernels of the library that a call needs. On a GPU, call this before a call is
+    /// captured in a CUDA graph.
     ///
-    /// - `handle`: of fastnorm_nccl_create
-    /// - `args`: as for the call
+    /// - `handle`: the handle
+    /// - `args`: the arguments of the call
     ///
     /// Returns as fastnorm_nccl_allreduce_norm
     ///
@@ -308,18 +318,20 @@ pub struct fastnorm_nccl_library {
         handle: *mut fastnorm_nccl,
         args: *const fastnorm_peer_allreduce_norm_args,
     ) -> fastnorm_status,
-    /// Add up the ranks' x, add the residual, normalise. Every rank calls it, with the same rows.
+    /// Add up the ranks' x, add the residual and normalise. Every rank makes this call, with the
+    /// same rows.
     ///
-    /// - `handle`: of fastnorm_nccl_create
-    /// - `args`: as fastnorm_peer_allreduce_norm's; peer must be NULL. Fallback: x is compact, and
-    ///   sums are rounded
+    /// - `handle`: the handle
+    /// - `args`: what to compute, as for fastnorm_peer_allreduce_norm, except that peer must be
+    ///   NULL. With the fallback, x must be compact, and the sum is rounded
     /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: the stream; CPU: NULL
+    /// - `stream`: CUDA: the cudaStream_t. CPU: NULL
     ///
-    /// Returns as fastnorm_peer_allreduce_norm, and FASTNORM_ERROR_ARGUMENT: a null handle; a peer
-    /// FASTNORM_ERROR_LAYOUT: fallback: x that is not compact FASTNORM_ERROR_UNSUPPORTED: fallback:
-    /// FASTNORM_PEER_SUM_EXACT, or FIXED_ORDER FASTNORM_ERROR_DEVICE: NCCL failed
+    /// Returns as fastnorm_peer_allreduce_norm, and FASTNORM_ERROR_ARGUMENT: handle is null, or
+    /// peer is not NULL FASTNORM_ERROR_LAYOUT: with the fallback, x is not compact
+    /// FASTNORM_ERROR_UNSUPPORTED: with the fallback, there is FASTNORM_PEER_SUM_EXACT or
+    /// FIXED_ORDER FASTNORM_ERROR_DEVICE: NCCL failed
     ///
     /// Since 0.2.
     pub fastnorm_nccl_allreduce_norm: unsafe extern "C" fn(
@@ -329,20 +341,21 @@ pub struct fastnorm_nccl_library {
         workspace_bytes: usize,
         stream: *mut c_void,
     ) -> fastnorm_status,
-    /// The calls of several ranks of this process, from one thread: all are checked, then NCCL
-    /// starts their sums in one group, then their norms follow. With fastnorm_nccl_allreduce_norm a
-    /// thread could call one rank only, as the call of the first would wait for those after it.
+    /// Make the calls of several ranks of this process from one thread. First all calls are
+    /// checked, then NCCL starts their sums in one group, and then their norms follow. With
+    /// fastnorm_nccl_allreduce_norm one thread could serve only one rank, because the call of the
+    /// first rank would wait for the calls after it.
     ///
-    /// - `handles`: \[count\]
-    /// - `args`: \[count\], as fastnorm_nccl_allreduce_norm
-    /// - `workspaces`: \[count\], or NULL where no bytes are needed
-    /// - `workspace_bytes`: size of each
-    /// - `streams`: \[count\], or NULL: the default streams
+    /// - `handles`: \[count\] handles
+    /// - `args`: \[count\] pointers, each as for fastnorm_nccl_allreduce_norm
+    /// - `workspaces`: \[count\] workspaces, or NULL if no bytes are needed
+    /// - `workspace_bytes`: size of each workspace
+    /// - `streams`: \[count\] streams, or NULL for the default streams
     /// - `count`: 1 or more
     ///
-    /// Returns as fastnorm_nccl_allreduce_norm; the text names the rank, as args\[i\]. And
-    /// FASTNORM_ERROR_SHAPE: x of different sizes FASTNORM_ERROR_UNSUPPORTED: several ranks that
-    /// are peers on a CPU
+    /// Returns as fastnorm_nccl_allreduce_norm; the error text names the rank as args\[i\]. And
+    /// FASTNORM_ERROR_SHAPE: the ranks' x have different sizes FASTNORM_ERROR_UNSUPPORTED: several
+    /// ranks are peers on a CPU
     ///
     /// Since 0.2.
     pub fastnorm_nccl_allreduce_norm_all: unsafe extern "C" fn(
@@ -353,11 +366,11 @@ pub struct fastnorm_nccl_library {
         streams: *const *mut c_void,
         count: i32,
     ) -> fastnorm_status,
-    /// Say what a call would do, as fastnorm_nccl_allreduce_norm_query.
+    /// Say what a call would do, as fastnorm_nccl_allreduce_norm_query does.
     ///
-    /// - `handle`: of fastnorm_nccl_create
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
+    /// - `handle`: the handle
+    /// - `args`: the arguments of the call
+    /// - `info`: struct_size as input; receives the rest
     ///
     /// Returns as fastnorm_nccl_sequence_norm
     ///
@@ -367,10 +380,10 @@ pub struct fastnorm_nccl_library {
         args: *const fastnorm_nccl_sequence_norm_args,
         info: *mut fastnorm_info,
     ) -> fastnorm_status,
-    /// Load what a call needs, as fastnorm_nccl_allreduce_norm_prepare.
+    /// Load the kernels of a call, as fastnorm_nccl_allreduce_norm_prepare does.
     ///
-    /// - `handle`: of fastnorm_nccl_create
-    /// - `args`: as for the call
+    /// - `handle`: the handle
+    /// - `args`: the arguments of the call
     ///
     /// Returns as fastnorm_nccl_sequence_norm
     ///
@@ -379,17 +392,19 @@ pub struct fastnorm_nccl_library {
         handle: *mut fastnorm_nccl,
         args: *const fastnorm_nccl_sequence_norm_args,
     ) -> fastnorm_status,
-    /// Reduce-scatter of x, residual and norm, all-gather of the results. Every rank calls it.
+    /// Reduce-scatter x, add the residual and normalise, and all-gather the results. Every rank
+    /// makes this call.
     ///
-    /// - `handle`: of fastnorm_nccl_create
-    /// - `args`: read during the call only
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes, as fastnorm_nccl_allreduce_norm
+    /// - `handle`: the handle
+    /// - `args`: what to compute; read only during the call
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes, as for fastnorm_nccl_allreduce_norm
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: the stream; CPU: NULL
+    /// - `stream`: CUDA: the cudaStream_t. CPU: NULL
     ///
-    /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: null arguments FASTNORM_ERROR_SHAPE:
-    /// tokens that are no multiple of the ranks; tensors of other rows FASTNORM_ERROR_LAYOUT:
-    /// tensors that are not compact FASTNORM_ERROR_UNSUPPORTED: amax, swizzled scales; FIXED_ORDER
+    /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: an argument is null
+    /// FASTNORM_ERROR_SHAPE: the number of tokens is not a multiple of the number of ranks, or
+    /// tensors have other rows FASTNORM_ERROR_LAYOUT: a tensor is not compact
+    /// FASTNORM_ERROR_UNSUPPORTED: there is amax, swizzled scales or FIXED_ORDER
     /// FASTNORM_ERROR_DEVICE: NCCL failed
     ///
     /// Since 0.2.
@@ -400,16 +415,18 @@ pub struct fastnorm_nccl_library {
         workspace_bytes: usize,
         stream: *mut c_void,
     ) -> fastnorm_status,
-    /// The calls of several ranks of this process, as fastnorm_nccl_allreduce_norm_all.
+    /// Make the calls of several ranks of this process from one thread, as
+    /// fastnorm_nccl_allreduce_norm_all does.
     ///
-    /// - `handles`: \[count\]
-    /// - `args`: \[count\], as fastnorm_nccl_sequence_norm; one gather
-    /// - `workspaces`: \[count\], or NULL where no bytes are needed
-    /// - `workspace_bytes`: size of each
-    /// - `streams`: \[count\], or NULL: the default streams
+    /// - `handles`: \[count\] handles
+    /// - `args`: \[count\] pointers, each as for fastnorm_nccl_sequence_norm, and all with the same
+    ///   gather
+    /// - `workspaces`: \[count\] workspaces, or NULL if no bytes are needed
+    /// - `workspace_bytes`: size of each workspace
+    /// - `streams`: \[count\] streams, or NULL for the default streams
     /// - `count`: 1 or more
     ///
-    /// Returns as fastnorm_nccl_sequence_norm; the text names the rank, as args\[i\]
+    /// Returns as fastnorm_nccl_sequence_norm; the error text names the rank as args\[i\]
     ///
     /// Since 0.2.
     pub fastnorm_nccl_sequence_norm_all: unsafe extern "C" fn(
@@ -420,9 +437,11 @@ pub struct fastnorm_nccl_library {
         streams: *const *mut c_void,
         count: i32,
     ) -> fastnorm_status,
-    /// Text of this thread's last failed call of this library: what, and what is required.
+    /// Text of the last failure of a call of this library on the calling thread, which says what
+    /// failed and what is required.
     ///
-    /// Returns a string that the thread's next failed call overwrites; "" if none has failed
+    /// Returns a string that the next failed call on the same thread overwrites; "" if no call has
+    /// failed
     ///
     /// Since 0.2.
     pub fastnorm_nccl_last_error: unsafe extern "C" fn() -> *const c_char,
@@ -512,10 +531,11 @@ const _: () = {
     assert!(offset_of!(fastnorm_nccl_options, rings) == 40);
     assert!(offset_of!(fastnorm_nccl_options, flags) == 44);
     assert!(offset_of!(fastnorm_nccl_options, peer_bytes) == 48);
-    assert!(size_of::<fastnorm_nccl_sequence_norm_args>() == 24);
+    assert!(size_of::<fastnorm_nccl_sequence_norm_args>() == 32);
     assert!(offset_of!(fastnorm_nccl_sequence_norm_args, struct_size) == 0);
-    assert!(offset_of!(fastnorm_nccl_sequence_norm_args, norm) == 8);
-    assert!(offset_of!(fastnorm_nccl_sequence_norm_args, gather) == 16);
-    assert!(offset_of!(fastnorm_nccl_sequence_norm_args, reserved) == 20);
+    assert!(offset_of!(fastnorm_nccl_sequence_norm_args, parallel_user) == 8);
+    assert!(offset_of!(fastnorm_nccl_sequence_norm_args, norm) == 16);
+    assert!(offset_of!(fastnorm_nccl_sequence_norm_args, gather) == 24);
+    assert!(offset_of!(fastnorm_nccl_sequence_norm_args, reserved) == 28);
     assert!(size_of::<fastnorm_nccl_flags>() == 4);
 };

@@ -31,6 +31,7 @@
 mod context;
 mod device;
 mod dtype;
+mod fields;
 mod info;
 mod mla_decode;
 mod nccl;
@@ -51,18 +52,20 @@ mod version;
 pub use context::{Context, ContextOptions, LogLevel, Stream, Workspace};
 pub use device::{device_count, kernels, Device, DeviceInfo, DeviceType, KernelInfo};
 pub use dtype::{DType, Element, F4x2E2M1, F8E4M3, F8E5M2, F8E8M0};
+pub use fields::{
+    Activation, GatePosition, GateSource, LseBase, ModulationRounding, PeerAlgorithm,
+    PeerSumRounding, QuantDivision, QuantSource, ResidualRounding, RopeRounding, Rounding,
+    ScaleLayout, SumRounding,
+};
 pub use info::Info;
 pub use mla_decode::{
-    decode_profile, write_trace, LseBase, MlaDecode, ProfileEvent, ProfileId, ProfileKind,
+    decode_profile, write_trace, MlaDecode, ProfileEvent, ProfileId, ProfileKind,
 };
 pub use nccl::{
     load_nccl, nccl_allreduce_norm_all, nccl_sequence_norm_all, nccl_version, set_nccl_functions,
     Nccl, NcclCall, NcclOptions, NcclRank, NcclSequenceNorm,
 };
-pub use norm::{
-    norm_many, norm_many_prepare, norm_many_query, norm_many_with, Activation, GatePosition,
-    GateSource, ModulationRounding, Norm, ResidualRounding, Rounding, SumRounding,
-};
+pub use norm::{norm_many, norm_many_prepare, norm_many_query, norm_many_with, Norm};
 pub use norm_backward::{
     norm_backward_many, norm_backward_many_prepare, norm_backward_many_query,
     norm_backward_many_with, NormBackward,
@@ -70,13 +73,13 @@ pub use norm_backward::{
 pub use norm_heads::NormHeads;
 pub use norm_heads_backward::NormHeadsBackward;
 pub use norm_heads_backward_part::NormHeadsBackwardPart;
-pub use norm_heads_part::{NormHeadsPart, RopeRounding};
+pub use norm_heads_part::NormHeadsPart;
 pub use parallel::{Chunks, Work};
 pub use peer::{
-    Peer, PeerAlgorithm, PeerAllreduceNorm, PeerBlob, PeerError, PeerOptions, PeerShardedNorm,
-    PeerState, PeerSumRounding, MAX_RANKS,
+    Peer, PeerAllreduceNorm, PeerBlob, PeerError, PeerOptions, PeerShardedNorm, PeerState,
+    MAX_RANKS,
 };
-pub use quant::{Quant, QuantDivision, QuantSource, ScaleLayout};
+pub use quant::Quant;
 pub use status::{check, Error, Result, Status};
 pub use tensor::{Tensor, TensorMut, MAX_RANK};
 pub use version::{build_info, numeric_version, version, version_string, REQUIRED_VERSION};

@@ -6,29 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
+use crate::fields::MlaDecodeViews;
 use crate::norm::launch;
-use crate::slots::slots;
 use crate::status::check;
-use crate::tensor::View;
-use crate::{static_text, sys, Context, Info, Result, Stream, Tensor, TensorMut, Workspace};
-
-/// Base of the logarithm that [`MlaDecode::lse`] receives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LseBase {
-    /// As PyTorch and FlashMLA.
-    #[default]
-    Natural,
-    /// As FlashInfer: the natural logarithm times log2(e).
-    Base2,
-}
-
-slots! {
-    MlaDecode, fastnorm_mla_decode_args, 48,
-    |args, f| f.field("sm_scale", &args.sm_scale).field("causal", &(args.causal != 0));
-    QNope q_nope, QPe q_pe, Ckv ckv, Kpe kpe, KvLen kv_len, PageTable page_table,
-    KvIndptr kv_indptr, QoIndptr qo_indptr, O o, Lse lse, Profile profile,
-}
+use crate::{
+    static_text, sys, Context, Info, LseBase, Result, Stream, Tensor, TensorMut, Workspace,
+};
 
 /// Attention of new tokens over a paged cache of latents: multi-head latent attention (MLA) in its
 /// absorbed form.
@@ -74,9 +57,9 @@ slots! {
 /// ```
 #[must_use = "nothing happens until it runs"]
 pub struct MlaDecode<'a> {
-    args: sys::fastnorm_mla_decode_args,
-    views: [Option<View>; SLOTS],
-    borrow: PhantomData<&'a mut [u8]>,
+    pub(crate) args: sys::fastnorm_mla_decode_args,
+    pub(crate) views: MlaDecodeViews,
+    pub(crate) borrow: PhantomData<&'a mut [u8]>,
 }
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
@@ -95,68 +78,23 @@ impl<'a> MlaDecode<'a> {
                 sm_scale,
                 ..sys::fastnorm_mla_decode_args::new()
             },
-            views: [None; SLOTS],
+            views: MlaDecodeViews::new(),
             borrow: PhantomData,
         }
-    }
-
-    /// `[N, H, 512]` of T: the query times the key's up-projection. Required.
-    pub fn q_nope(self, q_nope: Tensor<'a>) -> Self {
-        self.put(Slot::QNope, q_nope.view)
-    }
-
-    /// `[N, H, 64]` of T: the query's rotary part. Required.
-    pub fn q_pe(self, q_pe: Tensor<'a>) -> Self {
-        self.put(Slot::QPe, q_pe.view)
-    }
-
-    /// `[pages, page, 512]` of T: the latents after their norm. Required.
-    pub fn ckv(self, ckv: Tensor<'a>) -> Self {
-        self.put(Slot::Ckv, ckv.view)
-    }
-
-    /// `[pages, page, 64]` of T: the key's rotary part. Required.
-    pub fn kpe(self, kpe: Tensor<'a>) -> Self {
-        self.put(Slot::Kpe, kpe.view)
-    }
-
-    /// `[B]` of i32: cached tokens of each request. Required.
-    pub fn kv_len(self, kv_len: Tensor<'a>) -> Self {
-        self.put(Slot::KvLen, kv_len.view)
-    }
-
-    /// `[B, most pages]` of i32 or, with [`kv_indptr`](Self::kv_indptr), `[total]`. Required.
-    pub fn page_table(self, page_table: Tensor<'a>) -> Self {
-        self.put(Slot::PageTable, page_table.view)
-    }
-
-    /// `[B + 1]` of i32: where each request's pages begin in the page table. Default: row b is
-    /// request b's.
-    pub fn kv_indptr(self, kv_indptr: Tensor<'a>) -> Self {
-        self.put(Slot::KvIndptr, kv_indptr.view)
     }
 
     /// `[B + 1]` of i32: where each request's new tokens begin, and the most that one has, or more.
     /// Default: each has N / B.
     pub fn qo_indptr(mut self, qo_indptr: Tensor<'a>, max_s_q: i32) -> Self {
         self.args.max_s_q = max_s_q;
-        self.put(Slot::QoIndptr, qo_indptr.view)
-    }
-
-    /// `[N, H, 512]` of T: the result. Required.
-    #[allow(clippy::needless_pass_by_value)] // the borrow moves in
-    pub fn o(self, o: TensorMut<'a>) -> Self {
-        self.put(Slot::O, o.view)
+        self.put_qo_indptr(qo_indptr.view)
     }
 
     /// `[N, H]` of f32: receives the logarithms of the sums, to the given base.
     #[allow(clippy::needless_pass_by_value)]
     pub fn lse(mut self, lse: TensorMut<'a>, base: LseBase) -> Self {
-        self.args.lse_base = match base {
-            LseBase::Natural => sys::FASTNORM_LSE_NATURAL,
-            LseBase::Base2 => sys::FASTNORM_LSE_BASE_2,
-        };
-        self.put(Slot::Lse, lse.view)
+        self.args.lse_base = base.raw();
+        self.put_lse(lse.view)
     }
 
     /// Bytes as many as [`Info::profile_bytes`], 16-byte aligned, on a GPU only: receives what each
@@ -165,33 +103,7 @@ impl<'a> MlaDecode<'a> {
     #[allow(clippy::needless_pass_by_value)]
     pub fn profile(mut self, profile: TensorMut<'a>, events: i32) -> Self {
         self.args.profile_events = events;
-        self.put(Slot::Profile, profile.view)
-    }
-
-    /// A new token sees no later one. Default: it sees all.
-    pub fn causal(mut self, on: bool) -> Self {
-        self.args.causal = i32::from(on);
-        self
-    }
-
-    /// The workspace still holds the plan of an equal call, such as the previous layer's. No effect
-    /// on the CPU.
-    pub fn reuse_plan(mut self, on: bool) -> Self {
-        self.args.reuse_plan = i32::from(on);
-        self
-    }
-
-    /// Cuts requests every so many tokens, a multiple of 64, so that a row's bits do not depend on
-    /// the rest of the batch. Default: 0, the library cuts as it likes. No effect on the CPU.
-    pub fn split_tokens(mut self, tokens: i32) -> Self {
-        self.args.split_tokens = tokens;
-        self
-    }
-
-    /// The sum of `kv_len`, for [`Info::bytes_read`] only. Default: 0, unknown.
-    pub fn total_kv_hint(mut self, tokens: i64) -> Self {
-        self.args.total_kv_hint = tokens;
-        self
+        self.put_profile(profile.view)
     }
 
     /// Says what a run would do. No tensor's memory is touched.
@@ -271,15 +183,6 @@ impl<'a> MlaDecode<'a> {
                 }
             },
         )
-    }
-
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
-    fn copied(&self) -> MlaDecode<'_> {
-        MlaDecode {
-            args: self.args,
-            views: self.views,
-            borrow: PhantomData,
-        }
     }
 }
 
@@ -414,81 +317,24 @@ fn aligned(bytes: &[u8]) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    /// Every setter reaches its field, and no other.
+    /// Setters of one field are tested in fields.rs.
     #[test]
     #[allow(clippy::float_cmp)]
-    fn every_field() {
-        let inputs = [0f32; 8];
-        let mut outputs: Vec<Vec<f32>> = (9..=11).map(|n| vec![0.0; n]).collect();
-        let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 8, outputs 9 to 11.
-        let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
-        let mut output = || {
-            let buffer = outputs.next().unwrap();
-            let n = buffer.len();
-            TensorMut::new(buffer, &[n]).unwrap()
-        };
-        let (o, lse, profile) = (output(), output(), output());
+    fn setters_of_several_fields() {
+        let (indices, mut lse, mut profile) = ([0i32; 1], [0f32; 2], [0f32; 3]);
         let mut call = MlaDecode::new(0.5)
-            .q_nope(input(1))
-            .q_pe(input(2))
-            .ckv(input(3))
-            .kpe(input(4))
-            .kv_len(input(5))
-            .page_table(input(6))
-            .kv_indptr(input(7))
-            .qo_indptr(input(8), 21)
-            .o(o)
-            .lse(lse, LseBase::Base2)
-            .profile(profile, 22)
-            .causal(true)
-            .reuse_plan(true)
-            .split_tokens(64)
-            .total_kv_hint(1 << 40);
+            .qo_indptr(Tensor::new(&indices, &[1]).unwrap(), 21)
+            .lse(TensorMut::new(&mut lse, &[2]).unwrap(), LseBase::Base2)
+            .profile(TensorMut::new(&mut profile, &[3]).unwrap(), 22);
         // SAFETY: linked just now.
         let args = unsafe { *call.link() };
-        // Named one by one: a field that the library gains does not compile until it is here.
-        let sys::fastnorm_mla_decode_args {
-            struct_size,
-            sm_scale,
-            causal,
-            lse_base,
-            max_s_q,
-            reuse_plan,
-            split_tokens,
-            profile_events,
-            total_kv_hint,
-            q_nope,
-            q_pe,
-            ckv,
-            kpe,
-            kv_len,
-            page_table,
-            kv_indptr,
-            qo_indptr,
-            o,
-            lse,
-            profile,
-        } = args;
-        assert_eq!((struct_size, sm_scale), (size_of_val(&args), 0.5));
-        assert_eq!(
-            (causal, lse_base, max_s_q),
-            (1, sys::FASTNORM_LSE_BASE_2, 21)
-        );
-        assert_eq!((reuse_plan, split_tokens, profile_events), (1, 64, 22));
-        assert_eq!(total_kv_hint, 1 << 40);
-        let tensors = [
-            q_nope, q_pe, ckv, kpe, kv_len, page_table, kv_indptr, qo_indptr, o, lse, profile,
-        ];
+        assert_eq!(args.struct_size, size_of_val(&args));
+        assert_eq!((args.sm_scale, args.max_s_q), (0.5, 21));
+        assert_eq!(args.lse_base, sys::FASTNORM_LSE_BASE_2);
+        assert_eq!(args.profile_events, 22);
         // SAFETY: linked, to tensors of rank 1.
-        let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
-        assert!(format!("{call:?}").contains("kv_len"));
-        let mut bare = MlaDecode::new(1.0);
-        // SAFETY: linked just now.
-        let args = unsafe { *bare.link() };
-        assert!(args.q_nope.is_null() && args.profile.is_null());
-        assert_eq!(args.lse_base, sys::FASTNORM_LSE_NATURAL);
+        let lengths = [args.qo_indptr, args.lse, args.profile].map(|t| unsafe { *(*t).shape });
+        assert_eq!(lengths, [1, 2, 3]);
     }
 
     #[test]

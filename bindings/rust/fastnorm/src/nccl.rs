@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use crate::norm::{launch_by, Scratch};
 use crate::{
-    parallel, sys, Context, DType, Error, Info, Norm, Peer, PeerAlgorithm, PeerAllreduceNorm,
-    Result, Status, Stream, Workspace,
+    parallel, sys, Context, DType, Error, Info, Norm, Peer, PeerAllreduceNorm, Result, Status,
+    Stream, Workspace,
 };
 
 // --- the library ---
 
-const SONAME: &CStr = c"libfastnorm_nccl.so.0";
+const SONAME: &CStr = c"libfastnorm_nccl.so.1";
 
 static LIBRARY: OnceLock<Library> = OnceLock::new();
 
@@ -32,7 +32,7 @@ extern "C" {
 const RTLD_NOW: c_int = 2;
 
 /// Loads libfastnorm_nccl from that file. Without it the first use of an [`Nccl`] loads
-/// libfastnorm_nccl.so.0 from where the loader finds it. What is loaded stays so: a later call does
+/// libfastnorm_nccl.so.1 from where the loader finds it. What is loaded stays so: a later call does
 /// nothing. Programs that use no [`Nccl`] do not need the library.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ impl Library {
         if !is_same {
             return unsupported(format!(
                 "{shown} uses another copy of libfastnorm than this program; required: one \
-                 libfastnorm.so.0 for both"
+                 libfastnorm.so.1 for both"
             ));
         }
         Ok(Self(functions))
@@ -163,64 +163,21 @@ pub unsafe fn set_nccl_functions(functions: Option<&sys::fastnorm_nccl_functions
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct NcclOptions {
-    raw: sys::fastnorm_nccl_options,
+    pub(crate) args: sys::fastnorm_nccl_options,
 }
 
 impl NcclOptions {
     /// For x of that dtype and of at most so many columns.
     pub fn new(dtype: DType, max_columns: usize) -> Self {
-        let mut raw = sys::fastnorm_nccl_options::new();
-        raw.dtype = dtype.id();
-        raw.max_columns = i64::try_from(max_columns).unwrap_or(i64::MAX);
-        Self { raw }
-    }
-
-    /// Of peers: how rows travel. Default: by size.
-    pub fn algorithm(mut self, algorithm: PeerAlgorithm) -> Self {
-        self.raw.algorithm = algorithm.raw();
-        self
-    }
-
-    /// Of peers: the most bytes of rows that go one-shot. Default, and for 0: measured ones.
-    pub fn one_shot_bytes(mut self, bytes: u64) -> Self {
-        self.raw.one_shot_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self
+        let mut args = sys::fastnorm_nccl_options::new();
+        args.dtype = dtype.id();
+        args.max_columns = i64::try_from(max_columns).unwrap_or(i64::MAX);
+        Self { args }
     }
 
     /// Of peers: the longest wait for another rank. Default: 10 seconds.
     pub fn wait(mut self, longest: Duration) -> Self {
-        self.raw.wait_ns = i64::try_from(longest.as_nanos()).unwrap_or(i64::MAX);
-        self
-    }
-
-    /// Of peers: rows that may be on their way at once. Default, and for 0: 8; on a GPU 128.
-    pub fn rings(mut self, rings: usize) -> Self {
-        self.raw.rings = i32::try_from(rings).unwrap_or(i32::MAX);
-        self
-    }
-
-    /// The most bytes of x that go by peers; more go by NCCL. Default, and for 0: no limit.
-    pub fn peer_bytes(mut self, bytes: u64) -> Self {
-        self.raw.peer_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self
-    }
-
-    /// Calls always go by NCCL. Default: off.
-    pub fn no_peers(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NCCL_NO_PEERS, on)
-    }
-
-    /// A call that would go by NCCL, whose sums have no fixed order, is an error. Default: off.
-    pub fn fixed_order(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NCCL_FIXED_ORDER, on)
-    }
-
-    fn flag(mut self, flag: u32, on: bool) -> Self {
-        self.raw.flags = if on {
-            self.raw.flags | flag
-        } else {
-            self.raw.flags & !flag
-        };
+        self.args.wait_ns = i64::try_from(longest.as_nanos()).unwrap_or(i64::MAX);
         self
     }
 
@@ -250,7 +207,7 @@ impl NcclOptions {
                 context.as_ptr(),
                 context.device().raw(),
                 comm,
-                &self.raw,
+                &self.args,
                 stream.0,
                 &mut raw,
             )
@@ -282,7 +239,7 @@ impl NcclOptions {
                 contexts.as_ptr(),
                 devices.as_ptr(),
                 comms.as_ptr(),
-                &self.raw,
+                &self.args,
                 streams.as_ptr(),
                 count(ranks.len()),
                 handles.as_mut_ptr(),
@@ -324,7 +281,8 @@ fn count(ranks: usize) -> i32 {
 /// let context = Context::cuda(0)?;
 /// // SAFETY: the communicator is of that GPU, and outlives the handle.
 /// let rank = unsafe { NcclOptions::new(DType::BF16, 8192).create(&context, comm, stream) }?;
-/// rank.allreduce_norm_with(&mut rank.rms(1e-6).x(x).y(y), stream, workspace)
+/// let norm = Norm::rms(1e-6).x(x).y(y);
+/// rank.allreduce_norm_with(&mut rank.allreduce(norm), stream, workspace)
 /// # }
 /// ```
 pub struct Nccl<'c> {
@@ -371,14 +329,9 @@ impl<'c> Nccl<'c> {
         Ok(NonNull::new(peer).map(|peer| Peer::borrowed(peer, self.context)))
     }
 
-    /// Begins an RMS norm of the ranks' sum, for [`allreduce_norm`](Self::allreduce_norm).
-    pub fn rms(&self, eps: f32) -> PeerAllreduceNorm<'_> {
-        PeerAllreduceNorm::of_nccl(self.context, sys::FASTNORM_NORM_RMS, eps)
-    }
-
-    /// Begins a layer norm of the ranks' sum, for [`allreduce_norm`](Self::allreduce_norm).
-    pub fn layer(&self, eps: f32) -> PeerAllreduceNorm<'_> {
-        PeerAllreduceNorm::of_nccl(self.context, sys::FASTNORM_NORM_LAYER, eps)
+    /// The norm of the ranks' sum, for [`allreduce_norm`](Self::allreduce_norm).
+    pub fn allreduce<'a>(&'a self, norm: Norm<'a>) -> PeerAllreduceNorm<'a> {
+        PeerAllreduceNorm::of_nccl(self.context, norm)
     }
 
     /// Says what a call would do. Launches of NCCL do not count. No tensor's memory is touched, no
@@ -408,9 +361,9 @@ impl<'c> Nccl<'c> {
             .check(unsafe { prepare(self.as_ptr(), copy.link()) })
     }
 
-    /// Adds up the ranks' x, adds the residual, normalises: a norm of [`rms`](Self::rms) or
-    /// [`layer`](Self::layer). Every rank calls it, with the same rows. By NCCL x is compact, and
-    /// sums are rounded. On the CPU results are there on return.
+    /// Adds up the ranks' x, adds the residual, normalises: a norm of
+    /// [`allreduce`](Self::allreduce). Every rank calls it, with the same rows. By NCCL x is
+    /// compact, and sums are rounded. On the CPU results are there on return.
     ///
     /// # Errors
     /// - As [`PeerAllreduceNorm::run`]

@@ -1,160 +1,14 @@
 //! `RMSNorm` and `LayerNorm`.
 
 use std::alloc::{self, Layout};
-use std::fmt;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
-use std::ptr;
 
 mod stages;
 
-use crate::slots::{flags, with_linked};
+use crate::fields::NormViews;
+use crate::slots::with_linked;
 use crate::status::check;
-use crate::tensor::View;
-use crate::{
-    parallel, sys, Context, Error, Info, Quant, Result, Status, Stream, Tensor, TensorMut,
-    Workspace,
-};
-
-pub use stages::{Activation, GatePosition, GateSource, ModulationRounding, SumRounding};
-
-/// Where y is rounded to x's dtype on its way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rounding {
-    /// Only when y is stored: `FlashInfer`, quack, Transformer Engine, Gemma.
-    #[default]
-    Once,
-    /// Also the normalised value, before the weight: Llama, Mistral and Qwen as published.
-    Normalized,
-    /// Every elementwise result: what a 16-bit eager chain does.
-    EveryStep,
-    /// Only when y is stored, of x * (rstd * weight): vLLM's fused query/key norm and rope.
-    OnceRw,
-}
-
-impl Rounding {
-    #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_rounding {
-        match self {
-            Rounding::Once => sys::FASTNORM_ROUND_ONCE,
-            Rounding::Normalized => sys::FASTNORM_ROUND_NORMALIZED,
-            Rounding::EveryStep => sys::FASTNORM_ROUND_EVERY_STEP,
-            Rounding::OnceRw => sys::FASTNORM_ROUND_ONCE_RW,
-        }
-    }
-}
-
-/// Which value of the sum x + residual is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ResidualRounding {
-    /// The single-precision sum.
-    #[default]
-    Exact,
-    /// The statistics of the sum; what is normalised is the sum rounded to the residual's dtype.
-    BeforeApply,
-    /// The sum rounded to the residual's dtype, as a separate addition would.
-    BeforeStatistics,
-}
-
-impl ResidualRounding {
-    #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_residual_rounding {
-        match self {
-            Self::Exact => sys::FASTNORM_RESIDUAL_EXACT,
-            Self::BeforeApply => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY,
-            Self::BeforeStatistics => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
-        }
-    }
-}
-
-// The tensors of fastnorm_norm_args, each with a slot. Those of stages are apart, as few calls have
-// any.
-macro_rules! slots {
-    ($($slot:ident $field:ident),*; $($stage:ident $stage_field:ident),* $(,)?) => {
-        #[derive(Clone, Copy)]
-        enum Slot {
-            $($slot,)*
-            $($stage),*
-        }
-
-        const SLOTS: usize = [$(Slot::$slot,)* $(Slot::$stage),*].len();
-
-        impl Norm<'_> {
-            /// Points the arguments at the tensors and these at their shapes, until the norm is
-            /// moved.
-            #[inline]
-            pub(crate) fn link(&mut self) -> *const sys::fastnorm_norm_args {
-                $(if !self.args.$field.is_null() {
-                    // SAFETY: `put` wrote the view when it set the field.
-                    let view = unsafe { self.views[Slot::$slot as usize].assume_init_mut() };
-                    self.args.$field = view.link();
-                })*
-                if self.stages {
-                    self.link_stages();
-                }
-                &self.args
-            }
-
-            #[cold]
-            fn link_stages(&mut self) {
-                $(if !self.args.$stage_field.is_null() {
-                    // SAFETY: as in `link`.
-                    let view = unsafe { self.views[Slot::$stage as usize].assume_init_mut() };
-                    self.args.$stage_field = view.link();
-                })*
-            }
-
-            #[inline]
-            fn put(&mut self, slot: Slot, view: View) {
-                view.write_to(&mut self.views[slot as usize]);
-                // Not null is what counts; `link` sets the address.
-                let marker = ptr::NonNull::dangling().as_ptr();
-                match slot {
-                    $(Slot::$slot => self.args.$field = marker,)*
-                    $(Slot::$stage => {
-                        self.args.$stage_field = marker;
-                        self.stages = true;
-                    })*
-                }
-            }
-        }
-
-        impl fmt::Debug for Norm<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let kind = if self.args.kind == sys::FASTNORM_NORM_LAYER { "layer" } else { "rms" };
-                let mut f = f.debug_struct("Norm");
-                f.field("kind", &kind).field("eps", &self.args.eps);
-                $(if !self.args.$field.is_null() {
-                    // SAFETY: as in `link`.
-                    let view = unsafe { self.views[Slot::$slot as usize].assume_init_ref() };
-                    f.field(stringify!($field), view);
-                })*
-                $(if !self.args.$stage_field.is_null() {
-                    // SAFETY: as in `link`.
-                    let view = unsafe { self.views[Slot::$stage as usize].assume_init_ref() };
-                    f.field(stringify!($stage_field), view);
-                })*
-                f.finish_non_exhaustive()
-            }
-        }
-    };
-}
-
-slots! {
-    X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean,
-    Rstd rstd, GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
-    ClampScale clamp_scale;
-    Gate gate, Sumsq sumsq, MeanIn mean_in, RstdIn rstd_in,
-    BranchWeight branch_weight, BranchBias branch_bias, BranchRstd branch_rstd, SumScale sum_scale,
-    ResidualGate residual_gate, ResidualGateTable residual_gate_table,
-    ModulationScale modulation_scale, ScaleTable scale_table, ModulationShift modulation_shift,
-    ShiftTable shift_table, ModulationIndex modulation_index,
-}
-
-// Fails when the library gains a tensor, until it has a slot: what is left are scalars.
-const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 128 + SLOTS * size_of::<*const ()>());
+use crate::{parallel, sys, Context, Error, Info, Quant, Result, Status, Stream, Workspace};
 
 /// One normalisation of the rows of x. A row is the last dimension, n elements; T is x's dtype:
 /// f32, f16 or bf16.
@@ -190,10 +44,10 @@ const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 128 + SLOTS * size
 /// [`gate_in_place`](Self::gate_in_place) are for that.
 #[must_use = "nothing happens until it runs"]
 pub struct Norm<'a> {
-    args: sys::fastnorm_norm_args,
-    views: [MaybeUninit<View>; SLOTS],
-    stages: bool, // whether a stage has a tensor
-    borrow: PhantomData<&'a mut [u8]>,
+    pub(crate) args: sys::fastnorm_norm_args,
+    pub(crate) views: NormViews,
+    pub(crate) quant: Option<Quant<'a>>,
+    pub(crate) borrow: PhantomData<&'a mut [u8]>,
 }
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
@@ -202,7 +56,7 @@ unsafe impl Send for Norm<'_> {}
 // takes an exclusive borrow.
 unsafe impl Sync for Norm<'_> {}
 
-impl<'a> Norm<'a> {
+impl Norm<'_> {
     #[inline]
     fn new(kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
         Self {
@@ -211,8 +65,8 @@ impl<'a> Norm<'a> {
                 eps,
                 ..sys::fastnorm_norm_args::new()
             },
-            views: [const { MaybeUninit::uninit() }; SLOTS],
-            stages: false,
+            views: NormViews::new(),
+            quant: None,
             borrow: PhantomData,
         }
     }
@@ -227,166 +81,6 @@ impl<'a> Norm<'a> {
     #[inline]
     pub fn layer(eps: f32) -> Self {
         Self::new(sys::FASTNORM_NORM_LAYER, eps)
-    }
-
-    /// `[.., n]` of T, rank 1 to 8. Required.
-    #[inline]
-    pub fn x(mut self, x: Tensor<'a>) -> Self {
-        self.put(Slot::X, x.view);
-        self
-    }
-
-    /// x and y in one: the results replace what is read.
-    #[inline]
-    #[allow(clippy::needless_pass_by_value)] // the borrow moves in
-    pub fn x_in_place(mut self, x: TensorMut<'a>) -> Self {
-        self.put(Slot::X, x.view);
-        self.put(Slot::Y, x.view);
-        self
-    }
-
-    /// x's shape; f32, f16 or bf16: added to x before all else. Default: nothing is added.
-    #[inline]
-    pub fn residual(mut self, residual: Tensor<'a>) -> Self {
-        self.put(Slot::Residual, residual.view);
-        self
-    }
-
-    /// residual and `residual_out` in one: the sum replaces the residual.
-    #[inline]
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn residual_in_place(mut self, residual: TensorMut<'a>) -> Self {
-        self.put(Slot::Residual, residual.view);
-        self.put(Slot::ResidualOut, residual.view);
-        self
-    }
-
-    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or
-    /// bf16. Default: 1.
-    #[inline]
-    pub fn weight(mut self, weight: Tensor<'a>) -> Self {
-        self.put(Slot::Weight, weight.view);
-        self
-    }
-
-    /// As the weight. Default: 0.
-    #[inline]
-    pub fn bias(mut self, bias: Tensor<'a>) -> Self {
-        self.put(Slot::Bias, bias.view);
-        self
-    }
-
-    /// x's shape, T or f32: the result.
-    #[inline]
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn y(mut self, y: TensorMut<'a>) -> Self {
-        self.put(Slot::Y, y.view);
-        self
-    }
-
-    /// x's shape; f32, f16 or bf16: receives x + residual. Needs a residual.
-    #[inline]
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn residual_out(mut self, residual_out: TensorMut<'a>) -> Self {
-        self.put(Slot::ResidualOut, residual_out.view);
-        self
-    }
-
-    /// Receives the rows' means; layer only. f32 of x's shape without its last extent, or with 1
-    /// for it. With groups the last extent is their number.
-    #[inline]
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn mean(mut self, mean: TensorMut<'a>) -> Self {
-        self.put(Slot::Mean, mean.view);
-        self
-    }
-
-    /// Receives the rows' rstd. Shape as of the mean.
-    #[inline]
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn rstd(mut self, rstd: TensorMut<'a>) -> Self {
-        self.put(Slot::Rstd, rstd.view);
-        self
-    }
-
-    /// A quantised output, beside y or alone.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn quant(mut self, quant: Quant<'a>) -> Self {
-        // Named one by one: a field that Quant gains does not compile until it is here.
-        let Quant {
-            scheme,
-            block_size,
-            source,
-            layout,
-            pow2,
-            amax_floor,
-            clamp,
-            division,
-            quantized,
-            scale,
-            global_scale,
-            amax,
-            clamp_scale,
-            ..
-        } = quant;
-        self.args.quant_scheme = scheme;
-        self.args.quant_block_size = block_size;
-        self.args.quant_source = source.raw();
-        self.args.scale_layout = layout.raw();
-        self.args.scale_pow2 = i32::from(pow2);
-        self.args.amax_floor = amax_floor;
-        self.args.clamp = clamp;
-        self.args.quant_division = division.raw();
-        self.put(Slot::Quantized, quantized);
-        self.put(Slot::Scale, scale);
-        let optional = [
-            (Slot::GlobalScale, global_scale),
-            (Slot::Amax, amax),
-            (Slot::ClampScale, clamp_scale),
-        ];
-        for (slot, view) in optional {
-            if let Some(view) = view {
-                self.put(slot, view);
-            }
-        }
-        self
-    }
-
-    /// Added to the weight in f32: 1 for Gemma. Finite; 0 without a weight. Default: 0.
-    #[inline]
-    pub fn weight_offset(mut self, offset: f32) -> Self {
-        self.args.weight_offset = offset;
-        self
-    }
-
-    /// Where y is rounded on its way. Default: once, when it is stored.
-    #[inline]
-    pub fn rounding(mut self, rounding: Rounding) -> Self {
-        self.args.rounding = rounding.raw();
-        self
-    }
-
-    /// Which value of x + residual is used. Default: the exact one.
-    #[inline]
-    pub fn residual_rounding(mut self, rounding: ResidualRounding) -> Self {
-        self.args.residual_rounding = rounding.raw();
-        self
-    }
-
-    flags! {
-        /// Programmatic dependent launch: start when the stream's previous kernel allows it, and
-        /// read and write nothing before that one has ended. On the CPU and on GPUs before compute
-        /// capability 9.0 this and the two methods below have no effect; results never depend on
-        /// them. Default: off.
-        pdl_wait: sys::FASTNORM_NORM_PDL_WAIT,
-
-        /// Programmatic dependent launch: let the stream's next kernel start once this one's rows
-        /// are on their way. It must wait itself before it uses any result. Default: off.
-        pdl_trigger: sys::FASTNORM_NORM_PDL_TRIGGER,
-
-        /// With [`pdl_wait`](Self::pdl_wait), which it needs: weight and bias are not written by
-        /// any kernel that may still run, and may be read before the wait. Default: off.
-        pdl_constant_weights: sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS,
     }
 
     /// Says what a run would do. No tensor's memory is touched.
@@ -474,16 +168,6 @@ impl<'a> Norm<'a> {
                 }
             },
         )
-    }
-
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
-    pub(crate) fn copied(&self) -> Norm<'_> {
-        Norm {
-            args: self.args,
-            views: self.views,
-            stages: self.stages,
-            borrow: PhantomData,
-        }
     }
 }
 
@@ -673,278 +357,38 @@ pub fn norm_many_prepare(context: &Context, norms: &[Norm<'_>]) -> Result<()> {
 mod tests {
     use super::*;
     use crate::slots::PARTS;
-    use crate::{QuantDivision, QuantSource, ScaleLayout};
+    use crate::{Tensor, TensorMut};
 
-    /// The fields of `every_field` that are no tensors.
+    /// Setters of one field are tested in fields.rs.
+    #[test]
     #[allow(clippy::float_cmp)]
-    fn check_numbers(args: &sys::fastnorm_norm_args) {
-        assert_eq!(args.struct_size, size_of_val(args));
-        assert_eq!(
-            (args.kind, args.eps, args.weight_offset),
-            (sys::FASTNORM_NORM_LAYER, 0.5, 1.0)
-        );
-        assert_eq!(args.rounding, sys::FASTNORM_ROUND_EVERY_STEP);
-        assert_eq!(
-            args.residual_rounding,
-            sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS
-        );
-        assert_eq!(args.flags, 2 | 4, "pdl_wait was taken back");
-        assert_eq!(
-            (args.quant_scheme, args.quant_block_size),
-            (sys::FASTNORM_QUANT_PER_BLOCK, 64)
-        );
-        assert_eq!(args.quant_source, sys::FASTNORM_QUANT_FROM_ROUNDED);
-        assert_eq!(args.scale_layout, sys::FASTNORM_SCALE_COLUMN_MAJOR);
-        assert_eq!(
-            (args.scale_pow2, args.amax_floor, args.clamp),
-            (1, 0.25, 3.0)
-        );
-        assert_eq!(args.quant_division, sys::FASTNORM_QUANT_DIVIDE);
-    }
-
-    /// Those of its stages.
-    #[allow(clippy::float_cmp)]
-    fn check_stages(args: &sys::fastnorm_norm_args) {
-        assert_eq!(args.gate_act, sys::FASTNORM_ACTIVATION_SILU);
-        assert_eq!(args.gate_position, sys::FASTNORM_GATE_BEFORE_NORM);
-        assert_eq!(args.gate_source, sys::FASTNORM_GATE_FROM_ROUNDED);
-        assert_eq!(args.activation, sys::FASTNORM_ACTIVATION_SIGMOID);
-        assert_eq!(args.group_size, 32);
-        assert_eq!((args.branch_norm, args.branch_rounded), (1, 1));
+    fn kinds_of_norm_and_branch() {
+        let args = Norm::layer(0.5).branch_rms(0.25).args;
+        assert_eq!(args.struct_size, size_of_val(&args));
+        assert_eq!((args.kind, args.eps), (sys::FASTNORM_NORM_LAYER, 0.5));
+        assert_eq!((args.branch_norm, args.branch_eps), (1, 0.25));
+        assert_eq!(args.branch_kind, sys::FASTNORM_NORM_RMS);
+        let args = Norm::rms(0.5).branch_layer(0.25).args;
+        assert_eq!((args.kind, args.eps), (sys::FASTNORM_NORM_RMS, 0.5));
+        assert_eq!((args.branch_norm, args.branch_eps), (1, 0.25));
         assert_eq!(args.branch_kind, sys::FASTNORM_NORM_LAYER);
-        assert_eq!(
-            (args.branch_eps, args.branch_weight_offset, args.alpha),
-            (0.125, 2.0, 4.0)
-        );
-        assert_eq!(args.branch_rounding, sys::FASTNORM_ROUND_NORMALIZED);
-        assert_eq!(args.sum_rounding, sys::FASTNORM_SUM_EVERY_STEP);
-        assert_eq!(args.residual_gate_act, sys::FASTNORM_ACTIVATION_TANH);
-        assert_eq!(
-            args.modulation_rounding,
-            sys::FASTNORM_MODULATION_EVERY_STEP
-        );
-    }
-
-    /// Every setter reaches its field, and no other.
-    #[test]
-    #[allow(clippy::too_many_lines)] // the list of fields is long
-    fn every_field() {
-        let inputs = [0f32; 19];
-        let mut outputs: Vec<Vec<f32>> = (21..=29).map(|n| vec![0.0; n]).collect();
-        let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 19, outputs 21 to 29.
-        let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
-        let mut output = || {
-            let buffer = outputs.next().unwrap();
-            let n = buffer.len();
-            TensorMut::new(buffer, &[n]).unwrap()
-        };
-        let (y, residual_out, mean, rstd) = (output(), output(), output(), output());
-        let quant = Quant::per_block(64, output(), output())
-            .global_scale(input(5))
-            .clamp_scale(input(6))
-            .amax(output())
-            .source(QuantSource::Rounded)
-            .layout(ScaleLayout::ColumnMajor)
-            .pow2(true)
-            .amax_floor(0.25)
-            .clamp(3.0)
-            .division(QuantDivision::Divide);
-        let mut norm = Norm::layer(0.5)
-            .x(input(1))
-            .residual(input(2))
-            .weight(input(3))
-            .bias(input(4))
-            .y(y)
-            .residual_out(residual_out)
-            .mean(mean)
-            .rstd(rstd)
-            .quant(quant)
-            .weight_offset(1.0)
-            .rounding(Rounding::EveryStep)
-            .residual_rounding(ResidualRounding::BeforeStatistics)
-            .pdl_wait(true)
-            .pdl_trigger(true)
-            .pdl_constant_weights(true)
-            .pdl_wait(false)
-            .gate(input(7))
-            .gate_act(Activation::Silu)
-            .gate_position(GatePosition::BeforeNorm)
-            .gate_source(GateSource::Rounded)
-            .activation(Activation::Sigmoid)
-            .group_size(32)
-            .sumsq(output())
-            .mean_in(input(8))
-            .rstd_in(input(9))
-            .branch_layer(0.125)
-            .branch_weight(input(10))
-            .branch_bias(input(11))
-            .branch_weight_offset(2.0)
-            .branch_rounding(Rounding::Normalized)
-            .branch_rounded(true)
-            .branch_rstd(output())
-            .alpha(4.0)
-            .sum_scale(input(12))
-            .sum_rounding(SumRounding::EveryStep)
-            .residual_gate(input(13))
-            .residual_gate_table(input(14))
-            .residual_gate_act(Activation::Tanh)
-            .modulation_rounding(ModulationRounding::EveryStep)
-            .modulation_scale(input(15))
-            .scale_table(input(16))
-            .modulation_shift(input(17))
-            .shift_table(input(18))
-            .modulation_index(input(19));
-        // SAFETY: linked just now.
-        let args = unsafe { *norm.link() };
-        // Named one by one: a field that the library gains does not compile until it is here.
-        let sys::fastnorm_norm_args {
-            struct_size: _,
-            kind: _,
-            eps: _,
-            weight_offset: _,
-            rounding: _,
-            residual_rounding: _,
-            flags: _,
-            x,
-            residual,
-            weight,
-            bias,
-            y,
-            residual_out,
-            mean,
-            rstd,
-            quant_scheme: _,
-            quant_block_size: _,
-            quant_source: _,
-            scale_layout: _,
-            scale_pow2: _,
-            amax_floor: _,
-            clamp: _,
-            quant_division: _,
-            global_scale,
-            quantized,
-            scale,
-            amax,
-            clamp_scale,
-            gate,
-            gate_act: _,
-            gate_position: _,
-            gate_source: _,
-            activation: _,
-            group_size: _,
-            sumsq,
-            mean_in,
-            rstd_in,
-            branch_norm: _,
-            branch_kind: _,
-            branch_eps: _,
-            branch_weight_offset: _,
-            branch_rounding: _,
-            branch_rounded: _,
-            alpha: _,
-            sum_rounding: _,
-            branch_weight,
-            branch_bias,
-            branch_rstd,
-            sum_scale,
-            residual_gate,
-            residual_gate_table,
-            residual_gate_act: _,
-            modulation_rounding: _,
-            modulation_scale,
-            scale_table,
-            modulation_shift,
-            shift_table,
-            modulation_index,
-        } = args;
-        check_numbers(&args);
-        check_stages(&args);
-        let tensors = [
-            x,
-            residual,
-            weight,
-            bias,
-            global_scale,
-            clamp_scale,
-            gate,
-            mean_in,
-            rstd_in,
-            branch_weight,
-            branch_bias,
-            sum_scale,
-            residual_gate,
-            residual_gate_table,
-            modulation_scale,
-            scale_table,
-            modulation_shift,
-            shift_table,
-            modulation_index,
-            y,
-            residual_out,
-            mean,
-            rstd,
-            quantized,
-            scale,
-            amax,
-            sumsq,
-            branch_rstd,
-        ];
-        assert_eq!(tensors.len(), SLOTS);
-        // SAFETY: linked, to tensors of rank 1.
-        let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        let expected: Vec<i64> = (1..=19).collect();
-        assert_eq!(lengths[..19], expected);
-        assert_eq!(lengths[19..], [21, 22, 23, 24, 25, 26, 27, 28, 29]);
-        assert!(format!("{norm:?}").contains("sum_scale"));
     }
 
     #[test]
-    fn schemes_and_roundings_have_their_numbers() {
-        let mut buffers = [[0f32; 1]; 12];
-        let mut tensors = buffers.iter_mut().map(|b| TensorMut::new(b, &[1]).unwrap());
-        let mut next = || tensors.next().unwrap();
-        let one = [1f32];
-        let quants = [
-            Quant::per_tensor(next(), Tensor::new(&one, &[1]).unwrap()),
-            Quant::per_row(next(), next()),
-            Quant::per_block(128, next(), next()),
-            Quant::mxfp8(next(), next()),
-            Quant::nvfp4(next(), next()),
-            Quant::mxfp4(next(), next()),
-        ];
-        assert_eq!(quants.map(|q| q.scheme), [1, 2, 3, 4, 5, 6]);
-        let roundings = [
-            Rounding::Once,
-            Rounding::Normalized,
-            Rounding::EveryStep,
-            Rounding::OnceRw,
-        ];
-        assert_eq!(
-            roundings.map(|r| Norm::rms(0.0).rounding(r).args.rounding),
-            [0, 1, 2, 3]
-        );
-        let roundings = [
-            ResidualRounding::Exact,
-            ResidualRounding::BeforeApply,
-            ResidualRounding::BeforeStatistics,
-        ];
-        let set = roundings.map(|r| Norm::rms(0.0).residual_rounding(r).args.residual_rounding);
-        assert_eq!(set, [0, 1, 2]);
-        assert_eq!(
-            [QuantSource::Exact, QuantSource::Rounded].map(QuantSource::raw),
-            [0, 1]
-        );
-        assert_eq!(
-            [QuantDivision::MultiplyReciprocal, QuantDivision::Divide].map(QuantDivision::raw),
-            [0, 1]
-        );
-        let layouts = [
-            ScaleLayout::RowMajor,
-            ScaleLayout::ColumnMajor,
-            ScaleLayout::Swizzled128x4,
-        ];
-        assert_eq!(layouts.map(ScaleLayout::raw), [0, 1, 2]);
+    fn flags_are_taken_back_and_sizes_saturate() {
+        let norm = Norm::rms(0.0).pdl_wait(true).pdl_trigger(true).alpha(2.0);
+        assert_eq!(norm.pdl_wait(false).args.flags, 2 | 16);
+        let most = Norm::rms(0.0).group_size(usize::MAX);
+        assert_eq!(most.args.group_size, i64::MAX);
+    }
+
+    #[test]
+    fn debug_shows_what_is_set() {
+        let shown = format!("{:?}", Norm::layer(0.5));
+        assert_eq!(shown, r#"Norm { kind: "layer", eps: 0.5, .. }"#);
+        let gate = Tensor::new(&[0f32; 4], &[4]).unwrap();
+        let shown = format!("{:?}", Norm::rms(0.5).gate(gate).quant(Quant::none()));
+        assert!(shown.contains("rms") && shown.contains("gate: ") && shown.contains("quant: "));
     }
 
     /// What the library would read through the addresses that it gets: each part's own tensors and

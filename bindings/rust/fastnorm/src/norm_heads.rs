@@ -2,16 +2,11 @@
 
 use std::marker::PhantomData;
 
+use crate::fields::NormHeadsViews;
 use crate::norm::launch;
-use crate::slots::{slots, with_linked, PARTS};
+use crate::slots::{with_linked, PARTS};
 use crate::status::check;
-use crate::tensor::View;
 use crate::{sys, Context, Info, NormHeadsPart, Result, Stream, Tensor, Workspace};
-
-slots! {
-    NormHeads, fastnorm_norm_heads_args, 32, |args, f| f.field("rope_dim", &args.rope_dim);
-    Cos cos, Sin sin, Positions positions, Slots slots,
-}
 
 /// What stands between the QKV projection and attention: the norm of query and key heads, the
 /// rotary embedding (rope) and the write to a paged cache. A call has up to 8
@@ -26,8 +21,9 @@ slots! {
 /// ```
 ///
 /// The row is `positions[t]` for token t, or t itself without positions. Token t goes to slot
-/// `k = slots[t]` of the caches: row `k % page` of page `k / page`. A slot of -1 is not written,
-/// nor are tokens behind the last slot.
+/// `k = slots[t]` of the caches: row `k % page` of page `k / page`. A token whose slot is -1,
+/// or that is behind the last slot, is padding: its positions are not looked at, and none of its
+/// outputs is written, in any part.
 ///
 /// Made once, it can [run](Self::run) many times.
 ///
@@ -60,10 +56,10 @@ slots! {
 /// ```
 #[must_use = "nothing happens until it runs"]
 pub struct NormHeads<'a> {
-    args: sys::fastnorm_norm_heads_args,
-    views: [Option<View>; SLOTS],
-    parts: Vec<NormHeadsPart<'a>>,
-    borrow: PhantomData<&'a mut [u8]>,
+    pub(crate) args: sys::fastnorm_norm_heads_args,
+    pub(crate) views: NormHeadsViews,
+    pub(crate) parts: Vec<NormHeadsPart<'a>>,
+    pub(crate) borrow: PhantomData<&'a mut [u8]>,
 }
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
@@ -83,7 +79,7 @@ impl<'a> NormHeads<'a> {
     pub fn new() -> Self {
         Self {
             args: sys::fastnorm_norm_heads_args::new(),
-            views: [None; SLOTS],
+            views: NormHeadsViews::new(),
             parts: Vec::with_capacity(PARTS),
             borrow: PhantomData,
         }
@@ -100,13 +96,7 @@ impl<'a> NormHeads<'a> {
     /// frequencies.
     pub fn rope(mut self, dim: usize, cos: Tensor<'a>, sin: Tensor<'a>) -> Self {
         self.args.rope_dim = i32::try_from(dim).unwrap_or(i32::MAX);
-        self.put(Slot::Cos, cos.view).put(Slot::Sin, sin.view)
-    }
-
-    /// `[tokens]`, or `[axes, tokens]` with [`mrope`](Self::mrope), of i32 or i64: rows of the
-    /// tables. Default: the token's number.
-    pub fn positions(self, positions: Tensor<'a>) -> Self {
-        self.put(Slot::Positions, positions.view)
+        self.put_cos(cos.view).put_sin(sin.view)
     }
 
     /// Pairs that take their row from each axis of the positions, of sum R: the first ones from
@@ -126,11 +116,6 @@ impl<'a> NormHeads<'a> {
             0
         };
         self
-    }
-
-    /// `[at most tokens]` of i32 or i64: where each token goes. Required where a part has a cache.
-    pub fn slots(self, slots: Tensor<'a>) -> Self {
-        self.put(Slot::Slots, slots.view)
     }
 
     /// Says what a run would do. No tensor's memory is touched.
@@ -194,7 +179,7 @@ impl<'a> NormHeads<'a> {
         workspace: Workspace,
     ) -> Result<()> {
         let args = self.link();
-        with_linked(&mut self.parts, NormHeadsPart::linked, |parts, count| {
+        with_linked(&mut self.parts, NormHeadsPart::link, |parts, count| {
             let query = || {
                 let mut info = sys::fastnorm_info::new();
                 // SAFETY: the parts are linked until `with_linked` returns.
@@ -221,6 +206,10 @@ impl<'a> NormHeads<'a> {
         })
     }
 
+    pub(crate) fn copied_parts(&self) -> Vec<NormHeadsPart<'_>> {
+        self.parts.iter().map(NormHeadsPart::copied).collect()
+    }
+
     /// Hands a copy of the arguments, linked, to `call`, which does not run it.
     fn with_copy(
         &self,
@@ -230,16 +219,11 @@ impl<'a> NormHeads<'a> {
             i32,
         ) -> sys::fastnorm_status,
     ) -> Result<()> {
-        let mut copy = NormHeads {
-            args: self.args,
-            views: self.views,
-            parts: self.parts.iter().map(NormHeadsPart::copied).collect(),
-            borrow: PhantomData,
-        };
+        let mut copy = self.copied();
         let args = copy.link();
         check(with_linked(
             &mut copy.parts,
-            NormHeadsPart::linked,
+            NormHeadsPart::link,
             |parts, count| call(args, parts, count),
         ))
     }
@@ -249,41 +233,24 @@ impl<'a> NormHeads<'a> {
 mod tests {
     use super::*;
 
-    /// Every setter reaches its field, and no other.
+    /// Setters of one field are tested in fields.rs.
     #[test]
-    fn every_field() {
-        let inputs = [0f32; 4];
+    fn setters_of_several_fields() {
+        let inputs = [0f32; 2];
         let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
         let mut call = NormHeads::new()
             .rope(6, input(1), input(2))
-            .positions(input(3))
-            .slots(input(4))
             .mrope([7, 8, 9, 10], true);
         // SAFETY: linked just now.
         let args = unsafe { *call.link() };
-        // Named one by one: a field that the library gains does not compile until it is here.
-        let sys::fastnorm_norm_heads_args {
-            struct_size,
-            flags,
-            rope_dim,
-            mrope_0,
-            mrope_1,
-            mrope_2,
-            mrope_3,
-            cos,
-            sin,
-            positions,
-            slots,
-        } = args;
-        assert_eq!(struct_size, size_of_val(&args));
-        assert_eq!(flags, sys::FASTNORM_NORM_HEADS_MROPE_INTERLEAVED);
-        assert_eq!(
-            [rope_dim, mrope_0, mrope_1, mrope_2, mrope_3],
-            [6, 7, 8, 9, 10]
-        );
+        assert_eq!(args.struct_size, size_of_val(&args));
+        assert_eq!(args.flags, sys::FASTNORM_NORM_HEADS_MROPE_INTERLEAVED);
+        assert_eq!(args.rope_dim, 6);
+        let mrope = [args.mrope_0, args.mrope_1, args.mrope_2, args.mrope_3];
+        assert_eq!(mrope, [7, 8, 9, 10]);
         // SAFETY: linked, to tensors of rank 1.
-        let lengths = [cos, sin, positions, slots].map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4]);
-        assert!(format!("{call:?}").contains("positions"));
+        let lengths = [args.cos, args.sin].map(|t| unsafe { *(*t).shape });
+        assert_eq!(lengths, [1, 2]);
+        assert_eq!(call.mrope([1; 4], false).args.flags, 0);
     }
 }

@@ -2,16 +2,11 @@
 
 use std::marker::PhantomData;
 
+use crate::fields::NormHeadsBackwardViews;
 use crate::norm::launch;
-use crate::slots::{slots, with_linked, PARTS};
+use crate::slots::{with_linked, PARTS};
 use crate::status::check;
-use crate::tensor::View;
 use crate::{sys, Context, Info, NormHeadsBackwardPart, Result, Stream, Tensor, Workspace};
-
-slots! {
-    NormHeadsBackward, fastnorm_norm_heads_args, 32, |args, f| f.field("rope_dim", &args.rope_dim);
-    Cos cos, Sin sin, Positions positions, Slots slots,
-}
 
 /// The gradients of [`NormHeads`](crate::NormHeads): rope is turned back and the norm's gradient
 /// taken of that, for up to 8 [parts](NormHeadsBackwardPart) over the same tokens. Gradients of
@@ -44,10 +39,10 @@ slots! {
 /// ```
 #[must_use = "nothing happens until it runs"]
 pub struct NormHeadsBackward<'a> {
-    args: sys::fastnorm_norm_heads_args,
-    views: [Option<View>; SLOTS],
-    parts: Vec<NormHeadsBackwardPart<'a>>,
-    borrow: PhantomData<&'a mut [u8]>,
+    pub(crate) args: sys::fastnorm_norm_heads_args,
+    pub(crate) views: NormHeadsBackwardViews,
+    pub(crate) parts: Vec<NormHeadsBackwardPart<'a>>,
+    pub(crate) borrow: PhantomData<&'a mut [u8]>,
 }
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
@@ -67,7 +62,7 @@ impl<'a> NormHeadsBackward<'a> {
     pub fn new() -> Self {
         Self {
             args: sys::fastnorm_norm_heads_args::new(),
-            views: [None; SLOTS],
+            views: NormHeadsBackwardViews::new(),
             parts: Vec::with_capacity(PARTS),
             borrow: PhantomData,
         }
@@ -82,12 +77,7 @@ impl<'a> NormHeadsBackward<'a> {
     /// The forward's tables of rope, which turned `dim` columns.
     pub fn rope(mut self, dim: usize, cos: Tensor<'a>, sin: Tensor<'a>) -> Self {
         self.args.rope_dim = i32::try_from(dim).unwrap_or(i32::MAX);
-        self.put(Slot::Cos, cos.view).put(Slot::Sin, sin.view)
-    }
-
-    /// The forward's positions. Default: the token's number.
-    pub fn positions(self, positions: Tensor<'a>) -> Self {
-        self.put(Slot::Positions, positions.view)
+        self.put_cos(cos.view).put_sin(sin.view)
     }
 
     /// As [`NormHeads::mrope`](crate::NormHeads::mrope).
@@ -177,7 +167,7 @@ impl<'a> NormHeadsBackward<'a> {
         let args = self.link();
         with_linked(
             &mut self.parts,
-            NormHeadsBackwardPart::linked,
+            NormHeadsBackwardPart::link,
             |parts, count| {
                 let query = || {
                     let mut info = sys::fastnorm_info::new();
@@ -212,6 +202,13 @@ impl<'a> NormHeadsBackward<'a> {
         )
     }
 
+    pub(crate) fn copied_parts(&self) -> Vec<NormHeadsBackwardPart<'_>> {
+        self.parts
+            .iter()
+            .map(NormHeadsBackwardPart::copied)
+            .collect()
+    }
+
     /// Hands a copy of the arguments, linked, to `call`, which does not run it.
     fn with_copy(
         &self,
@@ -221,20 +218,11 @@ impl<'a> NormHeadsBackward<'a> {
             i32,
         ) -> sys::fastnorm_status,
     ) -> Result<()> {
-        let mut copy = NormHeadsBackward {
-            args: self.args,
-            views: self.views,
-            parts: self
-                .parts
-                .iter()
-                .map(NormHeadsBackwardPart::copied)
-                .collect(),
-            borrow: PhantomData,
-        };
+        let mut copy = self.copied();
         let args = copy.link();
         check(with_linked(
             &mut copy.parts,
-            NormHeadsBackwardPart::linked,
+            NormHeadsBackwardPart::link,
             |parts, count| call(args, parts, count),
         ))
     }
@@ -244,33 +232,24 @@ impl<'a> NormHeadsBackward<'a> {
 mod tests {
     use super::*;
 
-    /// Every setter reaches its field, and no other.
+    /// Setters of one field are tested in fields.rs.
     #[test]
-    fn every_field() {
-        let inputs = [0f32; 4];
+    fn setters_of_several_fields() {
+        let inputs = [0f32; 2];
         let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
         let mut call = NormHeadsBackward::new()
             .rope(6, input(1), input(2))
-            .positions(input(3))
             .mrope([7, 8, 9, 10], true);
         // SAFETY: linked just now.
         let args = unsafe { *call.link() };
         assert_eq!(args.struct_size, size_of_val(&args));
         assert_eq!(args.flags, sys::FASTNORM_NORM_HEADS_MROPE_INTERLEAVED);
-        assert_eq!(
-            [
-                args.rope_dim,
-                args.mrope_0,
-                args.mrope_1,
-                args.mrope_2,
-                args.mrope_3
-            ],
-            [6, 7, 8, 9, 10]
-        );
-        assert!(args.slots.is_null());
+        assert_eq!(args.rope_dim, 6);
+        let mrope = [args.mrope_0, args.mrope_1, args.mrope_2, args.mrope_3];
+        assert_eq!(mrope, [7, 8, 9, 10]);
         // SAFETY: linked, to tensors of rank 1.
-        let lengths = [args.cos, args.sin, args.positions].map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3]);
-        assert!(format!("{call:?}").contains("positions"));
+        let lengths = [args.cos, args.sin].map(|t| unsafe { *(*t).shape });
+        assert_eq!(lengths, [1, 2]);
+        assert_eq!(call.mrope([1; 4], false).args.flags, 0);
     }
 }

@@ -2,29 +2,9 @@
 
 use std::marker::PhantomData;
 
-use crate::slots::{flags, slots};
+use crate::fields::NormHeadsPartViews;
 use crate::tensor::View;
-use crate::{sys, Quant, QuantDivision, QuantSource, Rounding};
-use crate::{Tensor, TensorMut};
-
-/// Where rope rounds to x's dtype on its way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RopeRounding {
-    /// Only when the result is stored: `FlashInfer`, vLLM, `SGLang`.
-    #[default]
-    Once,
-    /// Every product, too: what a 16-bit eager chain does.
-    EveryStep,
-}
-
-slots! {
-    NormHeadsPart, fastnorm_norm_heads_part, 88,
-    |args, f| f.field("flags", &args.flags).field("eps", &args.eps);
-    X x, Weight weight, Bias bias, Y y, Mean mean, Rstd rstd, MeanIn mean_in, RstdIn rstd_in,
-    Sumsq sumsq, GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax, Cache cache,
-    CacheScale cache_scale, ClampScale clamp_scale,
-}
+use crate::{sys, Quant, QuantDivision, QuantSource, Tensor, TensorMut};
 
 /// One part of [`NormHeads`](crate::NormHeads): x of `[tokens, heads, d]` and what is done to each
 /// of its rows of d columns. In this order, every step but the first optional:
@@ -44,9 +24,11 @@ slots! {
 /// output.
 #[must_use = "nothing happens until it runs"]
 pub struct NormHeadsPart<'a> {
-    args: sys::fastnorm_norm_heads_part,
-    views: [Option<View>; SLOTS],
-    borrow: PhantomData<&'a mut [u8]>,
+    pub(crate) args: sys::fastnorm_norm_heads_part,
+    pub(crate) views: NormHeadsPartViews,
+    pub(crate) quant: Option<Quant<'a>>,
+    pub(crate) cache_quant: Option<Quant<'a>>, // codes go to the cache
+    pub(crate) borrow: PhantomData<&'a mut [u8]>,
 }
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
@@ -63,22 +45,25 @@ impl<'a> NormHeadsPart<'a> {
     /// x and y in one: the results replace what is read.
     #[allow(clippy::needless_pass_by_value)] // the borrow moves in
     pub fn in_place(x: TensorMut<'a>) -> Self {
-        Self::of(x.view).put(Slot::Y, x.view)
+        Self::of(x.view).y(x)
     }
 
     fn of(x: View) -> Self {
         let part = Self {
             args: sys::fastnorm_norm_heads_part::new(),
-            views: [None; SLOTS],
+            views: NormHeadsPartViews::new(),
+            quant: None,
+            cache_quant: None,
             borrow: PhantomData,
         };
-        part.put(Slot::X, x)
+        part.put_x(x)
     }
 
     fn norm(mut self, kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
         self.args.kind = kind;
         self.args.eps = eps;
-        self.flag(sys::FASTNORM_NORM_HEADS_NORM, true)
+        self.flag(sys::FASTNORM_NORM_HEADS_NORM, true);
+        self
     }
 
     /// Normalises by the root mean square. `eps` is finite and not negative.
@@ -94,160 +79,18 @@ impl<'a> NormHeadsPart<'a> {
     /// Turns columns from `offset` on; -1: the last ones.
     pub fn rope(mut self, offset: i32) -> Self {
         self.args.rope_offset = offset;
-        self.flag(sys::FASTNORM_NORM_HEADS_ROPE, true)
-    }
-
-    flags! {
-        /// With rope: pairs are neighbours, as in GPT-J. Default: half a window apart, as in NeoX
-        /// and Llama.
-        rope_interleaved: sys::FASTNORM_NORM_HEADS_ROPE_INTERLEAVED,
-
-        /// With rope: turn back. Default: no.
-        rope_inverse: sys::FASTNORM_NORM_HEADS_ROPE_INVERSE,
-
-        /// With rope: of the norm rounded to T, as by two separate operations. Default: no.
-        rope_from_rounded: sys::FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED,
-
-        /// With a norm: one statistic for all heads of a token. Default: one for each row.
-        across_heads: sys::FASTNORM_NORM_HEADS_ACROSS_HEADS,
-    }
-
-    /// Where rope rounds on its way. Default: once, when the result is stored.
-    pub fn rope_rounding(mut self, rounding: RopeRounding) -> Self {
-        self.args.rope_rounding = match rounding {
-            RopeRounding::Once => sys::FASTNORM_ROPE_ONCE,
-            RopeRounding::EveryStep => sys::FASTNORM_ROPE_EVERY_STEP,
-        };
+        self.flag(sys::FASTNORM_NORM_HEADS_ROPE, true);
         self
-    }
-
-    /// Added to the weight in f32: 1 for Gemma. 0 without a weight. Default: 0.
-    pub fn weight_offset(mut self, offset: f32) -> Self {
-        self.args.weight_offset = offset;
-        self
-    }
-
-    /// Where the norm rounds on its way. Default: once.
-    pub fn rounding(mut self, rounding: Rounding) -> Self {
-        self.args.rounding = rounding.raw();
-        self
-    }
-
-    /// `[d]` or `[heads, d]`; f32, f16 or bf16. Default: 1.
-    pub fn weight(self, weight: Tensor<'a>) -> Self {
-        self.put(Slot::Weight, weight.view)
-    }
-
-    /// As the weight. Default: 0.
-    pub fn bias(self, bias: Tensor<'a>) -> Self {
-        self.put(Slot::Bias, bias.view)
-    }
-
-    /// x's shape, T or f32: the result.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn y(self, y: TensorMut<'a>) -> Self {
-        self.put(Slot::Y, y.view)
-    }
-
-    /// Receives the means; layer only.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn mean(self, mean: TensorMut<'a>) -> Self {
-        self.put(Slot::Mean, mean.view)
-    }
-
-    /// Receives the rstd.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn rstd(self, rstd: TensorMut<'a>) -> Self {
-        self.put(Slot::Rstd, rstd.view)
-    }
-
-    /// The means to use, with [`rstd_in`](Self::rstd_in); layer only.
-    pub fn mean_in(self, mean: Tensor<'a>) -> Self {
-        self.put(Slot::MeanIn, mean.view)
-    }
-
-    /// The rstd to use. Default: it is computed.
-    pub fn rstd_in(self, rstd: Tensor<'a>) -> Self {
-        self.put(Slot::RstdIn, rstd.view)
-    }
-
-    /// Receives the sums of squares. Layer: with a last extent of 2, the mean and the sum of
-    /// squares of x - mean.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn sumsq(self, sumsq: TensorMut<'a>) -> Self {
-        self.put(Slot::Sumsq, sumsq.view)
-    }
-
-    /// A quantised output, beside y or alone. Rows are tokens * heads. Its source, its
-    /// [`division`](Quant::division) and its `amax_floor` are those of a cache of codes, too.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn quant(mut self, quant: Quant<'a>) -> Self {
-        // Named one by one: a field that Quant gains does not compile until it is here.
-        let Quant {
-            scheme,
-            block_size,
-            source,
-            layout,
-            pow2,
-            amax_floor,
-            clamp,
-            division,
-            quantized,
-            scale,
-            global_scale,
-            amax,
-            clamp_scale,
-            ..
-        } = quant;
-        self.args.quant_scheme = scheme;
-        self.args.quant_block_size = block_size;
-        self.args.scale_layout = layout.raw();
-        self.args.scale_pow2 = i32::from(pow2);
-        self.args.clamp = clamp;
-        self = self
-            .quant_source(source)
-            .quant_division(division)
-            .amax_floor(amax_floor)
-            .put(Slot::Quantized, quantized)
-            .put(Slot::Scale, scale);
-        self.views[Slot::GlobalScale as usize] = global_scale;
-        self.views[Slot::Amax as usize] = amax;
-        self.views[Slot::ClampScale as usize] = clamp_scale;
-        self
-    }
-
-    /// What is quantised, for a cache of codes. Default: the unrounded result.
-    pub fn quant_source(mut self, source: QuantSource) -> Self {
-        self.args.quant_source = source.raw();
-        self
-    }
-
-    /// How codes are made of values and scales, for a cache of codes. Default: times the
-    /// reciprocal.
-    pub fn quant_division(mut self, division: QuantDivision) -> Self {
-        self.args.quant_division = division.raw();
-        self
-    }
-
-    /// The least magnitude that a dynamic scale of the cache is made from. Default, and for 0:
-    /// 1e-10.
-    pub fn amax_floor(mut self, floor: f32) -> Self {
-        self.args.amax_floor = floor;
-        self
-    }
-
-    /// `[pages, page, heads, d]` of T with any strides: the cache.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn cache(self, cache: TensorMut<'a>) -> Self {
-        self.put(Slot::Cache, cache.view)
     }
 
     /// A cache of fp8 or i8 codes, with one scale of `[1]` f32, an input.
     #[allow(clippy::needless_pass_by_value)]
-    pub fn cache_per_tensor(mut self, cache: TensorMut<'a>, scale: Tensor<'a>) -> Self {
-        self.args.cache_scheme = sys::FASTNORM_QUANT_PER_TENSOR;
-        self.put(Slot::Cache, cache.view)
-            .put(Slot::CacheScale, scale.view)
+    pub fn cache_per_tensor(self, cache: TensorMut<'a>, scale: Tensor<'a>) -> Self {
+        self.with_codes(|mut codes| {
+            codes.args.scheme = sys::FASTNORM_QUANT_PER_TENSOR;
+            codes.put_scale(scale.view)
+        })
+        .cache(cache)
     }
 
     /// A cache of fp8 or i8 codes, with a scale for each block of `block_size` columns, 64 or 128.
@@ -255,177 +98,103 @@ impl<'a> NormHeadsPart<'a> {
     /// `pow2` rounds them up to a power of two.
     #[allow(clippy::needless_pass_by_value)]
     pub fn cache_per_block(
-        mut self,
+        self,
         block_size: usize,
         cache: TensorMut<'a>,
         scale: TensorMut<'a>,
         pow2: bool,
     ) -> Self {
-        self.args.cache_scheme = sys::FASTNORM_QUANT_PER_BLOCK;
-        self.args.cache_block_size = i32::try_from(block_size).unwrap_or(i32::MAX);
-        self.args.cache_pow2 = i32::from(pow2);
-        self.put(Slot::Cache, cache.view)
-            .put(Slot::CacheScale, scale.view)
+        self.with_codes(|mut codes| {
+            codes.args.scheme = sys::FASTNORM_QUANT_PER_BLOCK;
+            codes.args.block_size = i32::try_from(block_size).unwrap_or(i32::MAX);
+            codes.pow2(pow2).put_scale(scale.view)
+        })
+        .cache(cache)
     }
 
-    /// [`link`](Self::link), for the call that the part belongs to.
-    pub(crate) fn linked(&mut self) -> *const sys::fastnorm_norm_heads_part {
-        self.link()
+    /// What is quantised, for a cache of codes; the same as of [`quant`](Self::quant), where the
+    /// part has both. Default: the unrounded result.
+    pub fn cache_source(self, source: QuantSource) -> Self {
+        self.with_codes(|codes| codes.source(source))
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
-    pub(crate) fn copied(&self) -> NormHeadsPart<'_> {
-        NormHeadsPart {
-            args: self.args,
-            views: self.views,
-            borrow: PhantomData,
-        }
+    /// How codes are made of values and scales, for a cache of codes; the same as of
+    /// [`quant`](Self::quant), where that has a scheme with a division. Default: times the
+    /// reciprocal.
+    pub fn cache_division(self, division: QuantDivision) -> Self {
+        self.with_codes(|codes| codes.division(division))
+    }
+
+    /// The least magnitude that a scale of [`cache_per_block`](Self::cache_per_block) is made from.
+    /// Default, and for 0: 1e-10.
+    pub fn cache_amax_floor(self, floor: f32) -> Self {
+        self.with_codes(|codes| codes.amax_floor(floor))
+    }
+
+    fn with_codes(mut self, change: impl FnOnce(Quant<'a>) -> Quant<'a>) -> Self {
+        let codes = self.cache_quant.take().unwrap_or_else(Quant::none);
+        self.cache_quant = Some(change(codes));
+        self
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ScaleLayout;
 
-    /// Every setter reaches its field, and no other.
+    fn extent(tensor: *const sys::fastnorm_tensor) -> i64 {
+        // SAFETY: linked, to a tensor of rank 1.
+        unsafe { *(*tensor).shape }
+    }
+
+    /// Setters of one field are tested in fields.rs.
     #[test]
-    #[allow(clippy::float_cmp, clippy::too_many_lines)] // the list of fields is long
-    fn every_field() {
-        let inputs = [0f32; 8];
-        let mut outputs: Vec<Vec<f32>> = (9..=17).map(|n| vec![0.0; n]).collect();
-        let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 7, outputs 9 to 17.
-        let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
-        let mut output = || {
-            let buffer = outputs.next().unwrap();
-            let n = buffer.len();
-            TensorMut::new(buffer, &[n]).unwrap()
-        };
-        let (y, mean, rstd, sumsq) = (output(), output(), output(), output());
-        let quant = Quant::per_block(64, output(), output())
-            .global_scale(input(6))
-            .clamp_scale(input(7))
-            .amax(output())
-            .division(QuantDivision::Divide)
-            .source(QuantSource::Rounded)
-            .layout(ScaleLayout::ColumnMajor)
-            .pow2(true)
-            .amax_floor(0.25)
-            .clamp(3.0);
-        let mut part = NormHeadsPart::new(input(1))
+    #[allow(clippy::float_cmp)]
+    fn setters_of_several_fields() {
+        let mut buffers = [[0f32; 1], [0f32; 1]];
+        let [x, cache] = &mut buffers;
+        let mut scales = [0f32; 2];
+        let mut part = NormHeadsPart::in_place(TensorMut::new(x, &[1]).unwrap())
             .layer(0.5)
-            .weight_offset(1.0)
-            .rounding(Rounding::EveryStep)
             .rope(-1)
-            .rope_interleaved(true)
-            .rope_inverse(true)
-            .rope_from_rounded(true)
-            .rope_rounding(RopeRounding::EveryStep)
-            .across_heads(true)
-            .rope_inverse(false)
-            .weight(input(2))
-            .bias(input(3))
-            .y(y)
-            .mean(mean)
-            .rstd(rstd)
-            .mean_in(input(4))
-            .rstd_in(input(5))
-            .sumsq(sumsq)
-            .quant(quant)
-            .cache_per_block(128, output(), output(), true);
+            .cache_per_block(
+                128,
+                TensorMut::new(cache, &[1]).unwrap(),
+                TensorMut::new(&mut scales, &[2]).unwrap(),
+                true,
+            )
+            .cache_source(QuantSource::Rounded)
+            .cache_division(QuantDivision::Divide)
+            .cache_amax_floor(0.5);
         // SAFETY: linked just now.
         let args = unsafe { *part.link() };
-        // Named one by one: a field that the library gains does not compile until it is here.
-        let sys::fastnorm_norm_heads_part {
-            struct_size,
-            flags,
-            kind,
-            eps,
-            weight_offset,
-            rounding,
-            rope_rounding,
-            rope_offset,
-            reserved,
-            x,
-            weight,
-            bias,
-            y,
-            mean,
-            rstd,
-            mean_in,
-            rstd_in,
-            sumsq,
-            quant_scheme,
-            quant_block_size,
-            quant_source,
-            scale_layout,
-            scale_pow2,
-            amax_floor,
-            clamp,
-            cache_scheme,
-            cache_block_size,
-            cache_pow2,
-            global_scale,
-            quantized,
-            scale,
-            amax,
-            cache,
-            cache_scale,
-            quant_division,
-            reserved_2,
-            clamp_scale,
-        } = args;
-        assert_eq!(struct_size, size_of_val(&args));
+        assert_eq!(args.struct_size, size_of_val(&args));
+        assert_eq!((args.kind, args.eps), (sys::FASTNORM_NORM_LAYER, 0.5));
+        assert_eq!((args.flags, args.rope_offset), (1 | 2, -1));
         assert_eq!(
-            flags,
-            1 | 2 | 4 | 16 | 32,
-            "rope_inverse was taken back, of 63"
+            (extent(args.x), extent(args.y), extent(args.cache)),
+            (1, 1, 1)
         );
-        assert_eq!((kind, eps), (sys::FASTNORM_NORM_LAYER, 0.5));
-        assert_eq!((weight_offset, rope_offset, reserved), (1.0, -1, 0));
-        assert_eq!(rounding, sys::FASTNORM_ROUND_EVERY_STEP);
-        assert_eq!(rope_rounding, sys::FASTNORM_ROPE_EVERY_STEP);
-        assert_eq!(
-            (quant_scheme, quant_block_size, quant_source),
-            (
-                sys::FASTNORM_QUANT_PER_BLOCK,
-                64,
-                sys::FASTNORM_QUANT_FROM_ROUNDED
-            )
-        );
-        assert_eq!(scale_layout, sys::FASTNORM_SCALE_COLUMN_MAJOR);
-        assert_eq!((scale_pow2, amax_floor, clamp), (1, 0.25, 3.0));
-        assert_eq!(cache_scheme, sys::FASTNORM_QUANT_PER_BLOCK);
-        assert_eq!((cache_block_size, cache_pow2), (128, 1));
-        assert_eq!(
-            (quant_division, reserved_2),
-            (sys::FASTNORM_QUANT_DIVIDE, 0)
-        );
-        let tensors = [
-            x,
-            weight,
-            bias,
-            mean_in,
-            rstd_in,
-            global_scale,
-            clamp_scale,
-            y,
-            mean,
-            rstd,
-            sumsq,
-            quantized,
-            scale,
-            amax,
-            cache,
-            cache_scale,
-        ];
-        // SAFETY: linked, to tensors of rank 1.
-        let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(
-            lengths,
-            [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17]
-        );
-        assert!(format!("{part:?}").contains("cache_scale"));
+        assert!(args.quant.is_null());
+        // SAFETY: linked just now.
+        let codes = unsafe { *args.cache_quant };
+        assert_eq!(codes.struct_size, size_of_val(&codes));
+        assert_eq!(codes.scheme, sys::FASTNORM_QUANT_PER_BLOCK);
+        assert_eq!((codes.block_size, codes.scale_pow2), (128, 1));
+        assert_eq!((codes.source, codes.division), (1, 1));
+        assert_eq!((codes.amax_floor, extent(codes.scale)), (0.5, 2));
+        assert!(codes.quantized.is_null());
+        let (mut cache, scale) = ([0f32; 1], [0f32; 3]);
+        let mut part = NormHeadsPart::new(Tensor::new(&[0f32], &[1]).unwrap())
+            .rms(0.25)
+            .cache_per_tensor(
+                TensorMut::new(&mut cache, &[1]).unwrap(),
+                Tensor::new(&scale, &[3]).unwrap(),
+            );
+        // SAFETY: linked just now.
+        let (args, codes) = unsafe { (*part.link(), *part.args.cache_quant) };
+        assert_eq!((args.kind, args.eps, args.flags), (0, 0.25, 1));
+        assert_eq!(codes.scheme, sys::FASTNORM_QUANT_PER_TENSOR);
+        assert_eq!(extent(codes.scale), 3);
     }
 }

@@ -6,54 +6,16 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
+use crate::fields::PeerShardedNormViews;
 use crate::norm::launch;
-use crate::slots::{flags, slots};
 use crate::status::check;
-use crate::tensor::View;
-use crate::{
-    sys, Context, DType, Info, Quant, ResidualRounding, Result, Rounding, Stream, Tensor,
-    TensorMut, Workspace,
-};
+use crate::{sys, Context, DType, Info, Norm, Result, Stream, Tensor, TensorMut, Workspace};
 
 /// The most ranks of a group.
 pub const MAX_RANKS: usize = sys::FASTNORM_PEER_MAX_RANKS as usize;
 
 /// What one rank tells the others: bytes that the caller brings to all of them.
 pub type PeerBlob = [u8; sys::FASTNORM_PEER_BLOB_BYTES as usize];
-
-/// How rows travel. Results do not depend on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PeerAlgorithm {
-    /// By rows, columns, dtype and ranks.
-    #[default]
-    Auto,
-    /// Each rank sends its rows to all, and all ranks add.
-    OneShot,
-    /// Each rank adds a share of the rows and sends the sums to all.
-    TwoShot,
-}
-
-impl PeerAlgorithm {
-    pub(crate) fn raw(self) -> sys::fastnorm_peer_algorithm {
-        match self {
-            Self::Auto => sys::FASTNORM_PEER_AUTO,
-            Self::OneShot => sys::FASTNORM_PEER_ONE_SHOT,
-            Self::TwoShot => sys::FASTNORM_PEER_TWO_SHOT,
-        }
-    }
-}
-
-/// Which sum of the ranks' rows goes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PeerSumRounding {
-    /// Rounded to the dtype of x, as an all-reduce of it would be.
-    #[default]
-    Rounded,
-    /// The single-precision sum.
-    Exact,
-}
 
 /// What stopped a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,41 +43,23 @@ pub struct PeerState {
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct PeerOptions {
-    raw: sys::fastnorm_peer_options,
+    pub(crate) args: sys::fastnorm_peer_options,
 }
 
 impl PeerOptions {
     /// End number `rank` of `ranks`, for rows of that dtype and of at most so many columns.
     pub fn new(rank: usize, ranks: usize, dtype: DType, max_columns: usize) -> Self {
-        let mut raw = sys::fastnorm_peer_options::new();
-        raw.rank = i32::try_from(rank).unwrap_or(i32::MAX);
-        raw.ranks = i32::try_from(ranks).unwrap_or(i32::MAX);
-        raw.dtype = dtype.id();
-        raw.max_columns = i64::try_from(max_columns).unwrap_or(i64::MAX);
-        Self { raw }
-    }
-
-    /// How rows travel. Default: by size.
-    pub fn algorithm(mut self, algorithm: PeerAlgorithm) -> Self {
-        self.raw.algorithm = algorithm.raw();
-        self
-    }
-
-    /// The most bytes of rows that go one-shot. Default, and for 0: measured ones.
-    pub fn one_shot_bytes(mut self, bytes: u64) -> Self {
-        self.raw.one_shot_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self
+        let mut args = sys::fastnorm_peer_options::new();
+        args.rank = i32::try_from(rank).unwrap_or(i32::MAX);
+        args.ranks = i32::try_from(ranks).unwrap_or(i32::MAX);
+        args.dtype = dtype.id();
+        args.max_columns = i64::try_from(max_columns).unwrap_or(i64::MAX);
+        Self { args }
     }
 
     /// The longest wait for another rank, 1 microsecond to 1000 seconds. Default: 10 seconds.
     pub fn wait(mut self, longest: Duration) -> Self {
-        self.raw.wait_ns = i64::try_from(longest.as_nanos()).unwrap_or(i64::MAX);
-        self
-    }
-
-    /// Rows that may be on their way at once, 1 to 256. Default, and for 0: 8; on a GPU 128.
-    pub fn rings(mut self, rings: usize) -> Self {
-        self.raw.rings = i32::try_from(rings).unwrap_or(i32::MAX);
+        self.args.wait_ns = i64::try_from(longest.as_nanos()).unwrap_or(i64::MAX);
         self
     }
 
@@ -126,7 +70,9 @@ impl PeerOptions {
     pub fn buffer_bytes(&self, context: &Context) -> Result<u64> {
         let mut bytes = 0;
         // SAFETY: all are there; the library reads the options during the call only.
-        check(unsafe { sys::fastnorm_peer_buffer_bytes(context.as_ptr(), &self.raw, &mut bytes) })?;
+        check(unsafe {
+            sys::fastnorm_peer_buffer_bytes(context.as_ptr(), &self.args, &mut bytes)
+        })?;
         Ok(bytes)
     }
 
@@ -138,8 +84,8 @@ impl PeerOptions {
     pub fn create(self, context: &Context) -> Result<Peer<'_>> {
         let mut raw = ptr::null_mut();
         // SAFETY: as above.
-        check(unsafe { sys::fastnorm_peer_create(context.as_ptr(), &self.raw, &mut raw) })?;
-        Ok(Peer::own(raw, context, self.raw.ranks))
+        check(unsafe { sys::fastnorm_peer_create(context.as_ptr(), &self.args, &mut raw) })?;
+        Ok(Peer::own(raw, context, self.args.ranks))
     }
 
     /// Makes one rank's end over buffers that all ranks reach, in rank order. No rank may call
@@ -163,13 +109,13 @@ impl PeerOptions {
         check(unsafe {
             sys::fastnorm_peer_create_from_pointers(
                 context.as_ptr(),
-                &self.raw,
+                &self.args,
                 buffers.as_ptr(),
                 count,
                 &mut raw,
             )
         })?;
-        Ok(Peer::own(raw, context, self.raw.ranks))
+        Ok(Peer::own(raw, context, self.args.ranks))
     }
 }
 
@@ -191,11 +137,10 @@ impl PeerOptions {
 ///             peer.import(blobs).unwrap();
 ///             let x = [1f32, -1., 1., -1.].map(|v| v * (rank + 1) as f32);
 ///             let mut y = [0f32; 4];
-///             PeerAllreduceNorm::rms(peer, 0.0)
+///             let norm = Norm::rms(0.0)
 ///                 .x(Tensor::new(&x, &[1, 4]).unwrap())
-///                 .y(TensorMut::new(&mut y, &[1, 4]).unwrap())
-///                 .run()
-///                 .unwrap();
+///                 .y(TensorMut::new(&mut y, &[1, 4]).unwrap());
+///             PeerAllreduceNorm::new(peer, norm).run().unwrap();
 ///             assert_eq!(y, [1., -1., 1., -1.]); // the sum is 3, -3, 3, -3
 ///         });
 ///     }
@@ -326,7 +271,7 @@ impl fmt::Debug for Peer<'_> {
 
 // What both calls have: how they are asked, prepared and run.
 macro_rules! calls {
-    ($type:ident, $arguments:ident, $query:ident, $prepare:ident, $run:ident) => {
+    ($type:ident, $query:ident, $prepare:ident, $run:ident) => {
         // SAFETY: it holds tensors, which are Send, and a borrow of a peer, which is Sync. The
         // pointers of `args` are set anew in every call.
         unsafe impl Send for $type<'_> {}
@@ -334,90 +279,7 @@ macro_rules! calls {
         // run it takes an exclusive borrow.
         unsafe impl Sync for $type<'_> {}
 
-        #[cfg(test)]
-        mod tests {
-            use super::$type;
-
-            #[test]
-            fn launch_flags() -> crate::Result<()> {
-                let context = crate::Context::cpu()?;
-                let peer = crate::PeerOptions::new(0, 2, crate::DType::F32, 8).create(&context)?;
-                let call = $type::rms(&peer, 0.0).pdl_wait(true).pdl_trigger(true);
-                let call = call.pdl_constant_weights(true);
-                assert_eq!(call.args.flags, 1 | 2 | 4);
-                assert_eq!(call.pdl_wait(false).args.flags, 2 | 4);
-                Ok(())
-            }
-        }
-
-        impl<'a> $type<'a> {
-            fn new(peer: &'a Peer<'_>, kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
-                let mut args = sys::$arguments::new();
-                args.peer = peer.as_ptr();
-                args.kind = kind;
-                args.eps = eps;
-                Self {
-                    args,
-                    views: [None; SLOTS],
-                    context: peer.context,
-                    borrow: PhantomData,
-                }
-            }
-
-            /// Root mean square; nothing is subtracted.
-            pub fn rms(peer: &'a Peer<'_>, eps: f32) -> Self {
-                Self::new(peer, sys::FASTNORM_NORM_RMS, eps)
-            }
-
-            /// Mean and (biased) variance.
-            pub fn layer(peer: &'a Peer<'_>, eps: f32) -> Self {
-                Self::new(peer, sys::FASTNORM_NORM_LAYER, eps)
-            }
-
-            /// Added to the weight: 0, or 1 for Gemma. Default: 0.
-            pub fn weight_offset(mut self, offset: f32) -> Self {
-                self.args.weight_offset = offset;
-                self
-            }
-
-            /// Where else a result is rounded. Default: nowhere.
-            pub fn rounding(mut self, rounding: Rounding) -> Self {
-                self.args.rounding = rounding.raw();
-                self
-            }
-
-            /// The rows. Required.
-            pub fn x(self, x: Tensor<'a>) -> Self {
-                self.put(Slot::X, x.view)
-            }
-
-            /// One for all rows of [`x`](Self::x). Default: 1.
-            pub fn weight(self, weight: Tensor<'a>) -> Self {
-                self.put(Slot::Weight, weight.view)
-            }
-
-            /// As [`weight`](Self::weight). Default: 0.
-            pub fn bias(self, bias: Tensor<'a>) -> Self {
-                self.put(Slot::Bias, bias.view)
-            }
-
-            /// The results.
-            #[allow(clippy::needless_pass_by_value)] // the borrow moves in
-            pub fn y(self, y: TensorMut<'a>) -> Self {
-                self.put(Slot::Y, y.view)
-            }
-
-            flags! {
-                /// Programmatic dependent launch, as [`Norm::pdl_wait`](crate::Norm::pdl_wait).
-                pdl_wait: sys::FASTNORM_NORM_PDL_WAIT,
-
-                /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger).
-                pdl_trigger: sys::FASTNORM_NORM_PDL_TRIGGER,
-
-                /// As [`Norm::pdl_constant_weights`](crate::Norm::pdl_constant_weights).
-                pdl_constant_weights: sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS,
-            }
-
+        impl $type<'_> {
             /// Says what a run would do. No tensor's memory is touched, no rank is waited for.
             ///
             /// # Errors
@@ -488,194 +350,158 @@ macro_rules! calls {
                     }
                 })
             }
-
-            pub(crate) fn copied(&self) -> $type<'_> {
-                $type {
-                    args: self.args,
-                    views: self.views,
-                    context: self.context,
-                    borrow: PhantomData,
-                }
-            }
         }
     };
 }
 
-fn show_kind(kind: sys::fastnorm_norm_kind) -> &'static str {
-    if kind == sys::FASTNORM_NORM_LAYER {
-        "layer"
-    } else {
-        "rms"
-    }
+/// The sum of the ranks' rows in rank order, a residual, and one norm. All ranks get the same
+/// bits.
+///
+/// It is made of a [`Norm`], whose x is this rank's part of the sum. A norm with a stage is
+/// refused when it runs.
+#[must_use = "nothing happens until it runs"]
+pub struct PeerAllreduceNorm<'a> {
+    pub(crate) args: sys::fastnorm_peer_allreduce_norm_args,
+    norm: Norm<'a>,
+    pub(crate) context: &'a Context,
 }
 
-mod allreduce {
-    use super::{
-        check, flags, launch, show_kind, slots, sys, Context, Info, Peer, PeerSumRounding,
-        PhantomData, Quant, ResidualRounding, Result, Rounding, Stream, Tensor, TensorMut, View,
-        Workspace,
-    };
+calls! {
+    PeerAllreduceNorm, fastnorm_peer_allreduce_norm_query, fastnorm_peer_allreduce_norm_prepare,
+    fastnorm_peer_allreduce_norm
+}
 
-    slots! {
-        PeerAllreduceNorm, fastnorm_peer_allreduce_norm_args, 80,
-        |args, f| f.field("kind", &show_kind(args.kind)).field("eps", &args.eps);
-        X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean,
-        Rstd rstd, GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
-        ClampScale clamp_scale,
+impl<'a> PeerAllreduceNorm<'a> {
+    /// The norm of the sum of what the peer's group has for its x.
+    pub fn new(peer: &'a Peer<'_>, norm: Norm<'a>) -> Self {
+        let mut call = Self::of_nccl(peer.context, norm);
+        call.args.peer = peer.as_ptr();
+        call
     }
 
-    /// The sum of the ranks' rows in rank order, a residual, and one norm. All ranks get the same
-    /// bits. Fields that [`Norm`](crate::Norm) has too mean the same, of the sum in place of x.
-    #[must_use = "nothing happens until it runs"]
-    pub struct PeerAllreduceNorm<'a> {
-        args: sys::fastnorm_peer_allreduce_norm_args,
-        views: [Option<View>; SLOTS],
-        context: &'a Context,
-        borrow: PhantomData<&'a mut [u8]>,
+    /// That of a handle of NCCL, which has its own peer.
+    pub(crate) fn of_nccl(context: &'a Context, norm: Norm<'a>) -> Self {
+        Self {
+            args: sys::fastnorm_peer_allreduce_norm_args::new(),
+            norm,
+            context,
+        }
     }
 
-    calls! {
-        PeerAllreduceNorm, fastnorm_peer_allreduce_norm_args, fastnorm_peer_allreduce_norm_query,
-        fastnorm_peer_allreduce_norm_prepare, fastnorm_peer_allreduce_norm
+    /// Points the arguments at the norm's, until the description is moved.
+    pub(crate) fn link(&mut self) -> *const sys::fastnorm_peer_allreduce_norm_args {
+        self.args.norm = self.norm.link();
+        &self.args
     }
 
-    impl<'a> PeerAllreduceNorm<'a> {
-        /// That of a handle of NCCL, which has its own peer.
-        pub(crate) fn of_nccl(
-            context: &'a Context,
-            kind: sys::fastnorm_norm_kind,
-            eps: f32,
-        ) -> Self {
-            Self {
-                args: sys::fastnorm_peer_allreduce_norm_args {
-                    kind,
-                    eps,
-                    ..sys::fastnorm_peer_allreduce_norm_args::new()
-                },
-                views: [None; SLOTS],
-                context,
-                borrow: PhantomData,
-            }
-        }
-
-        /// Added to the sum. Default: nothing is.
-        pub fn residual(self, residual: Tensor<'a>) -> Self {
-            self.put(Slot::Residual, residual.view)
-        }
-
-        /// The residual, which the sum with it replaces.
-        #[allow(clippy::needless_pass_by_value)]
-        pub fn residual_in_place(self, residual: TensorMut<'a>) -> Self {
-            self.put(Slot::Residual, residual.view)
-                .put(Slot::ResidualOut, residual.view)
-        }
-
-        /// The sum with the residual.
-        #[allow(clippy::needless_pass_by_value)]
-        pub fn residual_out(self, residual_out: TensorMut<'a>) -> Self {
-            self.put(Slot::ResidualOut, residual_out.view)
-        }
-
-        /// Each row's mean; LAYER only.
-        #[allow(clippy::needless_pass_by_value)]
-        pub fn mean(self, mean: TensorMut<'a>) -> Self {
-            self.put(Slot::Mean, mean.view)
-        }
-
-        /// Each row's reciprocal root.
-        #[allow(clippy::needless_pass_by_value)]
-        pub fn rstd(self, rstd: TensorMut<'a>) -> Self {
-            self.put(Slot::Rstd, rstd.view)
-        }
-
-        /// Which sum goes on. Default: rounded to the dtype of x.
-        pub fn sum_rounding(mut self, rounding: PeerSumRounding) -> Self {
-            self.args.sum_rounding = match rounding {
-                PeerSumRounding::Rounded => sys::FASTNORM_PEER_SUM_ROUNDED,
-                PeerSumRounding::Exact => sys::FASTNORM_PEER_SUM_EXACT,
-            };
-            self
-        }
-
-        /// Which value of the sum with the residual is used. Default: the exact one.
-        pub fn residual_rounding(mut self, rounding: ResidualRounding) -> Self {
-            self.args.residual_rounding = rounding.raw();
-            self
-        }
-
-        /// A quantised output.
-        #[allow(clippy::needless_pass_by_value)]
-        pub fn quant(mut self, quant: Quant<'a>) -> Self {
-            self.args.quant_scheme = quant.scheme;
-            self.args.quant_block_size = quant.block_size;
-            self.args.quant_source = quant.source.raw();
-            self.args.scale_layout = quant.layout.raw();
-            self.args.scale_pow2 = i32::from(quant.pow2);
-            self.args.amax_floor = quant.amax_floor;
-            self.args.clamp = quant.clamp;
-            self.args.quant_division = quant.division.raw();
-            let mut all = self
-                .put(Slot::Quantized, quant.quantized)
-                .put(Slot::Scale, quant.scale);
-            for (slot, view) in [
-                (Slot::GlobalScale, quant.global_scale),
-                (Slot::Amax, quant.amax),
-                (Slot::ClampScale, quant.clamp_scale),
-            ] {
-                if let Some(view) = view {
-                    all = all.put(slot, view);
-                }
-            }
-            all
+    pub(crate) fn copied(&self) -> PeerAllreduceNorm<'_> {
+        PeerAllreduceNorm {
+            args: self.args,
+            norm: self.norm.copied(),
+            context: self.context,
         }
     }
 }
 
-mod sharded {
-    use super::{
-        check, flags, launch, show_kind, slots, sys, Context, Info, Peer, PhantomData, Result,
-        Rounding, Stream, Tensor, TensorMut, View, Workspace,
-    };
-
-    slots! {
-        PeerShardedNorm, fastnorm_peer_sharded_norm_args, 40,
-        |args, f| f.field("kind", &show_kind(args.kind)).field("eps", &args.eps);
-        X x, Weight weight, Bias bias, Y y, X2 x2, Weight2 weight2, Bias2 bias2, Y2 y2,
-    }
-
-    /// The norm of rows whose columns are spread over the ranks: each rank has some of x's columns,
-    /// and gets y of these. Two parts, such as query and key heads, share one exchange.
-    #[must_use = "nothing happens until it runs"]
-    pub struct PeerShardedNorm<'a> {
-        args: sys::fastnorm_peer_sharded_norm_args,
-        views: [Option<View>; SLOTS],
-        context: &'a Context,
-        borrow: PhantomData<&'a mut [u8]>,
-    }
-
-    calls! {
-        PeerShardedNorm, fastnorm_peer_sharded_norm_args, fastnorm_peer_sharded_norm_query,
-        fastnorm_peer_sharded_norm_prepare, fastnorm_peer_sharded_norm
-    }
-
-    impl<'a> PeerShardedNorm<'a> {
-        /// The second part: of x's tokens and dtype, with its results.
-        #[allow(clippy::needless_pass_by_value)]
-        pub fn second(self, x: Tensor<'a>, y: TensorMut<'a>) -> Self {
-            self.put(Slot::X2, x.view).put(Slot::Y2, y.view)
-        }
-
-        /// As [`weight`](Self::weight), of the second part.
-        pub fn second_weight(self, weight: Tensor<'a>) -> Self {
-            self.put(Slot::Weight2, weight.view)
-        }
-
-        /// As [`bias`](Self::bias), of the second part.
-        pub fn second_bias(self, bias: Tensor<'a>) -> Self {
-            self.put(Slot::Bias2, bias.view)
-        }
+impl fmt::Debug for PeerAllreduceNorm<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerAllreduceNorm")
+            .field("norm", &self.norm)
+            .finish_non_exhaustive()
     }
 }
 
-pub use allreduce::PeerAllreduceNorm;
-pub use sharded::PeerShardedNorm;
+/// The norm of rows whose columns are spread over the ranks: each rank has some of x's columns,
+/// and gets y of these. Two parts, such as query and key heads, share one exchange.
+#[must_use = "nothing happens until it runs"]
+pub struct PeerShardedNorm<'a> {
+    pub(crate) args: sys::fastnorm_peer_sharded_norm_args,
+    pub(crate) views: PeerShardedNormViews,
+    pub(crate) context: &'a Context,
+    pub(crate) borrow: PhantomData<&'a mut [u8]>,
+}
+
+calls! {
+    PeerShardedNorm, fastnorm_peer_sharded_norm_query, fastnorm_peer_sharded_norm_prepare,
+    fastnorm_peer_sharded_norm
+}
+
+impl<'a> PeerShardedNorm<'a> {
+    fn new(peer: &'a Peer<'_>, kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
+        let mut args = sys::fastnorm_peer_sharded_norm_args::new();
+        args.peer = peer.as_ptr();
+        args.kind = kind;
+        args.eps = eps;
+        Self {
+            args,
+            views: PeerShardedNormViews::new(),
+            context: peer.context,
+            borrow: PhantomData,
+        }
+    }
+
+    /// Root mean square; nothing is subtracted.
+    pub fn rms(peer: &'a Peer<'_>, eps: f32) -> Self {
+        Self::new(peer, sys::FASTNORM_NORM_RMS, eps)
+    }
+
+    /// Mean and (biased) variance.
+    pub fn layer(peer: &'a Peer<'_>, eps: f32) -> Self {
+        Self::new(peer, sys::FASTNORM_NORM_LAYER, eps)
+    }
+
+    /// The second part: of x's tokens and dtype, with its results.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn second(self, x: Tensor<'a>, y: TensorMut<'a>) -> Self {
+        self.put_x2(x.view).put_y2(y.view)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Setters of one field are tested in fields.rs.
+    #[test]
+    #[cfg(not(miri))] // which calls no foreign functions
+    #[allow(clippy::float_cmp)]
+    fn setters_of_several_fields() -> Result<()> {
+        let context = Context::cpu()?;
+        let peer = PeerOptions::new(0, 2, DType::F32, 8).create(&context)?;
+        let mut call = PeerAllreduceNorm::new(&peer, Norm::layer(0.5).pdl_trigger(true));
+        // SAFETY: linked just now.
+        let (args, norm) = unsafe { (*call.link(), *call.args.norm) };
+        assert_eq!(
+            (args.struct_size, args.peer),
+            (size_of_val(&args), peer.as_ptr())
+        );
+        assert_eq!((norm.kind, norm.flags), (sys::FASTNORM_NORM_LAYER, 2));
+        let (x, mut y) = ([0f32; 1], [0f32; 2]);
+        let mut call = PeerShardedNorm::layer(&peer, 0.5)
+            .second(Tensor::new(&x, &[1])?, TensorMut::new(&mut y, &[2])?);
+        // SAFETY: linked just now.
+        let args = unsafe { *call.link() };
+        assert_eq!(
+            (args.struct_size, args.peer),
+            (size_of_val(&args), peer.as_ptr())
+        );
+        assert_eq!((args.kind, args.eps), (sys::FASTNORM_NORM_LAYER, 0.5));
+        // SAFETY: linked, to tensors of rank 1.
+        let lengths = [args.x2, args.y2].map(|t| unsafe { *(*t).shape });
+        assert_eq!(lengths, [1, 2]);
+        assert_eq!(
+            PeerShardedNorm::rms(&peer, 0.25).args.kind,
+            sys::FASTNORM_NORM_RMS
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn options() {
+        let args = PeerOptions::new(1, 2, DType::BF16, 8)
+            .wait(Duration::from_micros(3))
+            .args;
+        assert_eq!((args.rank, args.ranks, args.max_columns), (1, 2, 8));
+        assert_eq!((args.dtype, args.wait_ns), (DType::BF16.id(), 3000));
+    }
+}

@@ -1,45 +1,9 @@
 //! Quantised outputs.
 
+use crate::fields::QuantViews;
 use crate::tensor::View;
 use crate::{sys, Tensor, TensorMut};
-use std::fmt;
 use std::marker::PhantomData;
-
-/// What is quantised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QuantSource {
-    /// The unrounded result.
-    #[default]
-    Exact,
-    /// The result rounded to x's dtype, as an unfused chain would.
-    Rounded,
-}
-
-/// How a code is made of a value and its scale. With scales that are powers of two both are the
-/// same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QuantDivision {
-    /// Times the rounded reciprocal of the scale.
-    #[default]
-    MultiplyReciprocal,
-    /// Divided by the scale, as vLLM's dynamic fp8.
-    Divide,
-}
-
-/// Order of the scales in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ScaleLayout {
-    /// Rows of scales.
-    #[default]
-    RowMajor,
-    /// Columns of scales.
-    ColumnMajor,
-    /// Tiles of 128 rows x 4 scales, padding zeroed; one-dimensional bytes.
-    Swizzled128x4,
-}
 
 /// A quantised output of a [`Norm`](crate::Norm), with its scales.
 ///
@@ -64,43 +28,29 @@ pub enum ScaleLayout {
 /// ```
 #[must_use]
 pub struct Quant<'a> {
-    pub(crate) scheme: sys::fastnorm_quant_scheme,
-    pub(crate) block_size: i32,
-    pub(crate) source: QuantSource,
-    pub(crate) layout: ScaleLayout,
-    pub(crate) pow2: bool,
-    pub(crate) amax_floor: f32,
-    pub(crate) clamp: f32,
-    pub(crate) division: QuantDivision,
-    pub(crate) quantized: View,
-    pub(crate) scale: View,
-    pub(crate) global_scale: Option<View>,
-    pub(crate) amax: Option<View>,
-    pub(crate) clamp_scale: Option<View>,
-    borrow: PhantomData<&'a mut [u8]>,
+    pub(crate) args: sys::fastnorm_quant,
+    pub(crate) views: QuantViews,
+    pub(crate) borrow: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: it holds borrows of plain numbers, as TensorMut does.
+// SAFETY: it holds borrows of plain numbers, as TensorMut does. The pointers of `args` are set anew
+// in every call.
 unsafe impl Send for Quant<'_> {}
 // SAFETY: as above; nothing can be done with a shared one.
 unsafe impl Sync for Quant<'_> {}
 
 impl<'a> Quant<'a> {
     fn new(scheme: sys::fastnorm_quant_scheme, quantized: &TensorMut<'a>, scale: View) -> Self {
+        let mut quant = Self::none();
+        quant.args.scheme = scheme;
+        quant.put_quantized(quantized.view).put_scale(scale)
+    }
+
+    /// One that makes no codes, until it is told how a cache has them.
+    pub(crate) fn none() -> Self {
         Self {
-            scheme,
-            block_size: 0,
-            source: QuantSource::default(),
-            layout: ScaleLayout::default(),
-            pow2: false,
-            amax_floor: 0.0,
-            clamp: 0.0,
-            division: QuantDivision::default(),
-            quantized: quantized.view,
-            scale,
-            global_scale: None,
-            amax: None,
-            clamp_scale: None,
+            args: sys::fastnorm_quant::new(),
+            views: QuantViews::new(),
             borrow: PhantomData,
         }
     }
@@ -121,11 +71,9 @@ impl<'a> Quant<'a> {
     /// A scale for each block of `block_size` columns of a row, 64 or 128.
     #[allow(clippy::needless_pass_by_value)]
     pub fn per_block(block_size: usize, quantized: TensorMut<'a>, scale: TensorMut<'a>) -> Self {
-        let block_size = i32::try_from(block_size).unwrap_or(i32::MAX);
-        Self {
-            block_size,
-            ..Self::new(sys::FASTNORM_QUANT_PER_BLOCK, &quantized, scale.view)
-        }
+        let mut quant = Self::new(sys::FASTNORM_QUANT_PER_BLOCK, &quantized, scale.view);
+        quant.args.block_size = i32::try_from(block_size).unwrap_or(i32::MAX);
+        quant
     }
 
     /// fp8 with a power-of-two scale for 32 columns.
@@ -145,99 +93,40 @@ impl<'a> Quant<'a> {
     pub fn mxfp4(quantized: TensorMut<'a>, scale: TensorMut<'a>) -> Self {
         Self::new(sys::FASTNORM_QUANT_MXFP4, &quantized, scale.view)
     }
-
-    /// NVFP4's second scale, `[1]` f32. Default: 1.
-    pub fn global_scale(mut self, scale: Tensor<'a>) -> Self {
-        self.global_scale = Some(scale.view);
-        self
-    }
-
-    /// The clamp as a `[1]` f32 on the device, read when the norm runs. A value that is not > 0 is
-    /// off. It goes with [`clamp`](Self::clamp) 0 alone. Default: none.
-    pub fn clamp_scale(mut self, clamp: Tensor<'a>) -> Self {
-        self.clamp_scale = Some(clamp.view);
-        self
-    }
-
-    /// The largest magnitude seen is maximised into this `[1]` f32.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn amax(mut self, amax: TensorMut<'a>) -> Self {
-        self.amax = Some(amax.view);
-        self
-    }
-
-    /// What is quantised. Default: the unrounded result.
-    pub fn source(mut self, source: QuantSource) -> Self {
-        self.source = source;
-        self
-    }
-
-    /// Order of the scales in memory. Default: row-major.
-    pub fn layout(mut self, layout: ScaleLayout) -> Self {
-        self.layout = layout;
-        self
-    }
-
-    /// Whether dynamic fp8 scales are rounded up to a power of two. Default: no.
-    pub fn pow2(mut self, pow2: bool) -> Self {
-        self.pow2 = pow2;
-        self
-    }
-
-    /// The least magnitude that a dynamic scale is made from. Default, and for 0: 1e-10.
-    pub fn amax_floor(mut self, floor: f32) -> Self {
-        self.amax_floor = floor;
-        self
-    }
-
-    /// Results are clamped to [-clamp, clamp] before quantising. Default, and for 0: they are not.
-    pub fn clamp(mut self, clamp: f32) -> Self {
-        self.clamp = clamp;
-        self
-    }
-
-    /// How codes are made, with a scale for the tensor, a row or a block. Default: times the
-    /// reciprocal.
-    pub fn division(mut self, division: QuantDivision) -> Self {
-        self.division = division;
-        self
-    }
 }
 
-impl QuantSource {
-    pub(crate) fn raw(self) -> sys::fastnorm_quant_source {
-        match self {
-            Self::Exact => sys::FASTNORM_QUANT_FROM_F32,
-            Self::Rounded => sys::FASTNORM_QUANT_FROM_ROUNDED,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Setters of one field are tested in fields.rs.
+    #[test]
+    fn schemes() {
+        let mut buffers = [([0u8; 1], [0f32; 2]); 5];
+        let one = [0f32; 2];
+        let [row, block, mxfp8, nvfp4, mxfp4] = buffers.each_mut().map(|(codes, scale)| {
+            let codes = TensorMut::new(codes, &[1]).unwrap();
+            (codes, TensorMut::new(scale, &[2]).unwrap())
+        });
+        let mut codes = [0u8; 1];
+        let codes = TensorMut::new(&mut codes, &[1]).unwrap();
+        let mut quants = [
+            Quant::per_tensor(codes, Tensor::new(&one, &[2]).unwrap()),
+            Quant::per_row(row.0, row.1),
+            Quant::per_block(128, block.0, block.1),
+            Quant::mxfp8(mxfp8.0, mxfp8.1),
+            Quant::nvfp4(nvfp4.0, nvfp4.1),
+            Quant::mxfp4(mxfp4.0, mxfp4.1),
+        ];
+        for (quant, scheme) in quants.iter_mut().zip(1..) {
+            // SAFETY: linked just now, to tensors of rank 1.
+            let (args, codes, scale) = unsafe {
+                let args = *quant.link();
+                (args, *(*args.quantized).shape, *(*args.scale).shape)
+            };
+            assert_eq!(args.struct_size, size_of_val(&args));
+            assert_eq!((args.scheme, codes, scale), (scheme, 1, 2));
+            assert_eq!(args.block_size, if scheme == 3 { 128 } else { 0 });
         }
-    }
-}
-
-impl QuantDivision {
-    pub(crate) fn raw(self) -> sys::fastnorm_quant_division {
-        match self {
-            Self::MultiplyReciprocal => sys::FASTNORM_QUANT_MULTIPLY_RECIPROCAL,
-            Self::Divide => sys::FASTNORM_QUANT_DIVIDE,
-        }
-    }
-}
-
-impl ScaleLayout {
-    pub(crate) fn raw(self) -> sys::fastnorm_scale_layout {
-        match self {
-            Self::RowMajor => sys::FASTNORM_SCALE_ROW_MAJOR,
-            Self::ColumnMajor => sys::FASTNORM_SCALE_COLUMN_MAJOR,
-            Self::Swizzled128x4 => sys::FASTNORM_SCALE_SWIZZLED_128X4,
-        }
-    }
-}
-
-impl fmt::Debug for Quant<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Quant")
-            .field("scheme", &self.scheme)
-            .field("quantized", &self.quantized)
-            .field("scale", &self.scale)
-            .finish_non_exhaustive()
     }
 }

@@ -1,86 +1,76 @@
-//! What descriptions share: tensors of a struct of arguments, each with a slot, setters of flags,
-//! and lists of parts.
+//! What descriptions share: views of tensors, each with a slot, flags, and lists of parts.
 
+use std::fmt;
+use std::mem::MaybeUninit;
 use std::ptr;
+
+use crate::sys;
+use crate::tensor::View;
 
 /// The most parts of a call whose addresses stay on the stack; the library takes no more.
 pub(crate) const PARTS: usize = 8;
 
-/// Declares `Slot` with a name for each tensor of the arguments, their number, and how a
-/// description is linked and shown. The description has the fields `args` and `views`.
-///
-/// `slots! { Type, arguments, scalars, |args, f| what Debug shows of scalars; Slot field, .. }`.
-/// `scalars` is the bytes of the arguments that are no tensors.
-macro_rules! slots {
-    ($type:ident, $arguments:ident, $scalars:literal, |$args:ident, $f:ident| $show:expr;
-     $($slot:ident $field:ident),* $(,)?) => {
-        #[derive(Clone, Copy)]
-        enum Slot {
-            $($slot),*
-        }
-
-        const SLOTS: usize = [$(Slot::$slot),*].len();
-
-        // Fails when the library gains a tensor, until it has a slot: what is left are scalars.
-        const _: () = assert!(
-            size_of::<sys::$arguments>() == $scalars + SLOTS * size_of::<*const ()>()
-        );
-
-        impl $type<'_> {
-            /// Points the arguments at the tensors and these at their shapes, until the description
-            /// is moved.
-            pub(crate) fn link(&mut self) -> *const sys::$arguments {
-                $(self.args.$field = self.views[Slot::$slot as usize]
-                    .as_mut()
-                    .map_or(std::ptr::null(), |view| view.link());)*
-                &self.args
-            }
-
-            fn put(mut self, slot: Slot, view: View) -> Self {
-                self.views[slot as usize] = Some(view);
-                self
-            }
-        }
-
-        impl std::fmt::Debug for $type<'_> {
-            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                let mut shown = formatter.debug_struct(stringify!($type));
-                let ($args, $f) = (&self.args, &mut shown);
-                $show;
-                $(if let Some(view) = &self.views[Slot::$slot as usize] {
-                    shown.field(stringify!($field), view);
-                })*
-                shown.finish_non_exhaustive()
-            }
-        }
-    };
+/// The tensors of a description, each in a slot; those that are not set take no time.
+#[derive(Clone, Copy)]
+pub(crate) struct Views<const SLOTS: usize> {
+    views: [MaybeUninit<View>; SLOTS], // written where `set` has the slot's bit
+    set: u32,
 }
 
-pub(crate) use slots;
-
-/// Declares setters of single flags, which take whether it is on, and `flag`, which sets any. For
-/// the `impl` of a description, whose arguments have `flags`.
-///
-/// `flags! { #[doc = ".."] setter: flag, .. }`.
-macro_rules! flags {
-    ($($(#[$doc:meta])* $name:ident: $flag:expr),* $(,)?) => {
-        $($(#[$doc])*
-        pub fn $name(self, on: bool) -> Self {
-            self.flag($flag, on)
-        })*
-
-        fn flag(mut self, flag: u32, on: bool) -> Self {
-            self.args.flags = if on {
-                self.args.flags | flag
-            } else {
-                self.args.flags & !flag
-            };
-            self
+impl<const SLOTS: usize> Views<SLOTS> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        const { assert!(SLOTS <= 32) };
+        Self {
+            views: [const { MaybeUninit::uninit() }; SLOTS],
+            set: 0,
         }
-    };
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, slot: usize, view: View) {
+        view.write_to(&mut self.views[slot]);
+        self.set |= 1 << slot;
+    }
+
+    /// Whether this slot or one after it is set.
+    #[inline]
+    pub(crate) fn has_from(&self, slot: usize) -> bool {
+        self.set >> slot != 0
+    }
+
+    /// Points the argument at its tensor, and that at its shape, until the views are moved. Leaves
+    /// alone what is not set.
+    #[inline]
+    pub(crate) fn link(&mut self, slot: usize, argument: &mut *const sys::fastnorm_tensor) {
+        if self.set >> slot & 1 != 0 {
+            // SAFETY: `put` wrote the view when it set the bit.
+            *argument = unsafe { self.views[slot].assume_init_mut() }.link();
+        }
+    }
+
+    /// Shows a tensor that is set.
+    pub(crate) fn show(&self, slot: usize, name: &str, shown: &mut fmt::DebugStruct<'_, '_>) {
+        if self.set >> slot & 1 != 0 {
+            // SAFETY: as in `link`.
+            shown.field(name, unsafe { self.views[slot].assume_init_ref() });
+        }
+    }
 }
 
-pub(crate) use flags;
+/// How Debug shows a kind.
+pub(crate) fn kind_name(kind: sys::fastnorm_norm_kind) -> &'static str {
+    if kind == sys::FASTNORM_NORM_LAYER {
+        "layer"
+    } else {
+        "rms"
+    }
+}
+
+#[inline]
+pub(crate) fn set_flag(flags: &mut u32, flag: u32, on: bool) {
+    *flags = if on { *flags | flag } else { *flags & !flag };
+}
 
 /// Links all parts and hands the addresses of their arguments, and their count, to `call`.
 #[inline]

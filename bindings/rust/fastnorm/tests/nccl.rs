@@ -234,13 +234,13 @@ fn allreduce_is_a_sum_and_one_norm() -> Result<()> {
         let mut outputs = vec![(zeros(), zeros()); ranks];
         let mut calls = Vec::new();
         for ((handle, x), (y, h)) in handles.iter().zip(&x).zip(&mut outputs) {
-            let norm = handle
-                .layer(1e-3)
+            let norm = Norm::layer(1e-3)
                 .x(Tensor::new(x, &SHAPE)?)
                 .residual(Tensor::new(&residual, &SHAPE)?)
                 .residual_out(TensorMut::new(h, &SHAPE)?)
                 .weight(Tensor::new(&weight, &[COLUMNS])?)
                 .y(TensorMut::new(y, &SHAPE)?);
+            let norm = handle.allreduce(norm);
             let info = handle.allreduce_norm_query(&norm)?;
             assert!(info.workspace_bytes >= (ROWS * COLUMNS * 4) as u64);
             handle.allreduce_norm_prepare(&norm)?;
@@ -415,26 +415,27 @@ fn calls_refused() -> Result<()> {
     let x = || Tensor::new(&x, &SHAPE).unwrap();
     {
         let y = TensorMut::new(&mut y, &SHAPE)?;
-        let mut exact = first.rms(0.0).sum_rounding(PeerSumRounding::Exact);
-        exact = exact.x(x()).y(y);
+        let exact = first.allreduce(Norm::rms(0.0).x(x()).y(y));
+        let mut exact = exact.sum_rounding(PeerSumRounding::Exact);
         let result = first.allreduce_norm(&mut exact);
         refused(result, Status::UNSUPPORTED, "sum_rounding is 1");
     }
-    let mut negative = first.rms(-1.0).x(x()).y(TensorMut::new(&mut y, &SHAPE)?);
+    let negative = Norm::rms(-1.0).x(x()).y(TensorMut::new(&mut y, &SHAPE)?);
+    let mut negative = first.allreduce(negative);
     let result = first.allreduce_norm(&mut negative);
-    refused(result, Status::ARGUMENT, "eps is -1");
+    refused(result, Status::ARGUMENT, "norm.eps is -1");
     refused(
-        first.allreduce_norm(&mut first.rms(0.0)),
+        first.allreduce_norm(&mut first.allreduce(Norm::rms(0.0))),
         Status::ARGUMENT,
-        "x is NULL",
+        "norm.x is NULL",
     );
-    let good = first.rms(0.0).x(x()).y(TensorMut::new(&mut z, &SHAPE)?);
+    let good = Norm::rms(0.0).x(x()).y(TensorMut::new(&mut z, &SHAPE)?);
     let mut calls = [
-        NcclCall::new(first, good),
+        NcclCall::new(first, first.allreduce(good)),
         NcclCall::new(&handles[1], negative),
     ];
     let result = nccl_allreduce_norm_all(&mut calls);
-    refused(result, Status::ARGUMENT, "args[1]: eps is -1");
+    refused(result, Status::ARGUMENT, "args[1]: norm.eps is -1");
     refused(
         nccl_allreduce_norm_all(&mut []),
         Status::ARGUMENT,
@@ -446,7 +447,7 @@ fn calls_refused() -> Result<()> {
     let result = first.allreduce_norm_with(&mut call.norm, Stream::DEFAULT, little);
     refused(result, Status::ARGUMENT, "workspace_bytes is 1; required:");
     let peer = PeerOptions::new(0, 2, DType::F32, 4).create(&context)?;
-    let mut of_a_peer = fastnorm::PeerAllreduceNorm::rms(&peer, 0.0);
+    let mut of_a_peer = fastnorm::PeerAllreduceNorm::new(&peer, Norm::rms(0.0));
     let result = first.allreduce_norm(&mut of_a_peer);
     let text = "required: NULL, as the handle has its own";
     refused(result, Status::ARGUMENT, text);

@@ -22,7 +22,7 @@ fn missing_library() -> Result<()> {
     let stubs = env::var("NCCL_STUBS").expect("a folder of libraries that do not fit");
     let stub = |name: &str| Path::new(&stubs).join(name);
     for _ in 0..2 {
-        let text = "libfastnorm_nccl.so.0 cannot be loaded: ";
+        let text = "libfastnorm_nccl.so.1 cannot be loaded: ";
         refused(nccl_version(), Status::UNSUPPORTED, text);
         // SAFETY: a communicator that is null is refused.
         let result = unsafe {

@@ -1,8 +1,8 @@
-//! Gradients of heads against differences of the forward, and what is refused.
+//! Gradients of heads: what a call would do, and what is refused. Values by hand are in the
+//! documentation of `NormHeadsBackward`.
 
 use fastnorm::{
-    Context, Error, NormHeads, NormHeadsBackward, NormHeadsBackwardPart, NormHeadsPart, Result,
-    Status, Tensor, TensorMut,
+    Context, Error, NormHeadsBackward, NormHeadsBackwardPart, Result, Status, Tensor, TensorMut,
 };
 
 const TOKENS: usize = 3;
@@ -38,35 +38,10 @@ impl Case {
         }
     }
 
-    /// The sum of dy times what the forward makes.
-    fn loss(&self, context: &Context, across: bool) -> Result<f64> {
-        let mut y = vec![0f32; self.x.len()];
-        NormHeads::new()
-            .rope(
-                8,
-                Tensor::new(&self.cos, &TABLE)?,
-                Tensor::new(&self.sin, &TABLE)?,
-            )
-            .part(
-                NormHeadsPart::new(Tensor::new(&self.x, &SHAPE)?)
-                    .layer(EPS)
-                    .rope(3)
-                    .across_heads(across)
-                    .weight(Tensor::new(&self.weight, &[D])?)
-                    .y(TensorMut::new(&mut y, &SHAPE)?),
-            )
-            .run(context)?;
-        Ok(y.iter()
-            .zip(&self.dy)
-            .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
-            .sum())
-    }
-
-    fn part<'a>(&'a self, across: bool) -> Result<NormHeadsBackwardPart<'a>> {
+    fn part(&self) -> Result<NormHeadsBackwardPart<'_>> {
         Ok(NormHeadsBackwardPart::new(Tensor::new(&self.dy, &SHAPE)?)
             .layer(EPS, Tensor::new(&self.x, &SHAPE)?)
             .rope(3)
-            .across_heads(across)
             .weight(Tensor::new(&self.weight, &[D])?))
     }
 
@@ -80,51 +55,13 @@ impl Case {
 }
 
 #[test]
-fn gradients_are_slopes() -> Result<()> {
-    const STEP: f32 = 1.0 / 64.0;
-    let context = Context::cpu()?;
-    for across in [false, true] {
-        let mut case = Case::new();
-        let (mut dx, mut dweight) = (vec![0f32; case.x.len()], vec![0f32; D]);
-        case.call()?
-            .part(
-                case.part(across)?
-                    .dx(TensorMut::new(&mut dx, &SHAPE)?)
-                    .dweight(TensorMut::new(&mut dweight, &[D])?),
-            )
-            .run(&context)?;
-        let mut near =
-            |found: f32, pick: fn(&mut Case, usize) -> &mut f32, i: usize| -> Result<()> {
-                let before = *pick(&mut case, i);
-                *pick(&mut case, i) = before + STEP;
-                let above = case.loss(&context, across)?;
-                *pick(&mut case, i) = before - STEP;
-                let below = case.loss(&context, across)?;
-                *pick(&mut case, i) = before;
-                let slope = (above - below) / f64::from(2.0 * STEP);
-                let off = (f64::from(found) - slope).abs();
-                assert!(off < 0.01 * (1.0 + slope.abs()), "{i}: {found}, {slope}");
-                Ok(())
-            };
-        for i in (0..dx.len()).step_by(5) {
-            near(dx[i], |c, i| &mut c.x[i], i)?;
-        }
-        for (i, &found) in dweight.iter().enumerate() {
-            near(found, |c, i| &mut c.weight[i], i)?;
-        }
-    }
-    Ok(())
-}
-
-#[test]
 fn queries_and_refusals() -> Result<()> {
     let context = Context::cpu()?;
     let case = Case::new();
     let mut dweight = vec![0f32; D];
-    let call = case.call()?.part(
-        case.part(false)?
-            .dweight(TensorMut::new(&mut dweight, &[D])?),
-    );
+    let call = case
+        .call()?
+        .part(case.part()?.dweight(TensorMut::new(&mut dweight, &[D])?));
     let info = call.query(&context)?;
     assert!(info.workspace_bytes > 0);
     call.prepare(&context)?;
@@ -134,7 +71,7 @@ fn queries_and_refusals() -> Result<()> {
         assert!(error.to_string().contains(text), "{error}");
     };
     refused(
-        case.call()?.part(case.part(false)?).run(&context),
+        case.call()?.part(case.part()?).run(&context),
         Status::ARGUMENT,
         "parts[0].dx is NULL, dweight is NULL and dbias is NULL",
     );

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use fastnorm::{
-    bf16, Context, DType, Norm, Peer, PeerAlgorithm, PeerAllreduceNorm, PeerBlob, PeerError,
-    PeerOptions, PeerShardedNorm, PeerSumRounding, Quant, ResidualRounding, Result, Status, Tensor,
-    TensorMut, F8E4M3,
+    bf16, Activation, Context, DType, Norm, Peer, PeerAlgorithm, PeerAllreduceNorm, PeerBlob,
+    PeerError, PeerOptions, PeerShardedNorm, PeerSumRounding, ResidualRounding, Result, Status,
+    Tensor, TensorMut,
 };
 
 mod common;
@@ -92,18 +92,19 @@ fn allreduce_is_a_sum_and_one_norm() -> Result<()> {
             let x = part(rank);
             let mut y = vec![0f32; x.len()];
             let (mut h, mut rstd) = (residual.clone(), [0f32; ROWS]);
-            let mut call = PeerAllreduceNorm::rms(peer, 1e-3)
+            let norm = Norm::rms(1e-3)
                 .x(Tensor::new(&x, &SHAPE).unwrap())
                 .residual_in_place(TensorMut::new(&mut h, &SHAPE).unwrap())
                 .weight(Tensor::new(&weight, &[COLUMNS]).unwrap())
                 .weight_offset(1.0)
                 .rstd(TensorMut::new(&mut rstd, &[ROWS]).unwrap())
-                .sum_rounding(PeerSumRounding::Rounded)
                 .residual_rounding(ResidualRounding::Exact)
                 .pdl_wait(true)
                 .pdl_trigger(true)
                 .pdl_constant_weights(true)
                 .y(TensorMut::new(&mut y, &SHAPE).unwrap());
+            let mut call =
+                PeerAllreduceNorm::new(peer, norm).sum_rounding(PeerSumRounding::Rounded);
             assert!(call.query().unwrap().workspace_bytes >= (ROWS * COLUMNS * 4) as u64);
             assert!(format!("{call:?}").contains("residual_out"));
             call.prepare().unwrap();
@@ -116,52 +117,6 @@ fn allreduce_is_a_sum_and_one_norm() -> Result<()> {
         let state = peers[0].state()?;
         assert_eq!((state.calls, state.connected, state.error), (1, true, None));
         assert_eq!(peers[0].ranks(), ranks);
-    }
-    Ok(())
-}
-
-#[test]
-fn codes_and_exact_sums() -> Result<()> {
-    let context = Context::cpu()?;
-    let peers = peers(&context, 2, |o| o.one_shot_bytes(64));
-    let total = sum(2);
-    let (mut y, mut codes, mut scale) = (
-        total.clone(),
-        vec![F8E4M3::default(); total.len()],
-        [0f32; ROWS],
-    );
-    Norm::layer(1e-3)
-        .x(Tensor::new(&total, &SHAPE)?)
-        .y(TensorMut::new(&mut y, &SHAPE)?)
-        .quant(Quant::per_row(
-            TensorMut::new(&mut codes, &SHAPE)?,
-            TensorMut::new(&mut scale, &[ROWS])?,
-        ))
-        .run(&context)?;
-    let found = on_all(&peers, |rank, peer| {
-        let x = part(rank);
-        let (mut y, mut codes, mut scale, mut mean) = (
-            vec![0f32; x.len()],
-            vec![F8E4M3::default(); x.len()],
-            [0f32; ROWS],
-            [0f32; ROWS],
-        );
-        PeerAllreduceNorm::layer(peer, 1e-3)
-            .x(Tensor::new(&x, &SHAPE).unwrap())
-            .sum_rounding(PeerSumRounding::Exact)
-            .mean(TensorMut::new(&mut mean, &[ROWS]).unwrap())
-            .y(TensorMut::new(&mut y, &SHAPE).unwrap())
-            .quant(Quant::per_row(
-                TensorMut::new(&mut codes, &SHAPE).unwrap(),
-                TensorMut::new(&mut scale, &[ROWS]).unwrap(),
-            ))
-            .run()
-            .unwrap();
-        (y, codes, scale)
-    });
-    for of_rank in found {
-        assert_eq!(of_rank.0, y);
-        assert!(of_rank.1 == codes && of_rank.2 == scale);
     }
     Ok(())
 }
@@ -214,6 +169,24 @@ fn sharded_rows() -> Result<()> {
     Ok(())
 }
 
+/// Of a norm's fields, those that an all-reduce cannot do are refused by name.
+#[test]
+fn a_stage_is_refused() -> Result<()> {
+    let context = Context::cpu()?;
+    let peers = peers(&context, 2, |o| o);
+    let x = part(0);
+    let mut y = vec![0f32; x.len()];
+    let norm = Norm::rms(0.0)
+        .x(Tensor::new(&x, &SHAPE)?)
+        .y(TensorMut::new(&mut y, &SHAPE)?)
+        .activation(Activation::Silu);
+    let error = PeerAllreduceNorm::new(&peers[0], norm).run().unwrap_err();
+    assert_eq!(error.status(), Status::UNSUPPORTED, "{error}");
+    let text = "norm.activation is given, which an all-reduce does not have";
+    assert!(error.message().starts_with(text), "{error}");
+    Ok(())
+}
+
 #[test]
 fn missing_ranks_and_other_calls() {
     let context = Context::cpu().unwrap();
@@ -221,10 +194,10 @@ fn missing_ranks_and_other_calls() {
     let x = part(0);
     let run = |peer: &Peer<'_>, rows: usize| {
         let mut y = vec![0f32; rows * COLUMNS];
-        PeerAllreduceNorm::rms(peer, 0.0)
+        let norm = Norm::rms(0.0)
             .x(Tensor::new(&x[..rows * COLUMNS], &[rows, COLUMNS]).unwrap())
-            .y(TensorMut::new(&mut y, &[rows, COLUMNS]).unwrap())
-            .run()
+            .y(TensorMut::new(&mut y, &[rows, COLUMNS]).unwrap());
+        PeerAllreduceNorm::new(peer, norm).run()
     };
     let error = run(&peers[0], 1).unwrap_err();
     assert_eq!(error.status(), Status::DEVICE, "{error}");
@@ -264,11 +237,10 @@ fn buffers_of_the_callers() -> Result<()> {
     let found = on_all(&peers, |rank, peer| {
         let x = [bf16::from_f32(rank as f32 + 1.0); 8];
         let mut y = [bf16::ZERO; 8];
-        PeerAllreduceNorm::rms(peer, 0.0)
+        let norm = Norm::rms(0.0)
             .x(Tensor::new(&x, &[1, 8]).unwrap())
-            .y(TensorMut::new(&mut y, &[1, 8]).unwrap())
-            .run()
-            .unwrap();
+            .y(TensorMut::new(&mut y, &[1, 8]).unwrap());
+        PeerAllreduceNorm::new(peer, norm).run().unwrap();
         y
     });
     assert_eq!(found, [[bf16::ONE; 8]; 2]);

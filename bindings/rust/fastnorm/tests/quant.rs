@@ -160,7 +160,7 @@ fn every_field_is_passed_on() -> Result<()> {
         ("amax_floor", |q| q.amax_floor(-1.0)),
         ("clamp", |q| q.clamp(f32::NAN)),
         ("scale_layout", |q| q.layout(ScaleLayout::Swizzled128x4)),
-        ("quant_source", |q| q.source(QuantSource::Rounded)),
+        ("source", |q| q.source(QuantSource::Rounded)),
     ];
     for (field, spoil) in wrong {
         let mut quantized = [F8E4M3::default(); ROWS * N];
@@ -176,14 +176,14 @@ fn every_field_is_passed_on() -> Result<()> {
             shown.contains("amax: f32 [1]") && shown.contains("quantized: f8_e4m3fn [4, 128]"),
             "{shown}"
         );
-        if field == "quant_source" {
+        if field == "source" {
             norm.run(&context)?; // it is wrong only with other fields
             continue;
         }
         let error = norm.run(&context).expect_err(field);
         assert_eq!(error.status(), Status::ARGUMENT, "{error}");
         assert!(
-            error.message().starts_with(&format!("{field} is ")),
+            error.message().starts_with(&format!("quant.{field} is ")),
             "{error}"
         );
     }

@@ -6,8 +6,12 @@ package. The functions work on the CPU and on CUDA devices, under jit, vmap and 
 differentiate rms_norm_quant, and the others twice.
 
 Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact",
-"before_apply", "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4".
-norm.h says what they mean.
+"before_apply", "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4";
+division "reciprocal", "divide"; quant_source "unrounded", "rounded". norm.h says what they mean.
+
+Inside jax.shard_map a function works on the device's part, and axes are those of JAX's own
+functions. Its results vary over all axes over which an argument varies. The gradient of an argument
+that does not vary is the sum over devices.
 """
 
 import ctypes
@@ -15,18 +19,39 @@ import functools
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fastnorm import abi as _c
+from fastnorm import stages as _stages
+from fastnorm.stages import Quant
 
-FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
+__all__ = [
+    "FastnormError",
+    "add_rms_norm",
+    "fused_add_rms_norm",
+    "handler_calls",
+    "layer_norm",
+    "rms_norm",
+    "rms_norm_quant",
+    "use_command_buffers",
+]
 
-_TARGET, _BACKWARD_TARGET = "fastnorm_norm", "fastnorm_norm_backward"
+FastnormError = _c.FastnormError
+"""A RuntimeError with the status' name and the library's text: fastnorm.abi.FastnormError."""
+
 _GRAPH = "_graph"  # ends the name of what XLA may record
+# A family's target of XLA has its name in C. The numbers are those of the handler.
+_FAMILIES = {
+    "fastnorm_norm": 0,
+    "fastnorm_norm_backward": 1,
+    "fastnorm_norm_heads": 2,
+    "fastnorm_norm_heads_backward": 3,
+    "fastnorm_mla_decode": 4,
+}
 
 
 def _plugin_path():
@@ -36,27 +61,39 @@ def _plugin_path():
     return os.environ.get("FASTNORM_XLA_LIBRARY", str(beside) if beside.exists() else beside.name)
 
 
-def register_handlers(library, target, cpu_graph=""):
-    """The handlers of a target and of its variant for CUDA graphs. cpu_graph: what ends the symbol
-    of a CPU's variant, where it has one."""
-    symbol = target.replace("_", "_xla_", 1)
-    for name, platform, end in (
-        (target, "cpu", "_cpu"),
-        (target, "CUDA", "_cuda"),
-        (target + _GRAPH, "cpu", "_cpu" + cpu_graph),
-        (target + _GRAPH, "CUDA", "_cuda" + _GRAPH),
-    ):
-        handler = jax.ffi.pycapsule(getattr(library, symbol + end))
-        jax.ffi.register_ffi_target(name, handler, platform=platform)
+def _load_plugin(path):
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        named = os.environ.get("FASTNORM_XLA_LIBRARY")
+        if named is not None:
+            raise ImportError(
+                f"FASTNORM_XLA_LIBRARY is {named!r}; required: a libfastnorm_xla.so that loads. "
+                f"{error}"
+            ) from None
+        raise ImportError(
+            f"fastnorm.jax calls libfastnorm through libfastnorm_xla.so, which does not load: "
+            f"{error}. Released wheels for Linux on x86-64 and AArch64 have it. Elsewhere build it "
+            "where JAX is installed: `pip install --no-build-isolation .` in a source tree of "
+            "libfastnorm, with meson-python, or set FASTNORM_XLA_LIBRARY to the file that "
+            "`meson setup -Djax=enabled` builds."
+        ) from None
 
 
 def _register():
     if os.path.isabs(_c.library_path()) or "FASTNORM_LIBRARY" in os.environ:
         ctypes.CDLL(_c.library_path())  # what is loaded under this name serves the library below
     path = _plugin_path()
-    library = ctypes.CDLL(path)
-    register_handlers(library, _TARGET)
-    register_handlers(library, _BACKWARD_TARGET)
+    library = _load_plugin(path)
+    for target in _FAMILIES:
+        for name, platform, symbol in (
+            (target, "cpu", "fastnorm_xla_cpu"),
+            (target, "CUDA", "fastnorm_xla_cuda"),
+            (target + _GRAPH, "cpu", "fastnorm_xla_cpu"),
+            (target + _GRAPH, "CUDA", "fastnorm_xla_cuda_graph"),
+        ):
+            handler = jax.ffi.pycapsule(getattr(library, symbol))
+            jax.ffi.register_ffi_target(name, handler, platform=platform)
     library.fastnorm_xla_calls.restype = ctypes.c_uint64
     return library, _c.Context(
         _c.Library(path), _c.CPU, num_threads=1
@@ -73,12 +110,15 @@ def _gpus():
     return tuple(_c.Context(library, _c.CUDA, dry_run_capability=c) for c in (80, 90))
 
 
-def workspace(query):
-    """The last result of a call that XLA may record: the memory that its kernels want on any GPU.
-    query: what asks the library with a context."""
-    bytes_wanted = max(query(context).workspace_bytes for context in _gpus())
-    # XLA aligns less than the library wants.
-    return jax.ShapeDtypeStruct((bytes_wanted + 256,), jnp.uint8)
+def _workspace_bytes(asked):
+    """The memory that the kernels of a call want on any GPU that takes it."""
+    wanted = 0
+    for context in _gpus():
+        try:
+            wanted = max(wanted, _check(asked, context))
+        except FastnormError:  # such a GPU says so when the call runs
+            pass
+    return wanted
 
 
 def target_of(name):
@@ -86,7 +126,11 @@ def target_of(name):
 
 
 def handler_calls() -> int:
-    """How often XLA has called libfastnorm; it does not where it replays a CUDA graph."""
+    """How often XLA has called libfastnorm in this process.
+
+    Returns:
+        The number. A replay of a CUDA graph does not count.
+    """
     return _library.fastnorm_xla_calls()
 
 
@@ -100,8 +144,8 @@ _BACKWARD_INPUTS = ("x", "dy", "weight", "mean", "rstd", "dresidual_in")
 _BACKWARD_OUTPUTS = ("dx", "dresidual", "dweight", "dbias")
 _PARAMETERS = ("weight", "bias", "dweight", "dbias")
 
-# Whether XLA may record the calls in CUDA graphs.
 use_command_buffers = False
+"""Whether XLA may record the calls in CUDA graphs."""
 
 
 def _word(words, name, value):
@@ -109,10 +153,6 @@ def _word(words, name, value):
         required = ", ".join(str(word) for word in words if word is not None)
         raise ValueError(f"{name} is {value!r}; required: one of {required}")
     return words[value]
-
-
-def _mask(names, present):
-    return np.int32(sum(1 << names.index(name) for name in present))
 
 
 # --- checks, before anything is compiled or launched ---
@@ -136,7 +176,8 @@ def _dtype(name, dtype):
     if dtype.name not in _DTYPES:
         words = _DTYPES if name in ("quantized", "scale") else ("float32", "float16", "bfloat16")
         raise FastnormError(
-            f"FASTNORM_ERROR_DTYPE: {name}.dtype is {dtype.name}; required: one of {', '.join(words)}"
+            f"FASTNORM_ERROR_DTYPE: {name}.dtype is {dtype.name}; "
+            f"required: one of {', '.join(words)}"
         )
     return _DTYPES[dtype.name]
 
@@ -198,28 +239,227 @@ def _number(name, value, kind):
         raise TypeError(f"{name} is {value!r}; required: a number") from None
 
 
+# --- axes of jax.shard_map ---
+
+
+def _manual_type(value):
+    """Axes over which a value varies, over which it is a part of a sum (unreduced), and over which
+    its gradient may be one (reduced). Empty outside of jax.shard_map, and with check_vma=False."""
+    of = jax.typeof(value) if hasattr(jax, "typeof") else None
+    kind = getattr(of, "manual_axis_type", None)  # since JAX 0.10
+    if kind is None:
+        kind = SimpleNamespace(varying=getattr(of, "vma", None))  # since JAX 0.6
+    names = ("varying", "unreduced", "reduced")
+    return SimpleNamespace(**{n: frozenset(getattr(kind, n, None) or ()) for n in names})
+
+
+def _whole(value):
+    """A value that is cut along explicit axes of a mesh, whole on each of their devices: XLA does
+    not cut a call."""
+    sharding = getattr(jax.typeof(value), "sharding", None) if hasattr(jax, "typeof") else None
+    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
+    if not any(getattr(kind, "name", "") == "Explicit" for kind in kinds):
+        return value
+    if all(axes is None for axes in sharding.spec):
+        return value
+    everywhere = jax.sharding.PartitionSpec(*(None for _ in value.shape))
+    return jax.sharding.reshard(value, jax.sharding.NamedSharding(sharding.mesh, everywhere))
+
+
+def together(values):
+    """The values by name, each varying over all axes over which one does, as JAX's functions take
+    theirs. The gradient of what did not vary is then the sum over devices."""
+    values = {name: _whole(value) for name, value in values.items()}
+    types = {name: _manual_type(value) for name, value in values.items()}
+    axes = frozenset().union(*(kind.varying for kind in types.values()))
+    for name, kind in types.items():
+        if kind.unreduced:
+            raise FastnormError(
+                f"FASTNORM_ERROR_ARGUMENT: {name} is unreduced over {sorted(kind.unreduced)}; "
+                "required: the sum, as of jax.lax.psum"
+            )
+    return {name: _varying(value, axes - types[name].varying) for name, value in values.items()}
+
+
+def _varying(value, axes):
+    """A value that varies over more axes."""
+    reduced = _manual_type(value).reduced & axes
+    for some in (reduced, axes - reduced):
+        if some:
+            names = tuple(sorted(some, key=str))
+            if hasattr(jax.lax, "pcast"):
+                value = jax.lax.pcast(value, names, to="varying")
+            else:  # before JAX 0.8
+                value = jax.lax.pvary(value, names)
+    return value
+
+
+def _varies_like(form, value):
+    """A result's shape and dtype with the axes over which a value varies."""
+    axes = _manual_type(value).varying
+    if not axes:
+        return jax.ShapeDtypeStruct(form.shape, form.dtype)
+    of = jax.typeof(value)
+    kind = getattr(of, "manual_axis_type", None)
+    more = {"vma": axes} if kind is None else {"manual_axis_type": type(kind)(varying=axes)}
+    # The axes are those of a mesh, which JAX takes from a sharding.
+    whole = jax.sharding.NamedSharding(of.sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(form.shape, form.dtype, sharding=whole, **more)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _jitted(function, call, _, inputs):
+    return function(call, inputs)
+
+
+def differentiable(function, call, inputs):
+    """function(call, inputs), a custom_vjp with symbolic zeros. Where no gradient is wanted, an
+    eager jax.shard_map takes one only if it is jitted."""
+    try:
+        return function(call, inputs)
+    except NotImplementedError as error:
+        if "symbolic_zeros support with shard_map" not in str(error):
+            raise
+    return _jitted(function, call, use_command_buffers, inputs)
+
+
+# --- calls of the library ---
+
+
+class Tensor(NamedTuple):
+    """One tensor of a call."""
+
+    field: str  # of the args struct, or of part number `part`
+    value: Any  # an array, or the shape and dtype of a result
+    part: Optional[int] = None
+    heads: Optional[Tuple[int, int]] = None  # (first, number): some of the second dimension
+    result: Optional[int] = None  # of an input: the result in whose memory it is
+    seen: bool = True  # False, of such an input: the call has the result in its place
+
+
+class _Asked(NamedTuple):
+    """A call as the library sees it, without memory. It can be hashed."""
+
+    family: str
+    options: tuple  # fields of the args struct
+    parts: tuple  # fields of each part
+    tensors: tuple  # part, field, shape, dtype and heads of each
+
+
+def _rows_joined(name, shape, lead):
+    """The shape of a tensor whose leading dimensions, which no parameter has, become one."""
+    if name in _PARAMETERS or not len(shape) >= lead > 1:
+        return shape
+    return (int(np.prod(shape[:lead], dtype=np.int64)), *shape[lead:])
+
+
 @functools.lru_cache(maxsize=4096)
-def _check(kind, lead, tensors, options, context=_checker):
-    """Asks the library what it would say. tensors: (name, shape, dtype) of each; lead: how many
-    leading dimensions become one."""
-    fields = dict(options)
-    for i, (name, shape, dtype) in enumerate(tensors):
-        if name not in _PARAMETERS and len(shape) >= lead > 1:
-            shape = (int(np.prod(shape[:lead], dtype=np.int64)), *shape[lead:])
+def _described(asked, context=_checker):
+    """The call with stand-ins for memory, which nothing touches."""
+    fields, parts = dict(asked.options), [dict(part) for part in asked.parts]
+    for i, (part, name, shape, dtype, heads) in enumerate(asked.tensors):
         strides, stride = [], 1
         for extent in reversed(shape):
             strides.insert(0, stride)
             stride *= extent
-        # Stand-in addresses, 2^44 bytes apart: the library does not touch the memory.
-        fields[name] = SimpleNamespace(
-            address=(i + 1) << 44,
-            shape=shape,
-            strides=strides,
-            itemsize=1,
-            dtype=_dtype(name, dtype),
+        address = (i + 1) << 44  # 2^44 bytes apart
+        if heads is not None:
+            address += heads[0] * strides[1] * dtype.itemsize
+            shape = (shape[0], heads[1], *shape[2:])
+        (fields if part is None else parts[part])[name] = SimpleNamespace(
+            address=address, shape=shape, strides=strides, itemsize=1, dtype=_dtype(name, dtype)
         )
-    call = context.norm_backward if "dy" in fields else context.call
-    return call(_KINDS[kind], **fields).query()
+    if asked.family in ("fastnorm_norm", "fastnorm_norm_backward"):
+        make = context.call if asked.family == "fastnorm_norm" else context.norm_backward
+        return make(fields.pop("kind"), **fields)
+    make = getattr(context, asked.family.removeprefix("fastnorm_"))
+    return make(**fields) if asked.family == "fastnorm_mla_decode" else make(parts, **fields)
+
+
+@functools.lru_cache(maxsize=4096)
+def _check(asked, context=_checker):
+    """Asks the library what it would say: the bytes of workspace, or an error."""
+    return _described(asked, context).query().workspace_bytes
+
+
+def _structs(asked):
+    """The structs of a call as bytes, one behind the other, with null for pointers. Where each
+    tensor's pointer is, in the order of asked.tensors. links: where a pointer to a struct is, and
+    where that struct."""
+    call = _described(asked)
+    structs = [call.args, *getattr(call, "parts", ())]
+    found, offsets, links, waiting = bytearray(), {}, [], {}
+    for struct in structs:  # grows
+        start = len(found)
+        if id(struct) in waiting:
+            links += [waiting[id(struct)], start]
+        found += bytes(struct)
+        for name, kind in struct._fields_:
+            pointer = getattr(struct, name)
+            if not isinstance(pointer, ctypes._Pointer) or not pointer:
+                continue
+            at = start + getattr(type(struct), name).offset
+            found[at : at + 8] = bytes(8)
+            if kind is _c.TensorPointer:  # the address of a stand-in has its number
+                offsets[(pointer.contents.data >> 44) - 1] = at
+            else:
+                structs.append(pointer.contents)
+                waiting[id(structs[-1])] = at
+    return np.frombuffer(bytes(found), np.int32), [offsets[i] for i in sorted(offsets)], links
+
+
+def run(family, options, inputs, outputs, parts=(), rank=None, lead=0):
+    """One call of a family, as a part of the program. options and parts: fields of the structs.
+    inputs and outputs: Tensors. The outputs' arrays in their order.
+
+    rank: of x. With it vmap is one call, whose rows are the first `lead` dimensions; without it
+    vmap is a call for each part of the batch."""
+    values = together({i: t.value for i, t in enumerate(inputs)})
+    asked = _Asked(
+        family,
+        tuple(options.items()),
+        tuple(tuple(part.items()) for part in parts),
+        tuple(
+            (
+                t.part,
+                t.field,
+                tuple(_rows_joined(t.field, t.value.shape, lead)),
+                np.dtype(t.value.dtype) if t.value.dtype.name in _DTYPES else t.value.dtype,
+                t.heads,
+            )
+            for t in (*inputs, *outputs)
+            if t.seen
+        ),
+    )
+    _check(asked)
+    structs, offsets, links = _structs(asked)
+    offsets, operands = iter(offsets), []
+    for t in (*inputs, *outputs):
+        role = int(t.field in _PARAMETERS)
+        offset, result = (next(offsets), -1) if t.seen else (-1, t.result)
+        operands += [offset, role, *(t.heads or (0, -1)), result]
+    results = [_varies_like(t.value, values[0]) for t in outputs]
+    given = _workspace_bytes(asked) if use_command_buffers else 0
+    if given:  # XLA aligns less than the library wants.
+        results.append(_varies_like(jax.ShapeDtypeStruct((given + 256,), jnp.uint8), values[0]))
+    call = jax.ffi.ffi_call(
+        target_of(family),
+        results,
+        vmap_method="sequential" if rank is None else "broadcast_all",
+        input_output_aliases={i: t.result for i, t in enumerate(inputs) if t.result is not None},
+    )
+    found = call(
+        *values.values(),
+        family=np.int32(_FAMILIES[family]),
+        structs=structs,
+        parts=np.int32(len(parts)),
+        links=np.array([-1, -1, *links], np.int64),  # XLA takes no empty array
+        operands=np.array(operands, np.int64),
+        rank=np.int32(-1 if rank is None else rank),
+        lead=np.int32(lead),
+        given=np.int32(given > 0),
+    )
+    return list(found)[: len(outputs)]
 
 
 # What torch.nn.functional.rms_norm takes for None: that of the arithmetic, also for x of 16 bits.
@@ -231,42 +471,35 @@ def _norm(
     eps,
     inputs,
     outputs,
-    aliases=None,
+    in_place=False,
     weight_offset=0.0,
     rounding="once",
     residual_rounding="exact",
-    scheme=None,
-    block_size=0,
+    more=(),
 ):
-    """One fastnorm_norm. inputs: arrays by name, or None; outputs: shapes with dtypes by name."""
+    """One fastnorm_norm. inputs: arrays by name, or None; outputs: shapes with dtypes by name. Its
+    outputs' arrays by name. in_place: the sum takes residual's memory. more: further fields."""
     inputs = {name: inputs[name] for name in _INPUTS if inputs.get(name) is not None}
-    _check_devices(inputs)
     outputs = {name: outputs[name] for name in _OUTPUTS if name in outputs}
     rank, lead = _rank_and_lead(inputs)
     options = {
+        "kind": _KINDS[kind],
         "eps": _eps(eps),
         "weight_offset": _number("weight_offset", weight_offset, float),
         "rounding": _word(_ROUNDING, "rounding", rounding),
         "residual_rounding": _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding),
-        "quant_scheme": _word(_SCHEMES, "scheme", scheme),
-        "quant_block_size": block_size,
+        **dict(more),
     }
-    _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
-    call = jax.ffi.ffi_call(
-        target_of(_TARGET),
-        list(outputs.values()),
-        vmap_method="broadcast_all",
-        input_output_aliases=aliases,
+    memory = {"residual": list(outputs).index("residual_out")} if in_place else {}
+    found = run(
+        "fastnorm_norm",
+        options,
+        [Tensor(name, value, result=memory.get(name)) for name, value in inputs.items()],
+        [Tensor(name, form) for name, form in outputs.items()],
+        rank=rank,
+        lead=lead,
     )
-    return call(
-        *inputs.values(),
-        kind=np.int32(_KINDS[kind]),
-        **_attributes(options),
-        inputs=_mask(_INPUTS, inputs),
-        outputs=_mask(_OUTPUTS, outputs),
-        rank=np.int32(rank),
-        lead=np.int32(lead),
-    )
+    return dict(zip(outputs, found))
 
 
 def _rank_and_lead(inputs, *others):
@@ -283,37 +516,24 @@ def _eps(eps):
     return _DEFAULT_EPS if eps is None else _number("eps", eps, float)
 
 
-def _tensors(inputs, outputs):
-    return tuple((name, a.shape, a.dtype) for name, a in (*inputs.items(), *outputs.items()))
-
-
-def _attributes(options):
-    return {
-        name: (np.float32 if name in ("eps", "weight_offset") else np.int32)(value)
-        for name, value in options.items()
-    }
-
-
 def _norm_backward(kind, eps, weight_offset, rounding, inputs, outputs, bias_ndim=1):
     """One fastnorm_norm_backward; inputs and outputs as for _norm. The outputs by name."""
     inputs = {name: inputs[name] for name in _BACKWARD_INPUTS if name in inputs}
     outputs = {name: outputs[name] for name in _BACKWARD_OUTPUTS if name in outputs}
     rank, lead = _rank_and_lead(inputs, bias_ndim)
-    options = {"eps": eps, "weight_offset": weight_offset, "rounding": _ROUNDING[rounding]}
-    asked = kind, lead, _tensors(inputs, outputs), tuple(options.items())
-    _check(*asked)
-    results = list(outputs.values())
-    if use_command_buffers:
-        results.append(workspace(lambda context: _check(*asked, context)))
-    call = jax.ffi.ffi_call(target_of(_BACKWARD_TARGET), results, vmap_method="broadcast_all")
-    found = call(
-        *inputs.values(),
-        kind=np.int32(_KINDS[kind]),
-        **_attributes(options),
-        inputs=_mask(_BACKWARD_INPUTS, inputs),
-        outputs=_mask(_BACKWARD_OUTPUTS, outputs),
-        rank=np.int32(rank),
-        lead=np.int32(lead),
+    options = {
+        "kind": _KINDS[kind],
+        "eps": eps,
+        "weight_offset": weight_offset,
+        "rounding": _ROUNDING[rounding],
+    }
+    found = run(
+        "fastnorm_norm_backward",
+        options,
+        [Tensor(name, value) for name, value in inputs.items()],
+        [Tensor(name, form) for name, form in outputs.items()],
+        rank=rank,
+        lead=lead,
     )
     return dict(zip(outputs, found))
 
@@ -326,30 +546,69 @@ def _arrays(**values):
     }
 
 
-def quant_outputs(schemes, shape, scheme, block_size, dtype):
-    """Shapes and dtypes of codes and scales of rows. A static scale is no output. schemes: the
-    words that are taken."""
+_LAYOUTS = {name: n for name, n in _stages.LAYOUTS.items() if name != "column_major"}  # XLA's
+_COLUMNS = {"per_block": None, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}  # of a scale
+_BLOCK_SCALES = {
+    "mxfp8": jnp.float8_e8m0fnu,
+    "nvfp4": jnp.float8_e4m3fn,
+    "mxfp4": jnp.float8_e8m0fnu,
+}
+
+
+def quantising(schemes, shape, quant, where=""):
+    """What a Quant adds to a call of rows of a shape: scalars, inputs and outputs by their names in
+    the C structs. schemes: the words that are taken. where: what errors put before a name."""
+    scheme, block = quant.scheme, quant.block_size
     if scheme is None:
         raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, schemes)))
-    _word(schemes, "scheme", scheme)
-    if block_size not in ((64, 128) if scheme == "per_block" else (0,)):
+    options = {
+        "quant_scheme": _word(schemes, "scheme", scheme),
+        "quant_block_size": _number(f"{where}block_size", block, int),
+        **quant_settings(quant),
+        "scale_layout": _word(_LAYOUTS, "layout", quant.layout),
+        "scale_pow2": int(quant.pow2),
+        "clamp": _number("clamp", quant.clamp, float),
+    }
+    if block not in ((64, 128) if scheme == "per_block" else (0,)):
         required = "64 or 128" if scheme == "per_block" else f"0, since the scheme is {scheme}"
         raise FastnormError(
-            f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}"
+            f"FASTNORM_ERROR_ARGUMENT: {where}block_size is {block}; required: {required}"
         )
+    inputs = {
+        name: _array(where + name, getattr(quant, name))
+        for name in ("scale", "global_scale", "clamp_scale", "amax")
+        if getattr(quant, name) is not None
+    }
     *lead, n = shape
-    codes = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), dtype)
-    outputs = {"quantized": jax.ShapeDtypeStruct(*codes)}
-    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}
-    if scheme in columns:
-        scale_dtype = {
-            "mxfp8": jnp.float8_e8m0fnu,
-            "nvfp4": jnp.float8_e4m3fn,
-            "mxfp4": jnp.float8_e8m0fnu,
-        }.get(scheme, jnp.float32)
-        scales = (*lead, -(-n // max(columns[scheme], 1)))
-        outputs["scale"] = jax.ShapeDtypeStruct(scales, scale_dtype)
-    return outputs
+    codes = jnp.float8_e4m3fn if quant.dtype is None else quant.dtype
+    form = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), codes)
+    outputs = {"quantized": jax.ShapeDtypeStruct(*form)}
+    if scheme != "per_tensor":
+        if "scale" in inputs:
+            raise FastnormError(
+                f"FASTNORM_ERROR_ARGUMENT: {where}scale is given; required: None, since {scheme} "
+                "makes the scales"
+            )
+        columns = block if scheme == "per_block" else _COLUMNS.get(scheme, n)
+        scales, dtype = -(-n // max(columns, 1)), _BLOCK_SCALES.get(scheme, jnp.float32)
+        of_scales = (*lead, scales)
+        if quant.layout == "swizzled_128x4":
+            rows = int(np.prod(lead, dtype=np.int64))
+            of_scales = (512 * -(-rows // 128) * -(-scales // 4),)
+            dtype = jnp.float8_e8m0fnu if quant.pow2 else dtype
+        outputs["scale"] = jax.ShapeDtypeStruct(of_scales, dtype)
+    if "amax" in inputs:
+        outputs["amax"] = _like(inputs["amax"])
+    return options, inputs, outputs
+
+
+def quant_settings(quant):
+    """The scalars of a Quant that are those of a cache of codes, too."""
+    return {
+        "quant_division": _word(_stages.DIVISIONS, "division", quant.division),
+        "quant_source": _word(_stages.SOURCES, "quant_source", quant.source),
+        "amax_floor": _number("amax_floor", quant.amax_floor, float),
+    }
 
 
 def _like(a, dtype=None):
@@ -378,9 +637,7 @@ def _differentiable(call, inputs):
     weight_offset, rounding, residual_rounding."""
     kind, y_dtype, in_place, eps, *options = call
     return tuple(
-        _norm(
-            kind, eps, inputs, _outputs_of(inputs, y_dtype), {1: 1} if in_place else None, *options
-        )
+        _norm(kind, eps, inputs, _outputs_of(inputs, y_dtype), in_place, *options).values()
     )
 
 
@@ -391,25 +648,21 @@ def _forward(call, inputs):
     wanted = {name: () for name, primal in inputs.items() if primal.perturbed}
     inputs = {name: primal.value for name, primal in inputs.items()}
     outputs = _outputs_of(inputs, y_dtype, kind)
-    found = dict(
-        zip(
-            (n for n in _OUTPUTS if n in outputs),
-            _norm(kind, eps, inputs, outputs, {1: 1} if in_place else None, *options),
-        )
-    )
+    found = _norm(kind, eps, inputs, outputs, in_place, *options)
     saved = {
         "x": found.get("residual_out", inputs["x"]),
         **{n: found[n] for n in ("mean", "rstd") if n in found},
     }
     saved.update({n: inputs[n] for n in ("weight", "bias") if n in inputs})
-    # Of x and the residual the dtypes alone.
-    dtypes = {n: jnp.zeros((0,), inputs[n].dtype) for n in ("x", "residual") if n in inputs}
+    # Of x and the residual the dtypes alone, as keys.
+    dtypes = {(n, inputs[n].dtype.name): () for n in ("x", "residual") if n in inputs}
     return tuple(found[n] for n in ("y", "residual_out") if n in found), (wanted, saved, dtypes)
 
 
 def _backward(call, kept, gradients):
     kind, _, _, eps, weight_offset, rounding, _ = call
     wanted, saved, dtypes = kept
+    dtypes = {name: jnp.dtype(dtype) for name, dtype in dtypes}
     dy, dtotal = gradients[0], gradients[1] if len(gradients) > 1 else None
     zero = jax.custom_derivatives.SymbolicZero
     dy = jnp.zeros(dy.shape, dy.dtype) if isinstance(dy, zero) else dy
@@ -418,10 +671,10 @@ def _backward(call, kept, gradients):
         inputs["dresidual_in"] = dtotal
     outputs, x, bias = {}, saved["x"], saved.get("bias")
     if "x" in wanted or "residual" in wanted:
-        outputs["dx"] = jax.ShapeDtypeStruct(x.shape, dtypes["x"].dtype)
+        outputs["dx"] = jax.ShapeDtypeStruct(x.shape, dtypes["x"])
     # One gradient serves x and the residual where their dtypes agree.
-    if "residual" in wanted and dtypes["residual"].dtype != dtypes["x"].dtype:
-        outputs["dresidual"] = jax.ShapeDtypeStruct(x.shape, dtypes["residual"].dtype)
+    if "residual" in wanted and dtypes["residual"] != dtypes["x"]:
+        outputs["dresidual"] = jax.ShapeDtypeStruct(x.shape, dtypes["residual"])
     if "weight" in wanted:
         outputs["dweight"] = _like(saved["weight"])
     if "bias" in wanted:
@@ -467,6 +720,7 @@ def _call_differentiable(
     """Checks what is no array, so that errors are the same with and without a gradient."""
     inputs = {name: a for name, a in inputs.items() if a is not None}
     _check_devices(inputs)
+    inputs = together(inputs)
     y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
     call = (
         kind,
@@ -479,7 +733,7 @@ def _call_differentiable(
     )
     _word(_ROUNDING, "rounding", rounding)
     _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding)
-    return _differentiable(call, inputs)
+    return differentiable(_differentiable, call, inputs)
 
 
 # --- the functions to call ---
@@ -494,8 +748,29 @@ def rms_norm(
     rounding: str = "once",
     y_dtype: Any = None,
 ) -> jax.Array:
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's (None),
-    or float32."""
+    """RMSNorm of each row: y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset).
+
+    It works under jit, vmap and grad, on a CPU and on GPUs. A second derivative is an error.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        y_dtype: The dtype of y: None for that of x, or float32.
+
+    Returns:
+        y, of x's shape.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _call_differentiable(
         "rms", _arrays(x=x, weight=weight), eps, weight_offset, rounding, y_dtype=y_dtype
     )[0]
@@ -510,8 +785,29 @@ def layer_norm(
     rounding: str = "once",
     y_dtype: Any = None,
 ) -> jax.Array:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's (None), or
-    float32."""
+    """LayerNorm of each row: y = (x - mean) / sqrt(var + eps) * weight + bias.
+
+    It works under jit, vmap and grad, on a CPU and on GPUs. A second derivative is an error.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        bias: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for zeros.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        y_dtype: The dtype of y: None for that of x, or float32.
+
+    Returns:
+        y, of x's shape.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _call_differentiable(
         "layer", _arrays(x=x, weight=weight, bias=bias), eps, 0.0, rounding, y_dtype=y_dtype
     )[0]
@@ -541,7 +837,33 @@ def add_rms_norm(
     residual_rounding: str = "exact",
     y_dtype: Any = None,
 ) -> Tuple[jax.Array, jax.Array]:
-    """(rms_norm of the sum, sum) with sum = x + residual; the sum has residual's dtype."""
+    """RMSNorm of the sum x + residual, and the sum.
+
+    It works under jit, vmap and grad, on a CPU and on GPUs. A second derivative is an error.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        residual: What is added to x before the norm, of x's shape, in float32, float16 or bfloat16.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        y_dtype: The dtype of y: None for that of x, or float32.
+
+    Returns:
+        (y, sum), where the sum has residual's dtype.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _add(
         False, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype
     )
@@ -558,10 +880,35 @@ def fused_add_rms_norm(
     residual_rounding: str = "exact",
     y_dtype: Any = None,
 ) -> Tuple[jax.Array, jax.Array]:
-    """As add_rms_norm, with the sum in residual's memory. XLA copies residual before, unless
-    nothing else needs it: an intermediate result, or an argument that donate_argnums gives away.
-    (jit gives a donated argument's memory to the first result of its shape and dtype: return the
-    sum before the norm.)"""
+    """As add_rms_norm, with the sum in residual's memory.
+
+    XLA copies residual before, unless nothing else needs it: an intermediate result, or an argument
+    that donate_argnums gives away. jit gives a donated argument's memory to the first result of its
+    shape and dtype, so return the sum before the norm.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        residual: What is added to x before the norm, of x's shape, in float32, float16 or bfloat16.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        y_dtype: The dtype of y: None for that of x, or float32.
+
+    Returns:
+        (y, sum), where the sum has residual's dtype.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _add(True, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
@@ -575,22 +922,55 @@ def rms_norm_quant(
     dtype: Any = jnp.float8_e4m3fn,
     weight_offset: float = 0.0,
     rounding: str = "once",
+    division: str = "reciprocal",
+    quant_source: str = "unrounded",
 ) -> Tuple[jax.Array, jax.Array]:
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a
-    row,). Codes of nvfp4 and mxfp4 are uint8, two to a byte."""
+    """RMSNorm of each row as codes with their scales, in one kernel.
+
+    norm_stages.gated_norm(x, None, weight, quant=Quant(..)) has more settings of codes. JAX refuses
+    to differentiate it.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        scheme: "per_row" and "per_block" have float32 scales, "mxfp8" and "mxfp4" a power of two
+            for 32 elements, "nvfp4" a float8_e4m3fn scale for 16.
+        block_size: Elements that share a scale with "per_block": 64 or 128. Otherwise 0.
+        dtype: The dtype of codes: float8_e4m3fn, float8_e5m2 or int8 for "per_row" and "per_block",
+            float8 for "mxfp8".
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        division: "reciprocal" makes codes of y * (1 / scale), "divide" of y / scale, as vLLM does.
+        quant_source: "unrounded" quantises the float32 result, "rounded" the result in x's dtype,
+            as an unfused chain does.
+
+    Returns:
+        (codes, scales). Scales are x.shape[:-1] + (1,) for "per_row", otherwise x.shape[:-1] +
+            (scales of a row,). Codes of 4 bits are uint8, two to a byte.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     inputs = _arrays(x=x, weight=weight)
     if inputs["x"].ndim < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
-    outputs = quant_outputs(_SCHEMES, inputs["x"].shape, scheme, block_size, dtype)
-    return tuple(
-        _norm(
-            "rms",
-            eps,
-            inputs,
-            outputs,
-            weight_offset=weight_offset,
-            rounding=rounding,
-            scheme=scheme,
-            block_size=block_size,
-        )
+    quant = Quant(scheme, block_size, dtype, division=division, source=quant_source)
+    more, _, outputs = quantising(_SCHEMES, inputs["x"].shape, quant)
+    present = {name: a for name, a in inputs.items() if a is not None}
+    _check_devices(present)
+    found = _norm(
+        "rms",
+        eps,
+        together(present),
+        outputs,
+        weight_offset=weight_offset,
+        rounding=rounding,
+        more=tuple(more.items()),
     )
+    return tuple(found.values())

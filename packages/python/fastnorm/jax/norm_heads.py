@@ -11,78 +11,87 @@ FastnormError.
 """
 
 import functools
-from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fastnorm import jax as _shared
 from fastnorm import stages as _stages
 
+__all__ = [
+    "Part",
+    "Result",
+    "norm_heads",
+    "statistics_of_sums",
+]
+
 _c, FastnormError = _shared._c, _shared.FastnormError
-_TARGET, _BACKWARD_TARGET = "fastnorm_norm_heads", "fastnorm_norm_heads_backward"
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
-# What a part's masks tell of, in the order of the handler's operands and results behind x.
-_INPUTS = ("weight", "bias", "cache", "cache_scale", "mean_in", "rstd_in", "scale")
-_OUTPUTS = ("y", "cache", "cache_scale", "mean", "rstd", "sumsq", "quantized", "scale")
+# Tensors of a part beside x, in the order of XLA's operands and results.
+_INPUTS = ("weight", "bias", "cache", "cache_scale", "mean_in", "rstd_in")
+_OUTPUTS = ("y", "cache", "cache_scale", "mean", "rstd", "sumsq", "quantized", "scale", "amax")
 _SCHEMES = {None: 0, **_stages.SCHEMES}
 _SHARED = ("cos", "sin", "positions", "slots")
-
-
-_shared.register_handlers(_shared._library, _TARGET)
-_shared.register_handlers(_shared._library, _BACKWARD_TARGET, "_graph")
 
 
 class Part(NamedTuple):
     """One tensor of heads and what is done to its rows: norm, then rope, then the stores."""
 
     x: Any  # [tokens, heads, d]; float32, float16 or bfloat16
-    norm: Optional[str] = None  # "rms" or "layer"
-    weight: Any = None  # [d] or [heads, d]
-    bias: Any = None
-    eps: float = 0.0
-    weight_offset: float = 0.0
-    rounding: str = "once"
+    norm: Optional[str] = None  # "rms" or "layer"; None: no norm
+    weight: Any = None  # [d] or [heads, d]; None stands for ones
+    bias: Any = None  # [d] or [heads, d]; None stands for zeros
+    eps: float = 0.0  # added to the mean of squares, or to the variance
+    weight_offset: float = 0.0  # added to the weight in float32
+    rounding: str = "once"  # as for rms_norm
     across_heads: bool = False  # one statistic for all heads of a token
-    rope: bool = False
+    rope: bool = False  # whether rope turns columns
     rope_offset: int = 0  # first column that turns; -1: the last ones
-    interleaved: bool = False
-    inverse: bool = False
-    from_rounded: bool = False
-    rope_rounding: str = "once"
+    interleaved: bool = False  # pairs are neighbours, as in GPT-J; else R columns apart
+    inverse: bool = False  # turns back
+    from_rounded: bool = False  # rope turns the norm as rounded to x's dtype
+    rope_rounding: str = "once"  # or "every_step": the products of rope are rounded, too
     y: bool = True  # whether the result is returned
-    y_dtype: Any = None  # x's, or float32
+    y_dtype: Any = None  # of the result: x's, or float32
     cache: Any = None  # [pages, page, heads, d] of x's dtype, float8 or int8
     cache_scale: Any = None  # of codes: [1], read
     cache_block: int = 0  # 64 or 128: cache_scale is [pages, page, heads, blocks] and written
     division: str = "reciprocal"  # codes of x * (1 / scale); "divide": of x / scale, as vLLM
     heads: Any = None  # (first, number): some heads of x, such as the queries of a fused buffer
-    # Statistics, float32 [tokens, heads], with across_heads [tokens]. Whether they are returned:
-    mean: bool = False  # "layer"
-    rstd: bool = False
-    sumsq: bool = False  # the sum of squares; "layer": [.., 2], the mean and M
-    mean_in: Any = None  # read, in place of one computed; with rstd_in
-    rstd_in: Any = None
+    mean: bool = False  # "layer": whether it is returned, float32 [tokens, heads] or [tokens]
+    rstd: bool = False  # whether it is returned, of the shape of mean
+    sumsq: bool = False  # the sum of squares is returned; "layer": [.., 2], the mean and M
+    mean_in: Any = None  # of the shape of mean; read, in place of one computed; with rstd_in
+    rstd_in: Any = None  # of the shape of mean; read, in place of one computed
     scheme: Optional[str] = None  # codes: "per_tensor", or as of rms_norm_quant; a row is a head
     block_size: int = 0  # "per_block": 64 or 128
     codes: Any = jnp.float8_e4m3fn  # or int8; their dtype
     scale: Any = None  # "per_tensor": [1], read
+    quant_source: str = "unrounded"  # codes of the result in f32; "rounded": in x's dtype
+    layout: str = "row_major"  # of scales, as in a Quant
+    pow2: bool = False  # scales are powers of two, as in a Quant
+    amax_floor: float = 0.0  # least magnitude of a scale, for the cache's blocks, too; 0: 1e-10
+    clamp: float = 0.0  # results are clamped before, as in a Quant
+    clamp_scale: Any = None  # float32 [1]: the clamp as a value on the device
+    global_scale: Any = None  # "nvfp4": float32 [1], the second scale
+    amax: Any = None  # float32 [1]: what Result.amax raises
+    cache_pow2: bool = False  # with cache_block: scales of the cache are powers of two
 
 
 class Result(NamedTuple):
     """What became of a part; None for what it does not have."""
 
-    y: Any
-    cache: Any
+    y: Any  # [tokens, heads, d]
+    cache: Any  # the cache with the tokens' rows
     cache_scale: Any  # of blocks
-    mean: Any = None
-    rstd: Any = None
-    sumsq: Any = None
-    quantized: Any = None
-    scale: Any = None
+    mean: Any = None  # float32 [tokens, heads]; across_heads: [tokens]
+    rstd: Any = None  # float32, of the shape of mean
+    sumsq: Any = None  # float32, of the shape of mean; "layer": [.., 2]
+    quantized: Any = None  # codes, [tokens, heads, d]
+    scale: Any = None  # of the codes
+    amax: Any = None  # Part.amax, raised to the greatest magnitude of what is quantised
 
 
 def _flags(part):
@@ -122,8 +131,37 @@ class _Described(NamedTuple):
     aliases: tuple  # names that are both
 
 
+_OF_CODES = ("block_size", "scale", "pow2", "clamp", "clamp_scale", "global_scale", "amax")
+
+
+def _refuse_settings_of_codes(i, part):
+    for name in _OF_CODES:
+        value = getattr(part, name)
+        if value is not None and not isinstance(value, (bool, int, float)) or value:
+            raise FastnormError(
+                f"FASTNORM_ERROR_ARGUMENT: parts[{i}].{name} is given without a scheme; required: "
+                f"one of {', '.join(_stages.SCHEMES)}, whose codes it is about"
+            )
+
+
 def _describe(i, part):
     word, number = _shared._word, _shared._number
+    quant = _stages.Quant(
+        part.scheme,
+        part.block_size,
+        part.codes,
+        part.scale,
+        part.division,
+        part.y,
+        part.quant_source,
+        part.layout,
+        part.pow2,
+        part.amax_floor,
+        part.clamp,
+        part.clamp_scale,
+        part.global_scale,
+        part.amax,
+    )
     kind = word(_KINDS, "norm", part.norm)
     inputs = {"x": _shared._array(f"parts[{i}].x", part.x)}
     for name in _INPUTS:
@@ -143,9 +181,8 @@ def _describe(i, part):
         "rope_offset": number("rope_offset", part.rope_offset, int),
         "cache_scheme": scheme,
         "cache_block_size": block,
-        "quant_division": word(_stages.DIVISIONS, "division", part.division),
-        "quant_scheme": word(_SCHEMES, "scheme", part.scheme),
-        "quant_block_size": number("block_size", part.block_size, int),
+        "cache_pow2": int(part.cache_pow2),
+        **_shared.quant_settings(quant),
     }
     outputs, aliases = {}, []
     if part.y:
@@ -162,82 +199,14 @@ def _describe(i, part):
             outputs[name] = jax.ShapeDtypeStruct(shape, jnp.float32)
     if part.scheme is not None:
         shape = (x.shape[0], heads, x.shape[2])
-        made = _shared.quant_outputs(_SCHEMES, shape, part.scheme, part.block_size, part.codes)
+        more, tensors, made = _shared.quantising(_SCHEMES, shape, quant, f"parts[{i}].")
+        scalars.update(more)
+        inputs.update(tensors)
         outputs.update(made)
-        if "scale" in made and "scale" in inputs:
-            raise FastnormError(
-                f"FASTNORM_ERROR_ARGUMENT: parts[{i}].scale is given; "
-                f"required: None, since {part.scheme} makes the scales"
-            )
+        aliases += [name for name in tensors if name == "amax"]
+    else:
+        _refuse_settings_of_codes(i, part)
     return _Described(tuple(scalars.items()), (first, heads), inputs, outputs, tuple(aliases))
-
-
-@functools.lru_cache(maxsize=4096)
-def _check(parts, shared, backward=False, context=_shared._checker):
-    """Asks the library what it would say. A part: its scalars, its heads, and (name, shape, dtype)
-    of its tensors. shared: fields, and tensors. backward: of norm_heads_backward."""
-    used = 0
-
-    def view(name, shape, dtype, heads=None):
-        nonlocal used
-        used += 1
-        strides, stride = [], 1
-        for extent in reversed(shape):
-            strides.insert(0, stride)
-            stride *= extent
-        # Stand-in addresses, 2^44 bytes apart: the library does not touch the memory.
-        address, shape = used << 44, list(shape)
-        if heads is not None:
-            address += heads[0] * strides[1] * dtype.itemsize
-            shape[1] = heads[1]
-        return SimpleNamespace(
-            address=address,
-            shape=shape,
-            strides=strides,
-            itemsize=1,
-            dtype=_shared._dtype(name, dtype),
-        )
-
-    described = []
-    for scalars, heads, tensors in parts:
-        described.append(
-            {
-                **dict(scalars),
-                **{
-                    name: view(name, shape, dtype, heads if name == "x" else None)
-                    for name, shape, dtype in tensors
-                },
-            }
-        )
-    fields, tensors = shared
-    found = {name: view(name, shape, dtype) for name, shape, dtype in tensors}
-    call = context.norm_heads_backward if backward else context.norm_heads
-    return call(described, **dict(fields), **found).query()
-
-
-def _tensors(arrays):
-    return tuple((name, a.shape, np.dtype(a.dtype)) for name, a in arrays.items())
-
-
-def _words(p):
-    scalars = dict(p.scalars)
-    masks = [
-        sum(1 << i for i, name in enumerate(names) if name in of)
-        for names, of in ((_INPUTS, p.inputs), (_OUTPUTS, p.outputs))
-    ]
-    names = (
-        "flags",
-        "kind",
-        "rounding",
-        "rope_rounding",
-        "rope_offset",
-        "cache_scheme",
-        "cache_block_size",
-        "quant_division",
-        "quant_scheme",
-        "quant_block_size",
-    )
-    return [*(scalars[name] for name in names), *p.heads, *masks]
 
 
 def _key(i, name):
@@ -265,43 +234,26 @@ class _Program:
         ]
 
 
-def _shared_words(fields, tables, names):
-    mask = sum(1 << i for i, name in enumerate(names) if name in tables)
-    return np.array([*(value for _, value in fields), mask], np.int32)
+def _arguments(call, arrays):
+    """Those of the library's call: scalars of parts, inputs and outputs."""
+    program, fields = call
+    described = program.described(arrays)
+    inputs, outputs = [], []
+    for i, p in enumerate(described):
+        at = {name: len(outputs) + j for j, name in enumerate(p.outputs)}
+        for name, a in p.inputs.items():
+            heads = p.heads if name == "x" else None
+            result = at[name] if name in p.aliases else None
+            inputs.append(_shared.Tensor(name, a, i, heads, result, result is None))
+        outputs += [_shared.Tensor(name, form, i) for name, form in p.outputs.items()]
+    inputs += [_shared.Tensor(name, arrays[name]) for name in _SHARED if name in arrays]
+    return dict(fields), inputs, outputs, [dict(p.scalars) for p in described]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _differentiable(call, arrays):
     """norm_heads as a function of its arrays by name. call: parts, and fields of the call."""
-    program, fields = call
-    described = program.described(arrays)
-    tables = {name: arrays[name] for name in _SHARED if name in arrays}
-    operands, outputs, aliases = [], [], {}
-    for p in described:
-        at = {}
-        for name, a in p.inputs.items():
-            at[name] = len(operands)
-            operands.append(a)
-        for name, shape in p.outputs.items():
-            if name in p.aliases:
-                aliases[at[name]] = len(outputs)
-            outputs.append(shape)
-    ffi = jax.ffi.ffi_call(
-        _shared.target_of(_TARGET),
-        outputs,
-        vmap_method="sequential",
-        input_output_aliases=aliases,
-    )
-    scalars = [dict(p.scalars)[name] for p in described for name in ("eps", "weight_offset")]
-    return tuple(
-        ffi(
-            *operands,
-            *tables.values(),
-            words=np.array([word for p in described for word in _words(p)], np.int32),
-            scalars=np.array(scalars, np.float32),
-            shared=_shared_words(fields, tables, _SHARED),
-        )
-    )
+    return tuple(_shared.run("fastnorm_norm_heads", *_arguments(call, arrays)))
 
 
 def _forward(call, arrays):
@@ -331,7 +283,6 @@ def _forward(call, arrays):
 _BACKWARD_FLAGS = (
     _c.NORM | _c.ACROSS_HEADS | _c.ROPE | _c.ROPE_INTERLEAVED | _c.ROPE_INVERSE
 )
-_BACKWARD_WORDS = ("flags", "kind", "rounding", "rope_offset")
 _GRADIENTS = {"x": "dx", "weight": "dweight", "bias": "dbias"}
 
 
@@ -377,37 +328,15 @@ def _gradient_of(i, part, dy, wanted, kept):
 
 def _run_gradients(parts, fields, tables):
     """The outputs of one norm_heads_backward: for each part, by name."""
-    asked = (
-        tuple(
-            (tuple(p.scalars.items()), p.heads, (*_tensors(p.inputs), *_tensors(p.outputs)))
-            for p in parts
-        ),
-        (fields, _tensors(tables)),
-        True,
-    )
-    _check(*asked)
-    results = [shape for p in parts for shape in p.outputs.values()]
-    if _shared.use_command_buffers:
-        results.append(_shared.workspace(lambda context: _check(*asked, context)))
-    words = []
-    for p in parts:
-        words += [p.scalars[name] for name in _BACKWARD_WORDS]
-        words += p.heads
-        words.append(sum(1 << i for i, n in enumerate(("x", "weight")) if n in p.inputs))
-        words.append(sum(1 << i for i, n in enumerate(_GRADIENTS.values()) if n in p.outputs))
-    call = jax.ffi.ffi_call(
-        _shared.target_of(_BACKWARD_TARGET), results, vmap_method="sequential"
-    )
+    inputs, outputs = [], []
+    for i, p in enumerate(parts):
+        for name, a in p.inputs.items():
+            inputs.append(_shared.Tensor(name, a, i, p.heads if name == "x" else None))
+        outputs += [_shared.Tensor(name, form, i) for name, form in p.outputs.items()]
+    inputs += [_shared.Tensor(name, a) for name, a in tables.items()]
+    scalars = [p.scalars for p in parts]
     found = iter(
-        call(
-            *(a for p in parts for a in p.inputs.values()),
-            *tables.values(),
-            words=np.array(words, np.int32),
-            scalars=np.array(
-                [p.scalars[n] for p in parts for n in ("eps", "weight_offset")], np.float32
-            ),
-            shared=_shared_words(fields, tables, _SHARED[:3]),
-        )
+        _shared.run("fastnorm_norm_heads_backward", dict(fields), inputs, outputs, scalars)
     )
     return [{name: next(found) for name in p.outputs} for p in parts]
 
@@ -448,6 +377,20 @@ def _backward(call, kept, gradients):
 _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
+def _no_rope_dim(parts, tables):
+    """0 where no part turns. Else an error: a table of W columns may be [P, R] or [P, 2 R], so that
+    2 W or W columns may be meant."""
+    if "cos" not in tables or not any(part.rope for part in parts):
+        return 0
+    shape = tables["cos"].shape
+    width = shape[-1] if shape else 0
+    raise FastnormError(
+        f"FASTNORM_ERROR_ARGUMENT: rope_dim is None and cos.shape is {list(shape)}; required: how "
+        f"many columns of a head turn, {2 * width} where the tables are [P, R], {width} where they "
+        "are [P, 2 R]"
+    )
+
+
 def norm_heads(
     parts,
     *,
@@ -459,12 +402,35 @@ def norm_heads(
     mrope=(),
     mrope_interleaved=False,
 ):
-    """A Result for each of up to 8 parts over the same tokens.
+    """Norm, rope and the stores of query, key and value heads, in one call.
 
-    cos and sin are [P, R] or [P, 2 R], or one such for each head. rope_dim is 2 R, by default twice
-    the width of cos. positions [tokens], or [axes, tokens] with mrope, and slots [at most tokens]
-    are int32 or int64. On the CPU they are checked when the call runs; on a GPU they must be
-    valid."""
+    With slots, a token is padding if its slot is -1, or if it is behind the last slot. Its
+    positions may have any value, except where a gradient is taken. Nothing of it is written: its
+    rows of results that are no caches are uninitialised memory. Gradients take padding as other
+    tokens, so a loss must not depend on these rows.
+
+    On a CPU positions and slots are checked when the call runs; on a GPU they must be valid.
+    norm_heads.h has the formula; the rotary embedding is that of Su et al., "RoFormer" (2021).
+
+    Args:
+        parts: Up to 8 parts, whose x have the same tokens and one dtype.
+        cos: Cosines, [P, R] or [P, 2 R], or one such table for each head; P positions, R pairs.
+        sin: Sines, of the shape of cos.
+        rope_dim: Columns of a head that turn, 2 R. Required where a part turns.
+        positions: int32 or int64, [tokens], or [axes, tokens] with mrope: rows of the tables. None
+            counts from 0.
+        slots: int32 or int64, [at most tokens]: where each token goes in the caches. -1 is padding.
+        mrope: Pairs that each axis of positions turns, at most 4 numbers.
+        mrope_interleaved: Whether axes alternate from pair to pair, as in Qwen3-VL.
+
+    Returns:
+        A Result for each part, in order.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     described = [_describe(i, part) for i, part in enumerate(parts)]
     tables = {
         name: _shared._array(name, value)
@@ -472,7 +438,7 @@ def norm_heads(
         if value is not None
     }
     if rope_dim is None:
-        rope_dim = 2 * tables["cos"].shape[-1] if "cos" in tables and tables["cos"].ndim else 0
+        rope_dim = _no_rope_dim(parts, tables)
     sections = [_shared._number("mrope", pairs, int) for pairs in mrope]
     if len(sections) > 4:
         raise FastnormError(
@@ -494,20 +460,6 @@ def norm_heads(
             **tables,
         }
     )
-    _check(
-        tuple(
-            (
-                p.scalars,
-                p.heads,
-                (
-                    *_tensors({n: a for n, a in p.inputs.items() if n not in p.aliases}),
-                    *_tensors(p.outputs),
-                ),
-            )
-            for p in described
-        ),
-        (tuple(fields.items()), _tensors(tables)),
-    )
     if not described:
         return []
 
@@ -517,18 +469,30 @@ def norm_heads(
         for p in described
     )
     arrays = {_key(i, n): a for i, p in enumerate(described) for n, a in p.inputs.items()}
-    arrays.update(tables)
-    found = iter(_differentiable((_Program(program), tuple(fields.items())), arrays))
+    arrays = _shared.together({**arrays, **tables})
+    call = _Program(program), tuple(fields.items())
+    found = iter(_shared.differentiable(_differentiable, call, arrays))
     return [Result(*(next(found) if n in p.outputs else None for n in _OUTPUTS)) for p in described]
 
 
 def statistics_of_sums(sums, columns, eps, kind="rms"):
-    """What parts whose columns are spread over ranks take: rstd_in, or with "layer" (mean_in,
-    rstd_in), float32.
+    """What parts whose columns are spread over ranks take for their statistics.
 
-    sums has `sumsq` of each rank in rank order: a list, or an array whose first dimension is the
-    ranks, such as jax.lax.all_gather gives it. columns: those that each rank has summed. "layer"
-    merges means and sums by Chan's formula. JAX computes it."""
+    "layer" merges means and sums by Chan's formula, which peer.h states. JAX computes it.
+
+    Args:
+        sums: `sumsq` of each rank in rank order: a list, or an array whose first dimension is the
+            ranks, as jax.lax.all_gather gives it.
+        columns: How many columns each rank has summed.
+        eps: Added to the mean of squares, or to the variance, before the root.
+        kind: "rms" or "layer", as the sums were made.
+
+    Returns:
+        rstd_in, or for "layer" (mean_in, rstd_in), in float32.
+
+    Raises:
+        ValueError: sums is empty, has another shape, or kind is unknown.
+    """
     is_layer = _shared._word({"rms": _c.RMS, "layer": _c.LAYER}, "kind", kind) == _c.LAYER
     sums = [_shared._array(f"sums[{rank}]", of_rank) for rank, of_rank in enumerate(sums)]
     return _stages.statistics_of_sums(sums, columns, eps, is_layer, jnp.sqrt)

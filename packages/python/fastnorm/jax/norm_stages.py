@@ -7,12 +7,10 @@ those of a weight 1 + scale and a bias shift. Under vmap a function runs once fo
 """
 
 import functools
-from types import SimpleNamespace
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fastnorm import jax as _shared
 from fastnorm import stages as _stages
@@ -23,155 +21,59 @@ __all__ = ["Quant", "Quantized", "adaln", "gated_norm", "gated_norm_sums", "sand
 _c, FastnormError = _shared._c, _shared.FastnormError
 
 
-class _Family(NamedTuple):
-    """A handler, and what it takes: names of fields in its order."""
-
-    target: str
-    inputs: Tuple[str, ...]
-    outputs: Tuple[str, ...]
-    words: Tuple[str, ...]
-    scalars: Tuple[str, ...]
-
-
-_FORWARD = _Family(
-    "fastnorm_norm_stages",
-    (
-        "x",
-        "residual",
-        "weight",
-        "bias",
-        "gate",
-        "branch_weight",
-        "sum_scale",
-        "residual_gate",
-        "residual_gate_table",
-        "modulation_scale",
-        "scale_table",
-        "modulation_shift",
-        "shift_table",
-        "modulation_index",
-        "mean_in",
-        "rstd_in",
-        "scale",
-    ),
-    ("y", "residual_out", "branch_rstd", "mean", "rstd", "sumsq", "quantized", "scale"),
-    (
-        "kind",
-        "rounding",
-        "residual_rounding",
-        "flags",
-        "gate_act",
-        "gate_position",
-        "gate_source",
-        "activation",
-        "group_size",
-        "branch_norm",
-        "branch_kind",
-        "branch_rounding",
-        "branch_rounded",
-        "sum_rounding",
-        "residual_gate_act",
-        "modulation_rounding",
-        "quant_scheme",
-        "quant_block_size",
-        "quant_division",
-    ),
-    ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
+# Of a call, in the order of XLA's operands and results.
+_INPUTS = (
+    "x",
+    "residual",
+    "weight",
+    "bias",
+    "gate",
+    "branch_weight",
+    "branch_bias",
+    "sum_scale",
+    "residual_gate",
+    "residual_gate_table",
+    "modulation_scale",
+    "scale_table",
+    "modulation_shift",
+    "shift_table",
+    "modulation_index",
+    "mean_in",
+    "rstd_in",
 )
-_BACKWARD = _Family(
-    "fastnorm_norm_stages_backward",
-    (
-        "x",
-        "dy",
-        "weight",
-        "bias",
-        "mean",
-        "rstd",
-        "gate",
-        "dresidual_in",
-        "branch",
-        "branch_weight",
-        "branch_rstd",
-        "residual_gate",
-        "sum_scale",
-    ),
-    (
-        "dx",
-        "dresidual",
-        "dgate",
-        "dweight",
-        "dbias",
-        "dbranch",
-        "dbranch_weight",
-        "dresidual_gate",
-    ),
-    (
-        "kind",
-        "rounding",
-        "gate_act",
-        "gate_position",
-        "gate_source",
-        "group_size",
-        "branch_kind",
-        "branch_rounding",
-        "branch_norm",
-        "branch_rounded",
-        "residual_gate_act",
-    ),
-    ("eps", "weight_offset", "branch_eps", "branch_weight_offset", "alpha"),
+_BACKWARD_WORDS = (
+    "kind",
+    "rounding",
+    "gate_act",
+    "gate_position",
+    "gate_source",
+    "group_size",
+    "branch_kind",
+    "branch_rounding",
+    "branch_norm",
+    "branch_rounded",
+    "residual_gate_act",
+    "eps",
+    "weight_offset",
+    "branch_eps",
+    "branch_weight_offset",
+    "alpha",
 )
 
-
-_shared.register_handlers(_shared._library, _FORWARD.target)
-_shared.register_handlers(_shared._library, _BACKWARD.target, "_graph")
-
-
-@functools.lru_cache(maxsize=4096)
-def _check(tensors, options, context=_shared._checker):
-    """Asks the library what it would say. tensors: (name, shape, dtype) of each."""
-    fields = dict(options)
-    kind = fields.pop("kind")
-    for i, (name, shape, dtype) in enumerate(tensors):
-        strides, stride = [], 1
-        for extent in reversed(shape):
-            strides.insert(0, stride)
-            stride *= extent
-        # Stand-in addresses, 2^44 bytes apart: the library does not touch the memory.
-        fields[name] = SimpleNamespace(
-            address=(i + 1) << 44,
-            shape=shape,
-            strides=strides,
-            itemsize=1,
-            dtype=_shared._dtype(name, dtype),
-        )
-    call = context.norm_backward if "dy" in fields else context.call
-    return call(kind, **fields).query()
+_BACKWARD_TENSORS = _c.tensor_names(_c.NormBackwardArgs)
 
 
 def _run(family, options, inputs, outputs):
     """One call. inputs: arrays by name, outputs: shapes with dtypes. The outputs by name."""
-    inputs = {name: inputs[name] for name in family.inputs if name in inputs}
-    outputs = {name: outputs[name] for name in family.outputs if name in outputs}
-    asked = (
-        tuple((n, a.shape, np.dtype(a.dtype)) for n, a in (*inputs.items(), *outputs.items())),
-        tuple(options.items()),
-    )
-    _check(*asked)
-    results = list(outputs.values())
-    if _shared.use_command_buffers and family is _BACKWARD:
-        results.append(_shared.workspace(lambda context: _check(*asked, context)))
-    masks = [
-        sum(1 << names.index(name) for name in of)
-        for names, of in ((family.inputs, inputs), (family.outputs, outputs))
+    at = {name: i for i, name in enumerate(outputs)}
+    tensors = [
+        _shared.Tensor(name, value, result=at[name], seen=False)
+        if name in at
+        else _shared.Tensor(name, value)
+        for name, value in inputs.items()
     ]
-    target = _shared.target_of(family.target)
-    call = jax.ffi.ffi_call(target, results, vmap_method="sequential")
-    found = call(
-        *inputs.values(),
-        words=np.array([*(options.get(name, 0) for name in family.words), *masks], np.int32),
-        scalars=np.array([options.get(name, 0.0) for name in family.scalars], np.float32),
-    )
-    return dict(zip(outputs, found))
+    results = [_shared.Tensor(name, form) for name, form in outputs.items()]
+    return dict(zip(outputs, _shared.run(family, options, tensors, results)))
 
 
 def _norm(call, inputs, statistics=False):
@@ -186,12 +88,13 @@ def _norm(call, inputs, statistics=False):
         groups = x.shape[-1] // (options.get("group_size") or x.shape[-1])
         rows = jax.ShapeDtypeStruct((*x.shape[:-1], groups), jnp.float32)
         outputs.update({name: rows for name in _stages.statistics(*_facts(options))})
-    return _run(_FORWARD, options, inputs, outputs)
+    return _run("fastnorm_norm", options, inputs, outputs)
 
 
 def _facts(options):
-    """Of a call: whether it has a branch norm, and whether a mean."""
-    return options.get("branch_norm", 0), options["kind"] == _c.LAYER
+    """Of a call: whether it has a branch norm, whether a mean, and whether the branch has one."""
+    is_layer = options["kind"] == _c.LAYER
+    return options.get("branch_norm", 0), is_layer, options.get("branch_kind") == _c.LAYER
 
 
 def _results(found):
@@ -219,7 +122,7 @@ def _forward(call, inputs):
     if "sum_scale" in wanted:
         raise FastnormError(
             "FASTNORM_ERROR_UNSUPPORTED: a gradient of sum_scale is wanted; sandwich_norm has "
-            "those of x, residual and both weights"
+            "those of x, residual, weights and biases"
         )
     if options.get("activation"):
         raise FastnormError(
@@ -279,9 +182,11 @@ class _Gradients(_stages.Gradients):
 
     def backward(self, arrays, offset, forms):
         options = {**self.options, "weight_offset": offset}
-        names = (*_BACKWARD.words, *_BACKWARD.scalars)
         outputs = {name: jax.ShapeDtypeStruct(*form) for name, form in forms.items()}
-        return _run(_BACKWARD, {n: options.get(n, 0) for n in names}, arrays, outputs)
+        fields = {name: options[name] for name in _BACKWARD_WORDS if name in options}
+        read = [name for name in arrays if name in _BACKWARD_TENSORS]
+        arrays = {name: arrays[name] for name in ("x", *(n for n in read if n != "x"))}
+        return _run("fastnorm_norm_backward", fields, arrays, outputs)
 
 
 # --- the functions to call ---
@@ -289,27 +194,15 @@ class _Gradients(_stages.Gradients):
 
 def _quantised(options, inputs, y_dtype, quant):
     """One fastnorm_norm that stores codes."""
-    x, options = inputs["x"], dict(options)
-    codes = jnp.float8_e4m3fn if quant.dtype is None else quant.dtype
-    outputs = _shared.quant_outputs(
-        _stages.SCHEMES, x.shape, quant.scheme, quant.block_size, codes
-    )
-    options["quant_scheme"] = _stages.SCHEMES[quant.scheme]
-    options["quant_block_size"] = quant.block_size
-    options["quant_division"] = _shared._word(_stages.DIVISIONS, "division", quant.division)
-    if quant.scale is not None:
-        if "scale" in outputs:
-            raise FastnormError(
-                "FASTNORM_ERROR_ARGUMENT: scale is given; "
-                f"required: None, since {quant.scheme} makes the scales"
-            )
-        inputs = {**inputs, "scale": _shared._array("scale", quant.scale)}
-        _shared._check_devices(inputs)
+    x = inputs["x"]
+    more, tensors, outputs = _shared.quantising(_stages.SCHEMES, x.shape, quant)
+    _shared._check_devices({"x": x, **tensors})
     if quant.y:
         outputs["y"] = _shared._like(x, y_dtype)
     if "residual" in inputs:
         outputs["residual_out"] = _shared._like(inputs["residual"])
-    found = _run(_FORWARD, options, inputs, outputs)
+    inputs = _shared.together({**inputs, **tensors})
+    found = _run("fastnorm_norm", {**options, **more}, inputs, outputs)
     return Quantized(*(found.get(name) for name in Quantized._fields))
 
 
@@ -318,14 +211,15 @@ def _call(options, arrays, y_dtype, quant=None):
     Quant a Quantized."""
     inputs = {
         name: _shared._array(name, arrays[name])
-        for name in _FORWARD.inputs
+        for name in _INPUTS
         if name == "x" or arrays.get(name) is not None
     }
     _shared._check_devices(inputs)
     y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
     if quant is not None:
         return _quantised(options, inputs, y_dtype, quant)
-    return _differentiable((tuple(options.items()), y_dtype), inputs)
+    call = tuple(options.items()), y_dtype
+    return _shared.differentiable(_differentiable, call, _shared.together(inputs))
 
 
 def _options(kind, eps, weight_offset=0.0, rounding="once", residual_rounding="exact"):
@@ -341,8 +235,10 @@ def _options(kind, eps, weight_offset=0.0, rounding="once", residual_rounding="e
     }
 
 
-def _branch_options(eps, branch_eps, weight_offset, rounding, rounded):
-    branch = _options("rms", eps if branch_eps is None else branch_eps, weight_offset, rounding)
+def _branch_options(kind, eps, branch_eps, weight_offset, rounding, rounded):
+    _shared._word(_stages.KINDS, "branch_kind", kind)
+    branch_eps = eps if branch_eps is None else branch_eps
+    branch = _options(kind, branch_eps, weight_offset, rounding)
     fields = ("kind", "eps", "weight_offset", "rounding")
     return {
         "branch_norm": 1,
@@ -371,16 +267,45 @@ def gated_norm(
     y_dtype: Any = None,
     quant: Optional[Quant] = None,
 ) -> Any:
-    """activation(norm(x) * gate_act(gate)), or activation(norm(x * gate_act(gate))) with
-    gate_before. Without a gate activation(norm(x)).
+    """A norm with a gate and an activation: activation(norm(x) * gate_act(gate)).
 
-    gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu", "sigmoid" or "tanh". gate_act None is "silu" of a gate. group_size
-    columns share a statistic, 0: all. Weight and bias are [n], or [group_size] for all groups
-    alike.
+    With gate_before it is activation(norm(x * gate_act(gate))), without a gate activation(norm(x)).
+    docs/gated_norm.md has the formula and says which models use it.
 
-    mean_in ("layer") and rstd_in are float32, x.shape[:-1] or that and the groups. They take the
-    place of statistics of x: see gated_norm_sums. With quant the result is a Quantized."""
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        gate: What is multiplied, of x's shape, in x's dtype or float32. None for no gate.
+        weight: [.., n], or [group_size] for all groups alike. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        bias: As weight. None stands for zeros.
+        kind: "rms" or "layer".
+        gate_act: The activation of the gate: "identity", "silu", "sigmoid" or "tanh". None stands
+            for "silu" where there is a gate.
+        gate_before: Whether the gate multiplies x before the norm, and not the result.
+        gate_from_rounded: Whether a gate after the norm multiplies the result as rounded to x's
+            dtype.
+        group_size: Columns that share a statistic, a divisor of n. 0 stands for n.
+        activation: The activation of the result: "identity", "silu", "sigmoid" or "tanh".
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        mean_in: float32, x.shape[:-1], or that and the groups: the mean to use, for "layer" and
+            with rstd_in.
+        rstd_in: float32, x.shape[:-1], or that and the groups: the reciprocal standard deviation to
+            use in place of one of x.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        quant: How the result becomes codes. None for no codes.
+
+    Returns:
+        y of x's shape, or with quant a Quantized.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding),
@@ -405,11 +330,29 @@ def gated_norm_sums(
     gate_before: bool = False,
     group_size: int = 0,
 ) -> jax.Array:
-    """The sums of a norm whose columns are spread over ranks, float32: x.shape[:-1], the sum of
-    squares; of "layer" that with a last 2, the mean and the sum of (x - mean)^2. Several groups of
-    a row are one more dimension before that.
+    """The sums of a norm whose columns are spread over ranks.
 
-    norm_heads.statistics_of_sums makes rstd_in and mean_in from those of all ranks."""
+    statistics_of_sums() of norm_heads makes rstd_in and mean_in from those of all ranks.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        gate: What is multiplied, of x's shape, in x's dtype or float32. None for no gate.
+        kind: "rms" or "layer".
+        gate_act: The activation of the gate: "identity", "silu", "sigmoid" or "tanh". None stands
+            for "silu" where there is a gate.
+        gate_before: Whether the gate multiplies x before the norm, and not the result.
+        group_size: Columns that share a statistic, a divisor of n. 0 stands for n.
+
+    Returns:
+        Sums in float32 of the shape x.shape[:-1], which are sums of squares; for "layer" that with
+            a last 2, the mean and the sum of (x - mean)^2. Several groups of a row are one more
+            dimension before that.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     options = {
         **_options(kind, 0.0),
         "gate_act": _shared._word(
@@ -429,7 +372,7 @@ def gated_norm_sums(
     pair = (2,) if kind == "layer" else ()
     shape = (*shape[:-1], *((groups,) if groups > 1 else ()), *pair)
     outputs = {"sumsq": jax.ShapeDtypeStruct(shape, jnp.float32)}
-    return _run(_FORWARD, options, inputs, outputs)["sumsq"]
+    return _run("fastnorm_norm", options, _shared.together(inputs), outputs)["sumsq"]
 
 
 def sandwich_norm(
@@ -439,6 +382,10 @@ def sandwich_norm(
     weight: Any = None,
     eps: Optional[float] = 1e-6,
     *,
+    kind: str = "rms",
+    bias: Any = None,
+    branch_kind: str = "rms",
+    branch_bias: Any = None,
     branch_eps: Optional[float] = None,
     branch_weight_offset: float = 0.0,
     weight_offset: float = 0.0,
@@ -446,19 +393,64 @@ def sandwich_norm(
     rounding: str = "once",
     branch_rounded: bool = False,
     residual_rounding: str = "exact",
-    alpha: float = 0.0,
+    alpha: float = 1.0,
     sum_scale: Any = None,
     sum_rounding: str = "once",
     y_dtype: Any = None,
     quant: Optional[Quant] = None,
 ) -> Any:
-    """(rms_norm of the sum, sum) with sum = (alpha * rms_norm(x) + residual) * sum_scale.
+    """Norm of a branch, residual addition and norm of the sum, in one call.
 
-    The sum has residual's dtype. branch_eps None is eps. alpha 0 means 1. sum_scale is float32 [1].
-    sum_rounding is "once" or "every_step". With quant the result is a Quantized."""
+    sum = (alpha * branch_norm(x) + residual) * sum_scale, and y = norm(sum). docs/sandwich_norm.md
+    has the formula and says which models use it.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        residual: What is added to x before the norm, of x's shape, in float32, float16 or bfloat16.
+        branch_weight: [.., n]: the weight of the norm of x before the sum. None stands for ones.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        kind: "rms" or "layer".
+        bias: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for zeros.
+        branch_kind: The kind of that norm: "rms" or "layer".
+        branch_bias: [.., n]: the bias of that norm. None stands for zeros.
+        branch_eps: The eps of that norm. None stands for eps.
+        branch_weight_offset: Added to branch_weight in float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        branch_rounding: The rounding of that norm: "once", "normalized" or "every_step".
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        branch_rounded: Whether the result of that norm is rounded to x's dtype before the sum.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        alpha: The factor of the branch in the sum.
+        sum_scale: [1] in float32: the factor of the sum, a value on the device. None stands for 1.
+        sum_rounding: "once", or "every_step": the products and the sum are each rounded to x's
+            dtype.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        quant: How the result becomes codes. None for no codes.
+
+    Returns:
+        (y, sum), where the sum has residual's dtype, or with quant a Quantized.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     options = {
-        **_options("rms", eps, weight_offset, rounding, residual_rounding),
-        **_branch_options(eps, branch_eps, branch_weight_offset, branch_rounding, branch_rounded),
+        **_options(kind, eps, weight_offset, rounding, residual_rounding),
+        **_branch_options(
+            branch_kind,
+            eps,
+            branch_eps,
+            branch_weight_offset,
+            branch_rounding,
+            branch_rounded,
+        ),
         "alpha": _shared._number("alpha", alpha, float),
         "sum_rounding": _shared._word(_stages.STEPS, "sum_rounding", sum_rounding),
     }
@@ -466,7 +458,9 @@ def sandwich_norm(
         "x": x,
         "residual": _shared._array("residual", residual),
         "branch_weight": branch_weight,
+        "branch_bias": branch_bias,
         "weight": weight,
+        "bias": bias,
         "sum_scale": sum_scale,
     }
     return _call(options, arrays, y_dtype, quant)
@@ -488,9 +482,11 @@ def adaln(
     scale_table: Any = None,
     shift_table: Any = None,
     index: Any = None,
-    alpha: float = 0.0,
+    alpha: float = 1.0,
     branch_norm: bool = False,
+    branch_kind: str = "rms",
     branch_weight: Any = None,
+    branch_bias: Any = None,
     branch_eps: Optional[float] = None,
     branch_weight_offset: float = 0.0,
     branch_rounding: str = "once",
@@ -504,16 +500,63 @@ def adaln(
     y_dtype: Any = None,
     quant: Optional[Quant] = None,
 ) -> Any:
-    """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
-    with a residual (y, sum), where the sum has residual's dtype.
+    """Adaptive LayerNorm: norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha
+    + residual.
 
-    residual_gate, scale and shift broadcast against x; with an index they are [m, n] or [m, 1], and
-    index has a row's number for each row of x. Each table is [n] and added to its modulator. alpha
-    0 means 1. plain_scale: the factor is scale, not 1 + it. sum_rounding and modulation_rounding
-    are "once" or "every_step".
+    residual_gate, scale and shift broadcast against x; with an index they are [m, n] or [m, 1]. The
+    method is adaLN of Peebles and Xie, "Scalable Diffusion Models with Transformers" (2022).
+    docs/adaln.md has the formula.
 
-    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps. With quant the
-    result is a Quantized."""
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        scale: 1 + scale is the factor of the normalised row. In x's dtype or float32, broadcast
+            against x.
+        shift: What is added to the modulated row. In x's dtype or float32, broadcast against x.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        residual: What is added to the branch, of x's shape. None for no addition.
+        residual_gate: The factor of x in the sum. In x's dtype or float32, broadcast against x.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        bias: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for zeros.
+        kind: "rms" or "layer".
+        residual_gate_act: The activation of residual_gate: "identity", "silu", "sigmoid" or "tanh".
+        residual_gate_table: [n], added to residual_gate.
+        scale_table: [n], added to scale.
+        shift_table: [n], added to shift.
+        index: int32 or int64: which row of the modulators each row of x takes. They are then [m, n]
+            or [m, 1].
+        alpha: The factor of the branch in the sum.
+        branch_norm: Whether a norm of x takes the place of x in the sum.
+        branch_kind: The kind of that norm: "rms" or "layer".
+        branch_weight: [.., n]: the weight of the norm of x before the sum. None stands for ones.
+        branch_bias: [.., n]: the bias of that norm. None stands for zeros.
+        branch_eps: The eps of that norm. None stands for eps where branch_norm is True.
+        branch_weight_offset: Added to branch_weight in float32.
+        branch_rounding: The rounding of that norm: "once", "normalized" or "every_step".
+        branch_rounded: Whether the result of that norm is rounded to x's dtype before the sum.
+        plain_scale: Whether the factor is scale, and not 1 + scale.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        sum_rounding: "once", or "every_step": the products and the sum are each rounded to x's
+            dtype.
+        modulation_rounding: "once", or "every_step": each operation of the modulation is rounded to
+            x's dtype.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        quant: How the result becomes codes. None for no codes.
+
+    Returns:
+        y, or with a residual (y, sum), where the sum has residual's dtype; with quant a Quantized.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     word = _shared._word
     options = {
         **_options(kind, eps, weight_offset, rounding, residual_rounding),
@@ -523,6 +566,7 @@ def adaln(
         "sum_rounding": word(_stages.STEPS, "sum_rounding", sum_rounding),
         "modulation_rounding": word(_stages.STEPS, "modulation_rounding", modulation_rounding),
         **_branch_options(
+            branch_kind,
             eps if branch_norm else 0.0,
             branch_eps,
             branch_weight_offset,
@@ -537,6 +581,7 @@ def adaln(
         "weight": weight,
         "bias": bias,
         "branch_weight": branch_weight,
+        "branch_bias": branch_bias,
         "residual_gate": residual_gate,
         "residual_gate_table": residual_gate_table,
         "modulation_scale": scale,

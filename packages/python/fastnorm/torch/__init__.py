@@ -2,7 +2,7 @@
 
 The library is the file that FASTNORM_LIBRARY names, else the one of this package.
 Tensors on the CPU and on CUDA devices, with the strides they have; work goes to the current stream.
-README.md says which inputs are copied and which kinds of tensors are refused.
+The guide's page on PyTorch says which inputs are copied and which kinds of tensors are refused.
 Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact",
 "before_apply", "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4".
 norm.h says what they mean.
@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import math
 import threading
+import weakref
 from typing import Dict, Optional, Tuple
 
 import torch
@@ -25,8 +26,27 @@ from torch.autograd import forward_ad
 from torch.nested._internal.nested_tensor import NestedTensor
 
 from fastnorm import abi as _c
+from fastnorm import stages as _stages
 
-FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
+__all__ = [
+    "FastnormError",
+    "LayerNorm",
+    "RMSNorm",
+    "add_rms_norm",
+    "fused_add_rms_norm",
+    "fused_add_rms_norm_quant",
+    "layer_norm",
+    "patch",
+    "register",
+    "rms_norm",
+    "rms_norm_quant",
+    "unpatch",
+    "unregister",
+    "version",
+]
+
+FastnormError = _c.FastnormError
+"""A RuntimeError with the status' name and the library's text: fastnorm.abi.FastnormError."""
 _library = _c.Library(_c.library_path())
 
 # With plain addresses as arguments; indexing makes a function of its own, whose types are its own.
@@ -62,23 +82,62 @@ _SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 
 
 def version() -> str:
+    """Version of the loaded library, such as "0.2.0".
+
+    Returns:
+        The version.
+    """
     return _library.version()
 
 
-# --- contexts: one a device, made at its first use ---
+# --- contexts: one a device, made at its first use; on the CPU one for each number of threads ---
 
-_contexts: Dict[int, _c.Context] = {}
+_contexts: Dict[int, _c.Context] = {}  # of CUDA devices
+# Of the CPU, by torch.get_num_threads(), which each thread has for itself. Only the threads that
+# use a context keep it: it ends with the last of them and the last call.
+_host_contexts: "weakref.WeakValueDictionary[int, _c.Context]" = weakref.WeakValueDictionary()
 _contexts_lock = threading.Lock()
+
+_MAX_CALLS = 4096  # of a thread; a server with ever new shapes must not fill the memory
+
+
+class _Calls(threading.local):
+    """What a thread keeps: its context of the CPU, and the calls that it has made. A struct is
+    never shared by two threads. Instead of a call there may be a tuple: the positions of the
+    tensors to copy before."""
+
+    def __init__(self):
+        self.made = {}
+        self.host, self.num_threads = None, 0
+
+    def add(self, key, call):
+        if len(self.made) >= _MAX_CALLS:
+            self.made.clear()
+        self.made[key] = call
+
+    def follow_threads(self):
+        """Changes the context of the CPU where torch.get_num_threads() has changed."""
+        wanted = torch.get_num_threads()
+        if wanted != self.num_threads:
+            self.made.clear()  # with the calls the former context goes
+            with _contexts_lock:
+                host = _host_contexts.get(wanted)
+                if host is None:
+                    host = _host_contexts[wanted] = _c.Context(_library, _c.CPU, 0, wanted)
+            self.host, self.num_threads = host, wanted
+
+
+_calls = _Calls()
 
 
 def _context(device_id):
     """The context of a CUDA device, or of the CPU, which Tensor.get_device() calls -1."""
+    if device_id < 0:
+        _calls.follow_threads()
+        return _calls.host
     with _contexts_lock:
         if device_id not in _contexts:
-            if device_id < 0:
-                _contexts[device_id] = _c.Context(_library, _c.CPU, 0, torch.get_num_threads())
-            else:
-                _contexts[device_id] = _c.Context(_library, _c.CUDA, device_id)
+            _contexts[device_id] = _c.Context(_library, _c.CUDA, device_id)
         return _contexts[device_id]
 
 
@@ -95,7 +154,8 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _public_raw_stream)
 
 def _word(words, name, value):
     if value not in words:
-        raise ValueError(f"{name} is {value!r}; required: one of {', '.join(words)}")
+        required = ", ".join(str(word) for word in words)
+        raise ValueError(f"{name} is {value!r}; required: one of {required}")
     return words[value]
 
 
@@ -160,8 +220,15 @@ _PARAMETERS = (
     "modulation_shift",
     "shift_table",
     "static_scale",
+    "swizzled_scale",
+    "global_scale",
+    "clamp_scale",
+    "amax",
 )
-_FIELDS = {"static_scale": "scale"}  # of a scale that is read, whose shape is not that of rows
+# Of a scale whose shape is not that of rows.
+_FIELDS = {"static_scale": "scale", "swizzled_scale": "scale"}
+# The strides of their last dimension are free.
+_ANY_STRIDES = ("scale",)
 
 
 def _compact(shape):
@@ -222,6 +289,7 @@ def _positions_to_copy(names, tensors):
         for i, (name, t) in enumerate(zip(names, tensors))
         if t is not None
         and t.dim() > 0
+        and name not in _ANY_STRIDES
         and _strides(t)[-1] not in ((0, 1) if name == "dy" else (1,))
     ]
     if unit:
@@ -235,7 +303,9 @@ def _positions_to_copy(names, tensors):
     return tuple(
         i
         for i, (name, t) in enumerate(zip(names, tensors))
-        if t is not None and name not in _PARAMETERS and _strides(t) != _compact(t.shape)
+        if t is not None
+        and name not in (*_PARAMETERS, *_ANY_STRIDES)
+        and _strides(t) != _compact(t.shape)
     )
 
 
@@ -344,7 +414,7 @@ class _Call:
         if t.dtype not in _DTYPES:
             words = (
                 _DTYPES
-                if name in ("quantized", "scale")
+                if name in ("quantized", "scale", "swizzled_scale")
                 else (torch.float32, torch.float16, torch.bfloat16)
             )
             raise FastnormError(
@@ -367,29 +437,12 @@ class _Call:
         )
 
 
-_MAX_CALLS = 4096  # of a thread; a server with ever new shapes must not fill the memory
-
-
-class _Calls(threading.local):
-    """The calls that a thread has made; a struct is never shared by two threads. Instead of a call
-    there may be a tuple: the positions of the tensors to copy before."""
-
-    def __init__(self):
-        self.made = {}
-
-    def add(self, key, call):
-        if len(self.made) >= _MAX_CALLS:
-            self.made.clear()
-        self.made[key] = call
-
-
-_calls = _Calls()
-
-
 def _run(options, names, tensors):
     """One fastnorm_norm or fastnorm_norm_backward. options: pairs of a field and its value; names
     of fields and their tensors or None, x first. The dispatcher leads only dense tensors on CPU and
     CUDA devices here."""
+    if tensors[0].get_device() < 0:
+        _calls.follow_threads()
     key = (
         options,
         names,
@@ -460,6 +513,78 @@ class _Shape:
         return -1
 
 
+# --- calls of the other families: fastnorm.abi makes them anew each time ---
+
+_ALIGNMENT = 256  # of a workspace
+
+
+class _View:
+    """A tensor as fastnorm.abi takes it."""
+
+    def __init__(self, name, t, address):
+        if t.dtype not in _DTYPES and t.dtype is not torch.float64:
+            raise FastnormError(
+                f"FASTNORM_ERROR_DTYPE: {name}.dtype is {t.dtype}; required: one of "
+                f"{', '.join(map(str, _DTYPES))}"
+            )
+        self.tensor, self.address = t, address  # the tensor is kept
+        self.dtype = _DTYPES.get(t.dtype, _c.Dtype(2, 64, 1))
+        self.shape, self.itemsize = t.shape, t.element_size()
+        self.strides = [stride * self.itemsize for stride in t.stride()]
+
+
+def _aligned(memory):
+    """Address and size of the aligned part of a workspace, which has room for it."""
+    address = -(-memory.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+    return address, memory.numel() - (address - memory.data_ptr())
+
+
+def _made(named, build):
+    """A call of fastnorm.abi, not run. named: all tensors by their names, the one that says the
+    device first; None for those that are not there. build(context, stream, view) gives the call,
+    with view(name) for each of its tensors."""
+    _check_places(named, named.values(), ("cpu", "cuda"))
+    device_id = next(iter(named.values())).get_device()
+
+    def view(name):
+        t = named[name]
+        return None if t is None else _View(name, t, t.data_ptr())
+
+    stream = None if device_id < 0 else _raw_stream(device_id)
+    return build(_context(device_id), stream, view)
+
+
+def _query_call(named, build):
+    return _made(named, build).query()
+
+
+def _run_call(named, build, workspace=None):
+    """Queues one call. workspace: memory for it; None: new memory."""
+    call = _made(named, build)
+    if workspace is None:
+        size, first = call.query().workspace_bytes, next(iter(named.values()))
+        workspace = first.new_empty(size + _ALIGNMENT if size else 0, dtype=torch.uint8)
+    call.run(*(_aligned(workspace) if workspace.numel() else (None, 0)))
+
+
+def _check_call(named, build, workspace=None):
+    """What _run_call refuses, without memory. Where all sizes are numbers, the library is asked."""
+    _check_places(named, named.values(), ("cpu", "cuda", "meta"))
+    present = [t for t in named.values() if t is not None]
+    if not all(type(size) is int for t in present for size in (*t.shape, *t.stride())):
+        return
+    places = {}
+
+    def view(name):
+        t = named[name]
+        if t is None:
+            return None
+        # Stand-in addresses, 2^44 bytes apart; a tensor that is there twice has one.
+        return _View(name, t, places.setdefault(id(t), len(places) + 1) << 44)
+
+    build(_context(-1), None, view).query()
+
+
 # What torch.nn.functional.rms_norm takes for None: that of the arithmetic, also for x of 16 bits.
 _DEFAULT_EPS = torch.finfo(torch.float32).eps
 
@@ -474,8 +599,12 @@ def _options(kind, eps, weight_offset, rounding, residual_rounding="exact"):
     )
 
 
-def _quant_options(scheme, block_size):
-    return (("quant_scheme", _word(_SCHEMES, "scheme", scheme)), ("quant_block_size", block_size))
+# Of an operator that stores codes: how, and their dtype.
+_QUANT_OPTIONS = (
+    "str scheme, int block_size, ScalarType dtype, str division='reciprocal', str quant_source='unrounded', "
+    "str layout='row_major', bool pow2=False, float amax_floor=0.0, float clamp=0.0, "
+    "Tensor? clamp_scale=None, Tensor? global_scale=None"
+)
 
 
 # --- outputs ---
@@ -486,10 +615,26 @@ def _like(x, dtype=None):
     return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def _quant_outputs(x, scheme, block_size, dtype):
-    """Empty codes and scales for x; a scheme decides the dtype of its scales, and whether codes are
-    of 4 bits."""
+_E8M0 = torch.float8_e8m0fnu
+
+
+def _scales(x, block, dtype, layout, pow2=False):
+    """A name of _run, and empty scales of blocks of columns."""
+    rows, count = x.shape[:-1], -(-x.shape[-1] // block)
+    dtype = _E8M0 if pow2 and layout == "swizzled_128x4" else dtype
+    if layout == "swizzled_128x4":
+        tiles = -(-math.prod(rows) // 128) * -(-count // 4)
+        return "swizzled_scale", x.new_empty((512 * tiles,), dtype=dtype)
+    if layout == "column_major":
+        return "scale", x.new_empty((count, *rows), dtype=dtype).movedim(0, -1)
+    return "scale", x.new_empty((*rows, count), dtype=dtype)
+
+
+def _quant_outputs(x, scheme, block_size, dtype, layout="row_major", pow2=False):
+    """Empty codes and scales for x by the names of _run. A scheme decides the dtype of its scales,
+    and whether codes are of 4 bits."""
     _word(_SCHEMES, "scheme", scheme)
+    _word(_stages.LAYOUTS, "layout", layout)
     if x.dim() < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
     if block_size not in ((64, 128) if scheme == "per_block" else (0,)):
@@ -497,23 +642,20 @@ def _quant_outputs(x, scheme, block_size, dtype):
         raise FastnormError(
             f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}"
         )
-    rows, n = x.shape[:-1], x.shape[-1]
+    if scheme in ("nvfp4", "mxfp4"):
+        dtype = dtype if dtype == _FP4 else torch.uint8
+        codes = x.new_empty((*x.shape[:-1], x.shape[-1] // 2), dtype=dtype)
+    else:
+        codes = x.new_empty(x.shape, dtype=dtype)
     if scheme == "per_row":
-        return x.new_empty(x.shape, dtype=dtype), x.new_empty((*rows, 1), dtype=torch.float32)
-    if scheme == "per_block":
-        return (
-            x.new_empty(x.shape, dtype=dtype),
-            x.new_empty((*rows, -(-n // block_size)), dtype=torch.float32),
-        )
-    if scheme == "mxfp8":
-        return (
-            x.new_empty(x.shape, dtype=dtype),
-            x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu),
-        )
-    codes = x.new_empty((*rows, n // 2), dtype=dtype if dtype == _FP4 else torch.uint8)
-    if scheme == "mxfp4":
-        return codes, x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu)
-    return codes, x.new_empty((*rows, -(-n // 16)), dtype=torch.float8_e4m3fn)
+        name, scales = "scale", x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+    elif scheme == "per_block":
+        name, scales = _scales(x, block_size, torch.float32, layout, pow2)
+    elif scheme == "nvfp4":
+        name, scales = _scales(x, 16, torch.float8_e4m3fn, layout)
+    else:
+        name, scales = _scales(x, 32, _E8M0, layout)
+    return {"quantized": codes, name: scales}
 
 
 # --- operators ---
@@ -527,25 +669,103 @@ _TAGS = (
 )
 
 
-def _as_autograd_sees(name, op, mutated, differentiable):
+class _Operator:
+    """An operator, as its schema describes it."""
+
+    def __init__(self, name, mutated):
+        self.name, self.mutated = name, mutated
+        self.call = getattr(torch.ops.fastnorm, name).default
+        arguments = self.call._schema.arguments
+        self.names = [a.name for a in arguments]
+        self.required = [i for i, a in enumerate(arguments) if a.type.kind() == "TensorType"]
+        self.lists = [i for i, a in enumerate(arguments) if self._is_list_of_tensors(a.type)]
+
+    @staticmethod
+    def _is_list_of_tensors(kind):
+        if kind.kind() != "ListType":
+            return False
+        element = kind.getElementType()
+        element = element.getElementType() if element.kind() == "OptionalType" else element
+        return element.kind() == "TensorType"
+
+    def present(self, arguments):
+        """The arguments, none of which is None that must not be."""
+        for i in self.required:
+            if arguments[i] is None:
+                raise FastnormError(
+                    f"FASTNORM_ERROR_ARGUMENT: {self.names[i]} is None; required: a tensor"
+                )
+        return arguments
+
+    def flat(self, arguments):
+        """The arguments with the elements of lists of tensors among them."""
+        if not self.lists:
+            return arguments
+        found = []
+        for i, a in enumerate(arguments):
+            found.extend(a) if i in self.lists else found.append(a)
+        return found
+
+    def sizes(self, arguments):
+        """How many elements each list of tensors has."""
+        return [len(arguments[i]) for i in self.lists]
+
+    def nested(self, flat, sizes):
+        """What flat() was made of."""
+        if not self.lists:
+            return flat
+        count = len(flat) - sum(sizes) + len(sizes)  # PyTorch leaves out defaults at the end
+        found, flat, sizes = [], iter(flat), iter(sizes)
+        for i in range(count):
+            is_list = i in self.lists
+            found.append([next(flat) for _ in range(next(sizes))] if is_list else next(flat))
+        return found
+
+    def named(self, arguments):
+        """Pairs of a name and a tensor."""
+        found = []
+        for i, (name, a) in enumerate(zip(self.names, arguments)):
+            of = [(f"{name}[{j}]", t) for j, t in enumerate(a)] if i in self.lists else [(name, a)]
+            found += [(n, t) for n, t in of if isinstance(t, Tensor)]
+        return found
+
+    def refuse_forward(self, arguments):
+        """Refuses a forward derivative, which PyTorch would take for 0."""
+        if any(
+            isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None
+            for a in self.flat(arguments)
+        ):
+            raise RuntimeError(f"fastnorm::{self.name} has no forward derivative yet")
+
+    def needs_gradient(self, arguments):
+        return torch.is_grad_enabled() and any(
+            isinstance(a, Tensor) and a.requires_grad for a in self.flat(arguments)
+        )
+
+    def written(self, arguments):
+        """Pairs of a name and a tensor that is written."""
+        found = []
+        for i in self.mutated:
+            a = arguments[i] if i < len(arguments) else None  # PyTorch leaves out defaults
+            if i in self.lists:
+                found += [(f"{self.names[i]}[{j}]", t) for j, t in enumerate(a)]
+            elif a is not None:
+                found.append((self.names[i], a))
+        return found
+
+
+def _as_autograd_sees(op, differentiable):
     """The operator as autograd sees it, and as inference mode sees it where tensors were made
-    outside of it: autograd counts the versions of what is written. mutated: positions of those
-    tensors. differentiable: what to call instead where a tensor requires grad; None if there is no
-    backward."""
+    outside of it: autograd counts the versions of what is written. differentiable: what to call
+    instead where a tensor requires grad; None if there is no backward."""
 
     def call(*arguments):
-        # PyTorch would take the derivative for 0.
-        if forward_ad._current_level >= 0 and any(
-            isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None
-            for a in arguments
-        ):
-            raise RuntimeError(f"fastnorm::{name} has no forward derivative yet")
-        if torch.is_grad_enabled() and any(
-            isinstance(a, Tensor) and a.requires_grad for a in arguments
-        ):
+        if forward_ad._current_level >= 0:
+            op.refuse_forward(arguments)
+        if op.needs_gradient(arguments):
             if differentiable is None:
                 raise RuntimeError(
-                    f"fastnorm::{name} has no backward: call it under torch.no_grad() or "
+                    f"fastnorm::{op.name} has no backward: call it under torch.no_grad() or "
                     "torch.inference_mode(), or with tensors that do not require grad"
                 )
             return differentiable(*arguments)
@@ -553,10 +773,9 @@ def _as_autograd_sees(name, op, mutated, differentiable):
 
     def counted(*arguments):
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            results = op(*arguments)
-        for i in mutated:
-            if arguments[i] is not None:
-                torch.autograd.graph.increment_version(arguments[i])
+            results = op.call(*arguments)
+        for _, t in op.written(arguments):
+            torch.autograd.graph.increment_version(t)
         return results
 
     return call, counted
@@ -570,20 +789,39 @@ def _one_level():
     return contextlib.nullcontext()
 
 
-def _node(name, op, backward, setup_context):
+@contextlib.contextmanager
+def _of_the_next_level():
+    """What the next level of torch.func's transforms differentiates: a node's forward has both
+    kinds of derivatives switched off, for its own level."""
+    if not torch._C._are_functorch_transforms_active():
+        yield
+        return
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+def _node(op, backward, setup_context):
     """The operator as autograd sees it, with a backward of its own. As
     torch.library.register_autograd, but for torch.func's transforms, too: each level of them calls
-    this kernel for itself."""
+    this kernel for itself. Autograd sees no lists of tensors: the elements are arguments of their
+    own here, and backward() gives a gradient for each."""
 
-    def forward(ctx, keyset, *arguments):
+    def below(keyset, arguments):
         with torch._C._AutoDispatchBelowAutograd():
-            result = op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+            return op.call.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+    def forward(ctx, call, *flat):
+        keyset, sizes = call
+        arguments = op.nested(flat, sizes)
+        with _of_the_next_level():
+            result = below(keyset, arguments)
+        result = tuple(result) if isinstance(result, list) else result
         if setup_context is not None:
             setup_context(ctx, arguments, result)
         return result
 
     node = type(
-        f"fastnorm_{name}",
+        f"fastnorm_{op.name}",
         (torch.autograd.function._SingleLevelFunction,),
         {
             "forward": staticmethod(forward),
@@ -592,39 +830,43 @@ def _node(name, op, backward, setup_context):
     )
 
     def call(keyset, *arguments):
-        if torch.is_grad_enabled() and any(
-            isinstance(a, Tensor) and a.requires_grad for a in arguments
-        ):
+        if forward_ad._current_level >= 0:
+            op.refuse_forward(arguments)
+        if op.needs_gradient(arguments):
             with _one_level():
-                return node.apply(keyset, *arguments)
-        with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+                return node.apply((keyset, op.sizes(arguments)), *op.flat(arguments))
+        return below(keyset, arguments)
 
     return call
 
 
-def _resolving_neg(names, mutated, op):
+def _resolving_neg(op):
     """The operator on views that stand for the negative of their memory. PyTorch's own kernel for
     them fails where an operator does not return what it writes."""
 
     def call(*arguments):
-        for i in mutated:
-            if arguments[i] is not None and arguments[i].is_neg():
+        for name, t in op.written(arguments):
+            if t.is_neg():
                 raise FastnormError(
-                    f"FASTNORM_ERROR_LAYOUT: {names[i]}.is_neg() is True; required: False, since it "
+                    f"FASTNORM_ERROR_LAYOUT: {name}.is_neg() is True; required: False, since it "
                     "is written (Tensor.resolve_neg() makes a copy)"
                 )
-        return op(*[a.resolve_neg() if isinstance(a, Tensor) else a for a in arguments])
+        flat = [a.resolve_neg() if isinstance(a, Tensor) else a for a in op.flat(arguments)]
+        return op.call(*op.nested(flat, op.sizes(arguments)))
 
     return call
 
 
-def _refuse_others(name, names, present):
+def _refuse_others(op):
     """The operator on tensors that have no strides or no device of ours: an error that names
     one."""
 
     def refuse(*arguments):
-        found = [(n, a) for n, a in zip(names, present(arguments)) if isinstance(a, Tensor)]
+        found = op.named(op.present(arguments))
+        if not found:
+            raise FastnormError(
+                f"FASTNORM_ERROR_ARGUMENT: {op.names[0]} is {arguments[0]}; required: tensors"
+            )
         _check_places(*zip(*found), ("cpu", "cuda", "meta"))
         kinds = ", ".join(f"{n} is a {type(a).__name__} on {a.device}" for n, a in found)
         raise FastnormError(
@@ -632,56 +874,49 @@ def _refuse_others(name, names, present):
         )
 
     for kind in ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA"):
-        _lib.impl(name, refuse, kind)
+        _lib.impl(op.name, refuse, kind)
     torch.library.register_torch_dispatch(
-        f"fastnorm::{name}",
+        f"fastnorm::{op.name}",
         NestedTensor,
-        lambda mode, op, types, arguments, options: refuse(*arguments),
+        lambda mode, overload, types, arguments, options: refuse(*arguments),
         lib=_lib,
     )
 
 
-def _operator(schema, mutated=(), differentiable=None, backward=None, setup_context=None):
+def _operator(
+    schema, mutated=(), differentiable=None, backward=None, setup_context=None, runs=None
+):
     """Makes the function below it an operator on CPU and CUDA tensors. The function makes the
-    outputs and gives all to its first argument: _run, or _check for tensors without memory.
+    outputs and gives all to its first argument, one of runs: what queues the work, or what checks
+    the call for tensors without memory. By default these are _run and _check.
 
     An operator either has a backward of its own, or one that it borrows from the operator that
-    differentiable() calls, or none."""
+    differentiable() calls, or none. mutated: positions of what is written."""
     name = schema.partition("(")[0]
 
     def define(body):
         _lib.define(schema, tags=_TAGS)
-        op = getattr(torch.ops.fastnorm, name).default
-        names = [a.name for a in op._schema.arguments]
-        required = [i for i, a in enumerate(op._schema.arguments) if a.type.kind() == "TensorType"]
-
-        def present(arguments):
-            for i in required:
-                if arguments[i] is None:
-                    raise FastnormError(
-                        f"FASTNORM_ERROR_ARGUMENT: {names[i]} is None; required: a tensor"
-                    )
-            return arguments
+        op = _Operator(name, mutated)
 
         def run(*arguments):
-            return body(_run, *present(arguments))
+            return body(_run if runs is None else runs[0], *op.present(arguments))
 
         def fake(*arguments):
-            return body(_check, *present(arguments))
+            return body(_check if runs is None else runs[1], *op.present(arguments))
 
         for device in ("CPU", "CUDA"):
             _lib.impl(name, run, device)
         torch.library.register_fake(f"fastnorm::{name}", fake, lib=_lib)
         if backward is not None:
-            _lib.impl(name, _node(name, op, backward, setup_context), "Autograd", with_keyset=True)
+            _lib.impl(name, _node(op, backward, setup_context), "Autograd", with_keyset=True)
         else:
-            call, counted = _as_autograd_sees(name, op, mutated, differentiable)
+            call, counted = _as_autograd_sees(op, differentiable)
             _lib.impl(name, call, "Autograd")
         if mutated:
             _lib.impl(name, counted, "ADInplaceOrView")
-            _lib.impl(name, _resolving_neg(names, mutated, op), "Negative")
-        _refuse_others(name, names, present)
-        return op
+            _lib.impl(name, _resolving_neg(op), "Negative")
+        _refuse_others(op)
+        return op.call
 
     return define
 
@@ -731,8 +966,8 @@ _BACKWARD = (
 
 def _no_second(context, *gradients):
     raise RuntimeError(
-        "fastnorm::norm_backward has no backward: the norms of fastnorm.torch can be differentiated "
-        "once only (double backward, create_graph=True)"
+        "fastnorm's backward has no backward: the operators of fastnorm.torch can be "
+        "differentiated once only (double backward, create_graph=True)"
     )
 
 
@@ -1143,47 +1378,61 @@ def _fused_add_rms_norm(
     return y
 
 
-@_operator(
-    "rms_norm_quant(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, str scheme, "
-    "int block_size, ScalarType dtype) -> (Tensor, Tensor)"
-)
-def _rms_norm_quant(run, x, weight, eps, weight_offset, rounding, scheme, block_size, dtype):
-    quantized, scale = _quant_outputs(x, scheme, block_size, dtype)
-    run(
-        _options(_c.RMS, eps, weight_offset, rounding) + _quant_options(scheme, block_size),
-        ("x", "weight", "quantized", "scale"),
-        (x, weight, quantized, scale),
+def _run_quantised(
+    run,
+    options,
+    tensors,
+    scheme,
+    block_size,
+    dtype,
+    division="reciprocal",
+    quant_source="unrounded",
+    layout="row_major",
+    pow2=False,
+    amax_floor=0.0,
+    clamp=0.0,
+    clamp_scale=None,
+    global_scale=None,
+):
+    """The codes and scales. The arguments after tensors are those of _QUANT_OPTIONS; PyTorch leaves
+    out defaults at the end."""
+    options += (
+        ("quant_scheme", _word(_SCHEMES, "scheme", scheme)),
+        ("quant_block_size", block_size),
+        ("quant_division", _word(_stages.DIVISIONS, "division", division)),
+        ("quant_source", _word(_stages.SOURCES, "quant_source", quant_source)),
+        ("scale_layout", _word(_stages.LAYOUTS, "layout", layout)),
+        ("scale_pow2", int(pow2)),
+        ("amax_floor", amax_floor),
+        ("clamp", clamp),
     )
-    return quantized, scale
+    found = _quant_outputs(tensors["x"], scheme, block_size, dtype, layout, pow2)
+    tensors = {**tensors, "clamp_scale": clamp_scale, "global_scale": global_scale, **found}
+    run(options, tuple(tensors), tuple(tensors.values()))
+    return tuple(found.values())
+
+
+@_operator(
+    "rms_norm_quant(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
+    f"{_QUANT_OPTIONS}) -> (Tensor, Tensor)"
+)
+def _rms_norm_quant(run, x, weight, eps, weight_offset, rounding, *quant):
+    options = _options(_c.RMS, eps, weight_offset, rounding)
+    return _run_quantised(run, options, {"x": x, "weight": weight}, *quant)
 
 
 @_operator(
     "fused_add_rms_norm_quant(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, "
-    "float weight_offset, str rounding, str residual_rounding, str scheme, int block_size, "
-    "ScalarType dtype) -> (Tensor, Tensor)",
+    f"float weight_offset, str rounding, str residual_rounding, {_QUANT_OPTIONS}) "
+    "-> (Tensor, Tensor)",
     mutated=(1,),
 )
 def _fused_add_rms_norm_quant(
-    run,
-    x,
-    residual,
-    weight,
-    eps,
-    weight_offset,
-    rounding,
-    residual_rounding,
-    scheme,
-    block_size,
-    dtype,
+    run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, *quant
 ):
-    quantized, scale = _quant_outputs(x, scheme, block_size, dtype)
-    run(
-        _options(_c.RMS, eps, weight_offset, rounding, residual_rounding)
-        + _quant_options(scheme, block_size),
-        ("x", "residual", "weight", "residual_out", "quantized", "scale"),
-        (x, residual, weight, residual, quantized, scale),
-    )
-    return quantized, scale
+    options = _options(_c.RMS, eps, weight_offset, rounding, residual_rounding)
+    tensors = {"x": x, "residual": residual, "weight": weight, "residual_out": residual}
+    return _run_quantised(run, options, tensors, *quant)
 
 
 # --- the functions to call ---
@@ -1199,11 +1448,31 @@ def rms_norm(
     y_dtype: Optional[torch.dtype] = None,
     main_grad: Optional[Tensor] = None,
 ) -> Tensor:
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or
-    float32.
+    """RMSNorm of each row: y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset).
 
-    main_grad: a float32 tensor of weight's shape. The backward adds the weight's gradient to it, in
-    the same kernel, and leaves weight.grad as it is."""
+    Gradients are those of fastnorm_norm_backward and have the dtypes of their inputs.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        main_grad: float32, of weight's shape. The backward adds the weight's gradient to it in the
+            same kernel, and leaves weight.grad as it is.
+
+    Returns:
+        y, of x's shape.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     if main_grad is not None:
         return _rms_norm_with_statistics(
             x, weight, eps, weight_offset, rounding, y_dtype, main_grad
@@ -1222,8 +1491,32 @@ def layer_norm(
     main_grad: Optional[Tensor] = None,
     bias_main_grad: Optional[Tensor] = None,
 ) -> Tensor:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32.
-    main_grad as for rms_norm; bias_main_grad is the same for the bias."""
+    """LayerNorm of each row: y = (x - mean) / sqrt(var + eps) * weight + bias.
+
+    Gradients are those of fastnorm_norm_backward and have the dtypes of their inputs.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        bias: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for zeros.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        main_grad: float32, of weight's shape. The backward adds the weight's gradient to it in the
+            same kernel, and leaves weight.grad as it is.
+        bias_main_grad: The same for the bias.
+
+    Returns:
+        y, of x's shape.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     if main_grad is not None or bias_main_grad is not None:
         return _layer_norm_with_statistics(
             x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad
@@ -1243,8 +1536,35 @@ def add_rms_norm(
     y_dtype: Optional[torch.dtype] = None,
     main_grad: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's
-    dtype. main_grad as for rms_norm."""
+    """RMSNorm of the sum x + residual, and the sum, both as new tensors.
+
+    Gradients are those of fastnorm_norm_backward and have the dtypes of their inputs.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        residual: What is added to x before the norm, of x's shape, in float32, float16 or bfloat16.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        main_grad: float32, of weight's shape. The backward adds the weight's gradient to it in the
+            same kernel, and leaves weight.grad as it is.
+
+    Returns:
+        (y, sum), where the sum has residual's dtype.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     if main_grad is not None:
         return _add_rms_norm_with_statistics(
             x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype, main_grad
@@ -1265,9 +1585,35 @@ def fused_add_rms_norm(
     residual_rounding: str = "exact",
     y_dtype: Optional[torch.dtype] = None,
 ) -> Tensor:
-    """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm. Where a
-    tensor requires grad the sum is copied there, since the backward needs it after the residual is
-    replaced again."""
+    """RMSNorm of the sum x + residual, where the sum replaces residual in its own memory.
+
+    Where a tensor requires grad the sum is copied there, since the backward needs it after the next
+    layer has replaced the residual again.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        residual: What is added to x, of x's shape. The sum is written to it. It may not be a leaf
+            that requires grad.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        y_dtype: The dtype of y: None for that of x, or float32.
+
+    Returns:
+        y, of x's shape.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _fused_add_rms_norm(
         x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype
     )
@@ -1281,12 +1627,77 @@ def rms_norm_quant(
     scheme: str,
     block_size: int = 0,
     dtype: torch.dtype = torch.float8_e4m3fn,
+    division: str = "reciprocal",
+    quant_source: str = "unrounded",
+    layout: str = "row_major",
+    pow2: bool = False,
+    amax_floor: float = 0.0,
+    clamp: float = 0.0,
+    clamp_scale: Optional[Tensor] = None,
+    global_scale: Optional[Tensor] = None,
     weight_offset: float = 0.0,
     rounding: str = "once",
 ) -> Tuple[Tensor, Tensor]:
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row].
-    Codes of nvfp4 and mxfp4 are two to a byte: uint8, or float4_e2m1fn_x2 where dtype says so."""
-    return _rms_norm_quant(x, weight, eps, weight_offset, rounding, scheme, block_size, dtype)
+    """RMSNorm of each row as codes with their scales, in one kernel.
+
+    The formats are those of norm.h: OCP's float8 and microscaling formats, and NVIDIA's NVFP4.
+    There is no gradient: while grad is enabled, a tensor that requires grad is an error.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        scheme: "per_row" and "per_block" have float32 scales, "mxfp8" and "mxfp4" a power of two
+            for 32 elements, "nvfp4" a float8_e4m3fn scale for 16.
+        block_size: Elements that share a scale with "per_block": 64 or 128. Otherwise 0.
+        dtype: The dtype of codes: float8_e4m3fn, float8_e5m2 or int8 for "per_row" and "per_block",
+            float8 for "mxfp8". The 4-bit schemes have uint8, or float4_e2m1fn_x2 where dtype says
+            so.
+        division: "reciprocal" makes codes of y * (1 / scale), "divide" of y / scale, as vLLM does.
+        quant_source: "unrounded" quantises the float32 result, "rounded" the result in x's dtype,
+            as an unfused chain does.
+        layout: The order of the scales: "row_major", "column_major" with the scales of one column
+            of blocks together, or "swizzled_128x4", one dimension of one-byte scales in the order
+            of norm.h.
+        pow2: Whether scales of "per_row" and "per_block" are powers of two.
+        amax_floor: The least magnitude that a scale of "per_row" or "per_block" is made from. 0
+            stands for 1e-10.
+        clamp: Results are clamped to [-clamp, clamp] before they become codes. 0 clamps nothing.
+        clamp_scale: [1] in float32: the clamp as a value on the device.
+        global_scale: [1] in float32: the second scale of "nvfp4". None stands for 1.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+
+    Returns:
+        (codes, scales). Scales are x.shape[:-1] + [1] for "per_row", otherwise x.shape[:-1] +
+            [scales of a row]. Codes of 4 bits are two to a byte.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
+    return _rms_norm_quant(
+        x,
+        weight,
+        eps,
+        weight_offset,
+        rounding,
+        scheme,
+        block_size,
+        dtype,
+        division,
+        quant_source,
+        layout,
+        pow2,
+        amax_floor,
+        clamp,
+        clamp_scale,
+        global_scale,
+    )
 
 
 def fused_add_rms_norm_quant(
@@ -1298,11 +1709,62 @@ def fused_add_rms_norm_quant(
     scheme: str,
     block_size: int = 0,
     dtype: torch.dtype = torch.float8_e4m3fn,
+    division: str = "reciprocal",
+    quant_source: str = "unrounded",
+    layout: str = "row_major",
+    pow2: bool = False,
+    amax_floor: float = 0.0,
+    clamp: float = 0.0,
+    clamp_scale: Optional[Tensor] = None,
+    global_scale: Optional[Tensor] = None,
     weight_offset: float = 0.0,
     rounding: str = "once",
     residual_rounding: str = "exact",
 ) -> Tuple[Tensor, Tensor]:
-    """(codes, scales) of fused_add_rms_norm."""
+    """As rms_norm_quant of the sum x + residual, where the sum replaces residual in its own memory.
+
+    There is no gradient: while grad is enabled, a tensor that requires grad is an error.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        residual: What is added to x, of x's shape. The sum is written to it.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        scheme: "per_row" and "per_block" have float32 scales, "mxfp8" and "mxfp4" a power of two
+            for 32 elements, "nvfp4" a float8_e4m3fn scale for 16.
+        block_size: Elements that share a scale with "per_block": 64 or 128. Otherwise 0.
+        dtype: The dtype of codes: float8_e4m3fn, float8_e5m2 or int8 for "per_row" and "per_block",
+            float8 for "mxfp8". The 4-bit schemes have uint8, or float4_e2m1fn_x2 where dtype says
+            so.
+        division: "reciprocal" makes codes of y * (1 / scale), "divide" of y / scale, as vLLM does.
+        quant_source: "unrounded" quantises the float32 result, "rounded" the result in x's dtype,
+            as an unfused chain does.
+        layout: The order of the scales: "row_major", "column_major" with the scales of one column
+            of blocks together, or "swizzled_128x4", one dimension of one-byte scales in the order
+            of norm.h.
+        pow2: Whether scales of "per_row" and "per_block" are powers of two.
+        amax_floor: The least magnitude that a scale of "per_row" or "per_block" is made from. 0
+            stands for 1e-10.
+        clamp: Results are clamped to [-clamp, clamp] before they become codes. 0 clamps nothing.
+        clamp_scale: [1] in float32: the clamp as a value on the device.
+        global_scale: [1] in float32: the second scale of "nvfp4". None stands for 1.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+
+    Returns:
+        (codes, scales), as those of rms_norm_quant.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _fused_add_rms_norm_quant(
         x,
         residual,
@@ -1314,25 +1776,91 @@ def fused_add_rms_norm_quant(
         scheme,
         block_size,
         dtype,
+        division,
+        quant_source,
+        layout,
+        pow2,
+        amax_floor,
+        clamp,
+        clamp_scale,
+        global_scale,
     )
 
 
 # --- modules ---
 
 
+def _as_rows(name, x, normalized_shape):
+    """x with the dimensions that are normalised as one."""
+    count = len(normalized_shape)
+    if not torch.jit.is_tracing() and tuple(x.shape[-count:]) != normalized_shape:
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(x.shape)}; required: [.., "
+            f"{', '.join(map(str, normalized_shape))}]"
+        )
+    return x if count == 1 else x.flatten(-count)
+
+
+def _as_row(parameter):
+    """A parameter and its main_grad as rows."""
+    if parameter is None:
+        return None, None
+    main_grad = getattr(parameter, "main_grad", None)
+    if parameter.dim() == 1:
+        return parameter, main_grad
+    return parameter.flatten(), None if main_grad is None else main_grad.view(-1)
+
+
+def _rms_module(x, residual, weight, normalized_shape, eps, weight_offset, rounding, y_dtype):
+    """What the module RMSNorm computes."""
+    row, main_grad = _as_row(weight)
+    options = {
+        "weight_offset": weight_offset,
+        "rounding": rounding,
+        "y_dtype": y_dtype,
+        "main_grad": main_grad,
+    }
+    rows = _as_rows("x", x, normalized_shape)
+    if residual is None:
+        return rms_norm(rows, row, eps, **options).view(x.shape)
+    y, total = add_rms_norm(
+        rows, _as_rows("residual", residual, normalized_shape), row, eps, **options
+    )
+    return y.view(x.shape), total.view(residual.shape)
+
+
+def _layer_module(x, weight, bias, normalized_shape, eps, rounding, y_dtype):
+    """What the module LayerNorm computes."""
+    (weight, main_grad), (bias, bias_main_grad) = _as_row(weight), _as_row(bias)
+    return layer_norm(
+        _as_rows("x", x, normalized_shape),
+        weight,
+        bias,
+        eps,
+        rounding=rounding,
+        y_dtype=y_dtype,
+        main_grad=main_grad,
+        bias_main_grad=bias_main_grad,
+    ).view(x.shape)
+
+
 class _Norm(torch.nn.Module):
     """What RMSNorm and LayerNorm share. The parameters have the names and shapes of those of
     torch.nn, so that a state_dict fits both. A parameter's main_grad, if it has that attribute,
-    gets its gradient added."""
+    gets its gradient added.
 
-    def __init__(self, normalized_shape, eps, elementwise_affine, bias, device, dtype):
+    In a graph of torch.fx a module is one node, as those of torch.nn are. TorchScript compiles the
+    calls of the operators; it does not see main_grad, so that gradients go to .grad."""
+
+    def __init__(self, normalized_shape, eps, elementwise_affine, bias, device, dtype, y_dtype):
         super().__init__()
         self.normalized_shape = (
             (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         )
         if not self.normalized_shape:
             raise ValueError("normalized_shape is (); required: at least one extent")
-        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.eps = None if eps is None else float(eps)  # TorchScript tells 0 from 0.0
+        self.elementwise_affine, self.y_dtype = elementwise_affine, y_dtype
         for name, there in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             self.register_parameter(
                 name,
@@ -1348,35 +1876,65 @@ class _Norm(torch.nn.Module):
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
-    def _rows(self, name, x):
-        """x with the dimensions that are normalised as one."""
-        count = len(self.normalized_shape)
-        if tuple(x.shape[-count:]) != self.normalized_shape:
-            raise FastnormError(
-                f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(x.shape)}; required: [.., "
-                f"{', '.join(map(str, self.normalized_shape))}]"
-            )
-        return x if count == 1 else x.flatten(-count)
+    def _computed(self, function, *inputs):
+        """The function of the inputs and of the attributes that _attributes names, or a node for
+        it: torch.fx takes a module for one node by itself only if it is one of torch.nn. Where this
+        module is what is traced, the node is that of the function."""
+        x = inputs[0]
+        if isinstance(x, torch.fx.Proxy) and x.tracer.root is not self:
+            path = x.tracer.path_of_module(self)
+            present = tuple(t for t in inputs if t is not None)
+            return x.tracer.create_proxy("call_module", path, present, {})
+        inputs += tuple(getattr(self, name) for name in self._attributes)
+        if isinstance(x, torch.fx.Proxy):
+            return x.tracer.create_proxy("call_function", function, inputs, {})
+        return function(*inputs)
 
-    def _row(self, name):
-        """A parameter and its main_grad as rows."""
-        parameter = getattr(self, name)
-        if parameter is None:
-            return None, None
-        main_grad = getattr(parameter, "main_grad", None)
-        if len(self.normalized_shape) == 1:
-            return parameter, main_grad
-        return parameter.flatten(), None if main_grad is None else main_grad.view(-1)
+    def _scripted_rows(self, name: str, x: Tensor) -> Tensor:
+        """_as_rows in TorchScript."""
+        shape = list(self.normalized_shape)
+        if list(x.shape[-len(shape) :]) != shape:
+            raise RuntimeError(
+                f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(x.shape)}; required: {shape} at its "
+                "end"
+            )
+        return x if len(shape) == 1 else x.flatten(-len(shape))
+
+    def _scripted_row(self, parameter: Optional[Tensor]) -> Optional[Tensor]:
+        return None if parameter is None else parameter.flatten()
 
     def extra_repr(self):
-        return (
+        found = (
             f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
         )
+        return found if self.y_dtype is None else f"{found}, y_dtype={self.y_dtype}"
 
 
 class RMSNorm(_Norm):
-    """torch.nn.RMSNorm by libfastnorm. forward(x, residual) gives the norm of the sum, and the
-    sum."""
+    """torch.nn.RMSNorm by libfastnorm.
+
+    Parameters and state are those of torch.nn.RMSNorm. A parameter's attribute main_grad gets its
+    gradient added.
+
+    Args:
+        normalized_shape: The extents of the trailing dimensions that are normalised, or the one
+            extent.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        elementwise_affine: Whether there is a weight, and for LayerNorm a bias.
+        device: Where the parameters are made.
+        dtype: The dtype of the parameters.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        y_dtype: The dtype of y: None for that of x, or float32.
+
+    Raises:
+        ValueError: normalized_shape is empty.
+    """
+
+    _attributes = ("weight", "normalized_shape", "eps", "weight_offset", "rounding", "y_dtype")
 
     def __init__(
         self,
@@ -1388,27 +1946,101 @@ class RMSNorm(_Norm):
         *,
         weight_offset=0.0,
         rounding="once",
+        y_dtype=None,
     ):
-        super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype)
-        self.weight_offset, self.rounding = weight_offset, rounding
+        super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype, y_dtype)
+        self.weight_offset, self.rounding = float(weight_offset), rounding
 
-    def forward(self, x, residual=None):
-        weight, main_grad = self._row("weight")
-        options = {
-            "weight_offset": self.weight_offset,
-            "rounding": self.rounding,
-            "main_grad": main_grad,
-        }
-        if residual is None:
-            return rms_norm(self._rows("x", x), weight, self.eps, **options).view(x.shape)
-        y, total = add_rms_norm(
-            self._rows("x", x), self._rows("residual", residual), weight, self.eps, **options
-        )
-        return y.view(x.shape), total.view(residual.shape)
+    def forward(self, x: Tensor, residual: Optional[Tensor] = None):
+        """The norm of x, or with a residual what add() gives.
+
+        In TorchScript, where a function has one type of result, forward takes x alone.
+
+        Args:
+            x: [.., *normalized_shape].
+            residual: Of x's shape; None for no addition.
+
+        Returns:
+            y, or (y, sum).
+
+        Raises:
+            FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has
+                the status and names the argument.
+            ValueError: A word, such as that of rounding, is unknown.
+        """
+        if torch.jit.is_scripting():
+            if residual is not None:
+                raise RuntimeError(
+                    "residual is a tensor; required in TorchScript: None, or the method add"
+                )
+            return torch.ops.fastnorm.rms_norm(
+                self._scripted_rows("x", x),
+                self._scripted_row(self.weight),
+                self.eps,
+                self.weight_offset,
+                self.rounding,
+                self.y_dtype,
+            ).view(x.shape)
+        else:
+            return self._computed(_rms_module, x, residual)
+
+    @torch.jit.export
+    def add(self, x: Tensor, residual: Tensor) -> Tuple[Tensor, Tensor]:
+        """The norm of the sum x + residual, and the sum.
+
+        Args:
+            x: [.., *normalized_shape].
+            residual: Of x's shape.
+
+        Returns:
+            (y, sum), where the sum has residual's dtype.
+
+        Raises:
+            FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has
+                the status and names the argument.
+            ValueError: A word, such as that of rounding, is unknown.
+        """
+        if torch.jit.is_scripting():
+            y, total = torch.ops.fastnorm.add_rms_norm(
+                self._scripted_rows("x", x),
+                self._scripted_rows("residual", residual),
+                self._scripted_row(self.weight),
+                self.eps,
+                self.weight_offset,
+                self.rounding,
+                "exact",
+                self.y_dtype,
+            )
+            return y.view(x.shape), total.view(residual.shape)
+        else:
+            return self(x, residual)
 
 
 class LayerNorm(_Norm):
-    """torch.nn.LayerNorm by libfastnorm."""
+    """torch.nn.LayerNorm by libfastnorm.
+
+    Parameters and state are those of torch.nn.LayerNorm. A parameter's attribute main_grad gets its
+    gradient added.
+
+    Args:
+        normalized_shape: The extents of the trailing dimensions that are normalised, or the one
+            extent.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        elementwise_affine: Whether there is a weight, and for LayerNorm a bias.
+        bias: Whether there is a bias beside the weight.
+        device: Where the parameters are made.
+        dtype: The dtype of the parameters.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        y_dtype: The dtype of y: None for that of x, or float32.
+
+    Raises:
+        ValueError: normalized_shape is empty.
+    """
+
+    _attributes = ("weight", "bias", "normalized_shape", "eps", "rounding", "y_dtype")
 
     def __init__(
         self,
@@ -1420,19 +2052,38 @@ class LayerNorm(_Norm):
         dtype=None,
         *,
         rounding="once",
+        y_dtype=None,
     ):
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype, y_dtype)
         self.rounding = rounding
 
-    def forward(self, x):
-        weight, main_grad = self._row("weight")
-        bias, bias_main_grad = self._row("bias")
-        return layer_norm(
-            self._rows("x", x),
-            weight,
-            bias,
-            self.eps,
-            rounding=self.rounding,
-            main_grad=main_grad,
-            bias_main_grad=bias_main_grad,
-        ).view(x.shape)
+    def forward(self, x: Tensor):
+        """The norm of x.
+
+        Args:
+            x: [.., *normalized_shape].
+
+        Returns:
+            y, of x's shape.
+
+        Raises:
+            FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has
+                the status and names the argument.
+            ValueError: A word, such as that of rounding, is unknown.
+        """
+        if torch.jit.is_scripting():
+            return torch.ops.fastnorm.layer_norm(
+                self._scripted_rows("x", x),
+                self._scripted_row(self.weight),
+                self._scripted_row(self.bias),
+                self.eps,
+                self.rounding,
+                self.y_dtype,
+            ).view(x.shape)
+        else:
+            return self._computed(_layer_module, x)
+
+
+# --- whole models ---
+
+from fastnorm.torch.models import patch, register, unpatch, unregister  # noqa: E402

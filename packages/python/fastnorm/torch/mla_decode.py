@@ -1,232 +1,248 @@
-"""MLA decode attention of libfastnorm as PyTorch operators, by ctypes alone: nothing is compiled.
+"""MLA decode attention of libfastnorm as PyTorch operators.
 
-The library is the file that FASTNORM_LIBRARY names, else the one of this package. Tensors keep the
-strides they have; work goes to the current stream. mla_decode.h says what each tensor is.
+The library, the contexts and the streams are those of fastnorm.torch. Tensors keep the strides they
+have. mla_decode.h says what each tensor is.
 
 There is no backward: decoding has none. An operator refuses tensors that require grad while grad is
 enabled.
 """
 
-import ctypes
-import threading
+from typing import NamedTuple, Optional
 
-import torch
-from torch import Tensor
+from torch import Tensor, float32, uint8
 
-from fastnorm import abi as _c
+from fastnorm import torch as _shared
 
-FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
-_library = _c.Library(_c.library_path())
-# Dtypes that attention does not take are here, too: the library says so.
-_DTYPES = {
-    torch.float32: _c.F32,
-    torch.float16: _c.F16,
-    torch.bfloat16: _c.BF16,
-    torch.int32: _c.I32,
-    torch.int64: _c.Dtype(0, 64, 1),
-    torch.uint8: _c.U8,
-    torch.int8: _c.I8,
-    torch.float64: _c.Dtype(2, 64, 1),
-    torch.float8_e4m3fn: _c.F8_E4M3FN,
-    torch.float8_e5m2: _c.F8_E5M2,
-    torch.float8_e8m0fnu: _c.F8_E8M0FNU,
-}
-_FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # since PyTorch 2.8
-if _FP4 is not None:
-    _DTYPES[_FP4] = _c.F4_E2M1FN_X2
+__all__ = [
+    "mla_decode",
+    "workspace_for",
+]
+
+_c, FastnormError = _shared._c, _shared.FastnormError
 _LSE_BASES = {"natural": _c.NATURAL, "2": _c.BASE_2}
-_LATENT, _ALIGNMENT = 512, 256
+_LATENT, _ROPE = 512, 64
+
+_INPUTS = (
+    "q_nope",
+    "q_pe",
+    "ckv",
+    "kpe",
+    "kv_len",
+    "page_table",
+    "kv_indptr",
+    "qo_indptr",
+)
+_ARGUMENTS = (
+    "Tensor q_nope, Tensor q_pe, Tensor ckv, Tensor kpe, Tensor kv_len, Tensor page_table, "
+    "Tensor? kv_indptr, Tensor? qo_indptr, float sm_scale, bool causal, int max_s_q, str lse_base, "
+    "int split_tokens, int total_kv_hint=0"
+)
 
 
-class _Contexts:
-    """One a device, made at its first use."""
+class _Options(NamedTuple):
+    """Those of _ARGUMENTS."""
 
-    def __init__(self):
-        self._made, self._lock = {}, threading.Lock()
-
-    def of(self, device):
-        index = device.index or 0
-        key = (device.type, index)
-        with self._lock:
-            if key not in self._made:
-                self._made[key] = (
-                    _c.Context(_library, _c.CUDA, index)
-                    if device.type == "cuda"
-                    else _c.Context(_library, _c.CPU, 0, torch.get_num_threads())
-                )
-            return self._made[key]
+    sm_scale: float
+    causal: bool
+    max_s_q: int
+    lse_base: str = "natural"
+    split_tokens: int = 0
+    total_kv_hint: int = 0
 
 
-_contexts = _Contexts()
-
-
-class _View:
-    """A tensor as fastnorm.abi takes it."""
-
-    def __init__(self, name, t):
-        if t.dtype not in _DTYPES:
-            raise FastnormError(f"{name} has dtype {t.dtype}, which libfastnorm has no word for")
-        self.tensor = t  # kept
-        self.address, self.dtype, self.shape, self.itemsize = (
-            t.data_ptr(),
-            _DTYPES[t.dtype],
-            t.shape,
-            t.element_size(),
+def _builder(tensors, options, **more):
+    """What makes the call of fastnorm.abi for tensors by their names in
+    fastnorm_mla_decode_args. more: other fields."""
+    if options.lse_base not in _LSE_BASES:
+        raise ValueError(
+            f"lse_base is {options.lse_base!r}; required: one of {', '.join(_LSE_BASES)}"
         )
-        self.strides = [stride * t.element_size() for stride in t.stride()]
 
+    def build(context, stream, view):
+        return context.mla_decode(
+            stream,
+            sm_scale=options.sm_scale,
+            causal=int(options.causal),
+            max_s_q=options.max_s_q,
+            lse_base=_LSE_BASES[options.lse_base],
+            split_tokens=options.split_tokens,
+            total_kv_hint=options.total_kv_hint,
+            **more,
+            **{name: view(name) for name in tensors},
+        )
 
-def _call(tensors, sm_scale, causal, max_s_q, lse_base, split_tokens, reuse_plan=False):
-    """The call of these tensors, by their names in fastnorm_mla_decode_args, on the current
-    stream."""
-    if lse_base not in _LSE_BASES:
-        raise ValueError(f"lse_base is {lse_base!r}; required: one of {', '.join(_LSE_BASES)}")
-    device = tensors["q_nope"].device
-    for name, t in tensors.items():
-        if t is not None and t.device != device:
-            raise FastnormError(f"{name} is on {t.device}; required: {device}, as q_nope")
-    context = _contexts.of(device)
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-    views = {name: None if t is None else _View(name, t) for name, t in tensors.items()}
-    return context.mla_decode(
-        stream,
-        sm_scale=sm_scale,
-        causal=int(causal),
-        max_s_q=max_s_q,
-        lse_base=_LSE_BASES[lse_base],
-        split_tokens=split_tokens,
-        reuse_plan=int(reuse_plan),
-        **views,
-    )
-
-
-def _aligned(memory):
-    """Address and size of the aligned part of a workspace, which has room for it."""
-    address = -(-memory.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-    return address, memory.numel() - (address - memory.data_ptr())
+    return build
 
 
 def _outputs(q_nope):
     """Empty o and lse, compact."""
     rows = q_nope.shape[:-1]
-    return q_nope.new_empty((*rows, _LATENT)), q_nope.new_empty(rows, dtype=torch.float32)
+    return q_nope.new_empty((*rows, _LATENT)), q_nope.new_empty(rows, dtype=float32)
 
 
-_INPUTS = ("q_nope", "q_pe", "ckv", "kpe", "kv_len", "page_table", "kv_indptr", "qo_indptr")
-_lib = torch.library.Library("fastnorm", "FRAGMENT")
-_TAGS = (
-    torch.Tag.pt2_compliant_tag,
-    getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order),
-)
-_ARGUMENTS = (
-    "Tensor q_nope, Tensor q_pe, Tensor ckv, Tensor kpe, Tensor kv_len, Tensor page_table, "
-    "Tensor? kv_indptr, Tensor? qo_indptr, float sm_scale, bool causal, int max_s_q, str lse_base, "
-    "int split_tokens"
-)
-
-
-def _flat(arguments):
-    """The arguments, with lists of tensors spread out."""
-    for a in arguments:
-        yield from a if isinstance(a, (list, tuple)) else (a,)
-
-
-def _operator(name, schema, run, fake, mutates, returns="(Tensor, Tensor)"):
-    """Defines an operator on CPU and CUDA tensors. mutates: the position of what is written, a
-    tensor or a list of them, or None; or a tuple of such positions."""
-    _lib.define(f"{name}({schema}) -> {returns}", tags=_TAGS)
-    positions = mutates if isinstance(mutates, tuple) else () if mutates is None else (mutates,)
-    for device in ("CPU", "CUDA"):
-        _lib.impl(name, run, device)
-    torch.library.register_fake(f"fastnorm::{name}", fake, lib=_lib)
-    op = getattr(torch.ops.fastnorm, name).default
-
-    def below(*arguments):
-        if positions:
-            torch.autograd.graph.increment_version(list(_flat(arguments[i] for i in positions)))
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            return op(*arguments)
-
-    def refuse_gradients(*arguments):
-        if torch.is_grad_enabled() and any(
-            isinstance(a, Tensor) and a.requires_grad for a in _flat(arguments)
-        ):
-            raise RuntimeError(
-                f"fastnorm::{name} has no backward: call it under torch.no_grad() or "
-                "torch.inference_mode(), or with tensors that do not require grad"
-            )
-        return below(*arguments)
-
-    _lib.impl(name, refuse_gradients, "Autograd")
-    if positions:
-        _lib.impl(name, below, "ADInplaceOrView")
-    return op
-
-
-def _run(*arguments):
-    tensors, options = dict(zip(_INPUTS, arguments[:8])), arguments[8:]
+def _decoded(run, arguments, workspace=None, profile=None, **more):
+    count = len(_INPUTS)
+    tensors, options = dict(zip(_INPUTS, arguments)), _Options(*arguments[count:])
     o, lse = _outputs(tensors["q_nope"])
-    call = _call({**tensors, "o": o, "lse": lse}, *options)
-    size = call.query().workspace_bytes
-    memory = o.new_empty(size + _ALIGNMENT if size else 0, dtype=torch.uint8)
-    call.run(_aligned(memory)[0] if size else None, size)
+    tensors.update(o=o, lse=lse, profile=profile)
+    run(tensors, _builder(tensors, options, **more), workspace)
     return o, lse
 
 
-def _run_planned(workspace, reuse_plan, *arguments):
-    tensors, options = dict(zip(_INPUTS, arguments[:8])), arguments[8:]
-    o, lse = _outputs(tensors["q_nope"])
-    call = _call({**tensors, "o": o, "lse": lse}, *options, reuse_plan)
-    call.run(*(_aligned(workspace) if workspace.numel() else (None, 0)))
-    return o, lse
+_RUNS = (_shared._run_call, _shared._check_call)
 
 
-_decode = _operator("mla_decode", _ARGUMENTS, _run, lambda *a: _outputs(a[0]), None)
-_decode_planned = _operator(
-    "mla_decode_planned",
-    f"Tensor(a!) workspace, bool reuse_plan, {_ARGUMENTS}",
-    _run_planned,
-    lambda workspace, reuse_plan, *a: _outputs(a[0]),
-    0,
+@_shared._operator(f"mla_decode({_ARGUMENTS}) -> (Tensor, Tensor)", runs=_RUNS)
+def _decode(run, *arguments):
+    return _decoded(run, arguments)
+
+
+@_shared._operator(
+    f"mla_decode_planned(Tensor(a!) workspace, bool reuse_plan, {_ARGUMENTS}, "
+    "Tensor(b!)? profile=None, int profile_events=0) -> (Tensor, Tensor)",
+    mutated=(0, 2 + len(_INPUTS) + len(_Options._fields)),
+    runs=_RUNS,
 )
+def _decode_planned(run, workspace, reuse_plan, *arguments):
+    if workspace.device != arguments[0].device:
+        raise FastnormError(
+            f"FASTNORM_ERROR_DEVICE: workspace is on {workspace.device}; "
+            f"required: {arguments[0].device}, the device of q_nope"
+        )
+    count = len(_INPUTS) + len(_Options._fields)
+    profile = dict(zip(("profile", "profile_events"), arguments[count:]))
+    return _decoded(run, arguments[:count], workspace, reuse_plan=int(reuse_plan), **profile)
+
+
+# --- views of other layouts ---
+
+
+def _halves(names, whole, rest):
+    """A tensor of 512 columns and one of 64. The second may be None: then the first has both."""
+    if whole is None:
+        raise FastnormError(
+            f"FASTNORM_ERROR_ARGUMENT: {names[0]} is None; required: a tensor"
+        )
+    if rest is not None:
+        return whole, rest
+    if whole.shape[-1] != _LATENT + _ROPE:
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: {names[1]} is None and {names[0]}.shape is "
+            f"{list(whole.shape)}; required: a last dimension of {_LATENT + _ROPE}, "
+            f"or {names[1]}"
+        )
+    return whole[..., :_LATENT], whole[..., _LATENT:]
+
+
+def _rows(name, query):
+    """A query as [N, H, columns]."""
+    if query.dim() not in (3, 4):
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(query.shape)}; "
+            "required: [N, H, columns] or [B, s_q, H, columns]"
+        )
+    return query if query.dim() == 3 else query.flatten(0, 1)
+
+
+def _pages(name, cache):
+    """A cache as [pages, page, columns]: without the dimension of its one head."""
+    return cache.squeeze(2) if cache.dim() == 4 and cache.shape[2] == 1 else cache
+
+
+def _views(q_nope, q_pe, ckv, kpe, qo_indptr):
+    """The query and the cache as the operators take them, and the leading dimensions of the
+    query."""
+    q_nope, q_pe = _halves(("q_nope", "q_pe"), q_nope, q_pe)
+    ckv, kpe = _halves(("ckv", "kpe"), ckv, kpe)
+    if q_nope.shape[:-1] != q_pe.shape[:-1]:
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: q_pe.shape is {list(q_pe.shape)}; "
+            f"required: {[*q_nope.shape[:-1], _ROPE]}, as q_nope"
+        )
+    if q_nope.dim() == 4 and qo_indptr is not None:
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: q_nope.shape is {list(q_nope.shape)} with qo_indptr; "
+            "required: [N, H, columns], since the requests have different numbers of new tokens"
+        )
+    lead = q_nope.shape[:-1]
+    return (
+        _rows("q_nope", q_nope),
+        _rows("q_pe", q_pe),
+        _pages("ckv", ckv),
+        _pages("kpe", kpe),
+    ), lead
 
 
 # --- the functions to call ---
 
 
 def mla_decode(
-    q_nope,
-    q_pe,
-    ckv,
-    kpe,
-    kv_len,
-    page_table,
+    q_nope: Tensor,
+    q_pe: Optional[Tensor],
+    ckv: Tensor,
+    kpe: Optional[Tensor],
+    kv_len: Tensor,
+    page_table: Tensor,
     *,
-    sm_scale,
-    causal=False,
-    kv_indptr=None,
-    qo_indptr=None,
-    max_s_q=0,
-    lse_base="natural",
-    split_tokens=0,
-    workspace=None,
-    reuse_plan=False,
+    sm_scale: float,
+    causal: bool = False,
+    kv_indptr: Optional[Tensor] = None,
+    qo_indptr: Optional[Tensor] = None,
+    max_s_q: int = 0,
+    lse_base: str = "natural",
+    split_tokens: int = 0,
+    workspace: Optional[Tensor] = None,
+    reuse_plan: bool = False,
+    profile: Optional[Tensor] = None,
+    profile_events: int = 0,
+    total_kv_hint: int = 0,
 ):
-    """(o, lse): attention of new tokens over a paged cache of latents.
+    """Attention of new tokens over a paged cache of latents.
 
-    q_nope [N, H, 512], q_pe [N, H, 64], ckv [pages, page, 512], kpe [pages, page, 64] of one dtype;
-    kv_len [B], page_table [B, max_pages] int32. With kv_indptr [B + 1] the table is one list. With
-    qo_indptr [B + 1], which needs max_s_q, requests have different numbers of new tokens. o is [N,
-    H, 512], lse [N, H] float32.
+    o has the dtype of q_nope and lse is float32, the logarithm of the sum of exponentials of the
+    scores. The method is multi-head latent attention in its absorbed form, as DeepSeek-V2
+    introduced it; mla_decode.h has the formula.
 
-    A workspace of workspace_for() keeps the plan: calls with reuse_plan=True, equal but for the
-    contents of query and cache, such as a model's further layers, skip it. Without one, memory is
-    taken from PyTorch for the call."""
+    There is no gradient. On a CPU lengths and page numbers are checked; on a GPU they must be
+    valid.
+
+    Args:
+        q_nope: [N, H, 512]: the query times W_UK, in bfloat16 or float16, on a CPU also float32.
+            Also [B, s_q, H, 512], and in FlashMLA's layout [B, s_q, H, 576] with q_pe None.
+        q_pe: [N, H, 64]: the query's part after rope, in the dtype of q_nope.
+        ckv: [pages, page, 512]: the normalised latents, in the dtype of q_nope. In FlashMLA's
+            layout [pages, page, 1, 576] with kpe None.
+        kpe: [pages, page, 64]: the keys after rope, in the dtype of q_nope.
+        kv_len: int32 [B]: cached tokens of each request.
+        page_table: int32 [B, max_pages], or one list of all pages with kv_indptr.
+        sm_scale: The factor of the scores. It has no default, since models differ.
+        causal: Whether a new token sees no later one.
+        kv_indptr: int32 [B + 1]: where the pages of each request begin in page_table.
+        qo_indptr: int32 [B + 1]: where the new tokens of each request begin. It needs max_s_q.
+        max_s_q: The largest number of new tokens of a request. 0 without qo_indptr.
+        lse_base: The base of the logarithm: "natural" or "2".
+        split_tokens: A multiple of 64: requests are cut at its multiples, so that bits do not
+            depend on the batch. 0 leaves the cut to the library.
+        workspace: The tensor of workspace_for(), which keeps the plan. None takes memory from
+            PyTorch for the call.
+        reuse_plan: Whether the workspace has the plan of an equal call, such as that of the layer
+            before. Only the contents of query and cache may differ.
+        profile: A uint8 tensor on the GPU that receives what each warpgroup did.
+        profile_events: How many events of each warpgroup the profile has room for.
+        total_kv_hint: The sum of kv_len, which counts in what a query says of bytes.
+
+    Returns:
+        (o, lse), where o is [N, H, 512] and lse [N, H], or [B, s_q, H, 512] and [B, s_q, H] for a
+            query of four dimensions.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word is unknown, or reuse_plan is True without a workspace.
+    """
+    views, lead = _views(q_nope, q_pe, ckv, kpe, qo_indptr)
     arguments = (
-        q_nope,
-        q_pe,
-        ckv,
-        kpe,
+        *views,
         kv_len,
         page_table,
         kv_indptr,
@@ -236,14 +252,30 @@ def mla_decode(
         max_s_q,
         lse_base,
         split_tokens,
+        total_kv_hint,
     )
-    if workspace is not None:
-        return _decode_planned(workspace, reuse_plan, *arguments)
-    if reuse_plan:
+    if reuse_plan and workspace is None:
         raise ValueError(
-            "reuse_plan is True without a workspace; required: the workspace of the call that made the plan"
+            "reuse_plan is True without a workspace; "
+            "required: the workspace of the call that made the plan"
         )
-    return _decode(*arguments)
+    if profile is not None or profile_events:
+        if workspace is None:
+            workspace = _workspace(arguments)
+        o, lse = _decode_planned(workspace, reuse_plan, *arguments, profile, profile_events)
+    elif workspace is not None:
+        o, lse = _decode_planned(workspace, reuse_plan, *arguments)
+    else:
+        o, lse = _decode(*arguments)
+    return o.view(*lead, _LATENT), lse.view(lead)
+
+
+def _workspace(arguments):
+    count = len(_INPUTS)
+    tensors, options = dict(zip(_INPUTS, arguments)), _Options(*arguments[count:])
+    tensors["o"], _ = _outputs(tensors["q_nope"])
+    size = _shared._query_call(tensors, _builder(tensors, options)).workspace_bytes
+    return tensors["o"].new_empty(size + _shared._ALIGNMENT if size else 0, dtype=uint8)
 
 
 def workspace_for(
@@ -261,12 +293,33 @@ def workspace_for(
     max_s_q=0,
     split_tokens=0,
 ):
-    """Memory for mla_decode's workspace: a uint8 tensor, empty where none is needed."""
-    tensors = dict(zip(_INPUTS, (q_nope, q_pe, ckv, kpe, kv_len, page_table, kv_indptr, qo_indptr)))
-    o, _ = _outputs(q_nope)
-    size = (
-        _call({**tensors, "o": o}, sm_scale, causal, max_s_q, "natural", split_tokens)
-        .query()
-        .workspace_bytes
-    )
-    return q_nope.new_empty(size + _ALIGNMENT if size else 0, dtype=torch.uint8)
+    """Memory for mla_decode's workspace. The arguments are those of the calls that will use it.
+
+    Args:
+        q_nope: [N, H, 512]: the query times W_UK, in bfloat16 or float16, on a CPU also float32.
+            Also [B, s_q, H, 512], and in FlashMLA's layout [B, s_q, H, 576] with q_pe None.
+        q_pe: [N, H, 64]: the query's part after rope, in the dtype of q_nope.
+        ckv: [pages, page, 512]: the normalised latents, in the dtype of q_nope. In FlashMLA's
+            layout [pages, page, 1, 576] with kpe None.
+        kpe: [pages, page, 64]: the keys after rope, in the dtype of q_nope.
+        kv_len: int32 [B]: cached tokens of each request.
+        page_table: int32 [B, max_pages], or one list of all pages with kv_indptr.
+        sm_scale: The factor of the scores. It has no default, since models differ.
+        causal: Whether a new token sees no later one.
+        kv_indptr: int32 [B + 1]: where the pages of each request begin in page_table.
+        qo_indptr: int32 [B + 1]: where the new tokens of each request begin. It needs max_s_q.
+        max_s_q: The largest number of new tokens of a request. 0 without qo_indptr.
+        split_tokens: A multiple of 64: requests are cut at its multiples, so that bits do not
+            depend on the batch. 0 leaves the cut to the library.
+
+    Returns:
+        A uint8 tensor on the device, empty where none is needed.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
+    views, _ = _views(q_nope, q_pe, ckv, kpe, qo_indptr)
+    options = (sm_scale, causal, max_s_q, "natural", split_tokens)
+    return _workspace((*views, kv_len, page_table, kv_indptr, qo_indptr, *options))

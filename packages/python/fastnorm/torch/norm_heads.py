@@ -1,6 +1,6 @@
-"""Norm, rope and paged cache of query and key heads as PyTorch operators, by ctypes alone.
+"""Norm, rope and paged cache of query and key heads as PyTorch operators.
 
-The library and the streams are those of mla_decode.py. Tensors keep the strides they
+The library, the contexts and the streams are those of fastnorm.torch. Tensors keep the strides they
 have, so query, key and value may be views of one QKV buffer. norm_heads.h says what each one is.
 
 norm_heads has a backward, by fastnorm_norm_heads_backward: gradients have the dtypes of their
@@ -17,58 +17,72 @@ import torch
 from torch import Tensor
 
 from fastnorm import stages as _stages
-from fastnorm.torch import mla_decode as _shared
+from fastnorm import torch as _shared
+
+__all__ = [
+    "Part",
+    "norm_heads",
+    "norm_heads_",
+    "statistics_of_sums",
+]
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
-_ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
-_ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
 _SCHEMES = {None: 0, **_stages.SCHEMES}
+_CACHE_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)  # of bytes that hold codes
 _NONE, _SELF = -1, -2
+_word = _shared._word
 
 
 class Part(NamedTuple):
     """One tensor of heads and what is done to its rows: norm, then rope, then the stores."""
 
     x: Tensor  # [tokens, heads, d]; float32, float16 or bfloat16
-    norm: Optional[str] = None  # "rms" or "layer"
-    weight: Optional[Tensor] = None  # [d] or [heads, d]
-    bias: Optional[Tensor] = None
-    eps: float = 0.0
-    weight_offset: float = 0.0
-    rounding: str = "once"
+    norm: Optional[str] = None  # "rms" or "layer"; None: no norm
+    weight: Optional[Tensor] = None  # [d] or [heads, d]; None stands for ones
+    bias: Optional[Tensor] = None  # [d] or [heads, d]; None stands for zeros
+    eps: float = 0.0  # added to the mean of squares, or to the variance
+    weight_offset: float = 0.0  # added to the weight in float32
+    rounding: str = "once"  # as for rms_norm
     across_heads: bool = False  # one statistic for all heads of a token
-    rope: bool = False
+    rope: bool = False  # whether rope turns columns
     rope_offset: int = 0  # first column that turns; -1: the last ones
-    interleaved: bool = False
-    inverse: bool = False
-    from_rounded: bool = False
-    rope_rounding: str = "once"
+    interleaved: bool = False  # pairs are neighbours, as in GPT-J; else R columns apart
+    inverse: bool = False  # turns back
+    from_rounded: bool = False  # rope turns the norm as rounded to x's dtype
+    rope_rounding: str = "once"  # or "every_step": the products of rope are rounded, too
     y: bool = True  # whether the result is returned, or in place stored
-    cache: Optional[Tensor] = None  # [pages, page, heads, d] of x's dtype, float8 or int8; written
+    # [pages, page, heads, d] of x's dtype, float8 or int8, or of uint8 with cache_dtype; written
+    cache: Optional[Tensor] = None
     cache_scale: Optional[Tensor] = None  # of codes: [1], read
     cache_block: int = 0  # 64 or 128: cache_scale is [pages, page, heads, blocks] and written
     division: str = "reciprocal"  # codes of x * (1 / scale); "divide": of x / scale, as vLLM
     y_dtype: Optional[torch.dtype] = None  # of the result: x's, or float32
-    # Statistics, float32 [tokens, heads], with across_heads [tokens].
-    mean: Optional[Tensor] = None  # "layer"; written
-    rstd: Optional[Tensor] = None  # written
+    # "layer": float32 [tokens, heads], with across_heads [tokens]; written
+    mean: Optional[Tensor] = None
+    rstd: Optional[Tensor] = None  # of the shape of mean; written
     sumsq: Optional[Tensor] = None  # the sum of squares, "layer": [.., 2], mean and M; written
-    mean_in: Optional[Tensor] = None  # read, in place of one computed; with rstd_in
-    rstd_in: Optional[Tensor] = None
-    # Codes of the result, [tokens, heads, d] of float8, int8 or pairs of 4 bits; written.
+    mean_in: Optional[Tensor] = None  # as mean; read, in place of one computed; with rstd_in
+    rstd_in: Optional[Tensor] = None  # as rstd; read, in place of one computed
+    # codes of the result, [tokens, heads, d] of float8, int8 or pairs of 4 bits; written
     quantized: Optional[Tensor] = None
     scheme: Optional[str] = None  # "per_tensor", or as of rms_norm_quant; a row is a head
     block_size: int = 0  # "per_block": 64 or 128
     scale: Optional[Tensor] = None  # "per_tensor": [1], read; else written
     global_scale: Optional[Tensor] = None  # "nvfp4": [1], read
-
-
-def _word(words, name, value):
-    if value not in words:
-        known = ", ".join(str(word) for word in words)
-        raise ValueError(f"{name} is {value!r}; required: one of {known}")
-    return words[value]
+    # of codes, those of a cache too: "unrounded", of the result in float32, or "rounded", of it in
+    # x's dtype, as an unfused chain has them
+    quant_source: str = "unrounded"
+    amax_floor: float = 0.0  # least magnitude of a scale that is written; 0: 1e-10
+    layout: str = "row_major"  # of the scales of quantized; or "column_major", "swizzled_128x4"
+    pow2: bool = False  # of quantized, "per_row" and "per_block": scales are powers of two
+    clamp: float = 0.0  # of quantized: the result is clamped to [-clamp, clamp] before; 0: not
+    clamp_scale: Optional[Tensor] = None  # [1], read: the clamp as a value on the device
+    amax: Optional[Tensor] = None  # [1], raised to the greatest magnitude of what is quantised
+    cache_pow2: bool = False  # with cache_block: scales of the cache are powers of two
+    # of a cache of uint8, as vLLM keeps codes: the dtype whose bytes it has, float8_e4m3fn or
+    # float8_e5m2
+    cache_dtype: Optional[torch.dtype] = None
 
 
 def _flags(part):
@@ -94,55 +108,56 @@ _NUMBERS = (
     "quant_scheme",
     "quant_block_size",
     "quant_division",
+    "quant_source",
+    "scale_layout",
+    "scale_pow2",
     "cache_scheme",
     "cache_block_size",
+    "cache_pow2",
 )
-_SCALARS = ("eps", "weight_offset")
-_READ = ("weight", "bias", "mean_in", "rstd_in", "global_scale")
-_WRITTEN = ("mean", "rstd", "sumsq", "quantized", "cache")
+_SCALARS = ("eps", "weight_offset", "amax_floor", "clamp")
+_READ = ("weight", "bias", "mean_in", "rstd_in", "global_scale", "clamp_scale")
+_WRITTEN = ("mean", "rstd", "sumsq", "quantized", "cache", "amax")
 _SCALES = ("scale", "cache_scale")  # read or written, by the scheme
 _PLACES = ("y", *_READ, *_WRITTEN, *_SCALES)
+_ROPE = "int rope_dim, int[] mrope, bool mrope_interleaved"
 _LISTS = (
     "Tensor[] read, Tensor(a!)[] written, Tensor? cos, Tensor? sin, Tensor? positions, "
-    "Tensor? slots, int[] numbers, float[] scalars, int[] places, int rope_dim, int[] mrope, "
-    "bool mrope_interleaved"
+    f"Tensor? slots, int[] numbers, float[] scalars, int[] places, {_ROPE}"
 )
 
 
-def _view(name, t):
-    return None if t is None else _shared._View(name, t)
+class _Call:
+    """The tensors of a call by the names that errors have for them, and how fastnorm.abi makes the
+    call."""
 
+    def __init__(self, method, tables, rope):
+        rope_dim, mrope, mrope_interleaved = rope
+        self._method, self._tables = method, tables
+        self._parts, self._tensors = [], {}
+        self._fields = {
+            "flags": _c.MROPE_INTERLEAVED if mrope_interleaved else 0,
+            "rope_dim": rope_dim,
+            **{f"mrope_{axis}": pairs for axis, pairs in enumerate(mrope)},
+        }
 
-def _require_device(device, first, **tensors):
-    for name, group in tensors.items():
-        name = "a table, positions or slots" if name == "shared" else name
-        for t in group:
-            if t is not None and t.device != device:
-                raise FastnormError(
-                    f"{name} is on {t.device}; required: {device}, as parts[0].{first}"
-                )
+    def add(self, fields, tensors):
+        """A part: numbers and tensors by the names of its struct."""
+        prefix = f"parts[{len(self._parts)}]"
+        own = {f"{prefix}.{name}": t for name, t in tensors.items() if t is not None}
+        self._tensors.update(own)
+        self._parts.append((fields, own))
 
+    def _build(self, context, stream, view):
+        parts = [
+            {**fields, **{name.rpartition(".")[2]: view(name) for name in own}}
+            for fields, own in self._parts
+        ]
+        tables = {name: view(name) for name in self._tables}
+        return getattr(context, self._method)(parts, stream, **self._fields, **tables)
 
-def _stream(device):
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-
-
-def _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved):
-    """Fields of fastnorm_norm_heads_args."""
-    return {
-        "flags": _c.MROPE_INTERLEAVED if mrope_interleaved else 0,
-        "rope_dim": rope_dim,
-        "cos": _view("cos", cos),
-        "sin": _view("sin", sin),
-        "positions": _view("positions", positions),
-        **{f"mrope_{axis}": pairs for axis, pairs in enumerate(mrope)},
-    }
-
-
-def _run_with_workspace(call, like):
-    size = call.query().workspace_bytes
-    memory = like.new_empty(size + _shared._ALIGNMENT if size else 0, dtype=torch.uint8)
-    call.run(_shared._aligned(memory)[0] if size else None, size)
+    def give_to(self, run):
+        run({**self._tensors, **self._tables}, self._build)
 
 
 def _of_part(names, values, i):
@@ -150,202 +165,159 @@ def _of_part(names, values, i):
     return dict(zip(names, values[i * len(names) : (i + 1) * len(names)]))
 
 
-def _run(
-    x,
-    read,
-    written,
-    cos,
-    sin,
-    positions,
-    slots,
-    numbers,
-    scalars,
-    places,
-    rope_dim,
-    mrope,
-    mrope_interleaved,
-):
-    if not x:
-        return
-    device = x[0].device
-    _require_device(device, "x", x=x, shared=(cos, sin, positions, slots))
-    tensors, parts = [*read, *written], []
+def _store(run, x, read, written, cos, sin, positions, slots, numbers, scalars, places, *rope):
+    tables = {"cos": cos, "sin": sin, "positions": positions, "slots": slots}
+    call, tensors = _Call("norm_heads", tables, rope), [*read, *written]
     for i, rows in enumerate(x):
-        part = {**_of_part(_NUMBERS, numbers, i), **_of_part(_SCALARS, scalars, i)}
-        part["x"] = _view("x", rows)
+        own = {"x": rows}
         for name, place in _of_part(_PLACES, places, i).items():
             if place != _NONE:
-                t = rows if place == _SELF else tensors[place]
-                _require_device(device, "x", **{name: (t,)})
-                part[name] = _view(name, t)
-        parts.append(part)
-    fields = _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved)
-    call = _shared._contexts.of(device).norm_heads(
-        parts, _stream(device), slots=_view("slots", slots), **fields
-    )
-    _run_with_workspace(call, x[0])
+                own[name] = rows if place == _SELF else tensors[place]
+        call.add({**_of_part(_NUMBERS, numbers, i), **_of_part(_SCALARS, scalars, i)}, own)
+    call.give_to(run)
 
 
 # What is written are arguments alone: then a compiler can reuse their memory.
-_new = _shared._operator(
-    "norm_heads", f"Tensor[] x, {_LISTS}", _run, lambda *a: None, (2,), "()"
+_RUNS = (_shared._run_call, _shared._check_call)
+_new = _shared._operator(f"norm_heads(Tensor[] x, {_LISTS}) -> ()", mutated=(2,), runs=_RUNS)(
+    _store
 )
 _in_place = _shared._operator(
-    "norm_heads_", f"Tensor(b!)[] x, {_LISTS}", _run, lambda *a: None, (0, 2), "()"
-)
+    f"norm_heads_(Tensor(b!)[] x, {_LISTS}) -> ()", mutated=(0, 2), runs=_RUNS
+)(_store)
 
 
-_BACKWARD_LISTS = (
-    "Tensor[] dy, Tensor?[] x, Tensor?[] weight, Tensor(a!)[] written, Tensor? cos, "
-    "Tensor? sin, Tensor? positions, int[] flags, int[] kind, float[] eps, "
-    "float[] weight_offset, int[] rounding, int[] rope_offset, int[] dx, "
-    "int[] dweight, int[] dbias, int rope_dim, int[] mrope, bool mrope_interleaved"
-)
+# --- the operators with a backward: results are new tensors ---
 
 
-def _run_backward(
-    dy,
-    x,
-    weight,
-    written,
-    cos,
-    sin,
-    positions,
-    flags,
-    kind,
-    eps,
-    weight_offset,
-    rounding,
-    rope_offset,
-    dx,
-    dweight,
-    dbias,
-    rope_dim,
-    mrope,
-    mrope_interleaved,
-):
-    """dx, dweight and dbias are positions in `written`, -1 where there is none."""
-    device = dy[0].device
-    _require_device(
-        device, "dy", dy=dy, x=x, weight=weight, output=written, shared=(cos, sin, positions)
-    )
-    parts = []
-    for i, rows in enumerate(dy):
-        part = {
-            "flags": flags[i],
-            "kind": kind[i],
-            "eps": eps[i],
-            "weight_offset": weight_offset[i],
-            "rounding": rounding[i],
-            "rope_offset": rope_offset[i],
-            "dy": _view("dy", rows),
-            "x": _view("x", x[i]),
-            "weight": _view("weight", weight[i]),
-        }
-        for name, at in (("dx", dx[i]), ("dweight", dweight[i]), ("dbias", dbias[i])):
-            if at != _NONE:
-                part[name] = _view(name, written[at])
-        parts.append(part)
-    fields = _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved)
-    call = _shared._contexts.of(device).norm_heads_backward(parts, _stream(device), **fields)
-    _run_with_workspace(call, dy[0])
+def _dtype_name(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
-_backward = _shared._operator(
-    "norm_heads_backward", _BACKWARD_LISTS, _run_backward, lambda *a: None, (3,), "()"
-)
-
-
-class _Differentiable(torch.autograd.Function):
-    """norm_heads of parts without caches. `tensors` are x, weight and bias of each part."""
-
-    @staticmethod
-    def forward(ctx, parts, shared, *tensors):
-        ctx.parts, ctx.shared = parts, shared
-        own = [
-            part._replace(
-                x=x.detach(),
-                weight=None if weight is None else weight.detach(),
-                bias=None if bias is None else bias.detach(),
-            )
-            for part, x, weight, bias in zip(parts, *(tensors[i::3] for i in range(3)))
-        ]
-        ctx.save_for_backward(*tensors, *shared[:2], shared[3])
-        results = _results(own)
-        cos, sin, rope_dim, positions, mrope, interleaved = shared
-        _new(*_arguments(own, results, cos, sin, rope_dim, positions, None, mrope, interleaved))
-        return tuple(results)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, *gradients):
-        *tensors, cos, sin, positions = ctx.saved_tensors
-        _, _, rope_dim, _, mrope, interleaved = ctx.shared
-        if rope_dim is None:
-            rope_dim = 2 * cos.shape[-1] if cos is not None else 0
-        given = [None] * len(tensors)
-        lists = [[] for _ in range(9)]
-        dy, x, weight, flags, options, offsets, *places = lists
-        written = []
-        for i, (part, gradient) in enumerate(zip(ctx.parts, gradients)):
-            needed = ctx.needs_input_grad[2 + 3 * i : 5 + 3 * i]
-            own = [t if need else None for t, need in zip(tensors[3 * i : 3 * i + 3], needed)]
-            if gradient is None or not any(needed):
-                continue
-            if gradient.stride(-1) not in (0, 1):
-                gradient = gradient.contiguous()
-            dy.append(gradient)
-            x.append(tensors[3 * i] if part.norm else None)
-            weight.append(tensors[3 * i + 1])
-            flags.append(_flags(part))
-            options.append(part)
-            offsets.append(part.rope_offset if part.rope else 0)
-            for place, t, at in zip(places, own, range(3 * i, 3 * i + 3)):
-                place.append(_NONE if t is None else len(written))
-                if t is not None:
-                    given[at] = t.new_empty(t.shape)
-                    written.append(given[at])
-        if dy:
-            turns = any(part.rope for part in options)
-            tables = (cos, sin, positions) if turns else (None, None, None)
-            _backward(
-                dy,
-                x,
-                weight,
-                written,
-                *tables,
-                flags,
-                [_word(_KINDS, "norm", part.norm) or 0 for part in options],
-                [part.eps for part in options],
-                [part.weight_offset for part in options],
-                [_word(_ROUNDINGS, "rounding", part.rounding) for part in options],
-                offsets,
-                *places,
-                rope_dim if turns else 0,
-                list(mrope) if turns else [],
-                interleaved and turns,
-            )
-        return (None, None, *given)
-
-
-def _needs_gradient(parts):
-    return torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad
-        for part in parts
-        for t in (part.x, part.weight, part.bias)
-    )
-
-
-def _results(parts):
-    """Empty, where y of each part goes."""
-    return [
-        part.x.new_empty(part.x.shape, dtype=part.y_dtype) if part.y else None for part in parts
+def _heads_gradients(ctx, *gradients):
+    """For each tensor of _results."""
+    count, (rope_dim, mrope, interleaved) = len(gradients), ctx.rope
+    *saved, cos, sin, positions = ctx.saved_tensors
+    x, weight, bias = (saved[i * count : (i + 1) * count] for i in range(3))
+    needs = [ctx.needs_input_grad[1 + i * count : 1 + (i + 1) * count] for i in range(3)]
+    wanted = [
+        i for i, dy in enumerate(gradients) if dy is not None and any(need[i] for need in needs)
     ]
+    found = [[None] * count for _ in range(3)]
+    if wanted:
+        parts, dy = [ctx.parts[i] for i in wanted], [gradients[i] for i in wanted]
+        numbers, turns = [p[0] for p in parts], any(p[0]["flags"] & _c.ROPE for p in parts)
+        own = [need[i] for i in wanted for need in needs]
+        given = _backward(
+            [t if t.stride(-1) in (0, 1) else t.contiguous() for t in dy],
+            [x[i] for i in wanted],
+            [weight[i] for i in wanted],
+            [bias[i] for i in wanted],
+            *((cos, sin, positions) if turns else (None, None, None)),
+            [of[name] for of in numbers for name in _BACKWARD_NUMBERS],
+            [p[1][name] for p in parts for name in _BACKWARD_SCALARS],
+            [ctx.dtypes[i] for i in wanted],
+            own,
+            rope_dim if turns else 0,
+            mrope if turns else [],
+            interleaved and turns,
+        )
+        given = iter(given)
+        for i in wanted:
+            for of, need in zip(found, needs):
+                of[i] = next(given) if need[i] else None
+    return (*found[0], *found[1], *found[2], *(None,) * ctx.others)
+
+
+def _save(ctx, arguments, results):
+    x, weight, bias, cos, sin, positions, numbers, scalars, _, *rope = arguments
+    first = 1 + 3 * len(x)
+    for name, need in zip(("cos", "sin"), ctx.needs_input_grad[first : first + 2]):
+        if need:
+            raise RuntimeError(
+                f"{name}.requires_grad is True; required: False, since fastnorm::norm_heads has no "
+                "gradient of tables"
+            )
+    ctx.set_materialize_grads(False)
+    ctx.parts = [
+        (_of_part(_NUMBERS, numbers, i), _of_part(_SCALARS, scalars, i)) for i in range(len(x))
+    ]
+    ctx.dtypes, ctx.rope, ctx.others = [_dtype_name(t.dtype) for t in x], rope, len(arguments) - 3
+    # Without a norm x is not read.
+    kept = [t if numbers["flags"] & _c.NORM else None for t, (numbers, _) in zip(x, ctx.parts)]
+    ctx.save_for_backward(*kept, *weight, *bias, cos, sin, positions)
+
+
+@_shared._operator(
+    "norm_heads_results(Tensor[] x, Tensor?[] weight, Tensor?[] bias, Tensor? cos, Tensor? sin, "
+    f"Tensor? positions, int[] numbers, float[] scalars, str[] y_dtypes, {_ROPE}) -> Tensor[]",
+    backward=_heads_gradients,
+    setup_context=_save,
+    runs=_RUNS,
+)
+def _results(
+    run, x, weight, bias, cos, sin, positions, numbers, scalars, y_dtypes, rope_dim, mrope,
+    mrope_interleaved,
+):  # fmt: skip
+    """y of each part."""
+    found = [t.new_empty(t.shape, dtype=getattr(torch, d)) for t, d in zip(x, y_dtypes)]
+    tables = {"cos": cos, "sin": sin, "positions": positions}
+    call = _Call("norm_heads", tables, (rope_dim, mrope, mrope_interleaved))
+    for i, tensors in enumerate(zip(x, weight, bias, found)):
+        fields = {**_of_part(_NUMBERS, numbers, i), **_of_part(_SCALARS, scalars, i)}
+        call.add(fields, dict(zip(("x", "weight", "bias", "y"), tensors)))
+    call.give_to(run)
+    return found
+
+
+_BACKWARD_NUMBERS = ("flags", "kind", "rounding", "rope_offset")
+_BACKWARD_SCALARS = ("eps", "weight_offset")
+
+
+@_shared._operator(
+    "norm_heads_backward(Tensor[] dy, Tensor?[] x, Tensor?[] weight, Tensor?[] bias, Tensor? cos, "
+    "Tensor? sin, Tensor? positions, int[] numbers, float[] scalars, str[] dtypes, bool[] wanted, "
+    f"{_ROPE}) -> Tensor[]",
+    backward=_shared._no_second,
+    runs=_RUNS,
+)
+def _backward(
+    run, dy, x, weight, bias, cos, sin, positions, numbers, scalars, dtypes, wanted, rope_dim,
+    mrope, mrope_interleaved,
+):  # fmt: skip
+    """dx, dweight and dbias of each part, those that are wanted. x is None where a part has no
+    norm; dtypes are those of x."""
+    found = []
+    tables = {"cos": cos, "sin": sin, "positions": positions}
+    call = _Call("norm_heads_backward", tables, (rope_dim, mrope, mrope_interleaved))
+    for i, (rows, dtype) in enumerate(zip(dy, dtypes)):
+        dx, dweight, dbias = wanted[3 * i : 3 * i + 3]
+        own = {"dy": rows, "x": x[i], "weight": weight[i]}
+        outputs = {}
+        if dx:
+            outputs["dx"] = rows.new_empty(rows.shape, dtype=getattr(torch, dtype))
+        if dweight:
+            outputs["dweight"] = weight[i].new_empty(weight[i].shape)
+        if dbias:
+            outputs["dbias"] = bias[i].new_empty(bias[i].shape)
+        found += outputs.values()
+        fields = {
+            **_of_part(_BACKWARD_NUMBERS, numbers, i),
+            **_of_part(_BACKWARD_SCALARS, scalars, i),
+        }
+        call.add(fields, {**own, **outputs})
+    call.give_to(run)
+    return found
+
+
+# --- arguments ---
 
 
 def _is_differentiable(part):
-    """Whether a part has but what the backward knows of."""
-    return all(getattr(part, name) is None for name in ("mean_in", "rstd_in", *_WRITTEN))
+    """Whether a part has but what the backward knows of: y from x, weight and bias."""
+    return part.y and all(
+        getattr(part, name) is None for name in ("mean_in", "rstd_in", "scheme", *_WRITTEN)
+    )
 
 
 def _numbers(part):
@@ -356,29 +328,77 @@ def _numbers(part):
     return {
         "flags": _flags(part),
         "kind": _word(_KINDS, "norm", part.norm) or 0,
-        "rounding": _word(_ROUNDINGS, "rounding", part.rounding),
-        "rope_rounding": _word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding),
+        "rounding": _word(_shared._ROUNDING, "rounding", part.rounding),
+        "rope_rounding": _word(_stages.STEPS, "rope_rounding", part.rope_rounding),
         "rope_offset": part.rope_offset,
         "quant_scheme": _word(_SCHEMES, "scheme", part.scheme),
         "quant_block_size": part.block_size,
         "quant_division": _word(_stages.DIVISIONS, "division", part.division),
+        "quant_source": _word(_stages.SOURCES, "quant_source", part.quant_source),
+        "scale_layout": _word(_stages.LAYOUTS, "layout", part.layout),
+        "scale_pow2": int(part.pow2),
         "cache_scheme": scheme,
         "cache_block_size": part.cache_block,
+        "cache_pow2": int(part.cache_pow2),
     }
 
 
-def _tensors(part):
+def _scalars(parts):
+    return [getattr(part, name) for part in parts for name in _SCALARS]
+
+
+def _cache_of(i, part):
+    """The cache of a part, as the library takes it: bytes as the codes that they are."""
+    cache, dtype = part.cache, part.cache_dtype
+    if dtype is not None and (dtype not in _CACHE_DTYPES or cache is None):
+        raise FastnormError(
+            f"FASTNORM_ERROR_DTYPE: parts[{i}].cache_dtype is {dtype}; required: None, or with a "
+            f"cache one of {', '.join(map(str, _CACHE_DTYPES))}"
+        )
+    if cache is None or (cache.dtype != torch.uint8 and dtype in (None, cache.dtype)):
+        return cache
+    if cache.dtype != torch.uint8:
+        raise FastnormError(
+            f"FASTNORM_ERROR_DTYPE: parts[{i}].cache.dtype is {cache.dtype} and cache_dtype is "
+            f"{dtype}; required: torch.uint8 or {dtype}"
+        )
+    if dtype is None:
+        raise FastnormError(
+            f"FASTNORM_ERROR_DTYPE: parts[{i}].cache.dtype is torch.uint8; required: with it "
+            f"cache_dtype, one of {', '.join(map(str, _CACHE_DTYPES))}, which says what the bytes "
+            "are"
+        )
+    return cache.view(dtype)
+
+
+def _tensors(i, part):
     """The tensors of a part but x and y, by name: those read, those written."""
     read = {name: getattr(part, name) for name in _READ}
     written = {name: getattr(part, name) for name in _WRITTEN}
+    written["cache"] = _cache_of(i, part)
     (read if part.scheme == "per_tensor" else written)["scale"] = part.scale
     (written if part.cache_block else read)["cache_scale"] = part.cache_scale
     return [{n: t for n, t in of.items() if t is not None} for of in (read, written)]
 
 
+def _rope_dim(rope_dim, cos, parts):
+    """rope_dim, which must be there where a part turns: a table of W columns may be [P, R] or
+    [P, 2 R], and so 2 W or W columns may be meant."""
+    if rope_dim is not None:
+        return rope_dim
+    if cos is None or not any(part.rope for part in parts):
+        return 0
+    width = cos.shape[-1] if cos.dim() else 0
+    raise FastnormError(
+        f"FASTNORM_ERROR_ARGUMENT: rope_dim is None and cos.shape is {list(cos.shape)}; required: "
+        f"how many columns of a head turn, {2 * width} where the tables are [P, R], {width} where "
+        "they are [P, 2 R]"
+    )
+
+
 def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved):
     """Arguments of an operator. results: where y of each part goes; None for the call in place."""
-    tensors = [_tensors(part) for part in parts]
+    tensors = [_tensors(i, part) for i, part in enumerate(parts)]
     read = [t for of, _ in tensors for t in of.values()]
     written, places, next_read = [], [], 0
     for i, (part, (reads, writes)) in enumerate(zip(parts, tensors)):
@@ -393,8 +413,6 @@ def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrop
         if part.y and results is None:
             place["y"] = _SELF
         places += place.values()
-    if rope_dim is None:
-        rope_dim = 2 * cos.shape[-1] if cos is not None else 0
     return (
         [part.x for part in parts],
         read,
@@ -404,12 +422,22 @@ def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrop
         positions,
         slots,
         [number for part in parts for number in _numbers(part).values()],
-        [scalar for part in parts for scalar in (part.eps, part.weight_offset)],
+        _scalars(parts),
         places,
-        rope_dim,
+        _rope_dim(rope_dim, cos, parts),
         list(mrope),
         mrope_interleaved,
     )
+
+
+def _listed(parts):
+    parts = list(parts)
+    for i, part in enumerate(parts):
+        if not isinstance(part.x, Tensor):
+            raise FastnormError(
+                f"FASTNORM_ERROR_ARGUMENT: parts[{i}].x is {part.x!r}; required: a tensor"
+            )
+    return parts
 
 
 # --- the functions to call ---
@@ -426,20 +454,59 @@ def norm_heads(
     mrope=(),
     mrope_interleaved=False,
 ):
-    """The results of up to 8 parts over the same tokens, in order, None for a part whose y is
-    False. Caches, codes, statistics and scales are written to the tensors of the parts.
+    """Norm, rope and the stores of query, key and value heads, in one call.
 
-    cos and sin are [P, R] or [P, 2 R], or one such for each head. rope_dim is 2 R, by default twice
-    the width of cos. positions [tokens], or [axes, tokens] with mrope, and slots [at most tokens]
-    are int32 or int64. On the CPU they are checked; on a GPU they must be valid.
+    Caches, codes, statistics and scales are written to the tensors of the parts. x, weight and bias
+    may require grad where no part has a cache, codes or statistics; the tables may not.
 
-    x, weight and bias may require grad where no part has a cache, codes or statistics. Tables and
-    positions have no gradient."""
-    if _needs_gradient(parts) and slots is None and all(map(_is_differentiable, parts)):
-        shared = (cos, sin, rope_dim, positions, tuple(mrope), mrope_interleaved)
-        tensors = [t for part in parts for t in (part.x, part.weight, part.bias)]
-        return list(_Differentiable.apply(tuple(parts), shared, *tensors))
-    results = _results(parts)
+    With slots, a token is padding if its slot is -1, or if it is behind the last slot. Its
+    positions may have any value. Nothing of it is written: its rows of a result are uninitialised
+    memory, and the tensors of the parts keep what they had.
+
+    On a CPU positions and slots are checked; on a GPU they must be valid. norm_heads.h has the
+    formula; the rotary embedding is that of Su et al., "RoFormer" (2021).
+
+    Args:
+        parts: Up to 8 parts, whose x have the same tokens and one dtype.
+        cos: Cosines, [P, R] or [P, 2 R], or one such table for each head; P positions, R pairs.
+        sin: Sines, of the shape of cos.
+        rope_dim: Columns of a head that turn, 2 R. Required where a part turns.
+        positions: int32 or int64, [tokens], or [axes, tokens] with mrope: rows of the tables. None
+            counts from 0.
+        slots: int32 or int64, [at most tokens]: where each token goes in the caches. -1 is padding.
+        mrope: Pairs that each axis of positions turns, at most 4 numbers.
+        mrope_interleaved: Whether axes alternate from pair to pair, as in Qwen3-VL.
+
+    Returns:
+        The results of the parts in order, of the shapes of their x; None for a part whose y is
+            False.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
+    parts = _listed(parts)
+    if not parts:
+        return []
+    if slots is None and all(map(_is_differentiable, parts)):
+        return _results(
+            [part.x for part in parts],
+            [part.weight for part in parts],
+            [part.bias for part in parts],
+            cos,
+            sin,
+            positions,
+            [number for part in parts for number in _numbers(part).values()],
+            _scalars(parts),
+            [_dtype_name(part.y_dtype or part.x.dtype) for part in parts],
+            _rope_dim(rope_dim, cos, parts),
+            list(mrope),
+            mrope_interleaved,
+        )
+    results = [
+        part.x.new_empty(part.x.shape, dtype=part.y_dtype) if part.y else None for part in parts
+    ]
     _new(
         *_arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved)
     )
@@ -457,7 +524,29 @@ def norm_heads_(
     mrope=(),
     mrope_interleaved=False,
 ):
-    """As norm_heads, with the results over x of the parts whose y is True."""
+    """As norm_heads, with the results over x of the parts whose y is True. Padding keeps x.
+
+    It has no gradient.
+
+    Args:
+        parts: Up to 8 parts, whose x have the same tokens and one dtype.
+        cos: Cosines, [P, R] or [P, 2 R], or one such table for each head; P positions, R pairs.
+        sin: Sines, of the shape of cos.
+        rope_dim: Columns of a head that turn, 2 R. Required where a part turns.
+        positions: int32 or int64, [tokens], or [axes, tokens] with mrope: rows of the tables. None
+            counts from 0.
+        slots: int32 or int64, [at most tokens]: where each token goes in the caches. -1 is padding.
+        mrope: Pairs that each axis of positions turns, at most 4 numbers.
+        mrope_interleaved: Whether axes alternate from pair to pair, as in Qwen3-VL.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
+    parts = _listed(parts)
+    if not parts:
+        return
     for i, part in enumerate(parts):
         if part.y and part.y_dtype not in (None, part.x.dtype):
             raise FastnormError(
@@ -470,11 +559,23 @@ def norm_heads_(
 
 
 def statistics_of_sums(sums, columns, eps, kind="rms"):
-    """What parts whose columns are spread over ranks take: rstd_in, or with "layer" (mean_in,
-    rstd_in), float32.
+    """What parts whose columns are spread over ranks take for their statistics.
 
-    sums has `sumsq` of each rank in rank order: a list, or a tensor whose first dimension is the
-    ranks. columns: those that each rank has summed. "layer" merges means and sums by Chan's
-    formula. PyTorch computes it; there is a gradient only if sums has one."""
+    "layer" merges means and sums by Chan's formula, which peer.h states. PyTorch computes it; there
+    is a gradient only if sums has one.
+
+    Args:
+        sums: `sumsq` of each rank in rank order: a list, or an array whose first dimension is the
+            ranks.
+        columns: How many columns each rank has summed.
+        eps: Added to the mean of squares, or to the variance, before the root.
+        kind: "rms" or "layer", as the sums were made.
+
+    Returns:
+        rstd_in, or for "layer" (mean_in, rstd_in), in float32.
+
+    Raises:
+        ValueError: sums is empty, has another shape, or kind is unknown.
+    """
     is_layer = _word(_KINDS, "kind", kind) == _c.LAYER
     return _stages.statistics_of_sums(list(sums), columns, eps, is_layer, torch.sqrt)

@@ -7,7 +7,8 @@ All have a backward, but for sum_scale, and for an activation of gated_norm's re
 is that of a weight 1 + scale and a bias shift.
 """
 
-from typing import NamedTuple, Optional, Tuple, Union
+import ast
+from typing import Any, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -36,12 +37,16 @@ _WORDS = {
     "activation": _stages.ACTS,
     "plain_scale": {False: 0, True: _stages.PLAIN_SCALE},
     "quant_division": _stages.DIVISIONS,
+    "quant_source": _stages.SOURCES,
+    "layout": _stages.LAYOUTS,
     "quant_scheme": {None: 0, **_stages.SCHEMES},
 }
 _RENAMED = {
     "gate_before": "gate_position",
     "gate_from_rounded": "gate_source",
     "plain_scale": "flags",
+    "layout": "scale_layout",
+    "pow2": "scale_pow2",
 }
 
 
@@ -53,8 +58,33 @@ def _field(name, value):
     return _RENAMED.get(name, name), int(value) if isinstance(value, bool) else value
 
 
+class _Arguments:
+    """The arguments of a schema. PyTorch leaves out those at the end that have their defaults."""
+
+    def __init__(self, *schemas):
+        self.schema = ", ".join(schemas)
+        self.kinds, self.defaults = {}, {}
+        for argument in self.schema.split(", "):
+            described, _, default = argument.partition("=")
+            kind, _, name = described.rpartition(" ")
+            self.kinds[name] = kind
+            if default:
+                self.defaults[name] = ast.literal_eval(default)
+
+    def named(self, given):
+        """All arguments by name."""
+        found = {**self.defaults, **dict(zip(self.kinds, given))}
+        return {name: found[name] for name in self.kinds}
+
+    def split(self, given, *apart):
+        """Tensors and options by name, without the names that stand apart."""
+        found = {n: v for n, v in self.named(given).items() if n not in apart}
+        tensors = {n: v for n, v in found.items() if self.kinds[n].startswith("Tensor")}
+        return tensors, {n: v for n, v in found.items() if n not in tensors}
+
+
 def _names(schema):
-    return tuple(argument.rpartition(" ")[2] for argument in schema.split(", "))
+    return tuple(_Arguments(schema).kinds)
 
 
 class _Schema(NamedTuple):
@@ -64,8 +94,10 @@ class _Schema(NamedTuple):
     options: str
     results: Tuple[str, ...]
     fixed: dict = {}
+    more: Tuple[str, ...] = ()  # arguments at the end
 
 
+_BRANCH = ("Tensor? branch_bias=None", "str branch_kind='rms'")
 _OPERATORS = {
     "gated_norm": _Schema(
         "Tensor x, Tensor? gate, Tensor? weight, Tensor? bias, Tensor? mean_in, Tensor? rstd_in",
@@ -79,7 +111,8 @@ _OPERATORS = {
         "str branch_rounding, str rounding, bool branch_rounded, str residual_rounding, "
         "float alpha, str sum_rounding",
         ("y", "residual_out"),
-        {"kind": "rms", "branch_norm": True, "branch_kind": "rms"},
+        {"branch_norm": True},
+        (*_BRANCH, "Tensor? bias=None", "str kind='rms'"),
     ),
     "adaln": _Schema(
         "Tensor x, Tensor? residual, Tensor? residual_gate, Tensor? residual_gate_table, "
@@ -91,7 +124,8 @@ _OPERATORS = {
         "str modulation_rounding, bool branch_norm, float? branch_eps, "
         "float branch_weight_offset, str branch_rounding, bool branch_rounded",
         ("y", "residual_out"),
-        {"branch_kind": "rms"},
+        {},
+        _BRANCH,
     ),
 }
 # Where a tensor requires grad, an operator calls its twin "_with_statistics". That returns y, the
@@ -100,16 +134,22 @@ _STATISTICS = ("branch_rstd", "mean", "rstd")
 
 
 def _facts(options):
-    """Of a call: whether it has a branch norm, and whether a mean."""
-    return options.get("branch_norm", False), options.get("kind") == "layer"
+    """Of a call: whether it has a branch norm, whether a mean, and whether that norm has one."""
+    layers = (options.get(name) == "layer" for name in ("kind", "branch_kind"))
+    return (options.get("branch_norm", False), *layers)
 
 
-# Of an operator "_outputs", which stores what is asked for.
-_MORE = (
+# Of an operator "_outputs", which stores what is asked for: where these are y and sumsq.
+_STORED = (
+    "Tensor? static_scale",
     "str? quant_scheme, int quant_block_size, str quant_division, ScalarType codes, bool y, "
-    "bool sumsq"
+    "bool sumsq, ScalarType? y_dtype",
+    "Tensor? clamp_scale=None, Tensor? global_scale=None, Tensor? amax=None, "
+    "str quant_source='unrounded', str layout='row_major', bool pow2=False, "
+    "float amax_floor=0.0, float clamp=0.0",
 )
-_OUTPUTS = ("quantized", "scale", "y", "residual_out", "sumsq")
+_APART = ("codes", "y", "sumsq", "y_dtype")
+_OUTPUTS = ("quantized", "scale", "y", "residual_out", "sumsq", "amax")
 
 
 def _groups_of(x, options):
@@ -118,39 +158,47 @@ def _groups_of(x, options):
     return n // options["group_size"] if options.get("group_size", 0) > 0 else 1
 
 
+def _run(run, options, tensors, outputs):
+    run(
+        tuple(_field(*option) for option in options.items()),
+        (*tensors, *outputs),
+        (*tensors.values(), *outputs.values()),
+    )
+
+
 def _define(name, schema):
     """The operator and that which stores codes or sums."""
-    tensor_names, option_names = _names(schema.tensors), _names(schema.options)
-    arguments = f"({schema.tensors}, {schema.options}, ScalarType? y_dtype)"
+    plain = _Arguments(schema.tensors, schema.options, "ScalarType? y_dtype", *schema.more)
+    stored = _Arguments(
+        schema.tensors, _STORED[0], schema.options, *_STORED[1:], *schema.more
+    )
 
     def parts(given):
-        """Tensors and options by name, and y's dtype."""
-        options = dict(zip(option_names, given[len(tensor_names) :]))
-        return dict(zip(tensor_names, given)), {**schema.fixed, **options}, given[-1]
+        """Tensors and options by name."""
+        tensors, options = plain.split(given, "y_dtype")
+        return tensors, {**schema.fixed, **options}
 
     def call(run, given, statistics):
-        tensors, options, y_dtype = parts(given)
+        tensors, options = parts(given)
         x, residual = tensors["x"], tensors.get("residual")
-        outputs = {"y": _shared._like(x, y_dtype)}
+        outputs = {"y": _shared._like(x, plain.named(given)["y_dtype"])}
         if residual is not None:
             outputs["residual_out"] = _shared._like(residual)
         if statistics:
             groups = _groups_of(x, options)
             for statistic in _stages.statistics(*_facts(options)):
                 outputs[statistic] = x.new_empty((*x.shape[:-1], groups), dtype=torch.float32)
-        run(
-            tuple(_field(*option) for option in options.items()),
-            (*tensors, *outputs),
-            (*tensors.values(), *outputs.values()),
-        )
+        _run(run, options, tensors, outputs)
         results = ("y", "residual_out", *_STATISTICS) if statistics else schema.results
         found = _shared._some(x, (outputs.get(result) for result in results))
         return found if len(results) > 1 else found[0]
 
     def save(ctx, inputs, output):
-        tensors, ctx.options, _ = parts(inputs)
+        tensors, ctx.options = parts(inputs)
         ctx.set_materialize_grads(False)
-        ctx.wanted = {n for n, need in zip(tensor_names, ctx.needs_input_grad[1:]) if need}
+        ctx.arguments = tuple(plain.kinds)[: len(inputs)]
+        needs = zip(ctx.arguments, ctx.needs_input_grad[1:])
+        ctx.wanted = {n for n, need in needs if need}
         ctx.forms = {n: (t.shape, t.dtype) for n, t in tensors.items() if t is not None}
         tensors.update(zip(("residual_out", *_STATISTICS), output[1:]))
         ctx.names = _stages.read_by_the_backward(ctx.forms, ctx.wanted, *_facts(ctx.options))
@@ -158,15 +206,17 @@ def _define(name, schema):
 
     def gradients(ctx, dy, dtotal, *of_statistics):
         _shared._refuse_statistics(**dict(zip(_STATISTICS, of_statistics)))
+        if "residual" not in ctx.forms:
+            dtotal = None  # of the empty second result
         found = {}
         if ctx.wanted and (dy is not None or dtotal is not None):
             saved = dict(zip(ctx.names, ctx.saved_tensors))
-            plain = ctx.options.get("plain_scale", False)
-            found = _Gradients(saved, ctx.options, ctx.forms, ctx.wanted, plain).of(dy, dtotal)
-        return (*(found.get(n) for n in tensor_names), *(None,) * (len(option_names) + 1))
+            is_plain = ctx.options.get("plain_scale", False)
+            found = _Gradients(saved, ctx.options, ctx.forms, ctx.wanted, is_plain).of(dy, dtotal)
+        return tuple(found.get(n) for n in ctx.arguments)
 
     @_shared._operator(
-        f"{name}_with_statistics{arguments} -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        f"{name}_with_statistics({plain.schema}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
         backward=gradients,
         setup_context=save,
     )
@@ -174,37 +224,40 @@ def _define(name, schema):
         return call(run, given, True)
 
     def differentiable(*given):
-        tensors, options, _ = parts(given)
-        _refuse_without_backward(name, tensors, options)
+        _refuse_without_backward(name, *parts(given))
         found = twin(*given)
         return found[: len(schema.results)] if len(schema.results) > 1 else found[0]
 
     @_shared._operator(
-        f"{name}{arguments} -> ({', '.join(['Tensor'] * len(schema.results))})",
+        f"{name}({plain.schema}) -> ({', '.join(['Tensor'] * len(schema.results))})",
         differentiable=differentiable,
     )
     def operator(run, *given):
         return call(run, given, False)
 
     @_shared._operator(
-        f"{name}_outputs({schema.tensors}, Tensor? static_scale, {schema.options}, {_MORE}, "
-        f"ScalarType? y_dtype) -> ({', '.join(['Tensor'] * len(_OUTPUTS))})"
+        f"{name}_outputs({stored.schema}) -> ({', '.join(['Tensor'] * len(_OUTPUTS))})"
     )
     def outputs(run, *given):
-        names = (*tensor_names, "static_scale", *option_names, *_names(_MORE), "y_dtype")
-        given = dict(zip(names, given))
-        tensors = {n: given[n] for n in (*tensor_names, "static_scale")}
-        fields = ("quant_scheme", "quant_block_size", "quant_division")
-        options = {**schema.fixed, **{n: given[n] for n in (*option_names, *fields)}}
-        found = _new_outputs(tensors, options, given)
-        run(
-            tuple(_field(*option) for option in options.items()),
-            (*tensors, *found),
-            (*tensors.values(), *found.values()),
-        )
+        tensors, options = stored.split(given, *_APART)
+        options = {**schema.fixed, **options}
+        found = _new_outputs(tensors, options, stored.named(given))
+        _run(run, options, tensors, found)
+        found["scale"] = found.pop("swizzled_scale", found.get("scale"))
         return _shared._some(tensors["x"], (found.get(result) for result in _OUTPUTS))
 
-    return operator, outputs
+    return _Operator(operator, plain), _Operator(outputs, stored)
+
+
+class _Operator(NamedTuple):
+    """An operator to call by the names of its arguments."""
+
+    call: Any
+    arguments: _Arguments
+
+    def __call__(self, **given):
+        given = self.arguments.defaults | given
+        return self.call(*(given[name] for name in self.arguments.kinds))
 
 
 def _new_outputs(tensors, options, given):
@@ -215,9 +268,8 @@ def _new_outputs(tensors, options, given):
     if scheme == "per_tensor":
         found["quantized"] = x.new_empty(x.shape, dtype=given["codes"])
     elif scheme is not None:
-        found["quantized"], found["scale"] = _shared._quant_outputs(
-            x, scheme, given["quant_block_size"], given["codes"]
-        )
+        more = (given[name] for name in ("quant_block_size", "codes", "layout", "pow2"))
+        found = _shared._quant_outputs(x, scheme, *more)
         if tensors["static_scale"] is not None:
             raise FastnormError(
                 "FASTNORM_ERROR_ARGUMENT: scale is given; "
@@ -232,21 +284,44 @@ def _new_outputs(tensors, options, given):
         shape = (*x.shape[:-1], *((groups,) if groups > 1 else ()))
         pair = (2,) if options["kind"] == "layer" else ()
         found["sumsq"] = x.new_empty((*shape, *pair), dtype=torch.float32)
+    amax = tensors.pop("amax")
+    if amax is not None:
+        found["amax"] = amax.clone()  # which is raised
     return found
 
 
-def _call(operators, tensors, options, y_dtype, quant, has_sum=False):
+def _call(operators, quant, has_sum=False, **given):
     """One call; with a Quant that of the operator which stores codes."""
     operator, outputs = operators
     if quant is None:
-        return operator(*tensors, *options, y_dtype)
-    codes = torch.float8_e4m3fn if quant.dtype is None else quant.dtype
+        return operator(**given)
     found = outputs(
-        *tensors, quant.scale, *options, quant.scheme, quant.block_size, quant.division, codes,
-        quant.y, False, y_dtype,
-    )  # fmt: skip
-    wanted = (True, quant.scheme != "per_tensor", quant.y, has_sum)
-    return Quantized(*(t if want else None for t, want in zip(found, wanted)))
+        **given,
+        static_scale=quant.scale,
+        quant_scheme=quant.scheme,
+        quant_block_size=quant.block_size,
+        quant_division=quant.division,
+        codes=torch.float8_e4m3fn if quant.dtype is None else quant.dtype,
+        y=quant.y,
+        sumsq=False,
+        clamp_scale=quant.clamp_scale,
+        global_scale=quant.global_scale,
+        amax=quant.amax,
+        quant_source=quant.source,
+        layout=quant.layout,
+        pow2=quant.pow2,
+        amax_floor=quant.amax_floor,
+        clamp=quant.clamp,
+    )
+    found = dict(zip(_OUTPUTS, found))
+    wanted = {
+        "quantized": True,
+        "scale": quant.scheme != "per_tensor",
+        "y": quant.y,
+        "residual_out": has_sum,
+        "amax": quant.amax is not None,
+    }
+    return Quantized(**{name: found[name] if want else None for name, want in wanted.items()})
 
 
 def _refuse_without_backward(name, tensors, options):
@@ -279,12 +354,13 @@ _GRADIENTS = {  # and whose shape each has
     "dbias": None,
     "dbranch": "x",
     "dbranch_weight": "branch_weight",
+    "dbranch_bias": "branch_bias",
     "dresidual_gate": "residual_gate",
 }
 _BACKWARD_TENSORS = (
     "Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? rstd, "
     "Tensor? dresidual_in, Tensor? gate, Tensor? branch, Tensor? branch_weight, "
-    "Tensor? branch_rstd, Tensor? residual_gate, Tensor? sum_scale"
+    "Tensor? branch_bias, Tensor? branch_rstd, Tensor? residual_gate, Tensor? sum_scale"
 )
 _BACKWARD_OPTIONS = (
     "str kind, float? eps, float weight_offset, str rounding, str gate_act, bool gate_before, "
@@ -307,7 +383,7 @@ _DEFAULTS = {
     "branch_norm": False,
     "branch_rounded": False,
     "residual_gate_act": "identity",
-    "alpha": 0.0,
+    "alpha": 1.0,
 }
 
 
@@ -407,29 +483,64 @@ def gated_norm(
     y_dtype: Optional[torch.dtype] = None,
     quant: Optional[Quant] = None,
 ) -> Union[Tensor, Quantized]:
-    """activation(norm(x) * gate_act(gate)), or activation(norm(x * gate_act(gate))) with
-    gate_before. Without a gate activation(norm(x)).
+    """A norm with a gate and an activation: activation(norm(x) * gate_act(gate)).
 
-    gate has x's shape and x's dtype or float32. kind is "rms" or "layer", gate_act and activation
-    are "identity", "silu", "sigmoid" or "tanh". gate_act None is "silu" of a gate. group_size
-    columns share a statistic, 0: all. Weight and bias are [n], or [group_size] for all groups
-    alike.
+    With gate_before it is activation(norm(x * gate_act(gate))), without a gate activation(norm(x)).
+    docs/gated_norm.md has the formula and says which models use it.
 
-    mean_in ("layer") and rstd_in are float32, x.shape[:-1] or that and the groups. They take the
-    place of statistics of x: see gated_norm_sums. With quant the result is a Quantized."""
-    options = (
-        eps,
-        kind,
-        _stages.act_of_gate(gate_act, gate),
-        gate_before,
-        gate_from_rounded,
-        group_size,
-        activation,
-        weight_offset,
-        rounding,
-    )
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        gate: What is multiplied, of x's shape, in x's dtype or float32. None for no gate.
+        weight: [.., n], or [group_size] for all groups alike. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        bias: As weight. None stands for zeros.
+        kind: "rms" or "layer".
+        gate_act: The activation of the gate: "identity", "silu", "sigmoid" or "tanh". None stands
+            for "silu" where there is a gate.
+        gate_before: Whether the gate multiplies x before the norm, and not the result.
+        gate_from_rounded: Whether a gate after the norm multiplies the result as rounded to x's
+            dtype.
+        group_size: Columns that share a statistic, a divisor of n. 0 stands for n.
+        activation: The activation of the result: "identity", "silu", "sigmoid" or "tanh".
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        mean_in: float32, x.shape[:-1], or that and the groups: the mean to use, for "layer" and
+            with rstd_in.
+        rstd_in: float32, x.shape[:-1], or that and the groups: the reciprocal standard deviation to
+            use in place of one of x.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        quant: How the result becomes codes. None for no codes.
+
+    Returns:
+        y of x's shape, or with quant a Quantized.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _call(
-        _gated_norm, (x, gate, weight, bias, mean_in, rstd_in), options, y_dtype, quant
+        _gated_norm,
+        quant,
+        x=x,
+        gate=gate,
+        weight=weight,
+        bias=bias,
+        mean_in=mean_in,
+        rstd_in=rstd_in,
+        eps=eps,
+        kind=kind,
+        gate_act=_stages.act_of_gate(gate_act, gate),
+        gate_before=gate_before,
+        gate_from_rounded=gate_from_rounded,
+        group_size=group_size,
+        activation=activation,
+        weight_offset=weight_offset,
+        rounding=rounding,
+        y_dtype=y_dtype,
     )
 
 
@@ -442,18 +553,51 @@ def gated_norm_sums(
     gate_before: bool = False,
     group_size: int = 0,
 ) -> Tensor:
-    """The sums of a norm whose columns are spread over ranks, float32: x.shape[:-1], the sum of
-    squares; of "layer" that with a last 2, the mean and the sum of (x - mean)^2. Several groups of
-    a row are one more dimension before that.
+    """The sums of a norm whose columns are spread over ranks.
 
-    norm_heads.statistics_of_sums makes rstd_in and mean_in from those of all ranks."""
-    act = _stages.act_of_gate(gate_act, gate)
+    statistics_of_sums() of norm_heads makes rstd_in and mean_in from those of all ranks.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        gate: What is multiplied, of x's shape, in x's dtype or float32. None for no gate.
+        kind: "rms" or "layer".
+        gate_act: The activation of the gate: "identity", "silu", "sigmoid" or "tanh". None stands
+            for "silu" where there is a gate.
+        gate_before: Whether the gate multiplies x before the norm, and not the result.
+        group_size: Columns that share a statistic, a divisor of n. 0 stands for n.
+
+    Returns:
+        Sums in float32 of the shape x.shape[:-1], which are sums of squares; for "layer" that with
+            a last 2, the mean and the sum of (x - mean)^2. Several groups of a row are one more
+            dimension before that.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     _, outputs = _gated_norm
-    return outputs(
-        *(x, gate, None, None, None, None, None),
-        *(0.0, kind, act, gate_before, False, group_size, "identity", 0.0, "once"),
-        *(None, 0, "reciprocal", torch.float8_e4m3fn, False, True, None),
-    )[_OUTPUTS.index("sumsq")]
+    found = outputs(
+        **dict.fromkeys(("weight", "bias", "mean_in", "rstd_in", "static_scale", "quant_scheme")),
+        x=x,
+        gate=gate,
+        eps=0.0,
+        kind=kind,
+        gate_act=_stages.act_of_gate(gate_act, gate),
+        gate_before=gate_before,
+        gate_from_rounded=False,
+        group_size=group_size,
+        activation="identity",
+        weight_offset=0.0,
+        rounding="once",
+        quant_block_size=0,
+        quant_division="reciprocal",
+        codes=torch.float8_e4m3fn,
+        y=False,
+        sumsq=True,
+        y_dtype=None,
+    )
+    return found[_OUTPUTS.index("sumsq")]
 
 
 def sandwich_norm(
@@ -463,6 +607,10 @@ def sandwich_norm(
     weight: Optional[Tensor] = None,
     eps: Optional[float] = 1e-6,
     *,
+    kind: str = "rms",
+    bias: Optional[Tensor] = None,
+    branch_kind: str = "rms",
+    branch_bias: Optional[Tensor] = None,
     branch_eps: Optional[float] = None,
     branch_weight_offset: float = 0.0,
     weight_offset: float = 0.0,
@@ -470,36 +618,78 @@ def sandwich_norm(
     rounding: str = "once",
     branch_rounded: bool = False,
     residual_rounding: str = "exact",
-    alpha: float = 0.0,
+    alpha: float = 1.0,
     sum_scale: Optional[Tensor] = None,
     sum_rounding: str = "once",
     y_dtype: Optional[torch.dtype] = None,
     quant: Optional[Quant] = None,
 ) -> Union[Tuple[Tensor, Tensor], Quantized]:
-    """(rms_norm of the sum, sum) with sum = (alpha * rms_norm(x) + residual) * sum_scale.
+    """Norm of a branch, residual addition and norm of the sum, in one call.
 
-    The sum is a new tensor of residual's dtype. branch_eps None is eps. alpha 0 means 1. sum_scale
-    is a float32 tensor [1]. sum_rounding is "once" or "every_step". With quant the result is a
-    Quantized."""
-    options = (
-        eps if branch_eps is None else branch_eps,
-        eps,
-        branch_weight_offset,
-        weight_offset,
-        branch_rounding,
-        rounding,
-        branch_rounded,
-        residual_rounding,
-        alpha,
-        sum_rounding,
-    )
+    sum = (alpha * branch_norm(x) + residual) * sum_scale, and y = norm(sum). docs/sandwich_norm.md
+    has the formula and says which models use it.
+
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        residual: What is added to x before the norm, of x's shape, in float32, float16 or bfloat16.
+        branch_weight: [.., n]: the weight of the norm of x before the sum. None stands for ones.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        kind: "rms" or "layer".
+        bias: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for zeros.
+        branch_kind: The kind of that norm: "rms" or "layer".
+        branch_bias: [.., n]: the bias of that norm. None stands for zeros.
+        branch_eps: The eps of that norm. None stands for eps.
+        branch_weight_offset: Added to branch_weight in float32.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        branch_rounding: The rounding of that norm: "once", "normalized" or "every_step".
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        branch_rounded: Whether the result of that norm is rounded to x's dtype before the sum.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        alpha: The factor of the branch in the sum.
+        sum_scale: [1] in float32: the factor of the sum, a value on the device. None stands for 1.
+        sum_rounding: "once", or "every_step": the products and the sum are each rounded to x's
+            dtype.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        quant: How the result becomes codes. None for no codes.
+
+    Returns:
+        (y, sum), where the sum has residual's dtype, or with quant a Quantized.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     return _call(
         _sandwich_norm,
-        (x, residual, branch_weight, weight, sum_scale),
-        options,
-        y_dtype,
         quant,
         has_sum=True,
+        x=x,
+        residual=residual,
+        branch_weight=branch_weight,
+        branch_bias=branch_bias,
+        weight=weight,
+        bias=bias,
+        sum_scale=sum_scale,
+        kind=kind,
+        branch_kind=branch_kind,
+        branch_eps=eps if branch_eps is None else branch_eps,
+        eps=eps,
+        branch_weight_offset=branch_weight_offset,
+        weight_offset=weight_offset,
+        branch_rounding=branch_rounding,
+        rounding=rounding,
+        branch_rounded=branch_rounded,
+        residual_rounding=residual_rounding,
+        alpha=alpha,
+        sum_rounding=sum_rounding,
+        y_dtype=y_dtype,
     )
 
 
@@ -519,9 +709,11 @@ def adaln(
     scale_table: Optional[Tensor] = None,
     shift_table: Optional[Tensor] = None,
     index: Optional[Tensor] = None,
-    alpha: float = 0.0,
+    alpha: float = 1.0,
     branch_norm: bool = False,
+    branch_kind: str = "rms",
     branch_weight: Optional[Tensor] = None,
+    branch_bias: Optional[Tensor] = None,
     branch_eps: Optional[float] = None,
     branch_weight_offset: float = 0.0,
     branch_rounding: str = "once",
@@ -535,50 +727,98 @@ def adaln(
     y_dtype: Optional[torch.dtype] = None,
     quant: Optional[Quant] = None,
 ) -> Union[Tensor, Tuple[Tensor, Tensor], Quantized]:
-    """norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha + residual. y, or
-    with a residual (y, sum), where the sum has residual's dtype.
+    """Adaptive LayerNorm: norm(sum) * (1 + scale) + shift with sum = x * act(residual_gate) * alpha
+    + residual.
 
-    residual_gate, scale and shift have x's dtype or float32 and broadcast against x. With an index
-    they are [m, n] or [m, 1]. It is int32 or int64, the number of such a row for each row of x.
+    residual_gate, scale and shift broadcast against x; with an index they are [m, n] or [m, 1]. The
+    method is adaLN of Peebles and Xie, "Scalable Diffusion Models with Transformers" (2022).
+    docs/adaln.md has the formula.
 
-    Each table is [n] and added to its modulator. kind is "rms" or "layer", residual_gate_act
-    "identity", "silu", "sigmoid" or "tanh". alpha 0 means 1. plain_scale: the factor is scale, not
-    1 + it. sum_rounding and modulation_rounding are "once" or "every_step".
+    Args:
+        x: The rows, [.., n], in float32, float16 or bfloat16. A row is the last dimension.
+        scale: 1 + scale is the factor of the normalised row. In x's dtype or float32, broadcast
+            against x.
+        shift: What is added to the modulated row. In x's dtype or float32, broadcast against x.
+        eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
+            of float32.
+        residual: What is added to the branch, of x's shape. None for no addition.
+        residual_gate: The factor of x in the sum. In x's dtype or float32, broadcast against x.
+        weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
+        bias: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for zeros.
+        kind: "rms" or "layer".
+        residual_gate_act: The activation of residual_gate: "identity", "silu", "sigmoid" or "tanh".
+        residual_gate_table: [n], added to residual_gate.
+        scale_table: [n], added to scale.
+        shift_table: [n], added to shift.
+        index: int32 or int64: which row of the modulators each row of x takes. They are then [m, n]
+            or [m, 1].
+        alpha: The factor of the branch in the sum.
+        branch_norm: Whether a norm of x takes the place of x in the sum.
+        branch_kind: The kind of that norm: "rms" or "layer".
+        branch_weight: [.., n]: the weight of the norm of x before the sum. None stands for ones.
+        branch_bias: [.., n]: the bias of that norm. None stands for zeros.
+        branch_eps: The eps of that norm. None stands for eps where branch_norm is True.
+        branch_weight_offset: Added to branch_weight in float32.
+        branch_rounding: The rounding of that norm: "once", "normalized" or "every_step".
+        branch_rounded: Whether the result of that norm is rounded to x's dtype before the sum.
+        plain_scale: Whether the factor is scale, and not 1 + scale.
+        weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
+        rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
+            "normalized" also before the weight, "every_step" after each operation, "once_rw" once
+            with rstd * weight multiplied first.
+        residual_rounding: Which value of the sum is normalised: "exact" the float32 sum,
+            "before_apply" the rounded one after statistics of the exact one, "before_statistics"
+            the rounded one for both.
+        sum_rounding: "once", or "every_step": the products and the sum are each rounded to x's
+            dtype.
+        modulation_rounding: "once", or "every_step": each operation of the modulation is rounded to
+            x's dtype.
+        y_dtype: The dtype of y: None for that of x, or float32.
+        quant: How the result becomes codes. None for no codes.
 
-    branch_norm: rms_norm(x) takes the place of x in the sum. branch_eps None is eps. With quant the
-    result is a Quantized."""
+    Returns:
+        y, or with a residual (y, sum), where the sum has residual's dtype; with quant a Quantized.
+
+    Raises:
+        FastnormError: The library refuses a shape, a dtype, a layout or a device; the text has the
+            status and names the argument.
+        ValueError: A word, such as that of rounding, is unknown.
+    """
     if branch_eps is None:
         branch_eps = eps if branch_norm else 0.0
-    tensors = (
-        x,
-        residual,
-        residual_gate,
-        residual_gate_table,
-        scale,
-        scale_table,
-        shift,
-        shift_table,
-        index,
-        weight,
-        bias,
-        branch_weight,
+    found = _call(
+        _adaln,
+        quant,
+        has_sum=residual is not None,
+        x=x,
+        residual=residual,
+        residual_gate=residual_gate,
+        residual_gate_table=residual_gate_table,
+        modulation_scale=scale,
+        scale_table=scale_table,
+        modulation_shift=shift,
+        shift_table=shift_table,
+        modulation_index=index,
+        weight=weight,
+        bias=bias,
+        branch_weight=branch_weight,
+        branch_bias=branch_bias,
+        eps=eps,
+        kind=kind,
+        residual_gate_act=residual_gate_act,
+        alpha=alpha,
+        plain_scale=plain_scale,
+        weight_offset=weight_offset,
+        rounding=rounding,
+        residual_rounding=residual_rounding,
+        sum_rounding=sum_rounding,
+        modulation_rounding=modulation_rounding,
+        branch_norm=branch_norm,
+        branch_kind=branch_kind,
+        branch_eps=branch_eps,
+        branch_weight_offset=branch_weight_offset,
+        branch_rounding=branch_rounding,
+        branch_rounded=branch_rounded,
+        y_dtype=y_dtype,
     )
-    options = (
-        eps,
-        kind,
-        residual_gate_act,
-        alpha,
-        plain_scale,
-        weight_offset,
-        rounding,
-        residual_rounding,
-        sum_rounding,
-        modulation_rounding,
-        branch_norm,
-        branch_eps,
-        branch_weight_offset,
-        branch_rounding,
-        branch_rounded,
-    )
-    found = _call(_adaln, tensors, options, y_dtype, quant, residual is not None)
     return found[0] if quant is None and residual is None else found

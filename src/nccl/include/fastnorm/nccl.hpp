@@ -1,13 +1,15 @@
 /** @file nccl.hpp
- *  libfastnorm_nccl for C++11 and later: handles that destroy themselves, errors as exceptions.
- *  Header-only, over the C ABI.
+ *  libfastnorm_nccl for C++11 and later, with handles that destroy themselves and errors as
+ *  exceptions. This is a header-only layer over the C ABI.
  *
  *      fastnorm::nccl_options options;
  *      options.dtype = FASTNORM_DTYPE_BF16;
  *      options.max_columns = 8192;
  *      fastnorm::nccl rank(context, fastnorm::cuda(0), comm, options, stream);
- *      fastnorm::peer_allreduce_norm_args args; // peer stays NULL
+ *      fastnorm::norm_args norm;
  *      ..
+ *      fastnorm::peer_allreduce_norm_args args; // peer stays NULL
+ *      args.norm = &norm;
  *      rank.allreduce_norm(args, workspace, workspace_bytes, stream);
  */
 #ifndef FASTNORM_NCCL_HPP_
@@ -23,7 +25,7 @@
 
 namespace fastnorm {
 
-/** Throws fastnorm::error with the words of libfastnorm_nccl unless the status is FASTNORM_OK. */
+/** Throws fastnorm::error with the text of libfastnorm_nccl unless the status is FASTNORM_OK. */
 inline void nccl_check(fastnorm_status status) {
   if (status == FASTNORM_OK) return;
   const std::string text = fastnorm_nccl_last_error();
@@ -31,41 +33,45 @@ inline void nccl_check(fastnorm_status status) {
   throw error(status, text, text == fastnorm_last_error() ? fastnorm_last_device_error() : 0);
 }
 
-/** ncclGetVersion's number of the NCCL that was found; throws fastnorm::error. */
+/** The version of the NCCL that was found, as ncclGetVersion counts it. Throws fastnorm::error if
+ *  there is no NCCL. */
 inline std::int32_t nccl_version() {
   std::int32_t version = 0;
   nccl_check(fastnorm_nccl_version(&version));
   return version;
 }
 
-/** fastnorm_nccl_set_functions; throws fastnorm::error. */
+/** Calls fastnorm_nccl_set_functions. Throws fastnorm::error if the call fails. */
 inline void nccl_set_functions(const fastnorm_nccl_functions* functions) {
   nccl_check(fastnorm_nccl_set_functions(functions));
 }
 
-/** Options with their struct_size set; dtype and max_columns have no default. */
+/** fastnorm_nccl_options with its struct_size set. dtype and max_columns have no default and must
+ *  be set. */
 struct nccl_options : fastnorm_nccl_options {
   nccl_options() noexcept : fastnorm_nccl_options() { struct_size = sizeof(fastnorm_nccl_options); }
 };
 
-/** Arguments with their struct_size set; norm has no default. */
+/** fastnorm_nccl_sequence_norm_args with its struct_size set. norm has no default and must be
+ *  set. */
 struct nccl_sequence_norm_args : fastnorm_nccl_sequence_norm_args {
   nccl_sequence_norm_args() noexcept : fastnorm_nccl_sequence_norm_args() {
     struct_size = sizeof(fastnorm_nccl_sequence_norm_args);
   }
 };
 
-/** Owns one rank's handle. Movable, not copyable; an empty one is false. Its context and its
- *  communicator must outlive it. Functions throw fastnorm::error. */
+/** Owns the handle of one rank. It can be moved but not copied, and converts to false if it is
+ *  empty. Its context and its communicator must outlive it. Its functions throw fastnorm::error if
+ *  a call fails. */
 class nccl {
  public:
   nccl() noexcept = default;
-  /** Collective: waits for all ranks. */
+  /** Creates the handle together with all other ranks, and waits for them. */
   nccl(const context& context, fastnorm_device device, void* comm,
        const fastnorm_nccl_options& options, void* stream = nullptr) {
     nccl_check(fastnorm_nccl_create(context.get(), device, comm, &options, stream, &handle_));
   }
-  /** Takes a handle of fastnorm_nccl_create or fastnorm_nccl_create_all. */
+  /** Takes ownership of a handle of fastnorm_nccl_create or fastnorm_nccl_create_all. */
   explicit nccl(fastnorm_nccl* handle) noexcept : handle_(handle) {}
   nccl(const nccl&) = delete;
   nccl& operator=(const nccl&) = delete;
@@ -83,7 +89,7 @@ class nccl {
   fastnorm_nccl* get() const noexcept { return handle_; }
   explicit operator bool() const noexcept { return handle_ != nullptr; }
 
-  /** The handle's own peer; NULL where the ranks are no peers. */
+  /** The peer that the handle owns; NULL if the ranks are not peers. */
   fastnorm_peer* peer() const {
     fastnorm_peer* found = nullptr;
     nccl_check(fastnorm_nccl_peer(handle_, &found));
@@ -130,7 +136,8 @@ struct nccl_rank {
   void* stream;
 };
 
-/** The handles of several ranks of this process, made by this thread; throws fastnorm::error. */
+/** Creates the handles of several ranks of this process from this thread. Throws fastnorm::error if
+ *  it fails. */
 inline std::vector<nccl> nccl_create_all(const std::vector<nccl_rank>& ranks,
                                          const fastnorm_nccl_options& options) {
   std::vector<fastnorm_context*> contexts;
@@ -161,7 +168,7 @@ struct nccl_call {
   void* stream;
 };
 
-/** fastnorm_nccl_allreduce_norm_all; throws fastnorm::error. */
+/** Calls fastnorm_nccl_allreduce_norm_all. Throws fastnorm::error if the call fails. */
 inline void nccl_allreduce_norm_all(
     const std::vector<nccl_call<fastnorm_peer_allreduce_norm_args>>& calls,
     std::size_t workspace_bytes) {
@@ -179,7 +186,7 @@ inline void nccl_allreduce_norm_all(
                                               static_cast<std::int32_t>(calls.size())));
 }
 
-/** fastnorm_nccl_sequence_norm_all; throws fastnorm::error. */
+/** Calls fastnorm_nccl_sequence_norm_all. Throws fastnorm::error if the call fails. */
 inline void nccl_sequence_norm_all(
     const std::vector<nccl_call<fastnorm_nccl_sequence_norm_args>>& calls,
     std::size_t workspace_bytes) {

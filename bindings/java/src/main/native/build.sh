@@ -1,19 +1,20 @@
 #!/bin/sh
 # Compiles the JNI library. Maven runs it:
 #
-#   build.sh CLASSES JAVA_HOME   writes CLASSES/META-INF/native/linux-ARCH/
+#   build.sh CLASSES JAVA_HOME SOURCES   writes CLASSES/META-INF/native/linux-ARCH/
 #                                  libfastnorm_jni.so  the JNI library
 #                                  libdir              libfastnorm's folder, from pkg-config
-#                                  libfastnorm.so.0    libfastnorm itself, if FASTNORM_BUNDLE is 1
+#                                  libfastnorm.so.1    libfastnorm itself, if FASTNORM_BUNDLE is 1
 #
+# SOURCES has wrap.c, which bindings/swig/generate.py --java writes.
 # The compiler is $CC or cc, with $CFLAGS; ARCH is $FASTNORM_ARCH or this machine's. pkg-config
 # finds libfastnorm (PKG_CONFIG_PATH).
 set -eu
 
-sources=$(cd "$(dirname "$0")" && pwd)
 classes=$1
 java_home=$2
-soname=libfastnorm.so.0
+sources=$3
+soname=libfastnorm.so.1
 out=$classes/META-INF/native/linux-${FASTNORM_ARCH:-$(uname -m)}
 
 fail() {

@@ -28,6 +28,11 @@ inline void copy_async_if(void* shared, const void* global, bool wanted) {
   simt::copy_async(shared, global);
 }
 
+inline void copy_async_or_zero(void* shared, const void* global, bool wanted) {
+  static constexpr uint4 kZero = {};
+  if (wanted) return copy_async_if(shared, global, true);
+  simt::copy_async(shared, &kZero);
+}
 inline void copy_async_past_l1_if(void* shared, const void* global, bool wanted) {
   copy_async_if(shared, global, wanted);
 }

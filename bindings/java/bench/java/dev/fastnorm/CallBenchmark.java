@@ -40,6 +40,10 @@ public class CallBenchmark {
     private FloatBuffer residual;
     private FloatBuffer weight;
     private FloatBuffer y;
+    private final float[] row = new float[4096];
+    private final float[] gain = new float[4096];
+    private final float[] out = new float[4096];
+    private Norm onArrays;
 
     /**
      * Opens the contexts and makes the descriptions.
@@ -57,6 +61,11 @@ public class CallBenchmark {
         onGpu = described();
         changed = described();
         onCpu = buffers();
+        for (int i = 0; i < row.length; i++) {
+            row[i] = i % 7 - 3;
+            gain[i] = 1 + i % 3;
+        }
+        onArrays = arrays();
         if ("cuda".equals(System.getenv("FASTNORM_TEST_DEVICE"))) {
             Gpu.load();
             realGpu = Context.cuda(0);
@@ -161,6 +170,62 @@ public class CallBenchmark {
     public void gpuBuilt() {
         for (int i = 0; i < CALLS; i++) {
             onMemory().run(realGpu, stream);
+        }
+    }
+
+    private Norm arrays() {
+        return Norm.rms(1e-6).x(Tensor.of(row, 1, 4096)).weight(Tensor.of(gain, 4096))
+                .y(Tensor.of(out, 1, 4096));
+    }
+
+    /**
+     * 4096 floats of arrays, by a loop without the library.
+     *
+     * @param blackhole takes the result
+     */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void floatsLoop(Blackhole blackhole) {
+        for (int call = 0; call < CALLS; call++) {
+            float sum = 0;
+            for (int i = 0; i < row.length; i++) {
+                sum += row[i] * row[i];
+            }
+            float rstd = (float) (1 / Math.sqrt(sum / row.length + 1e-6));
+            for (int i = 0; i < row.length; i++) {
+                out[i] = row[i] * rstd * gain[i];
+            }
+            blackhole.consume(out);
+        }
+    }
+
+    /** 4096 floats of arrays, copied to direct memory and back. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void floatsCopied() {
+        for (int call = 0; call < CALLS; call++) {
+            Tensor result = Tensor.allocate(DType.F32, 1, 4096);
+            Norm.rms(1e-6).x(Tensor.copyOf(row, 1, 4096)).weight(Tensor.copyOf(gain, 4096))
+                    .y(result).run(cpu);
+            result.floats().get(out);
+        }
+    }
+
+    /** 4096 floats of arrays, where they lie: the description is kept. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void floatsKept() {
+        for (int call = 0; call < CALLS; call++) {
+            onArrays.run(cpu);
+        }
+    }
+
+    /** 4096 floats of arrays, where they lie: tensors and description are made for each call. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void floatsBuilt() {
+        for (int call = 0; call < CALLS; call++) {
+            arrays().run(cpu);
         }
     }
 

@@ -12,12 +12,16 @@ import java.nio.ByteBuffer;
  * <p>All methods may be used by several threads at a time as long as none changes the description.
  */
 public abstract sealed class Call
-        permits CallList, MlaDecode, NcclSequenceNorm, Norm, NormBackward, NormHeads,
-        NormHeadsBackward, PeerCall {
+        permits CallList, MlaDecodeFields, NcclSequenceNorm, NormBackwardFields, NormFields,
+        NormHeadsBackwardFields, NormHeadsFields, PeerCall {
     /**
      * Workspace that the last call on a CPU needed; a hint, so that the next one brings it along.
      */
     private volatile long hostWorkspaceBytes;
+
+    /** What speaks against arrays where a call waits for other ranks. */
+    static final String NO_ARRAYS = "a tensor lies in an array of the Java heap; required for a "
+            + "call of several ranks: direct memory, as Tensor.allocate makes";
 
     Call() {}
 
@@ -25,6 +29,30 @@ public abstract sealed class Call
     abstract Description.Encoded encoded();
 
     abstract void run(long context, long[] words, long workspace, long workspaceBytes, long stream);
+
+    /** The function's number for fnj_run_arrays, or -1 for a call that takes no arrays. */
+    int arraysFunction() {
+        return -1;
+    }
+
+    /** The number of descriptions or parts. */
+    int count() {
+        return 1;
+    }
+
+    private void start(long context, Description.Encoded call, long workspace, long workspaceBytes,
+            long stream) {
+        HeapArrays arrays = call.arrays();
+        if (arrays == null) {
+            run(context, call.words(), workspace, workspaceBytes, stream);
+            return;
+        }
+        if (arraysFunction() < 0) {
+            throw new IllegalArgumentException(NO_ARRAYS);
+        }
+        Raw.fnj_run_arrays(arraysFunction(), context, call.words(), count(), arrays.arrays(),
+                arrays.places(), workspace, workspaceBytes, stream);
+    }
 
     abstract void query(long context, long[] words, fastnorm_info info);
 
@@ -61,9 +89,9 @@ public abstract sealed class Call
         long handle = Context.acquire(context);
         try {
             if (hostWorkspaceBytes == 0 || !isCpu(context)) {
-                run(handle, call.words(), 0, 0, stream);
+                start(handle, call, 0, 0, stream);
             } else {
-                runWithHostWorkspace(handle, call.words(), hostWorkspaceBytes, stream);
+                runWithHostWorkspace(handle, call, hostWorkspaceBytes, stream);
             }
         } catch (FastnormException refused) {
             if (!isCpu(context)) {
@@ -74,7 +102,7 @@ public abstract sealed class Call
                 throw refused;
             }
             hostWorkspaceBytes = needed;
-            runWithHostWorkspace(handle, call.words(), needed, stream);
+            runWithHostWorkspace(handle, call, needed, stream);
         } finally {
             Context.release(context);
             Reference.reachabilityFence(this);
@@ -99,7 +127,7 @@ public abstract sealed class Call
         Description.Encoded call = checked(context);
         long handle = Context.acquire(context);
         try {
-            run(handle, call.words(), workspace, workspaceBytes, stream);
+            start(handle, call, workspace, workspaceBytes, stream);
         } finally {
             Context.release(context);
             Reference.reachabilityFence(this);
@@ -171,10 +199,11 @@ public abstract sealed class Call
         }
     }
 
-    private void runWithHostWorkspace(long handle, long[] words, long bytes, long stream) {
+    private void runWithHostWorkspace(long handle, Description.Encoded call, long bytes,
+            long stream) {
         ByteBuffer workspace = HostWorkspace.of(bytes);
         try {
-            run(handle, words, Raw.fnj_buffer_address(workspace), bytes, stream);
+            start(handle, call, Raw.fnj_buffer_address(workspace), bytes, stream);
         } finally {
             Reference.reachabilityFence(workspace);
         }

@@ -23,7 +23,7 @@ abstract sealed class CallList extends Call permits NormBackwardList, NormList {
         NativeLibrary.load();
     }
 
-    /** The number of parts. */
+    @Override
     final int count() {
         return count;
     }

@@ -13,27 +13,71 @@ final class Description {
     private final long[] scalars;
     private final Tensor[] tensors;
 
+    /** What this one points to, by its bits behind those of tensors; null where nothing is set. */
+    private Description[] nested = {};
+
+    /** What points to this one; null for a description by itself. */
+    private Description parent;
+
+    private boolean given;
+    private long others; // bits of what stands behind this one
+
     /** Not volatile: its fields are final, so that whichever thread sees it sees the whole list. */
     private Encoded encoded;
 
     /**
      * @param words the list
      * @param problem what this binding has against the call, or null
+     * @param arrays those of the Java heap, or null
      */
-    record Encoded(long[] words, String problem) {}
+    record Encoded(long[] words, String problem, HeapArrays arrays) {}
 
     /**
      * @param scalars number of fields that are no tensors
-     * @param maxWords the most words of a description
+     * @param tensors number of tensors
      */
-    Description(int scalars, int maxWords) {
+    Description(int scalars, int tensors) {
         this.scalars = new long[scalars];
-        tensors = new Tensor[(maxWords - scalars - 1) / (Words.TENSOR_WORDS + 2 * Words.MAX_RANK)];
+        this.tensors = new Tensor[tensors];
+    }
+
+    /**
+     * Makes this one point to another, which is given once a field of it is set.
+     *
+     * @param bit that of the pointer, behind those of all before
+     * @param description the other one
+     * @return the other one
+     */
+    Description pointsTo(int bit, Description description) {
+        if (bit != tensors.length + nested.length) {
+            throw new IllegalArgumentException("bit " + bit);
+        }
+        nested = Arrays.copyOf(nested, nested.length + 1);
+        nested[nested.length - 1] = description;
+        description.parent = this;
+        return description;
+    }
+
+    /**
+     * Makes this one point to a description that its words are followed by.
+     *
+     * @param bit that of the pointer
+     */
+    void pointsBehind(int bit) {
+        others |= 1L << bit;
+    }
+
+    private void changed() {
+        given = true;
+        encoded = null;
+        if (parent != null) {
+            parent.changed();
+        }
     }
 
     void set(int index, long value) {
         scalars[index] = value;
-        encoded = null;
+        changed();
     }
 
     void set(int index, float value) {
@@ -46,7 +90,7 @@ final class Description {
 
     void input(int bit, Tensor tensor) {
         tensors[bit] = tensor;
-        encoded = null;
+        changed();
     }
 
     void output(int bit, String name, Tensor tensor) {
@@ -74,8 +118,14 @@ final class Description {
     }
 
     /** The list; null after a change. */
-    Encoded encoded() {
+    Encoded kept() {
         return encoded;
+    }
+
+    /** The list, of a family that has nothing against calls. */
+    Encoded encoded() {
+        Encoded current = encoded;
+        return current != null ? current : encode(null);
     }
 
     /**
@@ -85,25 +135,54 @@ final class Description {
      */
     Encoded encode(String problem) {
         int length = scalars.length + 1;
-        long mask = 0;
+        long mask = others;
         for (int i = 0; i < tensors.length; i++) {
             if (tensors[i] != null) {
                 length += tensors[i].words.length;
                 mask |= 1L << i;
             }
         }
+        int onHeapAtMost = tensors.length;
+        Encoded[] others = new Encoded[nested.length];
+        for (int i = 0; i < nested.length; i++) {
+            if (nested[i].given) {
+                others[i] = nested[i].encode(null);
+                length += others[i].words.length;
+                onHeapAtMost += others[i].arrays == null ? 0 : others[i].arrays.count();
+                mask |= 1L << tensors.length + i;
+            }
+        }
         long[] words = Arrays.copyOf(scalars, length);
         words[scalars.length] = mask;
         int end = scalars.length + 1;
         String first = problem;
+        int[] indices = new int[onHeapAtMost];
+        Object[] owners = new Object[onHeapAtMost];
+        int onHeap = 0;
         for (Tensor tensor : tensors) {
             if (tensor != null) {
+                if (tensor.array() != null) {
+                    indices[onHeap] = end;
+                    owners[onHeap++] = tensor.array();
+                }
                 System.arraycopy(tensor.words, 0, words, end, tensor.words.length);
                 end += tensor.words.length;
                 first = first != null ? first : tensor.misfit;
             }
         }
-        Encoded made = new Encoded(words, first);
+        for (Encoded other : others) {
+            if (other != null) {
+                for (int k = 0; other.arrays != null && k < other.arrays.count(); k++) {
+                    indices[onHeap] = end + other.arrays.index(k);
+                    owners[onHeap++] = other.arrays.owner(k);
+                }
+                System.arraycopy(other.words, 0, words, end, other.words.length);
+                end += other.words.length;
+                first = first != null ? first : other.problem;
+            }
+        }
+        Encoded made = new Encoded(words, first,
+                HeapArrays.of(words, indices, owners, onHeap));
         encoded = made;
         return made;
     }

@@ -43,19 +43,29 @@ final class JoinedWords {
         Description.Encoded[] from = new Description.Encoded[sources.size()];
         String problem = null;
         int length = 0;
+        int onHeap = 0;
         for (int i = 0; i < from.length; i++) {
             from[i] = sources.get(i).get();
             length += from[i].words().length;
+            onHeap += from[i].arrays() == null ? 0 : from[i].arrays().count();
             if (problem == null && from[i].problem() != null) {
                 problem = (i < shared ? "" : "parts[" + (i - shared) + "]: ") + from[i].problem();
             }
         }
         long[] words = new long[length];
+        int[] indices = new int[onHeap];
+        Object[] owners = new Object[onHeap];
+        onHeap = 0;
         int end = 0;
         for (Description.Encoded part : from) {
+            for (int i = 0; part.arrays() != null && i < part.arrays().count(); i++) {
+                indices[onHeap] = end + part.arrays().index(i);
+                owners[onHeap++] = part.arrays().owner(i);
+            }
             System.arraycopy(part.words(), 0, words, end, part.words().length);
             end += part.words().length;
         }
-        return new Joined(from, new Description.Encoded(words, problem));
+        return new Joined(from, new Description.Encoded(words, problem,
+                HeapArrays.of(words, indices, owners, onHeap)));
     }
 }

@@ -26,10 +26,7 @@ package dev.fastnorm;
  *
  * <p>A setter that is given null takes the tensor away again.
  */
-public final class MlaDecode extends Call {
-    private final Description description = new Description(Words.MLA_DECODE_MASK,
-            Words.MLA_DECODE_MAX_WORDS);
-
+public final class MlaDecode extends MlaDecodeFields {
     private MlaDecode(double smScale) {
         NativeLibrary.load();
         description.set(Words.MLA_DECODE_SM_SCALE, Double.doubleToRawLongBits(smScale));
@@ -47,144 +44,6 @@ public final class MlaDecode extends Call {
     }
 
     /**
-     * Sets whether a new token sees no later one.
-     *
-     * @param causal whether; the default is false: it sees all
-     * @return this
-     */
-    public MlaDecode causal(boolean causal) {
-        description.set(Words.MLA_DECODE_CAUSAL, causal ? 1 : 0);
-        return this;
-    }
-
-    /**
-     * Sets the base of the logarithm in lse.
-     *
-     * @param base the base; the default is {@link LseBase#NATURAL}
-     * @return this
-     */
-    public MlaDecode lseBase(LseBase base) {
-        description.set(Words.MLA_DECODE_LSE_BASE, base.id);
-        return this;
-    }
-
-    /**
-     * Sets whether the workspace still holds the plan of an equal call, such as the previous
-     * layer's. No effect on the CPU.
-     *
-     * @param reuse whether; the default is false
-     * @return this
-     */
-    public MlaDecode reusePlan(boolean reuse) {
-        description.set(Words.MLA_DECODE_REUSE_PLAN, reuse ? 1 : 0);
-        return this;
-    }
-
-    /**
-     * Cuts requests every so many tokens, so that a row's bits do not depend on the rest of the
-     * batch. No effect on the CPU.
-     *
-     * @param tokens a multiple of 64; 0, the default, cuts as the library likes
-     * @return this
-     */
-    public MlaDecode splitTokens(int tokens) {
-        description.set(Words.MLA_DECODE_SPLIT_TOKENS, tokens);
-        return this;
-    }
-
-    /**
-     * Sets the sum of kv_len, for {@link Info#bytesRead()} only.
-     *
-     * @param tokens the sum; 0, the default, if unknown
-     * @return this
-     */
-    public MlaDecode totalKvHint(long tokens) {
-        description.set(Words.MLA_DECODE_TOTAL_KV_HINT, tokens);
-        return this;
-    }
-
-    // --- tensors ---
-
-    /**
-     * Sets the queries times the key's up-projection.
-     *
-     * @param qNope {@code [N, H, 512]}, T; required
-     * @return this
-     */
-    public MlaDecode qNope(Tensor qNope) {
-        description.input(Words.MLA_DECODE_BIT_Q_NOPE, qNope);
-        return this;
-    }
-
-    /**
-     * Sets the rotary parts of the queries.
-     *
-     * @param qPe {@code [N, H, 64]}, T; required
-     * @return this
-     */
-    public MlaDecode qPe(Tensor qPe) {
-        description.input(Words.MLA_DECODE_BIT_Q_PE, qPe);
-        return this;
-    }
-
-    /**
-     * Sets the latents after their norm.
-     *
-     * @param ckv {@code [pages, page, 512]}, T; required
-     * @return this
-     */
-    public MlaDecode ckv(Tensor ckv) {
-        description.input(Words.MLA_DECODE_BIT_CKV, ckv);
-        return this;
-    }
-
-    /**
-     * Sets the rotary parts of the keys.
-     *
-     * @param kpe {@code [pages, page, 64]}, T; required
-     * @return this
-     */
-    public MlaDecode kpe(Tensor kpe) {
-        description.input(Words.MLA_DECODE_BIT_KPE, kpe);
-        return this;
-    }
-
-    /**
-     * Sets the number of cached tokens of each request.
-     *
-     * @param kvLen {@code [B]}, I32; required
-     * @return this
-     */
-    public MlaDecode kvLen(Tensor kvLen) {
-        description.input(Words.MLA_DECODE_BIT_KV_LEN, kvLen);
-        return this;
-    }
-
-    /**
-     * Sets the numbers of the pages.
-     *
-     * @param pageTable {@code [B, most pages]} or, with {@link #kvIndptr}, {@code [total]}; I32;
-     *     required
-     * @return this
-     */
-    public MlaDecode pageTable(Tensor pageTable) {
-        description.input(Words.MLA_DECODE_BIT_PAGE_TABLE, pageTable);
-        return this;
-    }
-
-    /**
-     * Sets where each request's pages begin in the page table. The default is a row of the table
-     * for each.
-     *
-     * @param kvIndptr {@code [B + 1]}, I32
-     * @return this
-     */
-    public MlaDecode kvIndptr(Tensor kvIndptr) {
-        description.input(Words.MLA_DECODE_BIT_KV_INDPTR, kvIndptr);
-        return this;
-    }
-
-    /**
      * Sets where each request's new tokens begin. The default is that each has N / B.
      *
      * @param qoIndptr {@code [B + 1]}, I32
@@ -194,30 +53,6 @@ public final class MlaDecode extends Call {
     public MlaDecode qoIndptr(Tensor qoIndptr, int maxNew) {
         description.set(Words.MLA_DECODE_MAX_S_Q, maxNew);
         description.input(Words.MLA_DECODE_BIT_QO_INDPTR, qoIndptr);
-        return this;
-    }
-
-    /**
-     * Sets where the result goes.
-     *
-     * @param o {@code [N, H, 512]}, T; required
-     * @return this
-     * @throws IllegalArgumentException if its buffer is read-only
-     */
-    public MlaDecode o(Tensor o) {
-        description.output(Words.MLA_DECODE_BIT_O, "o", o);
-        return this;
-    }
-
-    /**
-     * Sets where the logarithms of the sums go.
-     *
-     * @param lse {@code [N, H]}, F32
-     * @return this
-     * @throws IllegalArgumentException if its buffer is read-only
-     */
-    public MlaDecode lse(Tensor lse) {
-        description.output(Words.MLA_DECODE_BIT_LSE, "lse", lse);
         return this;
     }
 
@@ -240,8 +75,12 @@ public final class MlaDecode extends Call {
 
     @Override
     Description.Encoded encoded() {
-        Description.Encoded current = description.encoded();
-        return current != null ? current : description.encode(null);
+        return description.encoded();
+    }
+
+    @Override
+    int arraysFunction() {
+        return 6;
     }
 
     @Override

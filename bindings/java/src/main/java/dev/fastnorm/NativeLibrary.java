@@ -19,8 +19,10 @@ import java.util.List;
  * of its own, as the virtual machine demands, and all share one libfastnorm.
  */
 final class NativeLibrary {
-    /** The interface that this binding was generated for. */
-    static final String SONAME = "libfastnorm.so." + RawConstants.FASTNORM_VERSION_MAJOR;
+    /** The C ABI that this binding was generated for; sonames end with it. */
+    static final int ABI = 1;
+
+    static final String SONAME = "libfastnorm.so." + ABI;
 
     static final String PROPERTY = "fastnorm.library";
 
@@ -197,8 +199,13 @@ final class NativeLibrary {
         void load(String from) throws IOException {
             try (InputStream in = resource(JNI_NAME)) {
                 if (in == null) {
-                    throw new UnsatisfiedLinkError(
-                            "this jar has no JNI library for " + platform() + "; build the binding on such a machine");
+                    String version = number(RawConstants.FASTNORM_VERSION);
+                    throw new UnsatisfiedLinkError("no jar of the class path has the JNI library"
+                            + " for " + platform() + "; required: the artifact dev.fastnorm:"
+                            + "fastnorm:" + version + " with the classifier " + platform()
+                            + ", the file fastnorm-" + version + "-" + platform()
+                            + ".jar. Releases have linux-x86_64 and linux-aarch64; elsewhere build"
+                            + " the binding on such a machine");
                 }
                 Files.copy(in, file(JNI_NAME));
             }

@@ -286,26 +286,15 @@ public final class Nccl implements AutoCloseable {
     }
 
     /**
-     * Begins an all-reduce and an RMS norm of this rank. By NCCL, x is compact and its sum is
+     * Describes an all-reduce and a norm of this rank. By NCCL, x is compact and the sum is
      * rounded.
      *
-     * @param eps added to the mean square
+     * @param norm as that of {@link PeerAllreduceNorm#of}
      * @return the description
      * @throws IllegalStateException if the handle is closed
      */
-    public PeerAllreduceNorm rms(double eps) {
-        return new PeerAllreduceNorm(open(), fastnorm_norm_kind.FASTNORM_NORM_RMS, eps);
-    }
-
-    /**
-     * Begins an all-reduce and a layer norm of this rank, as {@link #rms}.
-     *
-     * @param eps added to the variance
-     * @return the description
-     * @throws IllegalStateException if the handle is closed
-     */
-    public PeerAllreduceNorm layer(double eps) {
-        return new PeerAllreduceNorm(open(), fastnorm_norm_kind.FASTNORM_NORM_LAYER, eps);
+    public PeerAllreduceNorm allreduce(Norm norm) {
+        return new PeerAllreduceNorm(open(), norm);
     }
 
     /**
@@ -326,7 +315,7 @@ public final class Nccl implements AutoCloseable {
      * are checked, then NCCL starts their sums together, then their norms follow. On CPUs memory
      * for workspaces is allocated.
      *
-     * @param calls of {@link #rms} or {@link #layer}, one of each rank
+     * @param calls of {@link #allreduce}, one of each rank
      * @throws FastnormException if the library refuses; the text names the rank
      * @throws IllegalArgumentException if an output is read-only, or a call is of a {@link Peer}
      * @throws IllegalStateException if a handle is closed
@@ -341,7 +330,7 @@ public final class Nccl implements AutoCloseable {
      * @param streams a {@code cudaStream_t} of each rank
      * @param workspaces memory of each rank, as {@link Call#run(Context, long, long, long)}
      * @param workspaceBytes size of each; 0 on CPUs, where it is allocated
-     * @param calls of {@link #rms} or {@link #layer}, one of each rank
+     * @param calls of {@link #allreduce}, one of each rank
      * @throws FastnormException if the library refuses; the text names the rank
      * @throws IllegalArgumentException if an output is read-only, a call is of a {@link Peer}, or a
      *     list has another length

@@ -75,6 +75,9 @@ final class NcclCalls {
             if (parts[i].problem() != null) {
                 throw new IllegalArgumentException("args[" + i + "]: " + parts[i].problem());
             }
+            if (parts[i].arrays() != null) {
+                throw new IllegalArgumentException("args[" + i + "]: " + Call.NO_ARRAYS);
+            }
         }
         long[] words = new long[length];
         int end = 0;

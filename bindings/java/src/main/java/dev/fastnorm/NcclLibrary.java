@@ -9,7 +9,7 @@ import java.util.List;
 
 /** Finds and loads libfastnorm_nccl, when it is first used. It is no part of the jar. */
 final class NcclLibrary {
-    static final String SONAME = "libfastnorm_nccl.so." + RawConstants.FASTNORM_VERSION_MAJOR;
+    static final String SONAME = "libfastnorm_nccl.so." + NativeLibrary.ABI;
 
     static final String PROPERTY = "fastnorm.nccl.library";
 

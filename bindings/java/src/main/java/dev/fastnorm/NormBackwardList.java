@@ -10,6 +10,11 @@ public final class NormBackwardList extends CallList {
     }
 
     @Override
+    int arraysFunction() {
+        return 3;
+    }
+
+    @Override
     void run(long context, long[] words, long workspace, long workspaceBytes, long stream) {
         Raw.fnb_norm_backward_many(context, words, count(), workspace, workspaceBytes, stream);
     }

@@ -27,16 +27,15 @@ import java.util.function.Supplier;
  * </pre>
  *
  * <p>The row is positions[t] for token t, or t itself without positions. Token t goes to slot
- * {@code k = slots[t]} of the caches: row {@code k % page} of page {@code k / page}. A slot of -1
- * is not written, nor are tokens behind the last slot. On the CPU positions and slots are checked
- * before anything is written; on a GPU they must be valid.
+ * {@code k = slots[t]} of the caches: row {@code k % page} of page {@code k / page}. A token
+ * whose slot is -1, or that is behind the last slot, is padding: its positions are not looked at,
+ * and none of its outputs is written, in any part. On the CPU other positions and all slots are
+ * checked before anything is written; on a GPU they must be valid.
  *
  * <p>A setter that is given null takes the tensor away again. A call sees the changes that are made
  * to its parts.
  */
-public final class NormHeads extends Call {
-    private final Description description =
-            new Description(Words.NORM_HEADS_MASK, Words.NORM_HEADS_MAX_WORDS);
+public final class NormHeads extends NormHeadsFields {
     private final int count;
     private final JoinedWords joined;
 
@@ -47,7 +46,7 @@ public final class NormHeads extends Call {
             Objects.requireNonNull(parts[i], "parts[" + i + "]");
         }
         List<Supplier<Description.Encoded>> sources = new ArrayList<>();
-        sources.add(this::ownEncoded);
+        sources.add(description::encoded);
         for (NormHeadsPart part : parts) {
             sources.add(part::encoded);
         }
@@ -80,17 +79,6 @@ public final class NormHeads extends Call {
     }
 
     /**
-     * Sets the rows of the tables. The default is each token's number.
-     *
-     * @param positions {@code [tokens]} or, with {@link #mrope}, {@code [axes, tokens]}; I32 or I64
-     * @return this
-     */
-    public NormHeads positions(Tensor positions) {
-        description.input(Words.NORM_HEADS_BIT_POSITIONS, positions);
-        return this;
-    }
-
-    /**
      * Sets how many pairs take their row from each axis of the positions: the first ones from axis
      * 0, the next ones from axis 1, and so on.
      *
@@ -109,40 +97,21 @@ public final class NormHeads extends Call {
         return this;
     }
 
-    /**
-     * Sets whether axes alternate from pair to pair, as in Qwen3-VL. It goes with 3 axes.
-     *
-     * @param interleaved whether; the default is false: sections follow each other
-     * @return this
-     */
-    public NormHeads mropeInterleaved(boolean interleaved) {
-        description.set(Words.NORM_HEADS_FLAGS,
-                fastnorm_norm_heads_flags.FASTNORM_NORM_HEADS_MROPE_INTERLEAVED, interleaved);
-        return this;
-    }
-
-    /**
-     * Sets where each token goes in the caches.
-     *
-     * @param slots {@code [at most tokens]}, I32 or I64; required where a part has a cache
-     * @return this
-     */
-    public NormHeads slots(Tensor slots) {
-        description.input(Words.NORM_HEADS_BIT_SLOTS, slots);
-        return this;
-    }
-
     // --- inside ---
-
-    /** What the parts share. */
-    private Description.Encoded ownEncoded() {
-        Description.Encoded current = description.encoded();
-        return current != null ? current : description.encode(null);
-    }
 
     @Override
     Description.Encoded encoded() {
         return joined.encoded();
+    }
+
+    @Override
+    int arraysFunction() {
+        return 4;
+    }
+
+    @Override
+    int count() {
+        return count;
     }
 
     @Override

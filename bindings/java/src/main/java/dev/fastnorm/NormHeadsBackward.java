@@ -30,9 +30,7 @@ import java.util.function.Supplier;
  * <p>A setter that is given null takes the tensor away again. A call sees the changes that are made
  * to its parts.
  */
-public final class NormHeadsBackward extends Call {
-    private final Description description =
-            new Description(Words.NORM_HEADS_BACKWARD_MASK, Words.NORM_HEADS_BACKWARD_MAX_WORDS);
+public final class NormHeadsBackward extends NormHeadsBackwardFields {
     private final int count;
     private final JoinedWords joined;
 
@@ -43,7 +41,7 @@ public final class NormHeadsBackward extends Call {
             Objects.requireNonNull(parts[i], "parts[" + i + "]");
         }
         List<Supplier<Description.Encoded>> sources = new ArrayList<>();
-        sources.add(this::ownEncoded);
+        sources.add(description::encoded);
         for (NormHeadsBackwardPart part : parts) {
             sources.add(part::encoded);
         }
@@ -76,17 +74,6 @@ public final class NormHeadsBackward extends Call {
     }
 
     /**
-     * Sets the forward's rows of the tables. The default is each token's number.
-     *
-     * @param positions {@code [tokens]} or, with {@link #mrope}, {@code [axes, tokens]}; I32 or I64
-     * @return this
-     */
-    public NormHeadsBackward positions(Tensor positions) {
-        description.input(Words.NORM_HEADS_BACKWARD_BIT_POSITIONS, positions);
-        return this;
-    }
-
-    /**
      * Sets how many pairs take their row from each axis of the positions: the first ones from axis
      * 0, the next ones from axis 1, and so on.
      *
@@ -106,29 +93,21 @@ public final class NormHeadsBackward extends Call {
         return this;
     }
 
-    /**
-     * Sets whether axes alternate from pair to pair, as in Qwen3-VL. It goes with 3 axes.
-     *
-     * @param interleaved whether; the default is false: sections follow each other
-     * @return this
-     */
-    public NormHeadsBackward mropeInterleaved(boolean interleaved) {
-        description.set(Words.NORM_HEADS_BACKWARD_FLAGS,
-                fastnorm_norm_heads_flags.FASTNORM_NORM_HEADS_MROPE_INTERLEAVED, interleaved);
-        return this;
-    }
-
     // --- inside ---
-
-    /** What the parts share. */
-    private Description.Encoded ownEncoded() {
-        Description.Encoded current = description.encoded();
-        return current != null ? current : description.encode(null);
-    }
 
     @Override
     Description.Encoded encoded() {
         return joined.encoded();
+    }
+
+    @Override
+    int arraysFunction() {
+        return 5;
+    }
+
+    @Override
+    int count() {
+        return count;
     }
 
     @Override

@@ -16,10 +16,7 @@ package dev.fastnorm;
  *
  * <p>A setter that is given null takes the tensor away again.
  */
-public final class NormHeadsBackwardPart {
-    private final Description description = new Description(
-            Words.NORM_HEADS_BACKWARD_PART_MASK, Words.NORM_HEADS_BACKWARD_PART_MAX_WORDS);
-
+public final class NormHeadsBackwardPart extends NormHeadsBackwardPartFields {
     private NormHeadsBackwardPart(Tensor dy) {
         NativeLibrary.load();
         description.input(Words.NORM_HEADS_BACKWARD_PART_BIT_DY, dy);
@@ -84,159 +81,12 @@ public final class NormHeadsBackwardPart {
         return flag(fastnorm_norm_heads_part_flags.FASTNORM_NORM_HEADS_ROPE, true);
     }
 
-    /**
-     * Sets whether the forward's pairs are neighbours, as in GPT-J.
-     *
-     * @param on whether; the default is false
-     * @return this
-     */
-    public NormHeadsBackwardPart ropeInterleaved(boolean on) {
-        final int bit = fastnorm_norm_heads_part_flags.FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
-        return flag(bit, on);
-    }
-
-    /**
-     * Sets whether the forward turned back.
-     *
-     * @param on whether; the default is false
-     * @return this
-     */
-    public NormHeadsBackwardPart ropeInverse(boolean on) {
-        final int bit = fastnorm_norm_heads_part_flags.FASTNORM_NORM_HEADS_ROPE_INVERSE;
-        return flag(bit, on);
-    }
-
-    /**
-     * Sets whether the forward took one statistic for all heads of a token.
-     *
-     * @param on whether; the default is false
-     * @return this
-     */
-    public NormHeadsBackwardPart acrossHeads(boolean on) {
-        final int bit = fastnorm_norm_heads_part_flags.FASTNORM_NORM_HEADS_ACROSS_HEADS;
-        return flag(bit, on);
-    }
-
-    /**
-     * Adds to what is in dweight, after the sum over the rows and in F32.
-     *
-     * @param on whether to; the default is false
-     * @return this
-     */
-    public NormHeadsBackwardPart accumulateDweight(boolean on) {
-        final int bit = fastnorm_norm_heads_backward_flags.FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT;
-        return flag(bit, on);
-    }
-
-    /**
-     * Adds to what is in dbias, after the sum over the rows and in F32.
-     *
-     * @param on whether to; the default is false
-     * @return this
-     */
-    public NormHeadsBackwardPart accumulateDbias(boolean on) {
-        final int bit = fastnorm_norm_heads_backward_flags.FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS;
-        return flag(bit, on);
-    }
-
-    /**
-     * Sets what the forward adds to the weight.
-     *
-     * @param offset the forward's; the default is 0
-     * @return this
-     */
-    public NormHeadsBackwardPart weightOffset(double offset) {
-        description.set(Words.NORM_HEADS_BACKWARD_PART_WEIGHT_OFFSET, (float) offset);
-        return this;
-    }
-
-    /**
-     * Sets where the forward's norm rounds on its way.
-     *
-     * @param rounding the forward's; the default is {@link Rounding#ONCE}
-     * @return this
-     */
-    public NormHeadsBackwardPart rounding(Rounding rounding) {
-        description.set(Words.NORM_HEADS_BACKWARD_PART_ROUNDING, rounding.id);
-        return this;
-    }
-
-    /**
-     * Sets the forward's weight. The default is 1.
-     *
-     * @param weight as in {@link NormHeadsPart#weight}
-     * @return this
-     */
-    public NormHeadsBackwardPart weight(Tensor weight) {
-        description.input(Words.NORM_HEADS_BACKWARD_PART_BIT_WEIGHT, weight);
-        return this;
-    }
-
-    /**
-     * Sets the forward's means; layer norm only. Not set where {@link #rstd} is not.
-     *
-     * @param mean statistics, F32
-     * @return this
-     */
-    public NormHeadsBackwardPart mean(Tensor mean) {
-        description.input(Words.NORM_HEADS_BACKWARD_PART_BIT_MEAN, mean);
-        return this;
-    }
-
-    /**
-     * Sets the forward's rstd. By default the statistics are computed again from x.
-     *
-     * @param rstd statistics, F32
-     * @return this
-     */
-    public NormHeadsBackwardPart rstd(Tensor rstd) {
-        description.input(Words.NORM_HEADS_BACKWARD_PART_BIT_RSTD, rstd);
-        return this;
-    }
-
-    /**
-     * Sets where the gradient of x goes.
-     *
-     * @param dx dy's shape, T; may be dy or x
-     * @return this
-     * @throws IllegalArgumentException if its buffer is read-only
-     */
-    public NormHeadsBackwardPart dx(Tensor dx) {
-        description.output(Words.NORM_HEADS_BACKWARD_PART_BIT_DX, "dx", dx);
-        return this;
-    }
-
-    /**
-     * Sets where the weight's gradient goes.
-     *
-     * @param dweight the weight's shape; F32 or its dtype
-     * @return this
-     * @throws IllegalArgumentException if its buffer is read-only
-     */
-    public NormHeadsBackwardPart dweight(Tensor dweight) {
-        description.output(Words.NORM_HEADS_BACKWARD_PART_BIT_DWEIGHT, "dweight", dweight);
-        return this;
-    }
-
-    /**
-     * Sets where the bias's gradient goes.
-     *
-     * @param dbias {@code [d]} or {@code [heads, d]}, as the forward's bias; F32, F16 or BF16
-     * @return this
-     * @throws IllegalArgumentException if its buffer is read-only
-     */
-    public NormHeadsBackwardPart dbias(Tensor dbias) {
-        description.output(Words.NORM_HEADS_BACKWARD_PART_BIT_DBIAS, "dbias", dbias);
-        return this;
-    }
-
     private NormHeadsBackwardPart flag(int bit, boolean on) {
         description.set(Words.NORM_HEADS_BACKWARD_PART_FLAGS, bit, on);
         return this;
     }
 
     Description.Encoded encoded() {
-        Description.Encoded current = description.encoded();
-        return current != null ? current : description.encode(null);
+        return description.encoded();
     }
 }

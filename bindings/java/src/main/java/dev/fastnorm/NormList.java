@@ -10,6 +10,11 @@ public final class NormList extends CallList {
     }
 
     @Override
+    int arraysFunction() {
+        return 1;
+    }
+
+    @Override
     void run(long context, long[] words, long workspace, long workspaceBytes, long stream) {
         Raw.fnb_norm_many(context, words, count(), workspace, workspaceBytes, stream);
     }

@@ -16,7 +16,8 @@ import java.util.Objects;
  * Peer peer = Peer.builder(context, rank, ranks, DType.BF16, columns).create();
  * byte[][] blobs = exchange(peer.export()); // of all ranks, in rank order, by any means
  * peer.connect(blobs);
- * PeerAllreduceNorm.rms(peer, 1e-6).x(x).residualInPlace(h).weight(weight).y(y).run();
+ * Norm norm = Norm.rms(1e-6).x(x).residualInPlace(h).weight(weight).y(y);
+ * PeerAllreduceNorm.of(peer, norm).run();
  * }</pre>
  *
  * <p>A peer runs one call at a time; a second one is refused. On the CPU a call waits for the other
@@ -285,11 +286,20 @@ public final class Peer implements AutoCloseable {
         long peer = acquire();
         try {
             int state = Raw.fnj_peer_state(peer);
-            return new PeerState(PeerFailure.of(state & 0xff), (state >> 9) - 1,
+            return new PeerState(failure(state & 0xff), (state >> 9) - 1,
                     Raw.fnj_peer_calls(peer), (state >> 8 & 1) != 0);
         } finally {
             release();
         }
+    }
+
+    private static PeerFailure failure(int id) {
+        for (PeerFailure failure : PeerFailure.values()) {
+            if (failure.id == id) {
+                return failure;
+            }
+        }
+        throw new AssertionError("the library gave peer error " + id);
     }
 
     /**

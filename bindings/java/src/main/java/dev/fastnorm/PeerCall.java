@@ -1,23 +1,18 @@
 package dev.fastnorm;
 
-import java.util.Objects;
-
 /**
  * A call that all ranks of a group make: {@link PeerAllreduceNorm} or {@link PeerShardedNorm}.
  * Ranks are those of a {@link Peer}, or of an {@link Nccl}. On a GPU {@link Peer#state} tells of
  * ranks that did not come.
  */
-public abstract sealed class PeerCall extends Call permits PeerAllreduceNorm, PeerShardedNorm {
+public abstract sealed class PeerCall extends Call
+        permits PeerAllreduceNormFields, PeerShardedNormFields {
     private final Peer peer;
     private final Nccl nccl;
 
-    PeerCall(Peer peer) {
-        this.peer = Objects.requireNonNull(peer, "peer");
-        nccl = null;
-    }
-
-    PeerCall(Nccl nccl) {
-        peer = null;
+    /** Of one of the two; the other one is null. */
+    PeerCall(Peer peer, Nccl nccl) {
+        this.peer = peer;
         this.nccl = nccl;
     }
 

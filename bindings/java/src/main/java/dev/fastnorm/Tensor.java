@@ -20,13 +20,18 @@ import java.util.Objects;
  * or limit have no effect. Memory of a {@code MemorySegment} stays valid while its arena is open.
  * Closing the arena before the last call ends is not found out.
  *
+ * <p>A tensor over an array of the Java heap is read and written where it lies, by calls on a CPU.
+ * The garbage collector waits while such a call runs, so that an array stays in its place. Long
+ * calls are better served by direct buffers. Calls of several ranks, which wait for each other,
+ * refuse arrays.
+ *
  * <p>A tensor over an address is a promise: memory of that size is there, on that device, until the
  * work that uses it is done. Wrong addresses are not found out.
  *
  * <p>Strides are in elements; where none are given the tensor is compact and row-major.
  */
 public final class Tensor {
-    private final Buffer buffer; // null for an address
+    private final Memory memory; // null for an address
     private final long positionBytes;
     private final long remainingBytes;
     private final Device device;
@@ -41,7 +46,16 @@ public final class Tensor {
     /** What is wrong with a tensor that the library has to refuse first, or null. */
     final String misfit;
 
-    private Tensor(Buffer buffer, long positionBytes, long remainingBytes, Device device,
+    /**
+     * What a tensor lies in, and keeps alive.
+     *
+     * @param owner a buffer, an array, or a MemorySegment
+     * @param kind what it is, for texts
+     * @param readOnly whether it must not be written
+     */
+    private record Memory(Object owner, String kind, boolean readOnly) {}
+
+    private Tensor(Memory memory, long positionBytes, long remainingBytes, Device device,
             DType dtype, long address,
             long[] shape, long[] strides) {
         if (strides != null && strides.length != shape.length) {
@@ -49,7 +63,7 @@ public final class Tensor {
                     + " and shape is "
                     + Arrays.toString(shape) + "; required: one stride for each extent");
         }
-        this.buffer = buffer;
+        this.memory = memory;
         this.positionBytes = positionBytes;
         this.remainingBytes = remainingBytes;
         this.device = device;
@@ -57,7 +71,7 @@ public final class Tensor {
         this.address = address;
         this.shape = shape;
         this.strides = strides;
-        misfit = buffer == null ? null : fit();
+        misfit = memory == null ? null : fit();
         words = encode();
     }
 
@@ -181,6 +195,96 @@ public final class Tensor {
         return tensor;
     }
 
+    // --- over arrays and segments ---
+
+    /**
+     * A compact tensor of {@link DType#F32} in an array, which is not copied.
+     *
+     * @param values where it lies
+     * @param shape extents, outermost first
+     * @return the tensor
+     * @throws IllegalArgumentException if the array is too short for the shape
+     */
+    public static Tensor of(float[] values, long... shape) {
+        return in(values, (long) values.length * Float.BYTES, DType.F32, shape);
+    }
+
+    /**
+     * A compact tensor of {@link DType#I32} in an array, which is not copied.
+     *
+     * @param values where it lies
+     * @param shape extents, outermost first
+     * @return the tensor
+     * @throws IllegalArgumentException if the array is too short for the shape
+     */
+    public static Tensor of(int[] values, long... shape) {
+        return in(values, (long) values.length * Integer.BYTES, DType.I32, shape);
+    }
+
+    /**
+     * A compact tensor of {@link DType#I64} in an array, which is not copied.
+     *
+     * @param values where it lies
+     * @param shape extents, outermost first
+     * @return the tensor
+     * @throws IllegalArgumentException if the array is too short for the shape
+     */
+    public static Tensor of(long[] values, long... shape) {
+        return in(values, (long) values.length * Long.BYTES, DType.I64, shape);
+    }
+
+    /**
+     * A compact tensor of 16-bit elements, whose bits an array has, which is not copied.
+     *
+     * @param bits where it lies
+     * @param dtype such as {@link DType#BF16} or {@link DType#F16}
+     * @param shape extents, outermost first
+     * @return the tensor
+     * @throws IllegalArgumentException if the array is too short for the shape, or if the dtype's
+     *     elements do not have 16 bits
+     */
+    public static Tensor of(short[] bits, DType dtype, long... shape) {
+        if (dtype.bits() != Short.SIZE) {
+            throw new IllegalArgumentException("dtype is " + dtype + ", of " + dtype.bits()
+                    + " bits; required for a short[]: one of 16 bits");
+        }
+        return in(bits, (long) bits.length * Short.BYTES, dtype, shape);
+    }
+
+    /**
+     * A compact tensor of any element type, whose bytes an array has, which is not copied.
+     *
+     * @param bytes where it lies, in native byte order
+     * @param dtype the element type
+     * @param shape extents, outermost first
+     * @return the tensor
+     * @throws IllegalArgumentException if the array is too short for the shape
+     */
+    public static Tensor of(byte[] bytes, DType dtype, long... shape) {
+        return in(bytes, bytes.length, dtype, shape);
+    }
+
+    /**
+     * A compact tensor in a {@code java.lang.foreign.MemorySegment}, of Java 22 or later: in memory
+     * outside of the Java heap of any size, or in an array. It is not copied.
+     *
+     * @param segment the segment; its parameter's type is {@code Object}, as this class runs on
+     *     Java 17, too
+     * @param dtype the element type
+     * @param shape extents, outermost first
+     * @return the tensor
+     * @throws IllegalArgumentException if it is no segment, too short for the shape, of an arena
+     *     that is closed, or a read-only view of an array
+     */
+    public static Tensor ofSegment(Object segment, DType dtype, long... shape) {
+        Segment found = Segment.of(segment);
+        NativeLibrary.load();
+        return new Tensor(
+                new Memory(found.owner(), found.array() ? "array" : "segment", found.readOnly()),
+                found.array() ? found.address() : 0, found.bytes(), Device.cpu(),
+                Objects.requireNonNull(dtype, "dtype"), found.address(), shape.clone(), null);
+    }
+
     // --- over addresses ---
 
     /**
@@ -223,7 +327,7 @@ public final class Tensor {
      *     element lies outside of the buffer
      */
     public Tensor withStrides(long... strides) {
-        return new Tensor(buffer, positionBytes, remainingBytes, device, dtype, address, shape,
+        return new Tensor(memory, positionBytes, remainingBytes, device, dtype, address, shape,
                 strides.clone());
     }
 
@@ -241,9 +345,10 @@ public final class Tensor {
     public Tensor view(long offset, long[] shape, long[] strides) {
         long most = remainingBytes * 8L / dtype.bits();
         long least = -(positionBytes * 8L / dtype.bits());
-        if (buffer != null && (offset < least || offset > most)) {
+        if (memory != null && (offset < least || offset > most)) {
             throw new IllegalArgumentException(
-                    "offset is " + offset + " elements; required: inside of the buffer, " + least
+                    "offset is " + offset + " elements; required: inside of the " + memory.kind
+                    + ", " + least
                     + " to " + most);
         }
         long bits = offset * dtype.bits();
@@ -251,8 +356,8 @@ public final class Tensor {
             throw new IllegalArgumentException("offset is " + offset + " elements of " + dtype
                     + "; required: whole bytes");
         }
-        long moved = buffer == null ? 0 : bits / 8;
-        return new Tensor(buffer, positionBytes + moved, remainingBytes - moved, device, dtype,
+        long moved = memory == null ? 0 : bits / 8;
+        return new Tensor(memory, positionBytes + moved, remainingBytes - moved, device, dtype,
                 address + bits / 8,
                 shape.clone(), strides == null ? null : strides.clone());
     }
@@ -278,7 +383,8 @@ public final class Tensor {
     /**
      * Address of the first element.
      *
-     * @return the address
+     * @return the address; for a tensor in an array, which has none that lasts, the bytes from the
+     *     array's first element on
      */
     public long address() {
         return address;
@@ -305,10 +411,15 @@ public final class Tensor {
     /**
      * The buffer that the tensor was made over.
      *
-     * @return the buffer itself; null for a tensor at an address
+     * @return the buffer itself; null for a tensor at an address, in an array or in a segment
      */
     public Buffer buffer() {
-        return buffer;
+        return memory != null && memory.owner instanceof Buffer buffer ? buffer : null;
+    }
+
+    /** The array of the Java heap that the tensor lies in, or null. */
+    Object array() {
+        return memory != null && memory.owner.getClass().isArray() ? memory.owner : null;
     }
 
     /**
@@ -318,15 +429,20 @@ public final class Tensor {
      * @throws IllegalStateException if this is not an {@link DType#F32} tensor over a buffer
      */
     public FloatBuffer floats() {
-        if (dtype == DType.F32 && buffer instanceof ByteBuffer bytes) {
+        Object owner = memory == null ? null : memory.owner;
+        if (dtype == DType.F32 && owner instanceof float[] values) {
+            return FloatBuffer.wrap(values).slice((int) (positionBytes / Float.BYTES),
+                    (int) (remainingBytes / Float.BYTES));
+        }
+        if (dtype == DType.F32 && owner instanceof ByteBuffer bytes) {
             return bytesOf(bytes).asFloatBuffer();
         }
-        if (dtype == DType.F32 && buffer instanceof FloatBuffer floats) {
+        if (dtype == DType.F32 && owner instanceof FloatBuffer floats) {
             return floats.duplicate().clear().slice((int) (positionBytes / Float.BYTES),
                     (int) (remainingBytes / Float.BYTES));
         }
         throw new IllegalStateException("tensor is " + this
-                + "; required: F32, over a FloatBuffer or ByteBuffer");
+                + "; required: F32, over a float[], a FloatBuffer or a ByteBuffer");
     }
 
     /**
@@ -336,26 +452,33 @@ public final class Tensor {
      * @throws IllegalStateException if this is not a tensor of 16-bit elements over a buffer
      */
     public ShortBuffer shorts() {
-        if (dtype.bits() == Short.SIZE && buffer instanceof ByteBuffer bytes) {
+        Object owner = memory == null ? null : memory.owner;
+        if (dtype.bits() == Short.SIZE && owner instanceof short[] bits) {
+            return ShortBuffer.wrap(bits).slice((int) (positionBytes / Short.BYTES),
+                    (int) (remainingBytes / Short.BYTES));
+        }
+        if (dtype.bits() == Short.SIZE && owner instanceof ByteBuffer bytes) {
             return bytesOf(bytes).asShortBuffer();
         }
-        if (dtype.bits() == Short.SIZE && buffer instanceof ShortBuffer shorts) {
+        if (dtype.bits() == Short.SIZE && owner instanceof ShortBuffer shorts) {
             return shorts.duplicate().clear().slice((int) (positionBytes / Short.BYTES),
                     (int) (remainingBytes / Short.BYTES));
         }
-        throw new IllegalStateException(
-                "tensor is " + this + "; required: 16-bit elements, over a ShortBuffer or ByteBuffer");
+        throw new IllegalStateException("tensor is " + this
+                + "; required: 16-bit elements, over a short[], a ShortBuffer or a ByteBuffer");
     }
 
     boolean isReadOnly() {
-        return buffer != null && buffer.isReadOnly();
+        return memory != null && memory.readOnly;
     }
 
     @Override
     public String toString() {
         return "Tensor[" + dtype + " " + Arrays.toString(shape)
-                + (strides == null ? "" : ", strides " + Arrays.toString(strides)) + " at 0x"
-                + Long.toHexString(address) + " of " + device.type() + ":" + device.id() + "]";
+                + (strides == null ? "" : ", strides " + Arrays.toString(strides))
+                + (array() != null ? " at byte " + address + " of an array"
+                : " at 0x" + Long.toHexString(address))
+                + " of " + device.type() + ":" + device.id() + "]";
     }
 
     // --- inside ---
@@ -366,7 +489,8 @@ public final class Tensor {
         if (!buffer.isDirect()) {
             throw new IllegalArgumentException("the buffer is " + buffer
                     + ", on the Java heap; required: a direct one,"
-                    + " as ByteBuffer.allocateDirect or Tensor.allocate makes");
+                    + " as ByteBuffer.allocateDirect or Tensor.allocate makes,"
+                    + " or the array itself");
         }
         if (order != ByteOrder.nativeOrder()) {
             throw new IllegalArgumentException("the buffer's byte order is " + order
@@ -375,9 +499,16 @@ public final class Tensor {
         NativeLibrary.load();
         long begin = (long) buffer.position() * elementBytes;
         long bytes = (long) buffer.remaining() * elementBytes;
-        return new Tensor(buffer, begin, bytes, Device.cpu(), dtype,
-                Raw.fnj_buffer_address(buffer) + begin, shape.clone(),
+        return new Tensor(new Memory(buffer, "buffer", buffer.isReadOnly()), begin, bytes,
+                Device.cpu(), dtype, Raw.fnj_buffer_address(buffer) + begin, shape.clone(),
                 null);
+    }
+
+    private static Tensor in(Object array, long bytes, DType dtype, long[] shape) {
+        Objects.requireNonNull(dtype, "dtype");
+        NativeLibrary.load();
+        return new Tensor(new Memory(array, "array", false), 0, bytes, Device.cpu(), dtype, 0,
+                shape.clone(), null);
     }
 
     private ByteBuffer bytesOf(ByteBuffer bytes) {
@@ -424,8 +555,9 @@ public final class Tensor {
         String text = "the tensor of " + dtype + " " + Arrays.toString(shape)
                 + (strides == null ? "" : " with strides " + Arrays.toString(strides)) + " has "
                 + reason
-                + "; required: elements inside of the buffer's " + remainingBytes
-                + " bytes from position on"
+                + "; required: elements inside of the " + memory.kind + "'s " + remainingBytes
+                + " bytes from "
+                + (memory.kind.equals("buffer") ? "position on" : "the first element on")
                 + (strides == null ? "" : ", or of the " + positionBytes + " before it");
         if (isForTheLibrary()) {
             return text;

@@ -39,6 +39,13 @@ final class Child {
         return Path.of(folder, name);
     }
 
+    /** A file of the raw layer, where the tests run beside it; else they are skipped. */
+    static Path generated(String name) {
+        String folder = System.getProperty("fastnorm.test.generated");
+        assumeTrue(folder != null, "the sources of the raw layer are not here");
+        return Path.of(folder, name);
+    }
+
     /** Runs a program of the tests over the classes of this build. */
     static Result java(Class<?> main, List<String> options, String... arguments) throws Exception {
         return java(CLASSES, Map.of(), main, options, arguments);

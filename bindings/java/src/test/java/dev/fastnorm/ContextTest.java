@@ -243,10 +243,10 @@ class ContextTest {
 
     @Test
     void logLevels() {
-        assertEquals(LogLevel.ERROR, LogLevel.of(0));
-        assertEquals(LogLevel.WARNING, LogLevel.of(1));
-        assertEquals(LogLevel.DEBUG, LogLevel.of(3));
-        assertEquals(LogLevel.DEBUG, LogLevel.of(99));
+        assertEquals(LogLevel.ERROR, LogDelivery.levelOf(0));
+        assertEquals(LogLevel.WARNING, LogDelivery.levelOf(1));
+        assertEquals(LogLevel.DEBUG, LogDelivery.levelOf(3));
+        assertEquals(LogLevel.DEBUG, LogDelivery.levelOf(99));
     }
 
     @Test

@@ -19,14 +19,14 @@ final class Data {
         if (tensor.dtype() == DType.F32) {
             tensor.floats().put(i, (float) value);
         } else {
-            tensor.shorts().put(i, Reference.bits16(tensor.dtype(), value));
+            tensor.shorts().put(i, bits16(tensor.dtype(), value));
         }
     }
 
     static double get(Tensor tensor, int i) {
         return tensor.dtype() == DType.F32
                 ? tensor.floats().get(i)
-                : Reference.value16(tensor.dtype(), tensor.shorts().get(i));
+                : value16(tensor.dtype(), tensor.shorts().get(i));
     }
 
     static double[] values(Tensor tensor, int from, int count) {
@@ -50,5 +50,25 @@ final class Data {
     /** Integers of [-most, most]. */
     static double[] integers(Random random, int count, int most) {
         return random.ints(count, -most, most + 1).asDoubleStream().toArray();
+    }
+
+    /** The bits of a value that the dtype holds exactly: F16 or BF16. */
+    static short bits16(DType dtype, double value) {
+        int bits = Float.floatToRawIntBits((float) value);
+        if (dtype == DType.BF16) {
+            return (short) (bits >>> 16);
+        }
+        int sign = bits >>> 16 & 0x8000;
+        return (short) (value == 0 ? sign
+                : sign | ((bits >>> 23 & 0xff) - 112) << 10 | bits >>> 13 & 0x3ff);
+    }
+
+    static double value16(DType dtype, short bits) {
+        if (dtype == DType.BF16) {
+            return Float.intBitsToFloat(bits << 16);
+        }
+        int magnitude = bits & 0x7fff;
+        float value = magnitude == 0 ? 0 : Float.intBitsToFloat((magnitude << 13) + (112 << 23));
+        return bits < 0 ? -value : value;
     }
 }

@@ -1,6 +1,5 @@
 package dev.fastnorm;
 
-import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -53,16 +52,8 @@ class ErrorTest {
     void argument() {
         refuses(Norm.rms(-1).x(x).y(y), Status.ERROR_ARGUMENT,
                 "eps is -1; required: finite and >= 0");
-        refuses(Norm.rms(Double.NaN).x(x).y(y), Status.ERROR_ARGUMENT,
-                "eps is nan; required: finite and >= 0");
         refuses(Norm.rms(1e300).x(x).y(y), Status.ERROR_ARGUMENT,
                 "eps is inf; required: finite and >= 0");
-        refuses(valid().weightOffset(1), Status.ERROR_ARGUMENT,
-                "weight_offset is 1 and weight is NULL; required: 0 without a weight");
-        refuses(valid().residualOut(x), Status.ERROR_ARGUMENT,
-                "residual_out is given and residual is NULL; required: both, or no residual_out");
-        refuses(valid().mean(Tensor.allocate(DType.F32, 1)), Status.ERROR_ARGUMENT,
-                "mean is given and kind is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or no mean");
     }
 
     @Test
@@ -87,11 +78,6 @@ class ErrorTest {
 
     @Test
     void shape() {
-        refuses(valid().x(Tensor.allocate(DType.F32, 1, 0)), Status.ERROR_SHAPE,
-                "x.shape is [1, 0], so n is 0; required: 1 to 2^32");
-        refuses(valid().weight(Tensor.allocate(DType.F32, 3)), Status.ERROR_SHAPE,
-                "weight.shape is [3]; required: [4], or with leading extents that are 1 or x's, counted from the right, "
-                        + "for x of shape [1, 4]");
         refuses(valid().y(Tensor.allocate(DType.F32, 2, 2)), Status.ERROR_SHAPE,
                 "y.shape is [2, 2]; required: x's, [1, 4]");
     }
@@ -115,19 +101,12 @@ class ErrorTest {
     void dtype() {
         refuses(valid().x(Tensor.allocate(DType.I8, 1, 4)), Status.ERROR_DTYPE,
                 "x.dtype is i8; required: f32, f16 or bf16");
-        FastnormException thrown = assertThrows(FastnormException.class,
-                () -> valid().y(Tensor.allocate(DType.BF16, 1, 4)).run(context));
-        assertEquals(Status.ERROR_DTYPE, thrown.status());
-        assertTrue(thrown.getMessage().startsWith("y.dtype is bf16; required: f32, as x is f32"),
-                thrown.getMessage());
     }
 
     @Test
     void strides() {
         refuses(valid().x(x.withStrides(4, -1)), Status.ERROR_LAYOUT,
                 "x.strides[1] is -1; required: 1, a contiguous last dimension");
-        refuses(valid().x(x.withStrides(4, 2)), Status.ERROR_LAYOUT,
-                "x.strides[1] is 2; required: 1, a contiguous last dimension");
         refuses(valid().x(x.withStrides(0, Long.MAX_VALUE)), Status.ERROR_LAYOUT,
                 "x.strides[1] is 9223372036854775807; required: 1, a contiguous last dimension");
     }
@@ -141,15 +120,6 @@ class ErrorTest {
         assertEquals(Status.ERROR_LAYOUT, thrown.status());
         assertTrue(thrown.getMessage()
                 .matches("y \\[0x.*\\) overlaps x \\[0x.*\\); required: the same view .*"),
-                thrown.getMessage());
-    }
-
-    @Test
-    void misalignedAddress() {
-        FastnormException thrown = assertThrows(FastnormException.class,
-                () -> valid().x(Tensor.at(context, x.address() + 1, DType.F32, 1, 2)).run(context));
-        assertEquals(Status.ERROR_LAYOUT, thrown.status());
-        assertTrue(thrown.getMessage().contains("a multiple of 4, the bytes of f32"),
                 thrown.getMessage());
     }
 
@@ -169,24 +139,9 @@ class ErrorTest {
 
     @Test
     void flags() {
-        String text =
-                "; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)";
-        refuses(valid().pdlConstantWeights(true), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
         refuses(valid().pdlTrigger(true).pdlConstantWeights(true), Status.ERROR_ARGUMENT,
-                "flags is 0x6" + text);
-        refuses(valid().pdlWait(true).pdlConstantWeights(true).pdlWait(false),
-                Status.ERROR_ARGUMENT, "flags is 0x4" + text);
-        valid().pdlConstantWeights(true).pdlConstantWeights(false).run(context);
-        float[] plain = Data.floats(y);
-        for (int flags = 0; flags < 8; flags++) {
-            if ((flags & 5) != 4) {
-                y.floats().put(0, -1).put(3, -1);
-                valid().pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0)
-                        .pdlConstantWeights((flags & 4) != 0)
-                        .run(context);
-                assertArrayEquals(plain, Data.floats(y));
-            }
-        }
+                "flags is 0x6; required: FASTNORM_NORM_PDL_WAIT (1) with "
+                        + "FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)");
     }
 
     @Test

@@ -63,7 +63,7 @@ class LoaderTest {
     static void fake(Path out, String soname, int version) throws Exception {
         Path source = Child.source("src/test/native/fake.c");
         Path map = Files.writeString(out.resolveSibling("exports.map"),
-                "FASTNORM_0 { global: fastnorm_*; local: *; };\n");
+                "FASTNORM_1 { global: fastnorm_*; local: *; };\n");
         List<String> command = new ArrayList<>(List.of("sh", "-c",
                 "exec ${CC:-cc} \"$@\" $(pkg-config --cflags fastnorm)",
                 "cc", "-pthread", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",

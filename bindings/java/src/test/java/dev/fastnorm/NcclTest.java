@@ -164,9 +164,9 @@ class NcclTest {
                 Tensor.allocate(DType.F8_E4M3FN, ROWS, COLUMNS),
                 Tensor.allocate(DType.F32, ROWS, 1)};
             outputs.add(own);
-            calls[rank] = handles.get(rank).rms(1e-3).weightOffset(1).x(rows(part(rank)))
-                    .residualInPlace(own[1]).weight(weight).y(own[0])
-                    .quantScheme(QuantScheme.PER_ROW).quantized(own[2]).scale(own[3]);
+            calls[rank] = handles.get(rank).allreduce(Norm.rms(1e-3).weightOffset(1)
+                    .x(rows(part(rank))).residualInPlace(own[1]).weight(weight).y(own[0])
+                    .quantScheme(QuantScheme.PER_ROW).quantized(own[2]).scale(own[3]));
             assertNull(calls[rank].peer());
             assertEquals(handles.get(rank), calls[rank].nccl());
             assertTrue(calls[rank].query(context).workspaceBytes() >= 4L * ROWS * COLUMNS);
@@ -236,8 +236,9 @@ class NcclTest {
         long address = Raw.fnj_buffer_address(memory);
         long[] spaces = {address, address + 1024};
         Tensor[] y = {rows(ROWS), rows(ROWS)};
-        PeerAllreduceNorm[] calls = {handles.get(0).layer(0).x(rows(part(0))).y(y[0]),
-            handles.get(1).layer(0).x(rows(part(1))).y(y[1])};
+        PeerAllreduceNorm[] calls = {
+            handles.get(0).allreduce(Norm.layer(0).x(rows(part(0))).y(y[0])),
+            handles.get(1).allreduce(Norm.layer(0).x(rows(part(1))).y(y[1]))};
         Nccl.allreduceNormAll(new long[2], spaces, 1024, calls);
         assertArrayEquals(Data.floats(y[0]), Data.floats(y[1]));
         refused(Status.ERROR_ARGUMENT, "args[0]: workspace_bytes is 256; required: at least 768",
@@ -258,7 +259,7 @@ class NcclTest {
         List<Nccl> handles = group(comms(2), builder(), false);
         onAll(2, rank -> {
             Tensor x = rows(part(rank));
-            PeerAllreduceNorm.rms(handles.get(rank).peer(), 0).x(x).y(x).run();
+            PeerAllreduceNorm.of(handles.get(rank).peer(), Norm.rms(0).x(x).y(x)).run();
         });
         Peer peer = handles.get(0).peer();
         assertEquals(new PeerState(PeerFailure.NONE, -1, 1, true), peer.state());
@@ -322,16 +323,19 @@ class NcclTest {
         Tensor x = rows(part(0));
         Tensor y = rows(ROWS);
         refused(Status.ERROR_UNSUPPORTED, "sum_rounding is 1",
-                () -> first.rms(0).sumRounding(PeerSumRounding.EXACT).x(x).y(y).run());
-        refused(Status.ERROR_ARGUMENT, "eps is -1", () -> first.rms(-1).x(x).y(y).run());
-        refused(Status.ERROR_ARGUMENT, "x is NULL", () -> first.layer(0).y(y).run());
+                () -> first.allreduce(Norm.rms(0).x(x).y(y)).sumRounding(PeerSumRounding.EXACT)
+                        .run());
+        refused(Status.ERROR_ARGUMENT, "norm.eps is -1",
+                () -> first.allreduce(Norm.rms(-1).x(x).y(y)).run());
+        refused(Status.ERROR_ARGUMENT, "norm.x is NULL",
+                () -> first.allreduce(Norm.layer(0).y(y)).run());
         refused(Status.ERROR_ARGUMENT, "workspace_bytes is 1; required: at least",
-                () -> first.rms(0).x(x).y(y).run(context, 0, 256, 1));
+                () -> first.allreduce(Norm.rms(0).x(x).y(y)).run(context, 0, 256, 1));
         refused(Status.ERROR_SHAPE, "a multiple of the 2 ranks",
                 () -> first.sequenceNorm(Norm.rms(0).x(rows(5)).y(rows(5))).run());
-        PeerAllreduceNorm good = first.rms(0).x(x).y(y);
-        refused(Status.ERROR_ARGUMENT, "args[1]: eps is -1",
-                () -> Nccl.allreduceNormAll(good, handles.get(1).rms(-1).x(x).y(rows(ROWS))));
+        PeerAllreduceNorm good = first.allreduce(Norm.rms(0).x(x).y(y));
+        refused(Status.ERROR_ARGUMENT, "args[1]: norm.eps is -1", () -> Nccl.allreduceNormAll(
+                good, handles.get(1).allreduce(Norm.rms(-1).x(x).y(rows(ROWS)))));
         refused(Status.ERROR_ARGUMENT, "count is 0", () -> Nccl.allreduceNormAll());
         refused(Status.ERROR_SHAPE, "args[0]: x has", () -> Nccl.sequenceNormAll(
                 first.sequenceNorm(Norm.rms(0).x(rows(5)).y(rows(5))),
@@ -340,14 +344,14 @@ class NcclTest {
                 Peer peer = Peer.builder(context, 0, 2, DType.F32, 4).create()) {
             assertThrows(IllegalArgumentException.class, () -> good.run(other));
             assertThrows(IllegalArgumentException.class,
-                    () -> Nccl.allreduceNormAll(good, PeerAllreduceNorm.rms(peer, 0)));
+                    () -> Nccl.allreduceNormAll(good, PeerAllreduceNorm.of(peer, Norm.rms(0))));
         }
         Tensor readOnly = Tensor.of(ByteBuffer.allocateDirect(4 * ROWS).asReadOnlyBuffer()
                 .order(ByteOrder.nativeOrder()), DType.F32, ROWS, 1);
         assertTrue(assertThrows(IllegalArgumentException.class, () -> Nccl.allreduceNormAll(good,
-                handles.get(1).rms(0).x(x).quantScheme(QuantScheme.PER_ROW)
-                .quantized(Tensor.allocate(DType.F8_E4M3FN, ROWS, COLUMNS)).scale(readOnly)))
-                .getMessage().startsWith("args[1]: scale is written"));
+                handles.get(1).allreduce(Norm.rms(0).x(x).quantScheme(QuantScheme.PER_ROW)
+                .quantized(Tensor.allocate(DType.F8_E4M3FN, ROWS, COLUMNS)).scale(readOnly))))
+                .getMessage().startsWith("args[1]: quant.scale is written"));
         assertEquals(0, FakeNccl.calls(comms[0], FakeNccl.ALL_REDUCE));
         FakeNccl.fail(comms[0], FakeNccl.ALL_REDUCE); // it never meets the other rank
         refused(Status.ERROR_DEVICE, "ncclAllReduce: invalid argument (4)", good::run);
@@ -359,7 +363,7 @@ class NcclTest {
         Context own = Context.cpu();
         Nccl nccl = builder().create(own, comms(1)[0], 0);
         Tensor x = rows(part(0));
-        PeerAllreduceNorm call = nccl.rms(0).x(x).y(x);
+        PeerAllreduceNorm call = nccl.allreduce(Norm.rms(0).x(x).y(x));
         NcclSequenceNorm sequence = nccl.sequenceNorm(Norm.rms(0).x(x).y(x));
         call.run();
         assertEquals("Nccl[" + own + "]", nccl.toString());
@@ -368,16 +372,16 @@ class NcclTest {
         assertEquals("context is closed",
                 assertThrows(IllegalStateException.class, call::run).getMessage());
         Nccl.allreduceNormAll(new long[1], new long[1], 0, builder()
-                .create(context, comms(1)[0], 0).rms(0).x(x).y(x));
+                .create(context, comms(1)[0], 0).allreduce(Norm.rms(0).x(x).y(x)));
         nccl.close();
         nccl.close();
         assertTrue(nccl.isClosed());
         assertEquals("Nccl[" + own + ", closed]", nccl.toString());
-        assertThrows(IllegalStateException.class, () -> nccl.rms(0));
+        assertThrows(IllegalStateException.class, () -> nccl.allreduce(Norm.rms(0)));
         assertThrows(IllegalStateException.class, () -> nccl.sequenceNorm(Norm.rms(0)));
         assertThrows(IllegalStateException.class, () -> Nccl.sequenceNormAll(sequence));
         Nccl again = builder().create(context, comms(1)[0], 0);
-        PeerAllreduceNorm late = again.rms(0).x(x).y(x);
+        PeerAllreduceNorm late = again.allreduce(Norm.rms(0).x(x).y(x));
         again.close();
         assertEquals("NCCL handle is closed",
                 assertThrows(IllegalStateException.class, late::run).getMessage());

@@ -135,11 +135,11 @@ class PeerTest {
                 Tensor rstd = Tensor.allocate(DType.F32, ROWS, 1);
                 Tensor ownCodes = Tensor.allocate(DType.F8_E4M3FN, ROWS, COLUMNS);
                 Tensor ownScale = Tensor.allocate(DType.F32, ROWS, 1);
-                PeerAllreduceNorm call = PeerAllreduceNorm.rms(peer, 1e-3).weightOffset(1)
-                        .sumRounding(rounding).pdlWait(true).pdlTrigger(true)
+                Norm norm = Norm.rms(1e-3).weightOffset(1).pdlWait(true).pdlTrigger(true)
                         .x(rows(part(peer.rank()))).residualInPlace(sum).weight(weight)
                         .y(own).rstd(rstd).quantScheme(QuantScheme.PER_ROW).quantized(ownCodes)
                         .scale(ownScale);
+                PeerAllreduceNorm call = PeerAllreduceNorm.of(peer, norm).sumRounding(rounding);
                 assertTrue(call.query(context).workspaceBytes() >= 4L * ROWS * COLUMNS);
                 call.prepare(context);
                 call.run();
@@ -155,36 +155,23 @@ class PeerTest {
         }
     }
 
-    private static double root(int ranks, int row, int shift, double eps) {
-        double squares = 0;
-        for (int rank = 0; rank < ranks; rank++) {
-            float[] part = part(rank + shift);
-            for (int i = 0; i < COLUMNS; i++) {
-                squares += Math.pow(part[row * COLUMNS + i], 2);
-            }
-        }
-        return 1 / Math.sqrt(squares / (ranks * COLUMNS) + eps);
-    }
-
+    /** Rows of 1 and 7, whose mean square is 25, and of keys that are their negatives. */
     @Test
     void shardedRows() throws InterruptedException {
-        int ranks = 3;
-        List<Peer> peers = group(ranks, builder -> builder);
+        List<Peer> peers = group(2, builder -> builder);
         assertNothing(onAll(peers, peer -> {
-            float[] x = part(peer.rank());
-            float[] keys = part(peer.rank() + 20);
-            Tensor y = Tensor.allocate(DType.F32, ROWS, COLUMNS);
-            Tensor z = Tensor.allocate(DType.F32, ROWS, 3, COLUMNS / 3);
-            PeerShardedNorm call = PeerShardedNorm.rms(peer, 0.5).pdlWait(true).x(rows(x)).y(y)
-                    .x2(Tensor.copyOf(keys, ROWS, 3, COLUMNS / 3)).y2(z);
+            float value = peer.rank() == 0 ? 1 : 7;
+            Tensor y = Tensor.allocate(DType.F32, 1, 4);
+            Tensor z = Tensor.allocate(DType.F32, 1, 2, 2);
+            PeerShardedNorm call = PeerShardedNorm.rms(peer, 0).pdlWait(true).y(y).y2(z)
+                    .x(Tensor.copyOf(new float[] {value, value, value, value}, 1, 4))
+                    .x2(Tensor.copyOf(new float[] {-value, -value, -value, -value}, 1, 2, 2));
             assertTrue(call.query(context).workspaceBytes() > 0);
             call.prepare(context);
             call.run();
-            for (int i = 0; i < x.length; i++) {
-                double wanted = x[i] * root(ranks, i / COLUMNS, 0, 0.5);
-                assertEquals(wanted, y.floats().get(i), 1e-5 * (1 + Math.abs(wanted)));
-                wanted = keys[i] * root(ranks, i / COLUMNS, 20, 0.5);
-                assertEquals(wanted, z.floats().get(i), 1e-5 * (1 + Math.abs(wanted)));
+            for (int i = 0; i < 4; i++) {
+                assertEquals(value / 5, y.floats().get(i), 1e-6);
+                assertEquals(-value / 5, z.floats().get(i), 1e-6);
             }
         }));
         peers.forEach(Peer::close);
@@ -192,7 +179,7 @@ class PeerTest {
 
     private static PeerAllreduceNorm call(Peer peer, int rows) {
         Tensor x = Tensor.allocate(DType.F32, rows, COLUMNS);
-        return PeerAllreduceNorm.rms(peer, 1).x(x).y(x);
+        return PeerAllreduceNorm.of(peer, Norm.rms(1).x(x).y(x));
     }
 
     /** A rank that does not come, or makes another call, is an error; a reset makes all well. */
@@ -231,8 +218,8 @@ class PeerTest {
         assertNothing(onAll(peers, peer -> {
             float v = peer.rank() + 1;
             Tensor y = Tensor.allocate(DType.F32, 1, 4);
-            PeerAllreduceNorm.rms(peer, 0).x(Tensor.copyOf(new float[] {v, -v, v, -v}, 1, 4)).y(y)
-                    .run();
+            Tensor x = Tensor.copyOf(new float[] {v, -v, v, -v}, 1, 4);
+            PeerAllreduceNorm.of(peer, Norm.rms(0).x(x).y(y)).run();
             assertArrayEquals(new float[] {1, -1, 1, -1}, Data.floats(y));
         }));
         peers.forEach(Peer::close);
@@ -267,12 +254,19 @@ class PeerTest {
                 () -> Peer.builder(context, 0, 2, DType.F32, 4).rings(257).bufferBytes());
         assertThrows(NullPointerException.class,
                 () -> Peer.builder(null, 0, 2, DType.F32, 4));
-        assertThrows(NullPointerException.class, () -> PeerAllreduceNorm.rms(null, 0));
+        assertThrows(NullPointerException.class, () -> PeerAllreduceNorm.of(null, Norm.rms(0)));
         try (Peer peer = Peer.builder(context, 0, 2, DType.F32, COLUMNS).create()) {
             refused(Status.ERROR_ARGUMENT, "bytes is 0", () -> peer.connect());
             refused(Status.ERROR_ARGUMENT, "blobs[0]",
                     () -> peer.connect(new byte[2][Peer.BLOB_BYTES]));
             refused(Status.ERROR_ARGUMENT, "not connected", () -> call(peer, 1).run());
+            assertThrows(NullPointerException.class, () -> PeerAllreduceNorm.of(peer, null));
+            Tensor x = Tensor.allocate(DType.F32, 1, COLUMNS);
+            Norm norm = Norm.rms(0).x(x).y(x).groupSize(COLUMNS);
+            PeerAllreduceNorm call = PeerAllreduceNorm.of(peer, norm);
+            refused(Status.ERROR_UNSUPPORTED, "norm.group_size is given", call::run);
+            norm.groupSize(0).clamp(-1); // the call sees changes of its norm
+            refused(Status.ERROR_ARGUMENT, "norm.quant.clamp is -1", call::run);
             try (Context other = Context.cpu()) {
                 refused(Status.ERROR_ARGUMENT, "peer is of the context",
                         () -> call(peer, 1).run(other));

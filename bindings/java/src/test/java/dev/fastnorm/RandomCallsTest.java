@@ -91,46 +91,12 @@ class RandomCallsTest {
         if (seldom()) {
             norm.rstd(tensor(DType.F32, java.util.Arrays.copyOf(shape, rank - 1)));
         }
-        if (random.nextInt(5) == 0) {
-            stages(norm, dtype, shape);
-        }
         if (random.nextInt(50) == 0) {
             norm.quantScheme(anyOf(QuantScheme.values())).quantized(tensor(DType.I8, shape))
                     .scale(tensor(DType.F32, 1))
                     .quantBlockSize(random.nextInt(3) * 64);
         }
         return norm;
-    }
-
-    /** A stage or several, with outputs of their own. */
-    private void stages(Norm norm, DType dtype, long[] shape) {
-        long[] statistic = java.util.Arrays.copyOf(shape, shape.length - 1);
-        if (random.nextBoolean()) {
-            norm.gate(tensor(dtype, shape)).gateAct(anyOf(Activation.values()))
-                    .gatePosition(anyOf(GatePosition.values()))
-                    .gateSource(anyOf(GateSource.values()));
-        }
-        if (seldom()) {
-            norm.activation(anyOf(Activation.values())).groupSize(random.nextInt(4) - 1);
-        }
-        if (seldom()) {
-            norm.branchRms(eps()).branchRounded(random.nextBoolean())
-                    .branchWeight(tensor(dtype, shape[shape.length - 1]))
-                    .branchRstd(tensor(DType.F32, statistic)).alpha(random.nextInt(3))
-                    .sumRounding(anyOf(SumRounding.values())).sumScale(tensor(DType.F32, 1));
-        }
-        if (seldom()) {
-            norm.residualGate(tensor(dtype, shape)).residualGateAct(anyOf(Activation.values()))
-                    .modulationScale(tensor(DType.F32, 1))
-                    .modulationShift(tensor(dtype, shape[shape.length - 1]))
-                    .shiftTable(tensor(DType.F32, shape[shape.length - 1]))
-                    .modulationRounding(anyOf(ModulationRounding.values()));
-        }
-        if (seldom()) {
-            norm.sumsq(tensor(DType.F32, statistic));
-        } else if (seldom()) {
-            norm.rstdIn(tensor(DType.F32, statistic)).meanIn(tensor(DType.F32, statistic));
-        }
     }
 
     private double eps() {

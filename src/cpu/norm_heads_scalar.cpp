@@ -1,9 +1,0 @@
-// The norm_heads kernels for one instruction set; meson.build has its compiler flags.
-#define FASTNORM_UNIT_SCALAR
-#include "cpu/norm_heads-inl.h"
-
-namespace fastnorm::cpu {
-
-constinit const NormHeadsKernels kNormHeadsScalar = kNormHeadsOfUnit;
-
-}  // namespace fastnorm::cpu

@@ -1,0 +1,61 @@
+// Quantised rows of random calls: their words in a call's line, and what the model says of them.
+#pragma once
+
+#include <vector>
+
+#include "ref/norm_spec.h"
+#include "ref/quant.h"
+#include "support/operands.h"
+
+namespace fastnorm::support {
+
+// The reference's options of a call's structs.
+template <class Args>
+ref::NormOptions norm_options(const Args& args, ref::Type type) {
+  ref::NormOptions o;
+  o.dtype = type;
+  o.kind = static_cast<ref::Kind>(args.kind);
+  o.rounding = static_cast<ref::Rounding>(args.rounding);
+  o.eps = args.eps;
+  o.weight_offset = args.weight_offset;
+  return o;
+}
+
+// What a struct of quantised outputs asks for, with its memory. Without one there is nothing.
+class QuantModel {
+ public:
+  // Rows of type T, whose y has this type. The codes may be those of a cache.
+  QuantModel(const fastnorm_quant* args, const Operands& memory, ref::Type type, ref::Type y,
+             bool every_step, Operand* codes = nullptr);
+
+  // Of row number `row`, with these indices: z is not rounded.
+  void expect(Index leading, int64_t row, const std::vector<float>& z) const;
+  // Its swizzled scales stay. All others become 0 where there are none.
+  void keep(int64_t row) const;
+
+ private:
+  size_t place_of_scale(Index leading, int64_t row, int64_t i, int64_t scopes) const;
+
+  ref::QuantOptions options_;
+  ref::Type type_;
+  Operand *codes_ = nullptr, *scale_ = nullptr, *amax_ = nullptr;
+  bool swizzled_ = false;
+  int64_t scopes_ = 0;
+  float tensor_scale_ = 1, global_ = 1;
+};
+
+// How codes are drawn.
+struct DrawnQuant {
+  ref::QuantOptions options;  // scheme, format and those that scales follow from
+  fastnorm_dtype_id codes = FASTNORM_DTYPE_F8_E4M3FN;
+  bool from_rounded = false;
+};
+inline constexpr fastnorm_dtype_id kCodeTypes[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
+                                                   FASTNORM_DTYPE_I8};
+
+// A scheme and a format for rows of n columns; with `plain` PER_TENSOR without options. Writes all
+// but the codes. `outer` x `inner` rows.
+DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& path, int64_t outer,
+                      int64_t inner, int64_t n, bool plain);
+
+}  // namespace fastnorm::support
