@@ -111,15 +111,16 @@ class Views {
   fastnorm_status cache(const NormHeadsPart& p) {
     const HeadsCache& c = p.cache;
     const QuantDesc& q = c.quant;
-    if (!c || c.pages == 0) return FASTNORM_OK;
+    if (!c) return FASTNORM_OK;
+    if (!q.scale && q.tensor_scale != nullptr) {
+      FASTNORM_TRY(add("cache_quant.scale", false, false, kOne, kNone,
+                       {q.tensor_scale, nullptr, 4, 1, 0}));
+    }
+    if (c.pages == 0) return FASTNORM_OK;
     const int64_t outer[kMaxOuter] = {p.heads, c.page_size, c.pages};
     FASTNORM_TRY(add("cache", true, false, outer, c.rows.stride_bytes,
                      {c.rows.data, nullptr, p.norm.n * dtype_bytes(c.rows.dtype), 1, 0}));
-    if (!q.scale) {
-      if (q.tensor_scale == nullptr) return FASTNORM_OK;
-      return add("cache_quant.scale", false, false, kOne, kNone,
-                 {q.tensor_scale, nullptr, 4, 1, 0});
-    }
+    if (!q.scale) return FASTNORM_OK;
     return add("cache_quant.scale", true, false, outer, q.scale.stride_bytes,
                {q.scale.data, nullptr, dtype_bytes(q.scale.dtype), q.scales(p.norm.n),
                 q.scale_step_bytes});
