@@ -113,8 +113,8 @@ class Views {
     const QuantDesc& q = c.quant;
     if (!c) return FASTNORM_OK;
     if (!q.scale && q.tensor_scale != nullptr) {
-      FASTNORM_TRY(add("cache_quant.scale", false, false, kOne, kNone,
-                       {q.tensor_scale, nullptr, 4, 1, 0}));
+      FASTNORM_TRY(
+          add("cache_quant.scale", false, false, kOne, kNone, {q.tensor_scale, nullptr, 4, 1, 0}));
     }
     if (c.pages == 0) return FASTNORM_OK;
     const int64_t outer[kMaxOuter] = {p.heads, c.page_size, c.pages};
