@@ -632,7 +632,7 @@ def test_tuning(program):
         explained(65)["kernel"],
     )
     path.write_text(
-        head + "KIND(many, bf16, rms, plain)\nROWS(4096, 8192, 1, 64, 256, 2, 1, 2, 1)\n"
+        head + "KIND(many, bf16, rms, plain)\nROWS(4096, 8192, 1, 64, 256, 2, 1, 2, 3)\n"
     )
     program.expect(
         "tuning: a kernel that does not hold the rows",

@@ -16,29 +16,33 @@ struct FoldBuffer {
   alignas(16) float values[4][kThreads];
 };
 
-// Four columns of a block's sums, of which there are `split`: [split][stride].
+__device__ __forceinline__ void load_four(float (&four)[4], const float* from, bool there) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  ptx::ld_global_v4_if(v, from, there);
+  four[0] = __uint_as_float(v.x), four[1] = __uint_as_float(v.y);
+  four[2] = __uint_as_float(v.z), four[3] = __uint_as_float(v.w);
+}
+
+// Four columns of a block's sums, of which there are `split`, 2 or more: [split][stride].
 __device__ __forceinline__ void fold_split(float (&q)[4], const float* partial, int64_t stride,
                                            uint32_t split, bool there) {
   static_assert(kBackwardMaxSplit == 4);
   float part[kBackwardMaxSplit][4];
 #pragma unroll
-  for (uint32_t s = 0; s < kBackwardMaxSplit; ++s) {
-    uint4 v = make_uint4(0, 0, 0, 0);
-    ptx::ld_global_v4_if(v, partial + s * stride, there && s < split);
-    part[s][0] = __uint_as_float(v.x), part[s][1] = __uint_as_float(v.y);
-    part[s][2] = __uint_as_float(v.z), part[s][3] = __uint_as_float(v.w);
-  }
+  for (uint32_t s = 0; s < kBackwardMaxSplit; ++s)
+    load_four(part[s], partial + s * stride, there && s < split);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (split > 2) {
       part[0][i] = __fadd_rn(part[0][i], part[2][i]);
       part[1][i] = __fadd_rn(part[1][i], part[3][i]);
     }
-    q[i] = split > 1 ? __fadd_rn(part[0][i], part[1][i]) : part[0][i];
+    q[i] = __fadd_rn(part[0][i], part[1][i]);
   }
 }
 
-// Folds the 32 columns from `first` on, of n, of so many blocks' sums, and calls put(column, sum).
+// Folds the 32 columns from `first` on, of n, of so many blocks' sums, and calls put(column, sums)
+// for each four of them, of which the last may be past n.
 template <int kThreads, typename Put>
 __device__ __forceinline__ void fold_columns(float (&values)[4][kThreads], const float* partial,
                                              int64_t partial_stride, uint32_t blocks,
@@ -51,31 +55,41 @@ __device__ __forceinline__ void fold_columns(float (&values)[4][kThreads], const
   const int64_t column = first + threadIdx.x % kFours * 4;
   const uint32_t first_block = threadIdx.x / kFours;
   float q[4][kRegisters];
+  const auto load = [&](auto load_block) {
 #pragma unroll
-  for (int r = 0; r < kRegisters; ++r) {
-    const uint32_t block = first_block + r * kRows;
-    float of_block[4];
-    fold_split(of_block, partial + column + block * split * partial_stride, partial_stride, split,
-               block < blocks && column < n);
+    for (int r = 0; r < kRegisters; ++r) {
+      const uint32_t block = first_block + r * kRows;
+      float of_block[4];
+      load_block(of_block, partial + column + block * split * partial_stride,
+                 block < blocks && column < n);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) q[i][r] = of_block[i];
+      for (int i = 0; i < 4; ++i) q[i][r] = of_block[i];
+    }
+  };
+  if (split == 1) {
+    load(load_four);
+  } else {
+    load([&](float(&four)[4], const float* from, bool there) {
+      fold_split(four, from, partial_stride, split, there);
+    });
   }
   __syncthreads();  // the values before have been read
 #pragma unroll
   for (int i = 0; i < 4; ++i) values[i][threadIdx.x] = fold_registers(q[i]);
   __syncthreads();
   if (threadIdx.x >= 32) return;
+  float total[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float w[kWarps];
 #pragma unroll
     for (int k = 0; k < kWarps; ++k) w[k] = values[i][k * 32 + threadIdx.x];
-    float total = fold_registers(w);
+    total[i] = fold_registers(w);
 #pragma unroll
     for (int half = 16; half >= kFours; half /= 2)
-      total = __fadd_rn(total, __shfl_xor_sync(~0u, total, half));
-    if (threadIdx.x < kFours && column + i < n) put(column + i, total);
+      total[i] = __fadd_rn(total[i], __shfl_xor_sync(~0u, total[i], half));
   }
+  if (threadIdx.x < kFours) put(column, total);
 }
 
 // Of sum_tensor(p, sum).
@@ -97,6 +111,11 @@ __device__ __forceinline__ int wanted_sum(const NormBackwardParams& p, uint32_t 
     --before;
   }
   return wanted;
+}
+
+// Without an array in local memory.
+__device__ __forceinline__ float element_of(const float (&four)[4], int i) {
+  return i == 0 ? four[0] : i == 1 ? four[1] : i == 2 ? four[2] : four[3];
 }
 
 // What multiplies a sum of dresidual_gate.
@@ -126,13 +145,24 @@ __device__ __forceinline__ void fold_blocks_of_rows(const NormBackwardParams& p)
     const float* const partial =
         p.partial[sum] + ((int64_t{group} * p.blocks) << p.split_bits) * p.partial_stride;
     fold_columns<kThreads>(values, partial, p.partial_stride, p.blocks, 1u << p.split_bits, p.n,
-                           first, [&](int64_t column, float total) {
-                             if (has_slope)
-                               total =
-                                   __fmul_rn(positive_zero(total), gate_slope(p, group, column));
-                             char* const to = group_address(p, out, group) +
-                                              column * (out.dtype == Dtype::kF32 ? 4 : 2);
-                             store_sum(p, out, to, total, accumulates);
+                           first, [&](int64_t column, const float(&total)[4]) {
+                             const int bytes = out.dtype == Dtype::kF32 ? 4 : 2;
+                             char* const to = group_address(p, out, group) + column * bytes;
+                             if (has_slope) {
+#pragma unroll 1
+                               for (int i = 0; i < 4 && column + i < p.n; ++i) {
+                                 const float sum = positive_zero(element_of(total, i));
+                                 store_sum(p, out, to + i * bytes,
+                                           __fmul_rn(sum, gate_slope(p, group, column + i)),
+                                           accumulates);
+                               }
+                               return;
+                             }
+#pragma unroll
+                             for (int i = 0; i < 4; ++i) {
+                               if (column + i < p.n)
+                                 store_sum(p, out, to + i * bytes, total[i], accumulates);
+                             }
                            });
   }
 }

@@ -217,10 +217,13 @@ struct RowAddresses {
                                           int64_t vector_offset)
       : first_row(group * p.shared_rows), offset(vector_offset) {
     if constexpr (kLean) {
-      const RowIndex index = backward_index(p, first_row);
 #pragma unroll
       for (int t = 0; t < kHeldTensors; ++t)
-        first[t] = row_address(held_tensor<S>(p, t), index) + (t < kRowRstd ? offset : 0);
+        first[t] = held_tensor<S>(p, t).data + (t < kRowRstd ? offset : 0);
+      if (first_row == 0) return;
+      const RowIndex index = backward_index(p, first_row);
+#pragma unroll
+      for (int t = 0; t < kHeldTensors; ++t) first[t] += row_offset(held_tensor<S>(p, t), index);
     }
   }
 
@@ -485,7 +488,7 @@ __device__ __forceinline__ void load_gains(float (&gain)[S::kVectors][S::kPerVec
         S::T::unpack(raw[v][0], gain[v]);
       }
 #pragma unroll
-      for (float& g : gain[v]) g = row == nullptr ? 1.0f : gain_of(g, p);
+      for (float& g : gain[v]) g = row == nullptr ? 1.0f : __fadd_rn(g, p.weight_offset);
     }
   }
 }

@@ -126,8 +126,8 @@ struct StepRow {
 };
 
 // Goes over a lane's rows: for_each(body) calls body(row, feed), in which feed.take() has the row's
-// vectors. The last step may have a row that is not live. Its vectors and statistics are zero, so
-// it adds nothing to a sum. It may turn a sum of -0 to +0, as the end of the fold does.
+// vectors. The last step may have a row that is not live. Its vectors and statistics are zero, and
+// dweight and dbias leave it out. That is a branch, behind which no addition waits for the fold.
 template <class S, bool kLean>
 struct LaneRows {
   __device__ __forceinline__ LaneRows(const NormBackwardParams& params,

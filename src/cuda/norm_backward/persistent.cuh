@@ -33,7 +33,7 @@ __device__ __forceinline__ void gradient_in_turn(const NormBackwardParams& p) {
       make_factors<S>(x[v], e[v], d, feed.take(kRowX, v), feed.take(kRowDy, v), gain[v],
                       row.statistics);
       if constexpr (S::kResidual) add[v] = feed.take(kRowAdd, v);
-      sums.template add<kLean>(v, d, x[v], p);
+      if (row.live) sums.template add<kLean>(v, d, x[v], p);
       vector_sums<S>(q, v, x[v], e[v], place.has(v));
     }
     fold_step<S>(c, q, scratch, row.step, place, p);

@@ -59,7 +59,7 @@ __device__ __forceinline__ void gradient_of_branch_in_turn(const NormBackwardPar
       float d[kPerVector];
       make_factors<S>(x[v], e[v], d, feed.take(kRowX, v), feed.take(kRowDy, v), gain[v],
                       row.statistics);
-      sums.template add<kLean>(v, d, x[v], p);
+      if (row.live) sums.template add<kLean>(v, d, x[v], p);
       vector_sums<S>(q, v, x[v], e[v], place.has(v));
     }
     // A branch's norm folds a second time in a step, by the other set.

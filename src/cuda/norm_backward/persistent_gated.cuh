@@ -37,7 +37,7 @@ __device__ __forceinline__ void gradient_of_gate_after(const NormBackwardParams&
         ptx::st_global_v4(dgate + v * S::kVectorStep, of_gate);
 #pragma unroll
       for (int i = 0; i < kPerVector; ++i) e[v][i] = __fmul_rn(d[i], gain[v][i]);
-      sums.template add<kLean>(v, d, x[v], p);
+      if (row.live) sums.template add<kLean>(v, d, x[v], p);
       vector_sums<S>(q, v, x[v], e[v], place.has(v));
     }
     fold_step<S>(c, q, scratch, row.step, place, p);
@@ -109,7 +109,7 @@ __device__ __forceinline__ void gradient_of_gate_before(const NormBackwardParams
       normalize_gated<S, kLean>(x, factor, row.statistics, p);
 #pragma unroll
       for (int i = 0; i < kPerVector; ++i) e[v][i] = __fmul_rn(d[i], gain[v][i]);
-      sums.template add<kLean>(v, d, x, p);
+      if (row.live) sums.template add<kLean>(v, d, x, p);
       vector_sums<S>(q, v, x, e[v], place.has(v));
     }
     fold_step<S>(c, q, scratch, row.step, place, p);

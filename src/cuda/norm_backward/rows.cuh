@@ -18,11 +18,15 @@ __device__ __forceinline__ RowIndex backward_index(const NormBackwardParams& p, 
   return index;
 }
 
-__device__ __forceinline__ char* row_address(const BackwardTensor& tensor, const RowIndex& index) {
-  char* address = tensor.data + index.digit[0] * tensor.stride[0];
+__device__ __forceinline__ int64_t row_offset(const BackwardTensor& tensor, const RowIndex& index) {
+  int64_t offset = index.digit[0] * tensor.stride[0];
   if (!index.single)
-    address += index.digit[1] * tensor.stride[1] + index.digit[2] * tensor.stride[2];
-  return address;
+    offset += index.digit[1] * tensor.stride[1] + index.digit[2] * tensor.stride[2];
+  return offset;
+}
+
+__device__ __forceinline__ char* row_address(const BackwardTensor& tensor, const RowIndex& index) {
+  return tensor.data + row_offset(tensor, index);
 }
 
 // A group's row of a parameter: that of its first row.

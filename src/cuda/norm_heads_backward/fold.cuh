@@ -28,9 +28,13 @@ __device__ __forceinline__ void fold_heads_sums(const HeadsFoldParams& p) {
   const int64_t first = int64_t{number - group * tiles} * kBackwardFoldColumns;
   ptx::grid_wait();
   const float* const partial = s.partial + int64_t{group} * s.blocks * s.split * s.partial_stride;
-  fold_columns<kThreads>(
-      values, partial, s.partial_stride, s.blocks, s.split, s.n, first,
-      [&](int64_t column, float sum) { put_heads_sum(s.out, group, column, sum); });
+  fold_columns<kThreads>(values, partial, s.partial_stride, s.blocks, s.split, s.n, first,
+                         [&](int64_t column, const float(&sum)[4]) {
+#pragma unroll
+                           for (int k = 0; k < 4; ++k) {
+                             if (column + k < s.n) put_heads_sum(s.out, group, column + k, sum[k]);
+                           }
+                         });
 }
 
 }  // namespace fastnorm::cuda

@@ -5,10 +5,11 @@
 
 namespace fastnorm::ptx {
 
-// At a multiple of 16 bytes; uninitialised.
+// At a multiple of 128 bytes; uninitialised. Where the lines of asynchronous copies begin elsewhere
+// than those of global memory, their stores collide in the banks.
 __device__ __forceinline__ char* launch_shared() {
-  extern __shared__ uint4 fastnorm_launch_shared[];
-  return reinterpret_cast<char*>(fastnorm_launch_shared);
+  extern __shared__ __align__(128) char fastnorm_launch_shared[];
+  return fastnorm_launch_shared;
 }
 
 // One access of 16 bytes. By itself the compiler reads words, which are in the same banks.
