@@ -202,15 +202,15 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVar
   return p.norm.n == tile && d.rope_dim == tile;
 }
 
-// Groups of lanes that share a token's heads. With enough rows for a few rounds of the GPU, a group
-// takes several heads. It then loads weights and angles once for all of them.
+// Groups of lanes that share a token's heads. As long as all that a GPU holds at once have work, a
+// group takes several heads. It then loads weights and angles once for all of them.
 uint32_t groups_of(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsPart& p,
                    const NormHeadsVariant& v) {
-  constexpr int64_t kMostHeads = 8, kThreadsOfSm = 2048, kRounds = 2;
+  constexpr int64_t kMostHeads = 8;
   int64_t rows = 0;
   for (int32_t i = 0; i < d.count; ++i) rows += d.parts[i].norm.rows;
   const int64_t threads = rows * tile_of(d, p, v).lanes,
-                enough = facts.multiprocessors * kThreadsOfSm * kRounds;
+                enough = int64_t{facts.multiprocessors} * v.per_sm * v.block_threads();
   int64_t heads = 1;
   while (heads < kMostHeads && 2 * heads <= p.heads && threads / (2 * heads) >= enough) heads *= 2;
   return static_cast<uint32_t>((p.heads + heads - 1) / heads);

@@ -124,13 +124,13 @@ __device__ __forceinline__ void load_weight_vector(float (&f)[T::kPerVector], co
 }
 
 // Entries of a table from number `first` on: all at once, or where they are apart or of several
-// rows one by one.
-template <class T, int kCount>
+// rows one by one. kLean: all at once.
+template <class T, bool kLean, int kCount>
 __device__ __forceinline__ void load_entries(float (&f)[kCount], const HeadsShared& s,
                                              const HeadsTable& table, const int64_t (&rows)[4],
                                              uint32_t head, uint32_t bits, int first) {
   const bool each = !s.table_repeats || (bits & kHeadsInterleaved) == 0;
-  if (s.table_aligned && s.axes == 1 && each) {
+  if (kLean || (s.table_aligned && s.axes == 1 && each)) {
     const char* const row = table_address(table, rows[0], head);
     if (s.table_f32) {
       const char* const at = row + int64_t{first} * 4;
@@ -178,6 +178,8 @@ struct HeldRows {
     for (int a = 0; a < kMaxRopeAxes; ++a)
       row[a] = a < s.axes ? table_row(s, a, token, padding) : 0;
   }
+  // Of one axis.
+  __device__ __forceinline__ explicit HeldRows(int64_t known) : row{known, 0, 0, 0} {}
   // With one axis the row is known.
   __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token, int64_t known) {
     if (s.axes == 1) {
@@ -190,13 +192,13 @@ struct HeldRows {
   int64_t row[kMaxRopeAxes];
 };
 
-template <class T, int kCount>
+template <class T, bool kLean = false, int kCount>
 __device__ __forceinline__ void load_angles(float (&c)[kCount], float (&sine)[kCount],
                                             const HeadsShared& s, const HeldRows& rows,
                                             uint32_t head, uint32_t bits, int first) {
-  load_entries<T>(c, s, s.cos, rows.row, head, bits, first);
-  load_entries<T>(sine, s, s.sin, rows.row, head, bits, first);
-  if ((bits & kHeadsInverse) != 0) {
+  load_entries<T, kLean>(c, s, s.cos, rows.row, head, bits, first);
+  load_entries<T, kLean>(sine, s, s.sin, rows.row, head, bits, first);
+  if (!kLean && (bits & kHeadsInverse) != 0) {
 #pragma unroll
     for (float& value : sine) value = -value;
   }
@@ -431,16 +433,17 @@ __device__ __forceinline__ void finish_beside(const uint4 (&raw)[S::kVectors],
 }
 
 // This lane's angles.
-template <class S>
+template <class S, bool kLean>
 __device__ __forceinline__ void hold_angles(float (&c)[S::kPairs], float (&s)[S::kPairs],
                                             const HeldPartParams& part, const HeadsShared& shared,
                                             const HeldPlace<S>& place, bool padding) {
   using T = typename S::T;
   constexpr int kPer = S::kPerVector;
-  const HeldRows rows(shared, place.token, padding);
+  const HeldRows rows = kLean ? HeldRows(table_row(shared, 0, place.token, padding))
+                              : HeldRows(shared, place.token, padding);
   const auto take = [&]<int kCount>(float(&cosines)[kCount], float(&sines)[kCount], int first,
                                     int at) {
-    load_angles<T>(cosines, sines, shared, rows, 0, part.bits, first);
+    load_angles<T, kLean>(cosines, sines, shared, rows, 0, part.bits, first);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) c[at + i] = cosines[i], s[at + i] = sines[i];
   };
@@ -736,7 +739,7 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part,
     if ((bits & (kHeadsRope | kHeadsOwnTables)) == kHeadsRope)
       share_angles<S>(scratch, part, shared, HeldRows(shared, place.token, slot.padding), place, 0);
   } else {
-    if ((bits & kHeadsRope) != 0) hold_angles<S>(c, s, part, shared, place, slot.padding);
+    if ((bits & kHeadsRope) != 0) hold_angles<S, false>(c, s, part, shared, place, slot.padding);
   }
 
   uint32_t head = place.first;
@@ -770,9 +773,126 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part,
   }
 }
 
+// A head of the common call, from x to what is stored: an RMSNorm and rope, of which nothing is
+// rounded between steps. turns: whether a vector of kBeside does.
+template <class S>
+__device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector],
+                                          const uint4 (&raw)[S::kVectors], float rstd,
+                                          const uint4 (&weight)[S::kVectors], float offset,
+                                          const float (&c)[S::kPairs], const float (&s)[S::kPairs],
+                                          const bool (&turns)[S::kVectors]) {
+  using T = typename S::T;
+  constexpr int kPer = S::kPerVector, kHalf = kPer / 2;
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    float w[kPer];
+    T::unpack(raw[v], z[v]);
+    // Otherwise the loop keeps them unpacked, in twice as many registers.
+    T::unpack(ptx::in_register(weight[v]), w);
+#pragma unroll
+    for (int i = 0; i < kPer; ++i)
+      z[v][i] = __fmul_rn(__fmul_rn(z[v][i], rstd), __fadd_rn(w[i], offset));
+  }
+  if constexpr (S::kApart) {
+#pragma unroll
+    for (int j = 0; j < S::kPairs; ++j) {
+      turn<T>(z[j / kPer][j % kPer], z[j / kPer + S::kVectors / 2][j % kPer], c[j], s[j], false);
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      if (!turns[v]) continue;
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i)
+        turn<T>(z[v][2 * i], z[v][2 * i + 1], c[v * kHalf + i], s[v * kHalf + i], false);
+    }
+  }
+}
+
+// The common call of kApart and kBeside: rope, whose tables' rows are read as vectors, with an
+// RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does not
+// depend on the head is there before the loop, and an address is a sum.
+template <class S, bool kTurns>
+__device__ __forceinline__ void run_common_part(const HeldPartParams& part,
+                                                const HeadsShared& shared) {
+  using T = typename S::T;
+  const HeldPlace<S> place(part, shared);
+  const int first_turning = part.rope_offset / S::kPerVector;
+  const auto turning = static_cast<uint32_t>(2 * shared.half / S::kPerVector);
+  bool has[S::kVectors], turns[S::kVectors];
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    has[v] = place.exists && place.vector(v) < part.vectors;
+    turns[v] = static_cast<uint32_t>(place.vector(v) - first_turning) < turning;
+  }
+  const char* from = part.x.data + int64_t{place.token} * part.x.token_stride +
+                     int64_t{place.first} * part.x.head_stride + place.lane * kVectorBytes;
+  uint4 next[S::kVectors], weight[S::kVectors];
+  const auto load_next = [&](bool exists) {
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      next[v] = make_uint4(0, 0, 0, 0);
+      ptx::ld_global_v4_if(next[v], from + v * (S::kLanes * kVectorBytes), exists && has[v]);
+    }
+  };
+  load_next(place.first < part.heads);
+  if constexpr (kTurns) load_weights<S>(weight, part, place, 0);
+  const HeldSlot slot(shared, place);
+  float c[S::kPairs], s[S::kPairs];
+  if constexpr (kTurns) hold_angles<S, true>(c, s, part, shared, place, slot.padding);
+  const HeldCache cache_row = cache_of<S>(part, slot);
+  const HeldFactors factors = held_factors<S>(part);
+
+  const bool norm = (part.bits & kHeadsNorm) != 0, codes = (part.bits & kHeadsCacheCodes) != 0;
+  const float offset = norm ? part.weight_offset : 0.0f;
+  char* y = part.y.data + int64_t{place.token} * part.y.token_stride +
+            int64_t{place.first} * part.y.head_stride + place.lane * kVectorBytes;
+  char* cache = cache_row.row + int64_t{place.first} * part.cache.head_stride;
+  uint32_t head = place.first;
+#pragma unroll 1
+  for (uint32_t step = 0; step < part.steps; ++step) {
+    const bool stores = slot.stores && head < part.heads;
+    head += part.groups;
+    uint4 raw[S::kVectors];
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) raw[v] = next[v];
+    from += int64_t{part.groups} * part.x.head_stride;
+    load_next(head < part.heads);
+    float z[S::kVectors][S::kPerVector];
+    if constexpr (kTurns) {
+      turn_head<S>(z, raw, norm ? held_rstd<S>(raw, part) : 1.0f, weight, offset, c, s, turns);
+    } else {
+#pragma unroll
+      for (int v = 0; v < S::kVectors; ++v) T::unpack(raw[v], z[v]);
+    }
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      const uint4 words = T::pack(z[v]);
+      if (stores && has[v] && part.y.data != nullptr)
+        ptx::st_global_v4(y + v * (S::kLanes * kVectorBytes), words);
+      if (!stores || !has[v] || cache_row.row == nullptr) continue;
+      if (codes) {
+        put_static_codes<S>(cache, part.code_type, part.bits, z[v], words, place.vector(v),
+                            factors.cache);
+      } else {
+        ptx::st_global_v4(cache + place.vector(v) * kVectorBytes, words);
+      }
+    }
+    y += int64_t{part.groups} * part.y.head_stride;
+    cache += int64_t{part.groups} * part.cache.head_stride;
+  }
+}
+
 template <class S>
 __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
-  run_held_part<S>(part_of_block(p), p.shared);
+  const HeldPartParams& part = part_of_block(p);
+  if constexpr (S::kApart || S::kBeside) {
+    if ((part.bits & kHeadsCommon) != 0) {
+      if ((part.bits & kHeadsRope) != 0) return run_common_part<S, true>(part, p.shared);
+      return run_common_part<S, false>(part, p.shared);
+    }
+  }
+  run_held_part<S>(part, p.shared);
 }
 
 }  // namespace fastnorm::cuda

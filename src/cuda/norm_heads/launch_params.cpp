@@ -139,6 +139,18 @@ uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
          operand(p.norm.bias, kHeadsBiasElement);
 }
 
+// kHeadsCommon.
+bool is_common(uint32_t bits, const HeadsShared& s) {
+  constexpr uint32_t kOfNorm = kHeadsLayer | kHeadsAcross | kHeadsRoundNormalized |
+                               kHeadsRoundSteps | kHeadsFactorFirst | kHeadsOwnWeights,
+                     kOfRope = kHeadsInverse | kHeadsRopeEveryStep | kHeadsOwnTables;
+  const bool norm = (bits & kHeadsNorm) != 0;
+  if ((bits & kHeadsRope) == 0) return !norm;
+  if (norm && (bits & (kOfNorm | kHeadsRoundBefore)) != 0) return false;
+  const bool each = !s.table_repeats || (bits & kHeadsInterleaved) == 0;
+  return (bits & kOfRope) == 0 && s.axes == 1 && s.table_aligned && each;
+}
+
 // Of a value of 1 kernels know the quotient.
 Divisor divisor_of(uint32_t value) { return value == 1 ? Divisor{1, 0, 0} : make_divisor(value); }
 
@@ -218,11 +230,12 @@ HeadsShared make_heads_shared(const RopeTables& d, int64_t tokens) {
 HeldHeadsParams make_held_heads_params(const NormHeadsDesc& d, const NormHeadsPlan& plan) {
   HeldHeadsParams p = {};
   p.count = d.count;
+  p.shared = shared_of(d);
   for (int32_t i = 0; i < d.count; ++i) {
     set_held_part(d, d.parts[i], plan.entry->variant, plan.groups[i], &p.part[i]);
     p.part[i].first_block = static_cast<uint32_t>(plan.first_block[i]);
+    if (is_common(p.part[i].bits, p.shared)) p.part[i].bits |= kHeadsCommon;
   }
-  p.shared = shared_of(d);
   return p;
 }
 

@@ -149,11 +149,11 @@ TEST_F(CudaNormHeads, HeldForm) {
   const Recorded& r = recorded[0];
   ASSERT_TRUE(r.held);
   EXPECT_EQ(r.launch.block.x, 128u);
-  EXPECT_EQ(r.launch.grid.x, 2000u + 250) << "16 heads a block";
+  EXPECT_EQ(r.launch.grid.x, 1000u + 125) << "16 groups a block, two heads each";
   EXPECT_EQ(r.of_held.count, 2);
-  EXPECT_EQ(r.of_held.part[0].groups, 32u);
-  EXPECT_EQ(r.of_held.part[0].steps, 1u);
-  EXPECT_EQ(r.of_held.part[1].first_block, 2000u);
+  EXPECT_EQ(r.of_held.part[0].groups, 16u);
+  EXPECT_EQ(r.of_held.part[0].steps, 2u);
+  EXPECT_EQ(r.of_held.part[1].first_block, 1000u);
   EXPECT_EQ(r.of_held.part[1].by_page.value, 24u);
   EXPECT_EQ(r.of_held.part[1].cache.row_stride, 4 * 256);
   EXPECT_EQ(r.of_held.part[0].x.token_stride, 40 * 256);

@@ -99,6 +99,10 @@ __device__ __forceinline__ float in_register(float value) {
   return value;
 }
 
+__device__ __forceinline__ uint4 in_register(uint4 v) {
+  return make_uint4(in_register(v.x), in_register(v.y), in_register(v.z), in_register(v.w));
+}
+
 template <class Byte>
 __device__ __forceinline__ Byte* in_register(Byte* address) {
   asm volatile("" : "+l"(address));

@@ -51,6 +51,7 @@ inline void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
 }
 inline uint32_t in_register(uint32_t parameter) { return parameter; }
 inline float in_register(float value) { return value; }
+inline uint4 in_register(uint4 v) { return v; }
 template <class Byte>
 inline Byte* in_register(Byte* address) {
   return address;
