@@ -60,6 +60,8 @@ def register(options: Any) -> Any:
     Raises:
         ImportError: libfastnorm_onnxruntime.so does not load.
     """
+    if os.path.isabs(_abi.library_path()) or "FASTNORM_LIBRARY" in os.environ:
+        ctypes.CDLL(_abi.library_path())  # what is loaded under this name serves the library below
     path = library_path()
     try:
         ctypes.CDLL(path)
