@@ -131,7 +131,7 @@ def rewrite(
     Args:
         model: an onnx.ModelProto, which is not changed, or the path of a file.
         optimize: whether ONNX Runtime makes its fusions first.
-        everything: False leaves the last two, and float16 norms without a residual, to ONNX Runtime.
+        everything: False leaves the last two, and float16 norms without a residual, as they are.
         providers: the execution providers that the model is meant for.
 
     Returns:
