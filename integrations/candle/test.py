@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the crates for candle with the candle of crates.io: format and lints; the crates' own
-tests; models of candle-transformers with candle-nn and with the crate that takes its place; time
-beside candle-nn. The last line is the count.
+tests; the crates as they are published; models of candle-transformers with candle-nn and with the
+crate that takes its place; time beside candle-nn. The last line is the count.
 
     integrations/candle/test.py --build build-test/native --work build-test/candle
 """
@@ -13,6 +13,7 @@ import shutil
 import stat
 import statistics
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -21,6 +22,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(HERE.parent))
 from engine_testing import Session, write_figures  # noqa: E402
 
+CRATES = HERE.parents[1] / "packages" / "rust" / "crates.py"
 FIGURES = HERE / "figures.md"
 # What candle's build script calls nvcc for is left out where code is only type-checked.
 NO_NVCC = """#!/bin/sh
@@ -144,6 +146,54 @@ def run_models(s):
     print(f"bert f32: error {error:.1e}, with candle-nn {theirs:.1e}")
 
 
+# --- the published crates ---
+
+
+def check_packed(s):
+    """The program of fastnorm-candle's page in a project that has the packed crates alone."""
+    made = s.check(
+        "crates.py",
+        [sys.executable, "-B", CRATES, "--work", s.work / "pack", "--out", s.work / "crates"],
+    )
+    if made is None:
+        return
+    folder, project = s.work / "unpacked", s.work / "consumer"
+    for path in (folder, project):
+        shutil.rmtree(path, ignore_errors=True)
+    patches = []
+    for crate in re.findall(r"^\S+\.crate$", made, re.M):
+        with tarfile.open(crate) as archive:
+            archive.extractall(folder, filter="data")
+        name = Path(crate).stem
+        patches.append(f'{name.rpartition("-")[0]} = {{ path = "{folder / name}" }}')
+    s.cases.equal("crates that are packed", len(patches), 4)
+    program, printed = re.search(
+        r"^```rust\n(.*?)^```\n\n```text\n(.*?)^```",
+        (next(folder.glob("fastnorm-candle-[0-9]*")) / "README.md").read_text(),
+        re.M | re.S,
+    ).groups()
+    (project / "src").mkdir(parents=True)
+    (project / "src" / "main.rs").write_text(program)
+    workspace = (HERE / "Cargo.toml").read_text()
+    version = tomllib.loads(workspace)["workspace"]["package"]["version"]
+    (project / "Cargo.toml").write_text(
+        '[package]\nname = "consumer"\nversion = "0.0.0"\nedition = "2021"\n\n[dependencies]\n'
+        f'candle-core = "0.11.1"\ncandle-nn = "0.11.1"\nfastnorm-candle = "{version}"\n\n'
+        + "[patch.crates-io]\n"
+        + "\n".join(patches)
+        + "\n\n"
+        # What is compiled with the profile of the workspace is not compiled again.
+        + workspace[workspace.index("[profile.release]") :]
+    )
+    shutil.copyfile(HERE / "Cargo.lock", project / "Cargo.lock")
+    text = s.check(
+        "the page's program with the packed crates",
+        ["cargo", "run", "--release", "--quiet", "--offline"],
+        cwd=project,
+    )
+    s.cases.equal("what it prints", (text or "")[-len(printed) :], printed)
+
+
 # --- figures ---
 
 
@@ -193,6 +243,7 @@ def main():
         write_table(s, measure(s, "20"))
         s.finish()
     run_tests(s)
+    check_packed(s)
     measure(s, "5")
     manifest = HERE / "model" / "Cargo.toml"
     if s.fetch("candle-transformers", ["cargo", "fetch", "--locked", "--manifest-path", manifest]):

@@ -126,13 +126,13 @@ def measure(threads):
 
     import fastnorm.onnxruntime as fn
 
-    def opened(op, model, ours):
+    def opened(model, ours):
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         if ours:
             fn.register(options)
-            model = fn.rewrite(model, everything=None if op.startswith("model") else True)
+            model = fn.rewrite(model)
         return ort.InferenceSession(model.SerializeToString(), options,
                                     providers=["CPUExecutionProvider"])
 
@@ -145,7 +145,7 @@ def measure(threads):
         else:
             model, fed = chain(op, dtype, rows)
             nodes, n = CHAIN, D if "Rotary" in op else N
-        runs = [bound(opened(op, model, ours), fed) for ours in (True, False)]
+        runs = [bound(opened(model, ours), fed) for ours in (True, False)]
         us, theirs = (t / nodes for t in fastest(runs))
         result = {"op": op, "dtype": dtype, "rows": rows, "n": n, "threads": threads, "us": us,
                   "ort_us": theirs, "ratio": us / theirs}

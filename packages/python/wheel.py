@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the wheel of the package `fastnorm` around a built library. Prints the wheel's path.
 
-    packages/python/wheel.py --library build/src/libfastnorm.so.1 --out dist [--plugin
-    libfastnorm_xla.so]
+    packages/python/wheel.py --library build/src/libfastnorm.so.1 --out dist
+        [--plugin libfastnorm_xla.so] [--plugin libfastnorm_onnxruntime.so]
 
 Nothing is compiled. Two runs with the same files write the same bytes."""
 
@@ -24,8 +24,9 @@ from version import version as project_version  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SONAME = "libfastnorm.so.1"
+# What fastnorm.jax and fastnorm.onnxruntime load from beside the library.
+PLUGINS = ("libfastnorm_xla.so", "libfastnorm_onnxruntime.so")
 DATE = (1980, 1, 1, 0, 0, 0)  # of every file: the contents alone decide the bytes
-
 
 
 def headers(project, version, licence, notices):
@@ -71,7 +72,17 @@ def check_library(path):
         raise SystemExit(f"{path} is not {SONAME}; required: the shared library of this version")
 
 
-def contents(library, plugin):
+def check_plugins(paths):
+    wrong = [str(path) for path in paths if path.name not in PLUGINS]
+    if wrong:
+        raise SystemExit(f"{wrong[0]} is no plugin; required: {' or '.join(PLUGINS)}")
+    names = [path.name for path in paths]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SystemExit(f"{twice[0]} is named twice; required: each plugin once")
+
+
+def contents(library, plugins):
     """What is installed: bytes by path."""
     cross = "aarch64-linux-gnu-" if elf.machine(library) != elf.machine(sys.executable) else ""
     files = {}
@@ -79,8 +90,8 @@ def contents(library, plugin):
         if path.is_file() and path.suffix in (".py", ".typed"):
             files[str(path.relative_to(HERE))] = path.read_bytes()
     files[f"fastnorm/lib/{SONAME}"] = stripped(library, cross)
-    if plugin:
-        files["fastnorm/lib/libfastnorm_xla.so"] = stripped(plugin, cross)
+    for plugin in sorted(plugins, key=lambda path: path.name):
+        files[f"fastnorm/lib/{plugin.name}"] = stripped(plugin, cross)
     return files
 
 
@@ -101,11 +112,12 @@ def metadata(version, tag, cuda):
     }
 
 
-def make(library, out, plugin=None):
+def make(library, out, plugins=()):
     check_library(library)
-    version, tag = project_version(), elf.manylinux(library, *([plugin] if plugin else []))
+    check_plugins(plugins)
+    version, tag = project_version(), elf.manylinux(library, *plugins)
     info = f"fastnorm-{version}.dist-info"
-    files = contents(library, plugin)
+    files = contents(library, plugins)
     files.update(
         {
             f"{info}/{name}": data
@@ -133,11 +145,18 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
-    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so, for fastnorm.jax")
+    parser.add_argument(
+        "--plugin",
+        type=Path,
+        action="append",
+        default=[],
+        help="libfastnorm_xla.so, for fastnorm.jax; libfastnorm_onnxruntime.so, for "
+        "fastnorm.onnxruntime",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheel")
     options = parser.parse_args()
-    for path in (options.library, options.plugin):
-        if path and not path.is_file():
+    for path in (options.library, *options.plugin):
+        if not path.is_file():
             parser.error(f"{path} does not exist; required: a built library")
     print(make(options.library, options.out, options.plugin))
 

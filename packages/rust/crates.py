@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the crates fastnorm-sys and fastnorm as they are published. Prints the paths of the .crate
-files.
+"""Makes the crates as they are published: fastnorm-sys and fastnorm, and for candle
+fastnorm-candle-ops and fastnorm-candle. Prints the paths of the .crate files.
 
     packages/rust/crates.py --work build-crates --out dist
 
@@ -22,7 +22,13 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "packages"))
 from version import version as project_version  # noqa: E402
 
-SPACE = "bindings/rust"
+# Workspaces, and the crates of each that are published.
+SPACE, CANDLE = "bindings/rust", "integrations/candle"
+CRATES = {"fastnorm-sys": f"{SPACE}/fastnorm-sys", "fastnorm": f"{SPACE}/fastnorm"}
+CANDLE_CRATES = {
+    "fastnorm-candle-ops": f"{CANDLE}/ops",
+    "fastnorm-candle": f"{CANDLE}/fastnorm-candle",
+}
 FLAG_SEPARATOR = "\x1f"
 # Of a compiler's arguments: what build.rs chooses itself, and what only people see.
 DROPPED = re.compile(
@@ -120,21 +126,22 @@ def make_vendor(work, vendor):
     (vendor / "units.txt").write_text("".join(lines))
 
 
-def make_workspace(work):
-    """A copy of bindings/rust with what only the published crates have."""
-    space = work / "rust"
-    shutil.rmtree(space, ignore_errors=True)
+def make_tree(work):
+    """A folder with copies of the workspaces, and with what only the published crates have."""
+    tree = work / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
     for name in run(
-        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", SPACE]
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        + [SPACE, CANDLE]
     ).split("\0"):
         if name and (ROOT / name).is_file():
-            target = space / Path(name).relative_to(SPACE)
+            target = tree / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)
-    make_vendor(work, space / "fastnorm-sys" / "vendor")
-    for crate in ("fastnorm-sys", "fastnorm"):
-        shutil.copyfile(ROOT / "LICENSE", space / crate / "LICENSE")
-    return space
+    make_vendor(work, tree / CRATES["fastnorm-sys"] / "vendor")
+    for folder in (*CRATES.values(), *CANDLE_CRATES.values()):
+        shutil.copyfile(ROOT / "LICENSE", tree / folder / "LICENSE")
+    return tree
 
 
 def cargo_home(folder, more=""):
@@ -152,29 +159,41 @@ def cargo_home(folder, more=""):
     return folder
 
 
-def make(work, out):
-    """Both crates, each compiled once from what is packed, as documentation is: without a
-    library."""
-    work = work.resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    space = make_workspace(work)
-    target = work / "target"
+def pack(space, target, home, *more):
+    """The crates of a workspace."""
     # Packed files have one time, by which cargo takes changed ones for those of an earlier run.
     shutil.rmtree(target, ignore_errors=True)
     run(
-        ["cargo", "package", "--workspace", "--allow-dirty", "--locked"],
+        ["cargo", "package", "--workspace", "--allow-dirty", "--locked", *more],
         cwd=space,
         env={
             **os.environ,
-            "CARGO_HOME": str(cargo_home(work / "home")),
+            "CARGO_HOME": str(home),
             "CARGO_TARGET_DIR": str(target),
             "DOCS_RS": "1",
         },
     )
+    return sorted((target / "package").glob("*.crate"))
+
+
+def make(work, out):
+    """All crates. Those of bindings/rust are each compiled once from what is packed, as
+    documentation is: without a library. Those for candle are not, which would compile candle."""
+    work = work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    tree = make_tree(work)
+    made = pack(tree / SPACE, work / "target", cargo_home(work / "home"))
+    # The registry does not have this version of fastnorm yet.
+    here = "".join(f'{name} = {{ path = "{tree / place}" }}\n' for name, place in CRATES.items())
+    home = cargo_home(work / "home-candle", f"[patch.crates-io]\n{here}")
+    made += pack(tree / CANDLE, work / "target-candle", home, "--no-verify")
+    version = project_version()
+    wanted = sorted(f"{name}-{version}.crate" for name in (*CRATES, *CANDLE_CRATES))
+    if sorted(crate.name for crate in made) != wanted:
+        raise SystemExit(
+            f"cargo package made {sorted(p.name for p in made)}; required: {', '.join(wanted)}"
+        )
     out.mkdir(parents=True, exist_ok=True)
-    made = sorted((target / "package").glob("*.crate"))
-    if len(made) != 2:
-        raise SystemExit(f"cargo package made {[p.name for p in made]}; required: two crates")
     return [Path(shutil.copy(crate, out)) for crate in made]
 
 

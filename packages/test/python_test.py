@@ -13,7 +13,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from clean import ROOT, Cases, run_clean
+from clean import ROOT, Cases, readme_program, run_clean
 
 PACKAGE = ROOT / "packages" / "python"
 sys.path.insert(0, str(PACKAGE))
@@ -306,6 +306,83 @@ def check_jax(cases, wheel, without, work):
         cases.equal(f"JAX: {name} prints", found, printed)
 
 
+NO_OPERATORS = """
+import onnxruntime
+import fastnorm.onnxruntime as fn
+try:
+    fn.register(onnxruntime.SessionOptions())
+except ImportError as error:
+    for part in ("libfastnorm_onnxruntime.so", "required: a package that has it"):
+        assert part in str(error), error
+else:
+    raise SystemExit("fastnorm.onnxruntime registers operators that are not there")
+print("no operators")
+"""
+NAMED_OPERATORS = """
+import onnxruntime
+import fastnorm.onnxruntime as fn
+try:
+    fn.register(onnxruntime.SessionOptions())
+except ImportError as error:
+    assert "'/absent.so' does not load" in str(error), error
+else:
+    raise SystemExit("FASTNORM_ONNXRUNTIME_LIBRARY was not used")
+print("named")
+"""
+
+
+def check_onnxruntime(cases, wheel, without, work):
+    """The same with ONNX Runtime of PyPI and the program of the page of its operators."""
+    folder, page = work / "onnxruntime", ROOT / "integrations" / "onnxruntime" / "README.md"
+    python = folder / "bin" / "python"
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run_clean(cases, "ONNX Runtime: a venv", [sys.executable, "-m", "venv", "--clear", folder],
+              work)
+    wanted = page.with_name("requirements.txt")
+    run_clean(cases, "ONNX Runtime", [*pip, "install", "--no-deps", "-r", wanted], work)
+    program, printed = readme_program(page, "python")
+    absent = {"FASTNORM_ONNXRUNTIME_LIBRARY": "/absent.so"}
+    for name, file, text, result, env in (
+        ("the wheel", wheel, program, printed, {}),
+        ("operators that are not there", wheel, NAMED_OPERATORS, "named\n", absent),
+        ("a wheel without the operators", without, NO_OPERATORS, "no operators\n", {}),
+    ):
+        run_clean(
+            cases,
+            f"ONNX Runtime: pip install, {name}",
+            [*pip, "install", "--force-reinstall", "--no-deps", file],
+            work,
+        )
+        found = run_clean(cases, f"ONNX Runtime: {name}", [python, "-c", text], work, **env)
+        cases.equal(f"ONNX Runtime: {name} prints", found, result)
+
+
+def check_plugins(cases, options, wheel, work):
+    """Each plugin in a program of its engine."""
+    without = wheel_maker.make(options.library, work / "without")
+    given = {path.name for path in options.plugin}
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    for name, check in zip(wheel_maker.PLUGINS, (check_jax, check_onnxruntime), strict=True):
+        if name not in given:
+            cases.skip(f"the wheel with {name}", "no --plugin names it")
+            continue
+        cases.check(f"the wheel has {name}", f"fastnorm/lib/{name}" in names)
+        check(cases, wheel, without, work)
+    for paths, message in (
+        ([Path("libother.so")], "libother.so is no plugin; required: libfastnorm_xla.so or "
+         "libfastnorm_onnxruntime.so"),
+        ([Path("a/libfastnorm_xla.so"), Path("b/libfastnorm_xla.so")],
+         "libfastnorm_xla.so is named twice; required: each plugin once"),
+    ):
+        said = ""
+        try:
+            wheel_maker.make(options.library, work / "refused", paths)
+        except SystemExit as error:
+            said = str(error)
+        cases.equal("what wheel.py refuses", said, message)
+
+
 def check_archive(cases, wheel):
     """RECORD has every file with its hash; the tag is that of the name."""
     with zipfile.ZipFile(wheel) as archive:
@@ -335,7 +412,13 @@ def check_archive(cases, wheel):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
-    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so")
+    parser.add_argument(
+        "--plugin",
+        type=Path,
+        action="append",
+        default=[],
+        help="libfastnorm_xla.so or libfastnorm_onnxruntime.so",
+    )
     parser.add_argument("--wheel", type=Path, help="a wheel that was made of them")
     parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
@@ -402,14 +485,7 @@ def main():
                 cases, f"program {i} of {page.relative_to(ROOT)}", [python, "-c", program], work
             )
             cases.equal(f"what program {i} of {page.relative_to(ROOT)} prints", found, printed)
-    if options.plugin:
-        with zipfile.ZipFile(wheel) as archive:
-            plugin = "fastnorm/lib/libfastnorm_xla.so"
-            cases.check("the wheel has the plugin", plugin in archive.namelist())
-        without = wheel_maker.make(options.library, work / "without")
-        check_jax(cases, wheel, without, work)
-    else:
-        cases.skip("the wheel with JAX", "--plugin names no libfastnorm_xla.so")
+    check_plugins(cases, options, wheel, work)
     run_clean(cases, "pip uninstall", [*pip, "uninstall", "--yes", "fastnorm"], work)
     left = [str(p) for p in venv.rglob("*fastnorm*")]
     cases.equal("what is left after that", left, [])

@@ -22,12 +22,12 @@ def unfit_cargo():
     return (
         None
         if found >= (1, 90)
-        else f"cargo is {found[0]}.{found[1]}; 1.90 or later packs both crates"
+        else f"cargo is {found[0]}.{found[1]}; 1.90 or later packs the crates"
     )
 
 
 def unpacked(work):
-    """The folder with both crates as they are published, and their files."""
+    """The folder with the crates as they are published, and their files."""
     made = crates.make(work / "pack", work / "crates")
     folder = work / "unpacked"
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The crates as users get them: packed, unpacked, and the README's program with FASTNORM_DIR.
+"""The crates as users get them: packed, unpacked, and the README's program with FASTNORM_DIR. Those
+for candle are only looked at: integrations/candle/test.py compiles them.
 
 --vendored builds it with the feature of that name, too: the CPU backend from the packed sources, in
 minutes. Without it the sources are only looked at: each finds all that it includes."""
@@ -10,12 +11,20 @@ import re
 import shutil
 import subprocess
 import tarfile
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import rust_crates
 from clean import ROOT, Cases, clean_env, make_prefix, run_clean
 
+# What each crate needs of the others.
+NEEDED = {
+    "fastnorm-sys": [],
+    "fastnorm": ["fastnorm-sys"],
+    "fastnorm-candle-ops": ["fastnorm"],
+    "fastnorm-candle": ["fastnorm-candle-ops"],
+}
 PRINTED = "[1.200, 3.200, 0.000, 0.000, 0.000, 0.000, 2.308, 7.385]\n"
 
 
@@ -31,6 +40,20 @@ def check_contents(cases, made):
                 for p in (ROOT / "include" / "fastnorm").iterdir()
             }
             cases.equal("headers that are not packed", sorted(headers - names), [])
+
+
+def check_manifests(cases, folder):
+    """A registry can serve them: each names the others by version, and no path."""
+    version = rust_crates.crates.project_version()
+    for name, needed in NEEDED.items():
+        manifest = tomllib.loads((folder / f"{name}-{version}" / "Cargo.toml").read_text())
+        tables = {**manifest.get("dependencies", {}), **manifest.get("dev-dependencies", {})}
+        ours = {key: wanted for key, wanted in tables.items() if key.startswith("fastnorm")}
+        cases.equal(f"what {name} needs", ours, {key: {"version": version} for key in needed})
+        paths = [key for key, wanted in tables.items() if "path" in wanted]
+        cases.equal(f"what {name} needs by a path", paths, [])
+        for field in ("description", "license", "repository", "readme"):
+            cases.check(f"{name} has {field}", manifest["package"].get(field))
 
 
 def check_vendor(cases, folder):
@@ -124,6 +147,7 @@ def main():
         cases.finish()
     folder, made = rust_crates.unpacked(work)
     check_contents(cases, made)
+    check_manifests(cases, folder)
     prefix = make_prefix(options.library, work / "prefix")
     project, _ = rust_crates.consumer(work, folder)
     # Packed files have one time, by which cargo takes changed ones for the old.

@@ -391,6 +391,7 @@ class NormHeadsCheck {
       const fastnorm_norm_heads_part* ours = nullptr;
       FASTNORM_TRY(accept_struct(parts[i], kFirstNormHeadsPart, name, &local, &ours, error));
       error.prefix = kPartPrefix[i];
+      d_.parts[i] = {};  // not all parts at once: their kilobytes take longer than the checks
       FASTNORM_TRY(PartCheck(*ours, device_, &d_.parts[i], error).run());
       FASTNORM_TRY(same_tokens(i, *ours->x));
     }
@@ -607,7 +608,7 @@ fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
                    "count is %d; required: 0 to %d", count, kMaxHeadsParts);
   FASTNORM_REQUIRE(parts != nullptr || count == 0, FASTNORM_ERROR_ARGUMENT,
                    "parts is NULL; required: %d pointers", count);
-  *desc = {};
+  static_cast<NormHeadsShared&>(*desc) = {};
   desc->parallel_user = ours->parallel_user;
   NormHeadsCheck check(*ours, device, desc, error);
   FASTNORM_TRY(check.parts(parts, count));

@@ -53,12 +53,12 @@ struct NormHeadsPart {
   bool stores_rows() const { return norm.y || norm.quant.any() || cache; }
 };
 
-struct NormHeadsDesc : RopeTables {
+// What the parts of a call share.
+struct NormHeadsShared : RopeTables {
   int64_t tokens = 0;
   int32_t count = 0;
   Dtype dtype = Dtype::kF32;      // T
   void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
-  NormHeadsPart parts[kMaxHeadsParts];
 
   IndexTensor slots;       // absent: no token before slot_count is padding
   int64_t slot_count = 0;  // tokens from here on are padding; without slots, the tokens
@@ -68,6 +68,10 @@ struct NormHeadsDesc : RopeTables {
   bool is_padding(int64_t token) const {
     return token >= slot_count || (slots && slots.at(0, token) < 0);
   }
+};
+
+struct NormHeadsDesc : NormHeadsShared {
+  NormHeadsPart parts[kMaxHeadsParts];  // the first `count` of them count
 };
 
 }  // namespace fastnorm

@@ -38,7 +38,8 @@ bool is_own(OperandType type) { return type <= OperandType::kElement; }
 void set_rounding(const NormDesc& d, NormParams* p) {
   const bool sum_rounds = d.residual && d.sum_dtype != Dtype::kF32;
   p->every_step = d.rounding == FASTNORM_ROUND_EVERY_STEP;
-  p->round_normalized = rounds_normalized(d.rounding);
+  // Rounding f32 to f32 changes nothing, except that a chain in T computes in another order.
+  p->round_normalized = rounds_normalized(d.rounding) && (d.dtype != Dtype::kF32 || p->every_step);
   p->factor_first = d.rounding == FASTNORM_ROUND_ONCE_RW;
   p->round_applied = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
   p->round_summed = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;

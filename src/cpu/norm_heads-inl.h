@@ -1,8 +1,9 @@
 // The kernels of norm_heads. The unit of each instruction set instantiates them once.
 //
-// The parts of the norm's row loop normalise a row of d columns. The values stay in f32, in the
-// order of the columns. Rope turns them there, and the norm's quantisers make the codes. So all
-// values have the same bits as those of the norm.
+// The parts of the norm's row loop normalise a row of d columns. Where the call stores
+// elements, rope turns them in registers. Otherwise the values stay in f32, in the order of the
+// columns. Rope turns them there, and the norm's quantisers make the codes. So all values have the
+// same bits as those of the norm.
 #pragma once
 
 #include "cpu/norm-inl.h"
@@ -91,7 +92,7 @@ inline Statistics head_statistics(const NormHeadsPartParams& part, const RowSour
         part.mean_in.data == nullptr ? 0.0f : load_f32(at(part.mean_in, token, head));
     return {mean, load_f32(at(part.rstd_in, token, head)), 0.0f};
   }
-  const Rounding<Affine::kAny, typename Slots::T> rounding(part.statistics);
+  const Rounding<Slots::kAffine, typename Slots::T> rounding(part.statistics);
   const Statistics s = statistics<Slots>(part.statistics, source, rounding, Nothing{});
   if (part.mean.data != nullptr) store_statistic(at(part.mean, token, head), s.mean);
   if (part.rstd.data != nullptr) store_statistic(at(part.rstd, token, head), s.rstd);
@@ -161,6 +162,97 @@ inline void pad_part(const NormHeadsPartParams& part, int64_t token) {
     QuantRow{token * part.heads + head, nullptr, nullptr}.end(q, part.norm.n);
 }
 
+// ---- Heads in registers.
+
+// Heads whose statistics are computed before the first of them is stored: each is a chain of
+// dependent operations, and the chains run side by side. The heads stay in the level-1 cache.
+inline constexpr int64_t kGroup = 8, kGroupBytes = 8192;
+
+template <class Element, Stat kStat_, Affine kAffine_>
+struct PassedSlots {
+  using T = Element;
+  static constexpr Source kSource = Source::kPlain;
+  static constexpr Stat kStat = kStat_;
+  static constexpr Affine kAffine = kAffine_;
+  static constexpr bool kAnyStat = false;
+};
+
+FASTNORM_INLINE bool stores_elements(const NormHeadsPartParams& part) {
+  const QuantParams& q = part.norm.quant;
+  return part.norm.y_type <= OperandType::kElement && !q.codes_wanted && q.amax == nullptr &&
+         !part.cache.codes;
+}
+
+// From x to y and to the cache; nullptr = not wanted.
+template <class T, Stat kStat, Affine kAffine>
+inline void pass_head(const NormHeadsPartParams& part, const Row& row, const Statistics& s,
+                      const Angles& angles, int half, char* cached) {
+  using Slots = PassedSlots<T, kStat, kAffine>;
+  const Rounding<kAffine, T> rounding(part.norm);
+  const RowSource<Slots> source(part.norm, row);
+  const RowAffine<Slots, AnyWeights> affine(part.norm, row, s, rounding);
+  const auto take = [&](int64_t i, auto extent) __attribute__((always_inline)) {
+    Pair z = source.take(i, extent);
+    if (part.normalise) z = affine.apply(z, i, extent);
+    return part.round_before_rope ? round_pair(T{}, z) : z;
+  };
+  const auto put = [&](int64_t i, Pair z, auto extent) __attribute__((always_inline)) {
+    if (row.y != nullptr) extent.store(T{}, row.y + i * T::kBytes, z, false);
+    if (cached != nullptr) extent.store(T{}, cached + i * T::kBytes, z, false);
+  };
+  const auto n = static_cast<int>(part.norm.n), offset = static_cast<int>(part.rope_offset);
+  const int turned = part.rope ? 2 * half : 0;
+  if (part.rope) {
+    turn_columns<T, T>(
+        part, angles, half,
+        [&](int i, auto extent) __attribute__((always_inline)) { return take(offset + i, extent); },
+        [&](int i, Pair z, auto extent)
+            __attribute__((always_inline)) { put(offset + i, z, extent); });
+  }
+  // The columns before the window and behind it.
+  for (int begin = 0, end = turned == 0 ? n : offset; begin < n; begin = end + turned, end = n) {
+    for_pairs(
+        end - begin, [&](int i, auto extent) __attribute__((always_inline)) {
+          put(begin + i, take(begin + i, extent), extent);
+        });
+  }
+}
+
+template <class T, Stat kStat, Affine kAffine>
+inline void pass_part(const NormHeadsParams& p, const NormHeadsPartParams& part, int64_t token,
+                      const CacheRow& cached, Statistics s, HeadScratch& scratch) {
+  using Slots = PassedSlots<T, kStat, kAffine>;
+  const auto load_angles = [&](int64_t head) __attribute__((always_inline)) {
+    scratch.angles.load<T>(p, part, head, token);
+    scratch.angles.template arrange<T>(p, part);
+  };
+  const bool one_table = p.cos.head_stride == 0 && p.sin.head_stride == 0;
+  if (part.rope && one_table) load_angles(0);
+  Cursor cursor(part.norm, token * part.heads);
+  Row rows[kGroup];
+  Statistics own[kGroup];
+  const int64_t group = smaller(kGroup, kGroupBytes / (part.norm.n * T::kBytes) + 1);
+  for (int64_t first = 0; first < part.heads; first += group) {
+    const int64_t count = smaller(group, part.heads - first);
+    for (int64_t i = 0; i < count; ++i, cursor.next()) {
+      rows[i] = cursor.row;
+      own[i] = s;
+      if (part.normalise && !part.across_heads)
+        own[i] =
+            head_statistics<Slots>(part, RowSource<Slots>(part.norm, rows[i]), token, first + i);
+    }
+    if (!part.stores_rows) continue;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t head = first + i;
+      if (part.rope && !one_table) load_angles(head);
+      char* const to =
+          cached.row == nullptr ? nullptr : cached.row + head * part.cache.rows.stride_bytes[0];
+      pass_head<T, kStat, kAffine>(part, rows[i], own[i], scratch.angles, static_cast<int>(p.half),
+                                   to);
+    }
+  }
+}
+
 template <class T, Stat kStat>
 inline void run_part(const NormHeadsParams& p, const NormHeadsPartParams& part, int64_t token,
                      int64_t slot, HeadScratch& scratch, uint32_t* amax) {
@@ -171,6 +263,16 @@ inline void run_part(const NormHeadsParams& p, const NormHeadsPartParams& part, 
     s = head_statistics<AcrossSlots<T, kStat>>(part, source, token, 0);
   }
   const CacheRow cached = cache_row(part.cache, slot);
+  if constexpr (!kGeneralOnly) {
+    // Other norms that round in between are rare, and their code is large.
+    constexpr bool kMayRound = kStat == Stat::kRms && T::kBytes != F32::kBytes;
+    if (stores_elements(part) && part.norm.plain)
+      return pass_part<T, kStat, Affine::kOnce>(p, part, token, cached, s, scratch);
+    if constexpr (kMayRound) {
+      if (stores_elements(part))
+        return pass_part<T, kStat, Affine::kAny>(p, part, token, cached, s, scratch);
+    }
+  }
   const bool one_table = p.cos.head_stride == 0 && p.sin.head_stride == 0;
   if (part.rope && one_table) scratch.angles.load<T>(p, part, 0, token);
   Cursor cursor(part.norm, token * part.heads);

@@ -83,7 +83,7 @@ RopeParams rope_params(const RopeTables& t) {
 // Not inlined, because it computes in the caller's floating-point mode: see fp_mode.h.
 [[gnu::noinline]] NormHeadsTask make_norm_heads_task(const NormHeadsDesc& d,
                                                      const IsaKernels& isa) {
-  NormHeadsTask task = {};
+  NormHeadsTask task;  // kilobytes, of which a call uses the parts that it has
   task.kernel = isa.norm_heads->at[static_cast<int>(d.dtype)];
   NormHeadsParams& p = task.params;
   for (int32_t i = 0; i < d.count; ++i) set_part(d.parts[i], isa, &p.part[i]);

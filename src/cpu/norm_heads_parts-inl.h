@@ -35,6 +35,7 @@ struct RowSource<AcrossSlots<Element, kStat>> {
   // The elements may lie in two heads or more.
   template <class Extent>
   FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
+    if (head_stride == columns * T::kBytes) return extent.load(T{}, x + i * T::kBytes);
     const int64_t column = i % columns;
     if (column + extent.count <= columns) return extent.load(T{}, at(i));
     char piece[kPairElements * T::kBytes] = {};
@@ -166,58 +167,84 @@ struct Angles {
     }
     for (int j = 0; part.inverse && j < p.half; ++j) s[j] = -s[j];
   }
+
+  // Puts them where turn_columns() meets them. An interleaved row separates its pairs in order.
+  template <class Layout>
+  void arrange(const RopeParams& p, const TurnParams& part) {
+    if (part.interleaved) return;
+    const auto n = static_cast<int>(p.half);
+    for (float* v : {c, s}) {
+      for (int i = 0; i < n; i += kPairElements)
+        store_values(v + i, to_layout(Layout{}, load_values(v + i)));
+    }
+  }
 };
 
-// Pairs at a time, in loops of fixed length.
-inline constexpr int kTurned = 64;
-
-// Turns v1 and v2 into o1 and o2.
-inline void turn_once(const float* c, const float* s, float* v1, float* v2) {
-  for (int j = 0; j < kTurned; ++j) {
-    const float a = v1[j], b = v2[j];
-    v1[j] = __builtin_fmaf(a, c[j], -(b * s[j]));
-    v2[j] = __builtin_fmaf(b, c[j], a * s[j]);
-  }
-}
+// Turns the pairs of two vectors: (a, b) by the angles whose cosines are c and whose sines are s.
+struct Turned {
+  Vec a, b;
+};
 
 template <class T>
-inline void turn_every_step(const float* c, const float* s, float* v1, float* v2) {
-  float ac[kTurned], bs[kTurned], bc[kTurned], as[kTurned];
-  for (int j = 0; j < kTurned; ++j) {
-    ac[j] = v1[j] * c[j], bs[j] = v2[j] * s[j];
-    bc[j] = v2[j] * c[j], as[j] = v1[j] * s[j];
+FASTNORM_INLINE Turned turn_vectors(bool every_step, Vec a, Vec b, Vec c, Vec s) {
+  const Vec bs = mul(b, s), as = mul(a, s);
+  if (every_step) {
+    return {sub(round(T{}, mul(a, c)), round(T{}, bs)), add(round(T{}, mul(b, c)), round(T{}, as))};
   }
-  for (float* products : {ac, bs, bc, as}) round_values<T>(products, kTurned);
-  for (int j = 0; j < kTurned; ++j) {
-    v1[j] = ac[j] - bs[j];
-    v2[j] = bc[j] + as[j];
-  }
+  return {fused_minus(a, c, bs), fused(b, c, as)};
 }
 
-// Turns the columns from `window` on. Reads up to a vector behind the angles and the columns.
+// The elements 2j of a pair of vectors, and the elements 2j + 1: the layout of bf16.
+template <class Layout>
+FASTNORM_INLINE Pair separate(Layout, Pair v) {
+  return to_layout(BF16{}, v);
+}
+FASTNORM_INLINE Pair separate(BF16, Pair v) { return v; }
+template <class Layout>
+FASTNORM_INLINE Pair join(Layout, Pair v) {
+  return from_layout(BF16{}, v);
+}
+FASTNORM_INLINE Pair join(BF16, Pair v) { return v; }
+
+// Turns the window of 2 * half columns. take(i, extent) gives the columns from i on in the layout
+// of Layout, and put(i, pair, extent) stores them. Each column is taken once, before it is put. The
+// angles are in order, or arranged for Layout. Reads up to two vectors behind them.
+template <class T, class Layout, class Take, class Put>
+FASTNORM_INLINE void turn_columns(const TurnParams& part, const Angles& angles, int half,
+                                  const Take& take, const Put& put) {
+  const bool every_step = part.rope_every_step;
+  if (part.interleaved) {
+    for_pairs(
+        2 * half, [&](int i, auto extent) __attribute__((always_inline)) {
+          const Pair v = separate(Layout{}, take(i, extent));
+          const Vec c = load_values(angles.c + i / 2).a, s = load_values(angles.s + i / 2).a;
+          const Turned o = turn_vectors<T>(every_step, v.a, v.b, c, s);
+          put(i, join(Layout{}, Pair{o.a, o.b}), extent);
+        });
+    return;
+  }
+  for_pairs(
+      half, [&](int i, auto extent) __attribute__((always_inline)) {
+        const Pair first = take(i, extent), second = take(i + half, extent);
+        const Pair c = load_values(angles.c + i), s = load_values(angles.s + i);
+        const Turned a = turn_vectors<T>(every_step, first.a, second.a, c.a, s.a);
+        const Turned b = turn_vectors<T>(every_step, first.b, second.b, c.b, s.b);
+        put(i, Pair{a.a, b.a}, extent);
+        put(i + half, Pair{a.b, b.b}, extent);
+      });
+}
+
+// Turns columns of values.
 template <class T>
 inline void turn(const TurnParams& part, const Angles& angles, int half, float* window) {
-  // The first element of pair j is at j * step, the second `apart` elements after it.
-  const int step = part.interleaved ? 2 : 1, apart = part.interleaved ? 1 : half;
-  for (int i = 0; i < half; i += kTurned) {
-    const auto count = static_cast<int>(smaller(half - i, kTurned));
-    float v1[kTurned] = {}, v2[kTurned] = {}, c[kTurned] = {}, s[kTurned] = {};
-    for (int j = 0; j < count; ++j) {
-      v1[j] = window[(i + j) * step];
-      v2[j] = window[(i + j) * step + apart];
-      c[j] = angles.c[i + j];
-      s[j] = angles.s[i + j];
-    }
-    if (part.rope_every_step) {
-      turn_every_step<T>(c, s, v1, v2);
-    } else {
-      turn_once(c, s, v1, v2);
-    }
-    for (int j = 0; j < count; ++j) {
-      window[(i + j) * step] = v1[j];
-      window[(i + j) * step + apart] = v2[j];
-    }
-  }
+  turn_columns<T, F32>(
+      part, angles, half,
+      [&](int i, auto extent) __attribute__((always_inline)) {
+        return extent.load(F32{}, reinterpret_cast<const char*>(window + i));
+      },
+      [&](int i, Pair v, auto extent) __attribute__((always_inline)) {
+        extent.store(F32{}, reinterpret_cast<char*>(window + i), v, false);
+      });
 }
 
 }  // namespace

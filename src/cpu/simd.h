@@ -3,7 +3,7 @@
 // Each simd_*.h defines the same names in an anonymous namespace:
 //   Vec             kLanes f32 values
 //   zero, broadcast, lowest, add, sub, mul, sum_lanes, square_root
-//   fused           a * b + c, rounded once
+//   fused, fused_minus   a * b + c and a * b - c, rounded once
 //   divide, at_least, at_most (NaN stays NaN), magnitude
 //   if_less         x < y ? a : b
 //   with_sign       v >= 0, with the sign of the second operand

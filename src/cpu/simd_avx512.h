@@ -28,6 +28,7 @@ FASTNORM_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 FASTNORM_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+FASTNORM_INLINE Vec fused_minus(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
 FASTNORM_INLINE Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 // If one operand is NaN, the instructions return the second one.
 FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return _mm512_max_ps(low, v); }

@@ -28,6 +28,7 @@ FASTNORM_INLINE Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
 FASTNORM_INLINE Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+FASTNORM_INLINE Vec fused_minus(Vec a, Vec b, Vec c) { return vfmaq_f32(vnegq_f32(c), a, b); }
 FASTNORM_INLINE Vec divide(Vec a, Vec b) { return vdivq_f32(a, b); }
 FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return vmaxq_f32(v, low); }  // NaN stays NaN
 FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return vminq_f32(v, high); }

@@ -25,6 +25,7 @@ FASTNORM_INLINE Vec add(Vec a, Vec b) { return a + b; }
 FASTNORM_INLINE Vec sub(Vec a, Vec b) { return a - b; }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return a * b; }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return __builtin_fmaf(a, b, c); }
+FASTNORM_INLINE Vec fused_minus(Vec a, Vec b, Vec c) { return __builtin_fmaf(a, b, -c); }
 FASTNORM_INLINE Vec divide(Vec a, Vec b) { return a / b; }
 FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return v < low ? low : v; }
 FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return v > high ? high : v; }

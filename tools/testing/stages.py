@@ -698,8 +698,11 @@ def packages(report, options):
     native = native_build(options)
     common = ["--library", with_static_runtime(native)]
     common += ["--program", native.folder / "tools" / "fastnorm" / "fastnorm"]
-    plugin = native.folder / "examples" / "jax" / "libfastnorm_xla.so"
-    more = {"python": ["--plugin", plugin]} if plugin.exists() else {}
+    plugins = [
+        native.folder / "examples" / "jax" / "libfastnorm_xla.so",
+        native.folder / "integrations" / "onnxruntime" / "libfastnorm_onnxruntime.so",
+    ]
+    more = {"python": [word for p in plugins if p.exists() for word in ("--plugin", p)]}
     native.run_programs(
         report,
         {

@@ -60,6 +60,8 @@ def register(options: Any) -> Any:
     Raises:
         ImportError: libfastnorm_onnxruntime.so does not load.
     """
+    if os.path.isabs(_abi.library_path()) or "FASTNORM_LIBRARY" in os.environ:
+        ctypes.CDLL(_abi.library_path())  # what is loaded under this name serves the library below
     path = library_path()
     try:
         ctypes.CDLL(path)
@@ -110,7 +112,7 @@ def rewrite(
     model: Union[str, "os.PathLike[str]", Any],
     *,
     optimize: bool = True,
-    everything: Optional[bool] = None,
+    everything: bool = True,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
 ) -> Any:
     """The model, an onnx.ModelProto or a path, with its norms as operators of this library.
@@ -124,15 +126,12 @@ def rewrite(
     - a norm and the QuantizeLinear behind it, for symmetric codes;
     - a norm, a transposition of heads, and the RotaryEmbedding behind them, of query and key.
 
-    On a CPU, ONNX Runtime's own nodes are the faster ones for the last two, and for float16 norms
-    without a residual. So `everything` is None: these are rewritten where a provider is CUDA's.
-
     Nodes in double precision stay as they are.
 
     Args:
         model: an onnx.ModelProto, which is not changed, or the path of a file.
         optimize: whether ONNX Runtime makes its fusions first.
-        everything: whether nodes that ONNX Runtime is faster with are rewritten, too; see above.
+        everything: False leaves the last two, and float16 norms without a residual, as they are.
         providers: the execution providers that the model is meant for.
 
     Returns:
@@ -146,8 +145,6 @@ def rewrite(
 
     found = _copy(model) if isinstance(model, onnx.ModelProto) else onnx.load(os.fspath(model))
     found = _rewriting.infer_shapes(found)
-    if everything is None:
-        everything = any("CUDA" in (p if isinstance(p, str) else p[0]) for p in providers)
     if not optimize:
         _rewriting.rewrite(found, DOMAIN, everything=everything)
         return found
@@ -188,7 +185,7 @@ def session(
     options: Optional[Any] = None,
     *,
     optimize: bool = True,
-    everything: Optional[bool] = None,
+    everything: bool = True,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
 ) -> Any:
     """Opens a session of the model after rewrite().

@@ -262,7 +262,7 @@ def _named(g: _Graph, wait: bool) -> Set[str]:
 
 
 def _give_back(g: _Graph, named: Set[str]) -> None:
-    """Norms of 16 bits without a residual, which ONNX Runtime does as fast on a CPU."""
+    """Norms of 16 bits without a residual."""
     for node in g.nodes:
         if node.domain != g.domain or node.op_type not in _NORMS or node.output[0] not in named:
             continue
