@@ -129,7 +129,7 @@ typedef enum fastnorm_norm_backward_flags {
    *  kernel has ended. */
   FASTNORM_NORM_BACKWARD_PDL_WAIT = 1,
   /** Let the next kernel of the stream start early. The next kernel must wait itself before it uses
-   *  any result. */
+   *  anything that any earlier kernel of the stream wrote. */
   FASTNORM_NORM_BACKWARD_PDL_TRIGGER = 2,
   /** Add the sum to the old dweight: one addition in f32 after the sum, rounded once. Without the
    *  flag the old dweight is not read. */
@@ -140,6 +140,9 @@ typedef enum fastnorm_norm_backward_flags {
   FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE = 128, /**< The same for dresidual_gate. */
   /** The forward multiplied the branch by alpha, by its flag FASTNORM_NORM_ALPHA. */
   FASTNORM_NORM_BACKWARD_ALPHA = 256,
+  /** Programmatic dependent launch is not used unless other bits ask for it. The kernels of one call
+   *  follow each other by it in any case. */
+  FASTNORM_NORM_BACKWARD_NO_PDL = 512,
   FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_backward_flags;
 

@@ -325,7 +325,7 @@ typedef struct fastnorm_peer_sharded_norm_args {
   /** Added to the weights in f32, as in fastnorm_norm_args; 0 if a part has no weight. */
   float weight_offset;
   fastnorm_rounding rounding; /**< FASTNORM_ROUND_ONCE or FASTNORM_ROUND_NORMALIZED. */
-  uint32_t flags;             /**< The PDL bits of fastnorm_norm_flags, or 0. */
+  uint32_t flags;             /**< The bits of fastnorm_norm_flags with PDL, or 0. */
   int32_t reserved;           /**< Must be 0. */
   /** This rank's columns of the first part: [tokens, n], or [tokens, heads, d] with n = heads * d;
    *  d is at most 8192; f32, f16 or bf16. n is the same on all ranks. Required. */

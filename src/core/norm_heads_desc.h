@@ -58,6 +58,7 @@ struct NormHeadsDesc : RopeTables {
   int32_t count = 0;
   Dtype dtype = Dtype::kF32;      // T
   void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
+  uint32_t pdl = 0;               // kPdlWait and kPdlTrigger; before with_pdl() also kNoPdl
   NormHeadsPart parts[kMaxHeadsParts];
 
   IndexTensor slots;       // absent: no token before slot_count is padding

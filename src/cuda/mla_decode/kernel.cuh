@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   record.begin(FASTNORM_PROFILE_WAIT_PLAN);
   ptx::grid_wait();
   // Behind the wait: the kernel that merges pieces may then read the plan before its own wait.
-  ptx::grid_trigger();
+  if (p.attention_triggers) ptx::grid_trigger();
   record.end(FASTNORM_PROFILE_WAIT_PLAN);
   if (__shfl_sync(~0u, threadIdx.x / kGroup, 0) == 2) {
     ptx::lower_registers<24>();

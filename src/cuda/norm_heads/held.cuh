@@ -719,11 +719,12 @@ __device__ __forceinline__ const HeldPartParams& part_of_block(const HeldHeadsPa
 }
 
 template <class S>
-__device__ __forceinline__ void run_held_part(const HeldPartParams& part,
-                                              const HeadsShared& shared) {
+__device__ __forceinline__ void run_held_part(const HeldPartParams& part, const HeadsShared& shared,
+                                              bool triggers) {
   auto& scratch = ptx::block_shared<HeldScratch<S>>();
   const HeldPlace<S> place(part, shared);
   const uint32_t bits = part.bits;
+  follow_stream(triggers);
 
   uint4 next[S::kVectors], weight[S::kVectors];
   load_head<S>(next, part, place, place.first);
@@ -772,7 +773,7 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part,
 
 template <class S>
 __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
-  run_held_part<S>(part_of_block(p), p.shared);
+  run_held_part<S>(part_of_block(p), p.shared, p.triggers);
 }
 
 }  // namespace fastnorm::cuda
