@@ -59,7 +59,7 @@ func TestErrors(t *testing.T) {
 		{fastnorm.StatusArgument,
 			"flags is 0x4; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
 			func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLConstantWeights }},
-		{fastnorm.StatusUnsupported, "flags is 0x21; this version has the flags 0x1f; nearest: flags 0x1",
+		{fastnorm.StatusUnsupported, "flags is 0x21; this version has the flags 0x21f; nearest: flags 0x1",
 			func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLWait | 32 }},
 		{fastnorm.StatusDevice,
 			"x is on device CUDA:0 (device_type 2); required: the context's device, CPU:0",

@@ -122,8 +122,8 @@
 extern "C" {
 #endif
 
-/** Bits of fastnorm_norm_backward_args.flags. The bits with PDL in their names have the meanings
- *  and the numbers of those in fastnorm_norm_flags. */
+/** Bits of fastnorm_norm_backward_args.flags. PDL_WAIT, PDL_TRIGGER and NO_PDL have the meanings,
+ *  the numbers and the defaults of those in fastnorm_norm_flags. */
 typedef enum fastnorm_norm_backward_flags {
   /** Start when the previous kernel of the stream allows it, but read and write nothing before that
    *  kernel has ended. */
