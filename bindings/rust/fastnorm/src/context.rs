@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use crate::parallel::{self, Callbacks, Work};
+use crate::slots::set_flag;
 use crate::status::check;
 use crate::version::check_library;
 use crate::{sys, Device, DeviceType, Error, Result, Status};
