@@ -19,7 +19,7 @@ struct Mode {
 };
 constexpr Mode kModes[] = {{"off", false, 0}, {"default", true, 0}, {"constant", true, Call::kPdl}};
 
-// A chain over two buffers that the calls read and write in turn.
+// A chain over two buffers: a call reads the one that the call before it wrote.
 class Chain {
  public:
   Chain(Gpu& gpu, const Case& c, int calls)

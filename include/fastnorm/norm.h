@@ -302,13 +302,13 @@ typedef enum fastnorm_modulation_rounding {
   FASTNORM_MODULATION_ROUNDING_MAX_ENUM = 0x7fffffff
 } fastnorm_modulation_rounding;
 
-/** Bits of fastnorm_norm_args.flags. Four of them are about programmatic dependent launch, by which a
- *  kernel starts while the previous kernel of the stream still runs. They have no effect on the CPU
- *  and on GPUs before compute capability 9.0, and results never depend on them.
+/** Bits of fastnorm_norm_args.flags. Four of them are about programmatic dependent launch, by which
+ *  a kernel starts while the previous kernel of the stream still runs. They have no effect on the
+ *  CPU and on GPUs before compute capability 9.0, and results never depend on them.
  *
  *  By default a call does what PDL_WAIT and PDL_TRIGGER say. NO_PDL turns this off for a call, and
- *  a flag of the context turns it off for all of its calls. The calls of peers do what PDL_WAIT says
- *  by default, but only those of their kernels that wait for no other rank trigger.
+ *  a flag of the context turns it off for all of its calls. The calls of peers do what PDL_WAIT
+ *  says by default, but only those of their kernels that wait for no other rank trigger.
  *
  *  One thing follows for the caller's own kernels: a following kernel that is itself launched with
  *  the attribute cudaLaunchAttributeProgrammaticStreamSerialization must wait, by

@@ -140,8 +140,8 @@ typedef enum fastnorm_norm_backward_flags {
   FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE = 128, /**< The same for dresidual_gate. */
   /** The forward multiplied the branch by alpha, by its flag FASTNORM_NORM_ALPHA. */
   FASTNORM_NORM_BACKWARD_ALPHA = 256,
-  /** Programmatic dependent launch is not used unless other bits ask for it. The kernels of one call
-   *  follow each other by it in any case. */
+  /** Programmatic dependent launch is not used unless other bits ask for it. The kernels of one
+   *  call follow each other by it in any case. */
   FASTNORM_NORM_BACKWARD_NO_PDL = 512,
   FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_backward_flags;

@@ -350,8 +350,9 @@ static void copy(void* kernel, copy_args* a, int early, void* stream) {
   done(devmem_launch(gpu, kernel, 1, 1024, arguments, early, stream));
 }
 
-/* A user's kernel A writes x late, and lets the norm start at once; another stream, which the norm's
- * stream joins, writes the residual later still. A user's kernel C reads y; it may start early. */
+/* A user's kernel A writes x late, and lets the norm start at once; another stream, which the
+ * norm's stream joins, writes the residual later still. A user's kernel C reads y; it may start
+ * early. */
 typedef struct {
   void *kernel, *stream, *other, *source, *residual, *result, *times;
 } user;
