@@ -724,8 +724,8 @@ type NormHeads struct {
 	Parts []NormHeadsPart // at most 8
 	// Axes alternate from pair to pair (Qwen3-VL).
 	MropeInterleaved bool
-	// Programmatic dependent launch is not used, as with NormNoPDL: the call starts when all earlier
-	// kernels have ended and lets no kernel start early.
+	// Programmatic dependent launch is not used: the call starts when all earlier kernels have ended
+	// and lets no kernel start early.
 	NoPDL bool
 	// Number of columns that NormHeadsRope rotates, an even number; 0 if no part has NormHeadsRope.
 	RopeDim int
@@ -920,8 +920,8 @@ type NormHeadsBackward struct {
 	Parts []NormHeadsBackwardPart // at most 8
 	// Axes alternate from pair to pair (Qwen3-VL).
 	MropeInterleaved bool
-	// Programmatic dependent launch is not used, as with NormNoPDL: the call starts when all earlier
-	// kernels have ended and lets no kernel start early.
+	// Programmatic dependent launch is not used: the call starts when all earlier kernels have ended
+	// and lets no kernel start early.
 	NoPDL bool
 	// Number of columns that NormHeadsRope rotates, an even number; 0 if no part has NormHeadsRope.
 	RopeDim int

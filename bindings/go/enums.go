@@ -350,9 +350,9 @@ type MLADecodeFlags uint32
 
 // Values of [MLADecodeFlags].
 const (
-	// Programmatic dependent launch is not used, as with NormNoPDL: the call starts when all earlier
-	// kernels have ended and lets no kernel start early. The kernels of one call follow each other by
-	// it in any case.
+	// Programmatic dependent launch is not used around the call: it starts when all earlier kernels
+	// have ended and lets no kernel start early. The kernels of one call follow each other by it in
+	// any case.
 	MLADecodeNoPDL MLADecodeFlags = raw.FASTNORM_MLA_DECODE_NO_PDL
 )
 

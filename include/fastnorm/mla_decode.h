@@ -72,9 +72,9 @@ typedef enum fastnorm_lse_base {
 
 /** Bits of fastnorm_mla_decode_args.flags. */
 typedef enum fastnorm_mla_decode_flags {
-  /** Programmatic dependent launch is not used, as with FASTNORM_NORM_NO_PDL: the call starts when
-   *  all earlier kernels have ended and lets no kernel start early. The kernels of one call follow
-   *  each other by it in any case. */
+  /** Programmatic dependent launch is not used around the call: it starts when all earlier kernels
+   *  have ended and lets no kernel start early. The kernels of one call follow each other by it in
+   *  any case. */
   FASTNORM_MLA_DECODE_NO_PDL = 512,
   FASTNORM_MLA_DECODE_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_mla_decode_flags;

@@ -1590,9 +1590,9 @@ pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 
 /// Bits of fastnorm_mla_decode_args.flags.
 pub type fastnorm_mla_decode_flags = c_uint;
-/// Programmatic dependent launch is not used, as with FASTNORM_NORM_NO_PDL: the call starts when
-/// all earlier kernels have ended and lets no kernel start early. The kernels of one call follow
-/// each other by it in any case.
+/// Programmatic dependent launch is not used around the call: it starts when all earlier kernels
+/// have ended and lets no kernel start early. The kernels of one call follow each other by it in
+/// any case.
 pub const FASTNORM_MLA_DECODE_NO_PDL: fastnorm_mla_decode_flags = 512;
 pub const FASTNORM_MLA_DECODE_FLAGS_MAX_ENUM: fastnorm_mla_decode_flags = 0x7fffffff;
 
@@ -1981,8 +1981,8 @@ pub const FASTNORM_NORM_HEADS_PART_FLAGS_MAX_ENUM: fastnorm_norm_heads_part_flag
 pub type fastnorm_norm_heads_flags = c_uint;
 /// Axes alternate from pair to pair (Qwen3-VL).
 pub const FASTNORM_NORM_HEADS_MROPE_INTERLEAVED: fastnorm_norm_heads_flags = 8;
-/// Programmatic dependent launch is not used, as with FASTNORM_NORM_NO_PDL: the call starts when
-/// all earlier kernels have ended and lets no kernel start early.
+/// Programmatic dependent launch is not used: the call starts when all earlier kernels have ended
+/// and lets no kernel start early.
 pub const FASTNORM_NORM_HEADS_NO_PDL: fastnorm_norm_heads_flags = 512;
 pub const FASTNORM_NORM_HEADS_FLAGS_MAX_ENUM: fastnorm_norm_heads_flags = 0x7fffffff;
 

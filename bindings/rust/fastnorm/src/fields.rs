@@ -1478,9 +1478,9 @@ impl<'a> MlaDecode<'a> {
         self
     }
 
-    /// Programmatic dependent launch is not used, as with `no_pdl`: the call starts when all
-    /// earlier kernels have ended and lets no kernel start early. The kernels of one call follow
-    /// each other by it in any case. Default: off.
+    /// Programmatic dependent launch is not used around the call: it starts when all earlier
+    /// kernels have ended and lets no kernel start early. The kernels of one call follow each other
+    /// by it in any case. Default: off.
     #[inline]
     pub fn no_pdl(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_MLA_DECODE_NO_PDL, on);
@@ -1576,8 +1576,8 @@ impl<'a> NormHeads<'a> {
         self
     }
 
-    /// Programmatic dependent launch is not used, as with `no_pdl`: the call starts when all
-    /// earlier kernels have ended and lets no kernel start early. Default: off.
+    /// Programmatic dependent launch is not used: the call starts when all earlier kernels have
+    /// ended and lets no kernel start early. Default: off.
     #[inline]
     pub fn no_pdl(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_HEADS_NO_PDL, on);
@@ -1849,8 +1849,8 @@ impl<'a> NormHeadsBackward<'a> {
         self
     }
 
-    /// Programmatic dependent launch is not used, as with `no_pdl`: the call starts when all
-    /// earlier kernels have ended and lets no kernel start early. Default: off.
+    /// Programmatic dependent launch is not used: the call starts when all earlier kernels have
+    /// ended and lets no kernel start early. Default: off.
     #[inline]
     pub fn no_pdl(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_HEADS_NO_PDL, on);
