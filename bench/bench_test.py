@@ -297,6 +297,7 @@ def test_refusals(program):
     program.refuses("gaps between heads", "TOKENSxHEAD", "--ops", "qk", "--shapes", "64x128+8")
     program.refuses("device", "cpu or cuda:N", "--device", "gpu")
     program.refuses("dependent launch on a CPU", "--pdl needs", "--device", "cpu", "--pdl")
+    program.refuses("a chain on a CPU", "--chain needs", "--device", "cpu", "--chain", "4")
     program.refuses(
         "unwritable file",
         "cannot write",
@@ -423,7 +424,7 @@ def test_mla_decode(program):
     ):
         program.refuses(f"MLA shape {shape}", "is no shape of MLA decode", f"--mla-decode={shape}")
     program.refuses(
-        "MLA decode with dependent launch", "are of norms", "--mla-decode", "5:2", "--pdl"
+        "MLA decode with a chain", "are of norms", "--mla-decode", "5:2", "--chain", "4"
     )
 
 
@@ -539,7 +540,7 @@ def test_norm_heads(program):
         "5x0+1x64",
     ):
         program.refuses(f"shape of heads {shape}", "is no shape of heads", f"--norm-heads={shape}")
-    program.refuses("heads with dependent launch", "are of norms", "--norm-heads", "5xmla", "--pdl")
+    program.refuses("heads with a chain", "are of norms", "--norm-heads", "5xmla", "--chain", "4")
     program.refuses(
         "two families", "exclude each other", "--norm-heads", "5xmla", "--mla-decode", "5:2"
     )

@@ -115,7 +115,8 @@ Result time_calls(Gpu& gpu, const Case& c, const Options& options, int calls, bo
   Ceilings ceilings(gpu, of.kinds(), calls, flush, [&](int i) { return of.traffic(i); });
 
   if (options.f32_parameters) of.call().use_f32_parameters();
-  const auto captured_calls = [&](uint32_t flags) {
+  const auto captured_calls = [&](bool pdl, uint32_t flags) {
+    gpu.set_pdl(pdl);
     of.call().set_flags(flags);
     of.call().prepare(gpu.context());
     return Timed(gpu.capture([&] {
@@ -123,8 +124,8 @@ Result time_calls(Gpu& gpu, const Case& c, const Options& options, int calls, bo
     }));
   };
   std::vector<Timed> ours;  // without and, where it is wanted, with dependent launch
-  ours.push_back(captured_calls(0));
-  if (options.pdl) ours.push_back(captured_calls(Calls::kPdl));
+  if (options.pdl) ours.push_back(captured_calls(true, options.constant_weights ? Calls::kPdl : 0));
+  ours.insert(ours.begin(), captured_calls(false, 0));
   for (const Timed& t : ours) gpu.replay(t.graph, flush);
 
   for (int i = 0; i < options.replays; ++i) {

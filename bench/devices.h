@@ -12,14 +12,19 @@ namespace bench {
 struct Options {
   int replays = 9;  // of each graph (CPU: passes); medians are over these
   bool f32_parameters = false;
-  int threads = 1;   // CPU
-  bool pdl = false;  // CUDA: time the calls with programmatic dependent launch too
+  int threads = 1;               // CPU
+  bool pdl = false;              // CUDA: time the calls with programmatic dependent launch too
+  bool constant_weights = true;  // with it, norms read weight and bias before they wait
+  int chain = 0;                 // CUDA: calls that follow each other; 0: no chains
   std::function<void(const nlohmann::json&)> save;  // gets the document after each case
 };
 
 // Times the cases on CUDA device `id` and prints a row each. Returns how many failed. The document
 // that is saved has device, driver, results.
 int bench_cuda(int id, const std::vector<Case>& cases, const Options& options);
+
+// Times chains of options.chain calls of the cases on CUDA device `id`.
+int bench_chain_cuda(int id, const std::vector<Case>& cases, const Options& options);
 
 // Times the cases on the CPU.
 int bench_cpu(const std::vector<Case>& cases, const Options& options);

@@ -34,10 +34,15 @@ class Gpu {
     BENCH_CUDA(cudaEventCreate(&start_));
     BENCH_CUDA(cudaEventCreate(&stop_));
     BENCH_CUDA(cudaMalloc(reinterpret_cast<void**>(&flush_), kFlushBytes));
-    check(fastnorm_context_create({FASTNORM_DEVICE_CUDA, id}, nullptr, &context_));
+    fastnorm_context_options options = {};
+    options.struct_size = sizeof options;
+    for (const bool pdl : {false, true}) {
+      options.flags = pdl ? 0 : FASTNORM_CONTEXT_NO_PDL;
+      check(fastnorm_context_create({FASTNORM_DEVICE_CUDA, id}, &options, &contexts_[pdl]));
+    }
   }
   ~Gpu() {
-    fastnorm_context_destroy(context_);
+    for (fastnorm_context* context : contexts_) fastnorm_context_destroy(context);
     cudaFree(flush_);
     cudaFree(arena_);
     cudaEventDestroy(start_);
@@ -83,8 +88,26 @@ class Gpu {
   double replay(cudaGraphExec_t graph, bool flush) {
     if (flush) BENCH_CUDA(cudaMemsetAsync(flush_, 0x5a, kFlushBytes, queue_));
     wait_a_little(queue_);
+    return time_queued([&] { BENCH_CUDA(cudaGraphLaunch(graph, queue_)); });
+  }
+  // Microseconds of what body() queues. Where the host takes longer than the GPU, they are its.
+  template <typename Body>
+  double time(Body body) {
+    wait_a_little(queue_);
+    return time_queued(body);
+  }
+
+  int id() const { return id_; }
+  cudaStream_t queue() const { return queue_; }
+  // Without programmatic dependent launch, unless calls ask for it; with pdl, as is the default.
+  void set_pdl(bool pdl) { pdl_ = pdl; }
+  fastnorm_context* context() const { return contexts_[pdl_]; }
+
+ private:
+  template <typename Body>
+  double time_queued(Body body) {
     BENCH_CUDA(cudaEventRecord(start_, queue_));
-    BENCH_CUDA(cudaGraphLaunch(graph, queue_));
+    body();
     BENCH_CUDA(cudaEventRecord(stop_, queue_));
     BENCH_CUDA(cudaEventSynchronize(stop_));
     float ms = 0;
@@ -92,18 +115,14 @@ class Gpu {
     return ms * 1e3;
   }
 
-  int id() const { return id_; }
-  cudaStream_t queue() const { return queue_; }
-  fastnorm_context* context() const { return context_; }
-
- private:
   int id_;
   cudaStream_t queue_ = nullptr;
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
   char* flush_ = nullptr;
   char* arena_ = nullptr;
   int64_t arena_bytes_ = 0;
-  fastnorm_context* context_ = nullptr;
+  fastnorm_context* contexts_[2] = {};
+  bool pdl_ = false;
 };
 
 // A graph and the times of its replays. Not copyable: it owns the graph.

@@ -72,6 +72,14 @@ int main(int argc, char** argv) {
                "weight and bias, and their gradients, in f32 beside 16-bit rows");
   app.add_flag("--pdl", options.pdl,
                "CUDA: a second column with programmatic dependent launch between the calls");
+  app.add_flag("!--no-constant-weights", options.constant_weights,
+               "with --pdl: norms have their default flags, and so read weights behind their wait");
+  app.add_option(
+         "--chain", options.chain,
+         "CUDA: only the time of a norm in a chain of so many, each of which reads what the "
+         "one before it wrote; in a graph and launched one by one, and with programmatic "
+         "dependent launch off, by default, and with weights that are constant")
+      ->check(CLI::Range(1, 10000));
   app.add_option("--host-cost", host_cost,
                  "only the nanoseconds of a call without its launch, planned for a compute "
                  "capability such as 90; needs no GPU");
@@ -89,6 +97,7 @@ int main(int argc, char** argv) {
       const auto on_device = [&](auto on_cpu, auto on_cuda) {
         if (device != "cpu") return on_cuda(std::stoi(device.substr(5)));
         if (options.pdl) throw std::invalid_argument("--pdl needs --device cuda:N");
+        if (options.chain != 0) throw std::invalid_argument("--chain needs --device cuda:N");
         return on_cpu();
       };
       if (device == "cpu" || device.starts_with("cuda:")) {
@@ -98,8 +107,8 @@ int main(int argc, char** argv) {
           throw std::invalid_argument(
               "--mla-decode, --norm-heads and --norm-heads-backward exclude each other");
         }
-        if (families != 0 && (options.pdl || options.f32_parameters))
-          throw std::invalid_argument("--pdl and --f32-parameters are of norms");
+        if (families != 0 && (options.chain != 0 || options.f32_parameters))
+          throw std::invalid_argument("--chain and --f32-parameters are of norms");
         if (!heads.empty()) {
           const auto cases = bench::make_norm_heads_cases(heads, dtypes);
           failed =
@@ -118,7 +127,11 @@ int main(int argc, char** argv) {
         } else {
           const auto cases = bench::make_cases(lists, ops, dtypes);
           failed = on_device([&] { return bench::bench_cpu(cases, options); },
-                             [&](int id) { return bench::bench_cuda(id, cases, options); });
+                             [&](int id) {
+                               return options.chain != 0
+                                          ? bench::bench_chain_cuda(id, cases, options)
+                                          : bench::bench_cuda(id, cases, options);
+                             });
         }
       } else {
         throw std::invalid_argument("--device is " + device + "; required: cpu or cuda:N");

@@ -107,7 +107,8 @@ MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& optio
                              gpu.queue()));
   MlaDecodeCall call(c, FASTNORM_DEVICE_CUDA, first);
   call.prepare(gpu.context());
-  const auto captured = [&](bool reuse) {
+  const auto captured = [&](bool reuse, bool pdl = false) {
+    gpu.set_pdl(pdl);
     call.reuse_plan(reuse);
     return Timed(gpu.capture([&] {
       for (int i = 0; i < calls; ++i) {
@@ -119,9 +120,16 @@ MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& optio
   Timed planned = captured(false), reused = captured(true);
   gpu.replay(planned.graph, flush);  // makes the plan
   gpu.replay(reused.graph, flush);
+  std::vector<Timed> early;  // with dependent launch
+  if (options.pdl) {
+    early.push_back(captured(true, true));
+    gpu.replay(early[0].graph, flush);
+  }
+  gpu.set_pdl(false);
   for (int i = 0; i < options.replays; ++i) {
     reused.us.push_back(gpu.replay(reused.graph, flush));
     planned.us.push_back(gpu.replay(planned.graph, flush));
+    for (Timed& t : early) t.us.push_back(gpu.replay(t.graph, flush));
   }
   MlaDecodeResult r;
   r.us = median(reused.us) / calls;
@@ -132,6 +140,7 @@ MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& optio
   r.more["calls_per_graph"] = calls;
   r.more["flushed"] = flush;
   r.more["launches"] = info.launches;
+  if (options.pdl) r.more["pdl_us"] = median(early[0].us) / calls;
   return r;
 }
 

@@ -15,6 +15,8 @@ int refuse() { throw std::runtime_error("this build has no CUDA; configure with 
 
 int bench_cuda(int, const std::vector<Case>&, const Options&) { return refuse(); }
 
+int bench_chain_cuda(int, const std::vector<Case>&, const Options&) { return refuse(); }
+
 int bench_mla_decode_cuda(int, const std::vector<MlaDecodeCase>&, const Options&) {
   return refuse();
 }

@@ -283,9 +283,12 @@ void HeadsTable::add(const NormHeadsCase& c, int64_t bytes, nlohmann::json more,
   try {
     const NormHeadsResult r = time();
     const double gb = static_cast<double>(bytes) / r.us / 1e3;
-    std::printf("%-24s %-4s %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%  %s\n", c.text.c_str(),
+    std::printf("%-24s %-4s %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%  ", c.text.c_str(),
                 c.dtype.c_str(), r.us, gb, r.ceiling_us, r.us / r.ceiling_us, r.us - r.ceiling_us,
-                100 * r.spread, r.kernel.c_str());
+                100 * r.spread);
+    if (r.pdl_us != 0) std::printf("%.3f with PDL  ", r.pdl_us);
+    std::printf("%s\n", r.kernel.c_str());
+    if (r.pdl_us != 0) more["pdl_us"] = r.pdl_us;
     more.update({{"shape", c.text},
                  {"dtype", c.dtype},
                  {"tokens", c.tokens},

@@ -69,6 +69,7 @@ bool parse_heads_shape(const std::string& text, NormHeadsCase* c);
 
 struct NormHeadsResult {
   double us = 0, spread = 0, ceiling_us = 0;
+  double pdl_us = 0;  // with programmatic dependent launch between the calls; 0: not timed
   std::string ceiling, kernel;
   nlohmann::json more = nlohmann::json::object();
 };

@@ -191,13 +191,20 @@ NormHeadsResult time_calls(Gpu& gpu, const Case& c, const Options& options) {
 
   Ceilings ceilings(gpu, of.kinds(), calls, flush, [&](int i) { return of.traffic(i); });
   of.call().prepare(gpu.context());
-  Timed ours(gpu.capture([&] {
-    for (int i = 0; i < calls; ++i) of.run(gpu, i);
-  }));
-  gpu.replay(ours.graph, flush);
+  std::vector<Timed> all;  // without and, where it is wanted, with dependent launch
+  for (const bool pdl : {false, true}) {
+    if (pdl && !options.pdl) continue;
+    gpu.set_pdl(pdl);
+    all.emplace_back(gpu.capture([&] {
+      for (int i = 0; i < calls; ++i) of.run(gpu, i);
+    }));
+    gpu.replay(all.back().graph, flush);
+  }
+  gpu.set_pdl(false);
+  Timed& ours = all.front();
 
   for (int i = 0; i < options.replays; ++i) {
-    ours.us.push_back(gpu.replay(ours.graph, flush));
+    for (Timed& t : all) t.us.push_back(gpu.replay(t.graph, flush));
     ceilings.replay();
   }
   const auto& [stream, stream_times] = ceilings.best();
@@ -205,6 +212,7 @@ NormHeadsResult time_calls(Gpu& gpu, const Case& c, const Options& options) {
   NormHeadsResult r;
   r.us = median(ours.us) / calls;
   r.spread = ours.spread();
+  if (options.pdl) r.pdl_us = median(all.back().us) / calls;
   r.ceiling_us = median(stream_times.us) / calls;
   r.ceiling = stream.name;
   r.kernel = info.kernel;

@@ -104,11 +104,11 @@ const char* cudaGetErrorString(cudaError_t) { return "an error of the pretended 
 fastnorm_status __real_fastnorm_context_create(fastnorm_device, const fastnorm_context_options*,
                                                fastnorm_context**);
 fastnorm_status __wrap_fastnorm_context_create(fastnorm_device device,
-                                               const fastnorm_context_options*,
+                                               const fastnorm_context_options* wanted,
                                                fastnorm_context** context) {
   fastnorm_context_options options = {};
   options.struct_size = sizeof options;
-  options.flags = FASTNORM_CONTEXT_DRY_RUN;
+  options.flags = FASTNORM_CONTEXT_DRY_RUN | (wanted != nullptr ? wanted->flags : 0);
   options.dry_run_capability = 90;
   return __real_fastnorm_context_create(device, &options, context);
 }

@@ -130,8 +130,12 @@ class Fastnorm:
         self.device_type, self.device_id = (
             (CUDA, device.index or 0) if device.type == "cuda" else (CPU, 0)
         )
-        self.context = ctypes_api.Context(library, self.device_type, self.device_id)
+        self.context = self._context()
         self.facts = {}
+
+    def _context(self):
+        """One whose calls have programmatic dependent launch only where their flags say so."""
+        return ctypes_api.Context(self.library, self.device_type, self.device_id, pdl=False)
 
     def body(self, case, buffers):
         if self.pdl and self.device_type == CPU:
@@ -259,6 +263,12 @@ class FastnormBefore(Fastnorm):
     """Another build of the library, such as the one before a change: --against."""
 
     name, label = "fastnorm-before", "fastnorm before"
+
+    def _context(self):
+        try:
+            return super()._context()
+        except FastnormError:  # without that flag, and so without dependent launch by default
+            return ctypes_api.Context(self.library, self.device_type, self.device_id)
 
 
 class FastnormRounded(Fastnorm):

@@ -655,6 +655,8 @@ type MLADecode struct {
 	// when, for [DecodeProfile]. Output; its old contents do not matter. Not given: no Profile. CUDA
 	// only.
 	Profile Tensor
+	// [MLADecodeFlags].
+	Flags MLADecodeFlags
 }
 
 var mlaDecodeTensors = []string{
@@ -681,6 +683,7 @@ func (d *MLADecode) encode(q *call, part int) {
 	w[raw.MlaDecodeSplitTokens] = uint64(clip(d.SplitTokens))
 	w[raw.MlaDecodeProfileEvents] = uint64(clip(d.ProfileEvents))
 	w[raw.MlaDecodeTotalKvHint] = uint64(d.TotalKVHint)
+	w[raw.MlaDecodeFlags] = uint64(d.Flags)
 	q.tensor(part, raw.MlaDecodeBitQNope, &d.QNope)
 	q.tensor(part, raw.MlaDecodeBitQPe, &d.QPE)
 	q.tensor(part, raw.MlaDecodeBitCkv, &d.CKV)
@@ -721,6 +724,9 @@ type NormHeads struct {
 	Parts []NormHeadsPart // at most 8
 	// Axes alternate from pair to pair (Qwen3-VL).
 	MropeInterleaved bool
+	// Programmatic dependent launch is not used: the call starts when all earlier kernels have ended
+	// and lets no kernel start early.
+	NoPDL bool
 	// Number of columns that NormHeadsRope rotates, an even number; 0 if no part has NormHeadsRope.
 	RopeDim int
 	// Number of pairs that use axis 0 of Positions. All four numbers are 0 if Positions has one row.
@@ -748,6 +754,9 @@ func (d *NormHeads) encode(q *call, part int) {
 	w := q.begin(raw.NormHeadsMask)
 	if d.MropeInterleaved {
 		w[raw.NormHeadsFlags] |= raw.FASTNORM_NORM_HEADS_MROPE_INTERLEAVED
+	}
+	if d.NoPDL {
+		w[raw.NormHeadsFlags] |= raw.FASTNORM_NORM_HEADS_NO_PDL
 	}
 	w[raw.NormHeadsRopeDim] = uint64(clip(d.RopeDim))
 	w[raw.NormHeadsMrope0] = uint64(clip(d.Mrope[0]))
@@ -911,6 +920,9 @@ type NormHeadsBackward struct {
 	Parts []NormHeadsBackwardPart // at most 8
 	// Axes alternate from pair to pair (Qwen3-VL).
 	MropeInterleaved bool
+	// Programmatic dependent launch is not used: the call starts when all earlier kernels have ended
+	// and lets no kernel start early.
+	NoPDL bool
 	// Number of columns that NormHeadsRope rotates, an even number; 0 if no part has NormHeadsRope.
 	RopeDim int
 	// Number of pairs that use axis 0 of Positions. All four numbers are 0 if Positions has one row.
@@ -935,6 +947,9 @@ func (d *NormHeadsBackward) encode(q *call, part int) {
 	w := q.begin(raw.NormHeadsBackwardMask)
 	if d.MropeInterleaved {
 		w[raw.NormHeadsBackwardFlags] |= raw.FASTNORM_NORM_HEADS_MROPE_INTERLEAVED
+	}
+	if d.NoPDL {
+		w[raw.NormHeadsBackwardFlags] |= raw.FASTNORM_NORM_HEADS_NO_PDL
 	}
 	w[raw.NormHeadsBackwardRopeDim] = uint64(clip(d.RopeDim))
 	w[raw.NormHeadsBackwardMrope0] = uint64(clip(d.Mrope[0]))
@@ -1117,7 +1132,7 @@ type PeerShardedNorm struct {
 	WeightOffset float32
 	// RoundOnce or RoundNormalized.
 	Rounding Rounding
-	// The PDL bits of [NormFlags], or 0.
+	// The bits of [NormFlags] that are about programmatic dependent launch, or 0.
 	Flags NormFlags
 	// This rank's columns of the first part: [tokens, n], or [tokens, heads, d] with n = heads * d; d
 	// is at most 8192; F32, F16 or BF16. n is the same on all ranks. Required.

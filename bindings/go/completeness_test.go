@@ -68,7 +68,9 @@ var renamed = map[string]string{
 	"mla_decode.Scale":                     "sm_scale",
 	"mla_decode.MaxNew":                    "max_s_q",
 	"norm_heads.MropeInterleaved":          "flags",
+	"norm_heads.NoPDL":                     "flags",
 	"norm_heads_backward.MropeInterleaved": "flags",
+	"norm_heads_backward.NoPDL":            "flags",
 }
 
 // texts are in the test program: it also runs where the sources are not.

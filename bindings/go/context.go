@@ -35,6 +35,10 @@ type Options struct {
 	DryRun           bool
 	DryRunCapability int
 
+	// NoPDL makes calls use programmatic dependent launch only where their own flags ask for it. CUDA
+	// only. Without it calls use it unless their flags turn it off.
+	NoPDL bool
+
 	// TuningFile is the path of a file that `fastnorm tune` wrote for this model of GPU and this
 	// version of the library: calls of the shapes in it run on the kernels that were fastest there,
 	// with the same results to the bit. It is read once, by [OpenWith]. CUDA only; "" = none.
@@ -66,6 +70,9 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	var flags uint32
 	if options.DryRun {
 		flags |= raw.FASTNORM_CONTEXT_DRY_RUN
+	}
+	if options.NoPDL {
+		flags |= raw.FASTNORM_CONTEXT_NO_PDL
 	}
 	var context uintptr // by itself: C may not get a pointer into memory that has pointers
 	err := checked(func() int32 {

@@ -141,6 +141,8 @@ var descriptions = []described{
 			{"o", 120, 8},
 			{"lse", 128, 8},
 			{"profile", 136, 8},
+			{"flags", 144, 4},
+			{"reserved", 148, 4},
 		}},
 	{"norm_heads",
 		&NormHeads{}, normHeadsTensors, callNormHeads, []cField{

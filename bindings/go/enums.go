@@ -268,10 +268,19 @@ const (
 	ModulationEveryStep ModulationRounding = raw.FASTNORM_MODULATION_EVERY_STEP
 )
 
-// NormFlags are bits of [Norm].Flags. The bits with PDL in their names are about programmatic
-// dependent launch, by which a kernel starts while the previous kernel of the stream still runs.
-// They have no effect on the CPU and on GPUs before compute capability 9.0, and results never
-// depend on them.
+// NormFlags are bits of [Norm].Flags. Four of them are about programmatic dependent launch, by
+// which a kernel starts while the previous kernel of the stream still runs. They have no effect on
+// the CPU and on GPUs before compute capability 9.0, and results never depend on them.
+//
+// By default a call does what NormPDLWait and NormPDLTrigger say. NormNoPDL turns this off for a
+// call, and a flag of the context turns it off for all of its calls. The calls of peers do what
+// NormPDLWait says by default, but only those of their kernels that wait for no other rank trigger.
+//
+// One thing follows for the caller's own kernels: a following kernel that is itself launched with
+// the attribute cudaLaunchAttributeProgrammaticStreamSerialization must wait, by
+// cudaGridDependencySynchronize(), before it uses anything that any earlier kernel of the stream
+// wrote, not only what this call wrote. A kernel without the attribute starts when all earlier
+// kernels have ended, and need not do anything.
 type NormFlags uint32
 
 // Values of [NormFlags].
@@ -279,18 +288,23 @@ const (
 	// Start when the previous kernel of the stream allows it, but read and write nothing before that
 	// kernel has ended.
 	NormPDLWait NormFlags = raw.FASTNORM_NORM_PDL_WAIT
-	// Let the next kernel of the stream start as soon as this one has issued the loads of its rows.
-	// The next kernel must wait itself before it uses any result.
+	// Let the next kernel of the stream start early: if this one waits, after its wait, so at the
+	// earliest when everything before this call has ended. The next kernel must wait itself before it
+	// uses anything that any earlier kernel of the stream wrote.
 	NormPDLTrigger NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER
 	// With NormPDLWait: Weight and Bias may be read before the wait. The caller promises that no
 	// kernel that may still run writes them.
 	NormPDLConstantWeights NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS
 	// The factor of the modulation is ModulationScale itself, in place of 1 + ModulationScale.
 	NormPlainScale NormFlags = raw.FASTNORM_NORM_MODULATION_PLAIN_SCALE
+	// Programmatic dependent launch is not used unless other bits ask for it: alone, the call starts
+	// when all earlier kernels have ended and lets no kernel start early. With NormPDLWait, with
+	// NormPDLTrigger or with both the call does only what these say.
+	NormNoPDL NormFlags = raw.FASTNORM_NORM_NO_PDL
 )
 
-// NormBackwardFlags are bits of [NormBackward].Flags. The bits with PDL in their names have the
-// meanings and the numbers of those in [NormFlags].
+// NormBackwardFlags are bits of [NormBackward].Flags. NormBackwardPDLWait, NormBackwardPDLTrigger
+// and NormBackwardNoPDL have the meanings, the numbers and the defaults of those in [NormFlags].
 type NormBackwardFlags uint32
 
 // Values of [NormBackwardFlags].
@@ -299,7 +313,7 @@ const (
 	// kernel has ended.
 	NormBackwardPDLWait NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_WAIT
 	// Let the next kernel of the stream start early. The next kernel must wait itself before it uses
-	// any result.
+	// anything that any earlier kernel of the stream wrote.
 	NormBackwardPDLTrigger NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_TRIGGER
 	// Add the sum to the old DWeight: one addition in F32 after the sum, rounded once. Without the
 	// flag the old DWeight is not read.
@@ -315,6 +329,9 @@ const (
 	// The same for DResidualGate.
 	NormBackwardAccumulateDResidualGate = NormBackwardFlags(
 		raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE)
+	// Programmatic dependent launch is not used unless other bits ask for it. The kernels of one call
+	// follow each other by it in any case.
+	NormBackwardNoPDL NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_NO_PDL
 )
 
 // LSEBase: the base of the logarithm in which LSE is given.
@@ -326,6 +343,17 @@ const (
 	LSENatural LSEBase = raw.FASTNORM_LSE_NATURAL
 	// The logarithm to base 2, as in FlashInfer. Its value is the natural one times log2(e).
 	LSEBase2 LSEBase = raw.FASTNORM_LSE_BASE_2
+)
+
+// MLADecodeFlags are bits of [MLADecode].Flags.
+type MLADecodeFlags uint32
+
+// Values of [MLADecodeFlags].
+const (
+	// Programmatic dependent launch is not used around the call: it starts when all earlier kernels
+	// have ended and lets no kernel start early. The kernels of one call follow each other by it in
+	// any case.
+	MLADecodeNoPDL MLADecodeFlags = raw.FASTNORM_MLA_DECODE_NO_PDL
 )
 
 // ProfileKind: whether an event begins a span, ends one, or is a point in time.

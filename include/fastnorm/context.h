@@ -63,6 +63,9 @@ typedef enum fastnorm_context_flags {
    *  and no driver, only dry_run_capability. It serves to plan for another machine, to test, and to
    *  measure what a call costs on the host. */
   FASTNORM_CONTEXT_DRY_RUN = 1,
+  /** CUDA: calls use programmatic dependent launch only where their own flags ask for it, as if
+   *  each call had its NO_PDL flag. */
+  FASTNORM_CONTEXT_NO_PDL = 2,
   FASTNORM_CONTEXT_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_context_flags;
 

@@ -70,6 +70,15 @@ typedef enum fastnorm_lse_base {
   FASTNORM_LSE_BASE_MAX_ENUM = 0x7fffffff
 } fastnorm_lse_base;
 
+/** Bits of fastnorm_mla_decode_args.flags. */
+typedef enum fastnorm_mla_decode_flags {
+  /** Programmatic dependent launch is not used around the call: it starts when all earlier kernels
+   *  have ended and lets no kernel start early. The kernels of one call follow each other by it in
+   *  any case. */
+  FASTNORM_MLA_DECODE_NO_PDL = 512,
+  FASTNORM_MLA_DECODE_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_mla_decode_flags;
+
 /** One attention call. T is bf16 or f16 (on the CPU also f32), and q_nope, q_pe, ckv, kpe and o all
  *  have this dtype. All tensors are on the context's device.
  *
@@ -134,6 +143,8 @@ typedef struct fastnorm_mla_decode_args {
    *  did and when, for fastnorm_profile_decode. Output; its old contents do not matter. NULL = no
    *  profile. CUDA only. */
   const fastnorm_tensor* profile;
+  uint32_t flags;   /**< fastnorm_mla_decode_flags. */
+  int32_t reserved; /**< Must be 0. */
 } fastnorm_mla_decode_args;
 
 /** Say what a call would do: its workspace, kernel, launches and bytes. The query does not touch

@@ -302,16 +302,26 @@ typedef enum fastnorm_modulation_rounding {
   FASTNORM_MODULATION_ROUNDING_MAX_ENUM = 0x7fffffff
 } fastnorm_modulation_rounding;
 
-/** Bits of fastnorm_norm_args.flags. The bits with PDL in their names are about programmatic
- *  dependent launch, by which a kernel starts while the previous kernel of the stream still runs.
- *  They have no effect on the CPU and on GPUs before compute capability 9.0, and results never
- *  depend on them. */
+/** Bits of fastnorm_norm_args.flags. Four of them are about programmatic dependent launch, by which
+ *  a kernel starts while the previous kernel of the stream still runs. They have no effect on the
+ *  CPU and on GPUs before compute capability 9.0, and results never depend on them.
+ *
+ *  By default a call does what PDL_WAIT and PDL_TRIGGER say. NO_PDL turns this off for a call, and
+ *  a flag of the context turns it off for all of its calls. The calls of peers do what PDL_WAIT
+ *  says by default, but only those of their kernels that wait for no other rank trigger.
+ *
+ *  One thing follows for the caller's own kernels: a following kernel that is itself launched with
+ *  the attribute cudaLaunchAttributeProgrammaticStreamSerialization must wait, by
+ *  cudaGridDependencySynchronize(), before it uses anything that any earlier kernel of the stream
+ *  wrote, not only what this call wrote. A kernel without the attribute starts when all earlier
+ *  kernels have ended, and need not do anything. */
 typedef enum fastnorm_norm_flags {
   /** Start when the previous kernel of the stream allows it, but read and write nothing before that
    *  kernel has ended. */
   FASTNORM_NORM_PDL_WAIT = 1,
-  /** Let the next kernel of the stream start as soon as this one has issued the loads of its rows.
-   *  The next kernel must wait itself before it uses any result. */
+  /** Let the next kernel of the stream start early: if this one waits, after its wait, so at the
+   *  earliest when everything before this call has ended. The next kernel must wait itself before
+   *  it uses anything that any earlier kernel of the stream wrote. */
   FASTNORM_NORM_PDL_TRIGGER = 2,
   /** With PDL_WAIT: weight and bias may be read before the wait. The caller promises that no kernel
    *  that may still run writes them. */
@@ -321,6 +331,10 @@ typedef enum fastnorm_norm_flags {
   /** The branch is multiplied by alpha, even if alpha is 0. Without the flag it has no such factor.
    *  */
   FASTNORM_NORM_ALPHA = 16,
+  /** Programmatic dependent launch is not used unless other bits ask for it: alone, the call starts
+   *  when all earlier kernels have ended and lets no kernel start early. With PDL_WAIT, with
+   *  PDL_TRIGGER or with both the call does only what these say. */
+  FASTNORM_NORM_NO_PDL = 512,
   FASTNORM_NORM_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_flags;
 

@@ -122,14 +122,14 @@
 extern "C" {
 #endif
 
-/** Bits of fastnorm_norm_backward_args.flags. The bits with PDL in their names have the meanings
- *  and the numbers of those in fastnorm_norm_flags. */
+/** Bits of fastnorm_norm_backward_args.flags. PDL_WAIT, PDL_TRIGGER and NO_PDL have the meanings,
+ *  the numbers and the defaults of those in fastnorm_norm_flags. */
 typedef enum fastnorm_norm_backward_flags {
   /** Start when the previous kernel of the stream allows it, but read and write nothing before that
    *  kernel has ended. */
   FASTNORM_NORM_BACKWARD_PDL_WAIT = 1,
   /** Let the next kernel of the stream start early. The next kernel must wait itself before it uses
-   *  any result. */
+   *  anything that any earlier kernel of the stream wrote. */
   FASTNORM_NORM_BACKWARD_PDL_TRIGGER = 2,
   /** Add the sum to the old dweight: one addition in f32 after the sum, rounded once. Without the
    *  flag the old dweight is not read. */
@@ -140,6 +140,9 @@ typedef enum fastnorm_norm_backward_flags {
   FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE = 128, /**< The same for dresidual_gate. */
   /** The forward multiplied the branch by alpha, by its flag FASTNORM_NORM_ALPHA. */
   FASTNORM_NORM_BACKWARD_ALPHA = 256,
+  /** Programmatic dependent launch is not used unless other bits ask for it. The kernels of one
+   *  call follow each other by it in any case. */
+  FASTNORM_NORM_BACKWARD_NO_PDL = 512,
   FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_backward_flags;
 

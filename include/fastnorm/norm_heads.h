@@ -110,6 +110,9 @@ typedef enum fastnorm_norm_heads_part_flags {
 /** Bits of fastnorm_norm_heads_args.flags. */
 typedef enum fastnorm_norm_heads_flags {
   FASTNORM_NORM_HEADS_MROPE_INTERLEAVED = 8, /**< Axes alternate from pair to pair (Qwen3-VL). */
+  /** Programmatic dependent launch is not used: the call starts when all earlier kernels have ended
+   *  and lets no kernel start early. */
+  FASTNORM_NORM_HEADS_NO_PDL = 512,
   FASTNORM_NORM_HEADS_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_heads_flags;
 

@@ -60,14 +60,16 @@
  *
  *  **CUDA.** The ranks are GPUs of one host that reach each other's memory: one process per GPU
  *  (CUDA IPC), one process with several GPUs, or several ranks on one GPU. Calls are asynchronous,
- *  can be captured in CUDA graphs and support programmatic dependent launch, which the field flags
- *  turns on. An all-reduce and norm of aligned rows of up to 16 KB, with weights of x's dtype,
- *  takes one kernel; other rows take an exchange into the workspace and then the norm's own kernel.
- *  A sharded norm takes one kernel for up to 256 tokens of aligned heads if each part has at most
- *  16 KB per token, and otherwise three kernels. A kernel of a call waits on its GPU until the
- *  other ranks make the same call. Before a call, therefore, queue nothing on one rank that itself
- *  waits for a later call of another rank: the two ranks would wait for each other until wait_ns
- *  has passed. NVLink multicast is never used.
+ *  can be captured in CUDA graphs and use programmatic dependent launch: by default a call waits
+ *  for the stream's previous kernel inside its own kernel. A kernel that waits for other ranks lets
+ *  the next kernel start early only with FASTNORM_NORM_PDL_TRIGGER, because the next kernel might
+ *  take the room that another rank on the same GPU needs. An all-reduce and norm of aligned rows of
+ *  up to 16 KB, with weights of x's dtype, takes one kernel; other rows take an exchange into the
+ *  workspace and then the norm's own kernel. A sharded norm takes one kernel for up to 256 tokens
+ *  of aligned heads if each part has at most 16 KB per token, and otherwise three kernels. A kernel
+ *  of a call waits on its GPU until the other ranks make the same call. Before a call, therefore,
+ *  queue nothing on one rank that itself waits for a later call of another rank: the two ranks
+ *  would wait for each other until wait_ns has passed. NVLink multicast is never used.
  */
 #ifndef FASTNORM_PEER_H_
 #define FASTNORM_PEER_H_
@@ -325,8 +327,9 @@ typedef struct fastnorm_peer_sharded_norm_args {
   /** Added to the weights in f32, as in fastnorm_norm_args; 0 if a part has no weight. */
   float weight_offset;
   fastnorm_rounding rounding; /**< FASTNORM_ROUND_ONCE or FASTNORM_ROUND_NORMALIZED. */
-  uint32_t flags;             /**< The PDL bits of fastnorm_norm_flags, or 0. */
-  int32_t reserved;           /**< Must be 0. */
+  /** The bits of fastnorm_norm_flags that are about programmatic dependent launch, or 0. */
+  uint32_t flags;
+  int32_t reserved; /**< Must be 0. */
   /** This rank's columns of the first part: [tokens, n], or [tokens, heads, d] with n = heads * d;
    *  d is at most 8192; f32, f16 or bf16. n is the same on all ranks. Required. */
   const fastnorm_tensor* x;

@@ -28,9 +28,11 @@ fastnorm_status check_options(const fastnorm_context_options& options, int32_t d
   FASTNORM_REQUIRE(options.num_threads >= 0 && options.num_threads <= kMaxThreads,
                    FASTNORM_ERROR_ARGUMENT, "options.num_threads is %d; required: 0 to %d",
                    options.num_threads, kMaxThreads);
-  FASTNORM_REQUIRE(
-      (options.flags & ~uint32_t{FASTNORM_CONTEXT_DRY_RUN}) == 0, FASTNORM_ERROR_ARGUMENT,
-      "options.flags is 0x%x; required: 0 or FASTNORM_CONTEXT_DRY_RUN (1)", options.flags);
+  constexpr uint32_t kFlags = FASTNORM_CONTEXT_DRY_RUN | FASTNORM_CONTEXT_NO_PDL;
+  FASTNORM_REQUIRE((options.flags & ~kFlags) == 0, FASTNORM_ERROR_ARGUMENT,
+                   "options.flags is 0x%x; required: 0, FASTNORM_CONTEXT_DRY_RUN (1), "
+                   "FASTNORM_CONTEXT_NO_PDL (2) or both",
+                   options.flags);
   FASTNORM_REQUIRE(options.reserved == 0, FASTNORM_ERROR_ARGUMENT,
                    "options.reserved is %d; required: 0", options.reserved);
   const bool dry_cuda =

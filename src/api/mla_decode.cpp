@@ -11,6 +11,7 @@
 #include "core/mla_decode_check.h"
 #include "core/mla_decode_plan.h"
 #include "core/mla_decode_trace.h"
+#include "core/pdl.h"
 
 namespace fastnorm {
 namespace {
@@ -26,6 +27,7 @@ fastnorm_status plan(const fastnorm_context* context, const fastnorm_mla_decode_
                    "context is NULL; required: a context");
   const DeviceFacts& facts = context->device->facts;
   FASTNORM_TRY(check_mla_decode(args, {facts.device_type, facts.device_id}, &call->desc, error));
+  call->desc.pdl = with_pdl(call->desc.pdl, facts.pdl);
   return plan_mla_decode(call->desc, facts, &call->plan, error);
 }
 

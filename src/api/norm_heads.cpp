@@ -4,6 +4,7 @@
 #include "api/api.h"
 #include "core/norm_heads_check.h"
 #include "core/norm_heads_plan.h"
+#include "core/pdl.h"
 
 namespace fastnorm {
 namespace {
@@ -20,6 +21,7 @@ fastnorm_status with_heads(fastnorm_context* context, const fastnorm_norm_heads_
     NormHeadsPlan plan;
     FASTNORM_TRY(
         check_norm_heads(args, parts, count, {facts.device_type, facts.device_id}, &desc, error));
+    desc.pdl = with_pdl(desc.pdl, facts.pdl);
     FASTNORM_TRY(plan_norm_heads(desc, facts, context->device->norm_heads_table(), &plan, error));
     return use(desc, plan, error);
   });

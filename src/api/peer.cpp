@@ -11,6 +11,7 @@
 #include "core/norm_check.h"
 #include "core/norm_heads_check.h"
 #include "core/norm_heads_plan.h"
+#include "core/pdl.h"
 #include "core/peer_check.h"
 #include "core/peer_layout.h"
 #include "core/peer_norm_fields.h"
@@ -128,6 +129,7 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_allreduce_n
   planner.keeps_order = true;
   FASTNORM_TRY(plan_one(planner, &n, &call->batch, error));
   error.prefix = "";
+  call->batch.desc.at[0].flags = with_pdl_of_peers(n.flags, context->device->facts.pdl);
   const NormDesc& d = call->desc();
   FASTNORM_TRY(check_peer_allreduce_norm(a, d, call->link->desc, error));
   call->exact = number(a.sum_rounding) == FASTNORM_PEER_SUM_EXACT;
@@ -193,9 +195,11 @@ fastnorm_status plan_behind_sum(const fastnorm_context& context, const Allreduce
       norm.residual_out = &kept;
     }
   }
-  // The kernel of the norm may start while the exchange runs: it waits for the exchange's end.
-  if (call.plan.entry != nullptr)
-    norm.flags = FASTNORM_NORM_PDL_WAIT | (a.flags & FASTNORM_NORM_PDL_TRIGGER);
+  // The kernel of the norm may start while the exchange runs: it waits for the exchange's end. It
+  // waits for no other rank, so the next kernel may start early by default.
+  if (call.plan.entry != nullptr) {
+    norm.flags = kNoPdl | kPdlWait | (with_pdl(a.flags, context.device->facts.pdl) & kPdlTrigger);
+  }
   error.prefix = "with workspace for the sum: norm.";
   FASTNORM_TRY(plan_one(planner_of(context), &norm, batch, error));
   error.prefix = "";
@@ -385,6 +389,7 @@ fastnorm_status plan(const fastnorm_context& context, const Sharded& call, void*
   fastnorm_norm_heads_args shared = {};
   shared.struct_size = sizeof shared;
   shared.parallel_user = a.parallel_user;
+  e.pdl = kPdlWait;  // behind the kernel of the sums
   fastnorm_norm_heads_part sums[2], apply[2];
   const fastnorm_norm_heads_part* sums_of[2] = {&sums[0], &sums[1]};
   const fastnorm_norm_heads_part* apply_of[2] = {&apply[0], &apply[1]};
@@ -419,11 +424,16 @@ fastnorm_status plan(const fastnorm_context& context, const Sharded& call, void*
   const auto plan_heads = [&](const fastnorm_norm_heads_part* const* parts, HeadsCall* heads) {
     FASTNORM_TRY(
         check_norm_heads(&shared, parts, e.parts, device_of(context), &heads->desc, error));
+    heads->desc.pdl = with_pdl(a.flags, device.facts.pdl) & (kPdlWait | kPdlTrigger);
     return plan_norm_heads(heads->desc, device.facts, device.norm_heads_table(), &heads->plan,
                            error);
   };
   FASTNORM_TRY(plan_heads(sums_of, &planned->sums));
-  return plan_heads(apply_of, &planned->apply);
+  FASTNORM_TRY(plan_heads(apply_of, &planned->apply));
+  // The kernels of the call follow each other early.
+  planned->sums.desc.pdl |= kPdlTrigger;
+  planned->apply.desc.pdl |= kPdlWait;
+  return FASTNORM_OK;
 }
 
 fastnorm_status check(fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args,
@@ -504,7 +514,8 @@ fastnorm_status run(fastnorm_context& context, const Sharded& call, const Worksp
   if (call.shape.tokens == 0) return FASTNORM_OK;
   if (call.plan.is_sharded()) {
     return call.link->sharded(
-        {&call.planned.apply.desc, &call.planned.exchange, call.args->flags, &call.plan},
+        {&call.planned.apply.desc, &call.planned.exchange,
+         with_pdl_of_peers(call.args->flags, context.device->facts.pdl), &call.plan},
         workspace.stream, error);
   }
   ShardedPlan planned;

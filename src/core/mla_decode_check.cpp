@@ -81,6 +81,13 @@ class MlaDecodeCheck {
     FASTNORM_REQUIRE(
         args_.profile == nullptr || args_.profile_events > 0, FASTNORM_ERROR_ARGUMENT,
         "profile is given and profile_events is 0; required: 1 to 2^20, or no profile");
+    constexpr uint32_t kFlags = FASTNORM_MLA_DECODE_NO_PDL;
+    FASTNORM_REQUIRE((args_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
+                     args_.flags, kFlags, args_.flags & kFlags);
+    FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
+                     args_.reserved);
+    d_.pdl = args_.flags;
     d_.sm_scale = args_.sm_scale;
     d_.causal = args_.causal != 0;
     d_.lse_base_2 = number(args_.lse_base) == FASTNORM_LSE_BASE_2;

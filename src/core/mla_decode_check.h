@@ -11,7 +11,7 @@ namespace fastnorm {
 
 // Size of the public struct in version 0.2, through its last field.
 inline constexpr size_t kFirstMlaDecodeArgs =
-    offsetof(fastnorm_mla_decode_args, profile) + sizeof(fastnorm_mla_decode_args::profile);
+    offsetof(fastnorm_mla_decode_args, reserved) + sizeof(fastnorm_mla_decode_args::reserved);
 
 // Checks that read no tensor's memory.
 fastnorm_status check_mla_decode(const fastnorm_mla_decode_args* args, CheckedDevice device,

@@ -37,6 +37,7 @@ struct MlaDecodeDesc {
   int64_t total_kv_hint = 0;      // 0 = unknown
   int32_t profile_events = 0;     // of a warpgroup; 0 = no profile
   void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
+  uint32_t pdl = 0;               // kPdlWait and kPdlTrigger; before with_pdl() also kNoPdl
 
   MlaDecodeTensor q_nope, q_pe, ckv, kpe, o;
   MlaDecodeTensor lse;                  // f32, one value a row; data nullptr = not stored

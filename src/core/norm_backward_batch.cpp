@@ -1,6 +1,7 @@
 #include "core/norm_backward_batch.h"
 
 #include "core/norm_backward_cpu_plan.h"
+#include "core/pdl.h"
 
 namespace fastnorm {
 namespace {
@@ -47,6 +48,7 @@ fastnorm_status add_checked(const NormBackwardPlanner& planner, const NormBackwa
                      NormBackwardBatch::kMostParts);
     NormBackwardCall& call = batch->call.at[batch->count];
     call.desc = parts.at[i];
+    call.desc.flags = with_pdl(call.desc.flags, planner.device.facts.pdl);
     call.plan = {};
     call.first = parts.count == 2 && i == 0;
     FASTNORM_TRY(plan_part(planner, call.desc, &call.plan, error));
@@ -111,8 +113,11 @@ fastnorm_status plan_together(const Device& device, const NormHeadsBackwardDesc&
   bool needed = false;
   for (int32_t i = 0; i < desc.count; ++i) {
     const NormBackwardParts parts = norm_backward_parts(desc.wholes[i]);
-    for (int32_t k = 0; k < parts.count; ++k)
-      batch->call.at[batch->count++] = {parts.at[k], {}, 0, parts.count == 2 && k == 0};
+    for (int32_t k = 0; k < parts.count; ++k) {
+      NormBackwardCall& call = batch->call.at[batch->count++];
+      call = {parts.at[k], {}, 0, parts.count == 2 && k == 0};
+      call.desc.flags = with_pdl(call.desc.flags, device.facts.pdl);
+    }
     needed = needed || desc.wholes[i].of_heads.needs_own_kernels();
   }
   NormHeadsBackwardPlan plan;

@@ -103,7 +103,7 @@ class NormBackwardCheck {
          args_.dresidual_gate, &d_.branch.accumulate_dresidual_gate},
     };
     uint32_t all = FASTNORM_NORM_BACKWARD_PDL_WAIT | FASTNORM_NORM_BACKWARD_PDL_TRIGGER |
-                   FASTNORM_NORM_BACKWARD_ALPHA;
+                   FASTNORM_NORM_BACKWARD_ALPHA | FASTNORM_NORM_BACKWARD_NO_PDL;
     for (const auto& sum : sums) all |= sum.flag;
     d_.flags = args_.flags;
     FASTNORM_REQUIRE((d_.flags & ~all) == 0, FASTNORM_ERROR_UNSUPPORTED,

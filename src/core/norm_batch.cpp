@@ -1,6 +1,7 @@
 #include "core/norm_batch.h"
 
 #include "core/norm_check.h"
+#include "core/pdl.h"
 
 namespace fastnorm {
 namespace {
@@ -24,6 +25,7 @@ FASTNORM_HOT fastnorm_status add(const NormPlanner& planner, const fastnorm_norm
   NormPlan& plan = batch->plan.at[at];
   FASTNORM_TRY(check_norm(args, {facts.device_type, facts.device_id}, &desc, &batch->touched.at[at],
                           error, planner.keeps_order));
+  desc.flags = with_pdl(desc.flags, facts.pdl);
   const bool second = *before != kNone;
   const bool like = second && plan_like(batch->desc.at[*before], batch->plan.at[*before], desc,
                                         facts, &plan, error);

@@ -119,9 +119,9 @@ class NormCheck {
 
   // The flags, and the checks of outputs that remain.
   fastnorm_status outputs() {
-    constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
-                                FASTNORM_NORM_PDL_CONSTANT_WEIGHTS |
-                                FASTNORM_NORM_MODULATION_PLAIN_SCALE | FASTNORM_NORM_ALPHA;
+    constexpr uint32_t kFlags =
+        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS |
+        FASTNORM_NORM_MODULATION_PLAIN_SCALE | FASTNORM_NORM_ALPHA | FASTNORM_NORM_NO_PDL;
     d_.flags = static_cast<uint32_t>(args_.flags);
     FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",

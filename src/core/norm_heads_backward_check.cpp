@@ -247,6 +247,7 @@ fastnorm_status check_tables(const fastnorm_norm_heads_args& args, CheckedDevice
   FASTNORM_TRY(check_norm_heads_shared(without_slots, device, &forward, error));
   for (int32_t i = 0; i < desc->count; ++i) {
     NormBackwardHeads& h = desc->wholes[i].of_heads;
+    desc->wholes[i].flags |= forward.pdl;  // NO_PDL has the same number
     if (!h.rope) continue;
     h.rope_offset = forward.parts[i].rope_offset;
     h.tables = forward;

@@ -9,6 +9,7 @@
 #include "core/norm_backward_plan.h"
 #include "core/norm_backward_rows.h"
 #include "core/norm_heads_plan.h"
+#include "core/pdl.h"
 
 namespace fastnorm {
 namespace {
@@ -367,9 +368,11 @@ class Planner {
                      facts_.arch->max_blocks);
     if (plan_.launches == 0) return FASTNORM_OK;
     const bool early = facts_.arch->capability >= kEarlyCapability;
+    const uint32_t flags = call_.at[0]->flags;  // PDL's bits are those of the call in all of them
     for (int32_t i = 0; i < plan_.launches; ++i) {
-      plan_.steps[i].early = early && i > 0;
-      plan_.steps[i].triggers = early && i + 1 < plan_.launches;
+      const bool last = i + 1 == plan_.launches;
+      plan_.steps[i].early = early && (i > 0 || (flags & kPdlWait) != 0);
+      plan_.steps[i].triggers = early && (!last || (flags & kPdlTrigger) != 0);
     }
     if (plan_.entry == nullptr) plan_.entry = &table_[static_cast<size_t>(plan_.steps[0].index)];
     plan_.kernel = plan_.entry->name;

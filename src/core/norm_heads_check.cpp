@@ -436,7 +436,7 @@ class NormHeadsCheck {
   }
 
   fastnorm_status scalars() {
-    constexpr uint32_t kFlags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
+    constexpr uint32_t kFlags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED | FASTNORM_NORM_HEADS_NO_PDL;
     FASTNORM_REQUIRE((args_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "args.flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
                      args_.flags, kFlags, args_.flags & kFlags);
@@ -458,7 +458,8 @@ class NormHeadsCheck {
       FASTNORM_REQUIRE(t.tensor == nullptr || t.allowed, FASTNORM_ERROR_ARGUMENT,
                        "%s is given and no part has %s; required: NULL", t.name, t.user);
     }
-    d_.mrope_interleaved = args_.flags != 0;
+    d_.mrope_interleaved = (args_.flags & FASTNORM_NORM_HEADS_MROPE_INTERLEAVED) != 0;
+    d_.pdl = args_.flags & FASTNORM_NORM_HEADS_NO_PDL;
     return FASTNORM_OK;
   }
 

@@ -59,6 +59,7 @@ struct NormHeadsShared : RopeTables {
   int32_t count = 0;
   Dtype dtype = Dtype::kF32;      // T
   void* parallel_user = nullptr;  // of the caller's parallel loop; nullptr = the context's
+  uint32_t pdl = 0;               // kPdlWait and kPdlTrigger; before with_pdl() also kNoPdl
 
   IndexTensor slots;       // absent: no token before slot_count is padding
   int64_t slot_count = 0;  // tokens from here on are padding; without slots, the tokens

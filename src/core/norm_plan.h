@@ -24,6 +24,7 @@ struct DeviceFacts {
   int32_t threads = 1;                  // CPU: that may work on one call
   int64_t l2_bytes = 0;                 // CPU: of one core
   int32_t vector_bytes = kVectorBytes;  // widest access of the kernels
+  bool pdl = false;  // CUDA: calls have programmatic dependent launch unless they refuse it
 };
 
 struct NormPlan {

@@ -229,8 +229,8 @@ fastnorm_status check_peer_buffers(const PeerDesc& desc, void* const* buffers, i
 }
 
 fastnorm_status check_peer_flags(uint32_t flags, Error& error) {
-  constexpr uint32_t kFlags =
-      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+  constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
+                              FASTNORM_NORM_PDL_CONSTANT_WEIGHTS | FASTNORM_NORM_NO_PDL;
   FASTNORM_REQUIRE((flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                    "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x", flags,
                    kFlags, flags & kFlags);

@@ -65,6 +65,7 @@ struct PeerStatistics {
   float* mean[2];        // LAYER: [tokens]
   float* rstd[2];        // [tokens]
   uint32_t options;      // as in PeerSum
+  uint32_t pdl;          // kPdlWait and kPdlTrigger
   const PeerPlan* plan;  // GPUs only
 
   int32_t words() const { return parts * (layer ? 2 : 1); }
@@ -74,7 +75,7 @@ struct PeerStatistics {
 struct PeerShardedNorm {
   const NormHeadsDesc* apply;        // makes y; its statistics are not read
   const PeerStatistics* statistics;  // what is merged; sums, mean and rstd stay in the kernel
-  uint32_t flags;                    // fastnorm_norm_flags
+  uint32_t flags;                    // fastnorm_norm_flags, as with_pdl_of_peers() has them
   const PeerPlan* plan;
 };
 

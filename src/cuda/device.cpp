@@ -149,8 +149,8 @@ int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
 }
 
 // Makes the device current.
-fastnorm_status create_on(int32_t device_id, const Driver& driver, std::unique_ptr<Device>* device,
-                          Error& error) {
+fastnorm_status create_on(int32_t device_id, uint32_t flags, const Driver& driver,
+                          std::unique_ptr<Device>* device, Error& error) {
   FASTNORM_CUDA_TRY(cudaSetDevice(device_id));  // also initialises the primary context
   fastnorm_device_info info = {};
   FASTNORM_TRY(describe(device_id, &info, error));
@@ -165,8 +165,9 @@ fastnorm_status create_on(int32_t device_id, const Driver& driver, std::unique_p
   driver.get_current(&primary);
   FASTNORM_REQUIRE(primary != nullptr, FASTNORM_ERROR_DEVICE,
                    "device %d has no current CUDA context after cudaSetDevice", device_id);
-  const DeviceFacts facts =
+  DeviceFacts facts =
       make_facts(*arch, device_id, info.multiprocessors, largest_cluster(*arch, *kernels));
+  if ((flags & FASTNORM_CONTEXT_NO_PDL) != 0) facts.pdl = false;
   *device = std::make_unique<CudaDevice>(facts, *kernels, driver, primary);
   return FASTNORM_OK;
 }
@@ -183,7 +184,7 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
   FASTNORM_TRY(find_driver_function("cuTensorMapEncodeTiled", &driver.encode_tiled, error));
   void* before = nullptr;
   driver.get_current(&before);
-  const fastnorm_status status = create_on(device_id, driver, device, error);
+  const fastnorm_status status = create_on(device_id, options.flags, driver, device, error);
   driver.set_current(before);
   if (status == FASTNORM_OK && options.log != nullptr) {
     char text[160];

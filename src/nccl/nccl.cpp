@@ -385,8 +385,8 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_peer_allreduce_
       "norm.%s is given, which an all-reduce does not have; nearest: 0 or NULL, and another "
       "call for it",
       field);
-  constexpr uint32_t kFlags =
-      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+  constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
+                              FASTNORM_NORM_PDL_CONSTANT_WEIGHTS | FASTNORM_NORM_NO_PDL;
   NCCL_REQUIRE((call->norm.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                "norm.flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
                call->norm.flags, kFlags, call->norm.flags & kFlags);

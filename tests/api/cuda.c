@@ -2,8 +2,10 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "api/api_test.h"
+#include "support/copy_kernel.h"
 #include "support/devmem.h"
 
 enum { kRows = 200, kN = 1000, kCount = kRows * kN };
@@ -297,15 +299,21 @@ static void chain(void* sum, void* stream, uint32_t flags) {
 /* With and without flags, early start and graph capture. */
 static void dependent_launches(void) {
   const uint32_t flags[] = {
-      0, FASTNORM_NORM_PDL_WAIT, FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER,
-      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS};
+      FASTNORM_NORM_NO_PDL,
+      0,
+      FASTNORM_NORM_PDL_WAIT,
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER,
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS,
+      FASTNORM_NORM_NO_PDL | FASTNORM_NORM_PDL_WAIT,
+      FASTNORM_NORM_NO_PDL | FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER};
+  const int count = (int)(sizeof flags / sizeof *flags);
   const size_t bytes = kCount * sizeof(float);
   float *expected = (float*)malloc(bytes), *result = (float*)malloc(bytes);
   void *sum = NULL, *stream = NULL, *captured = NULL;
   int i, captures;
   if (!done(devmem_alloc(gpu, bytes, &sum)) || !done(devmem_stream_create(gpu, &stream))) return;
   for (captures = 0; captures < 2; ++captures) {
-    for (i = 0; i < 4; ++i) {
+    for (i = 0; i < count; ++i) {
       const int first = i == 0 && !captures;
       done(devmem_upload(gpu, device_x, host_x, bytes));
       done(devmem_upload(gpu, sum, host_x, bytes));
@@ -328,6 +336,123 @@ static void dependent_launches(void) {
   done(devmem_upload(gpu, device_x, host_x, bytes));
   free(expected);
   free(result);
+}
+
+/* What a copying kernel of the user gets; support/copy_kernel.h explains it. */
+typedef struct {
+  uint64_t to, from, bytes;
+  uint32_t options, nanoseconds;
+  uint64_t times;
+} copy_args;
+
+static void copy(void* kernel, copy_args* a, int early, void* stream) {
+  void* arguments[] = {&a->to, &a->from, &a->bytes, &a->options, &a->nanoseconds, &a->times};
+  done(devmem_launch(gpu, kernel, 1, 1024, arguments, early, stream));
+}
+
+/* A user's kernel A writes x late, and lets the norm start at once; another stream, which the
+ * norm's stream joins, writes the residual later still. A user's kernel C reads y; it may start
+ * early. */
+typedef struct {
+  void *kernel, *stream, *other, *source, *residual, *result, *times;
+} user;
+
+static void before_norm_after(const user* u, uint32_t flags, uint32_t options_of_c, int joins) {
+  const uint64_t bytes = kCount * sizeof(float);
+  tensor_of tx, ty, tr;
+  fastnorm_norm_args args = simple_args(&tx, &ty);
+  copy_args a = {(uintptr_t)device_x, (uintptr_t)u->source, 0, COPY_TRIGGERS, 200000, 0};
+  copy_args b = {(uintptr_t)u->residual, (uintptr_t)u->source, 0, 0, 400000, 0};
+  copy_args c = {(uintptr_t)u->result, (uintptr_t)device_y, 0, 0, 0, 0};
+  a.bytes = b.bytes = c.bytes = bytes;
+  a.times = (uintptr_t)u->times;
+  c.times = a.times + 16;
+  c.options = options_of_c;
+  args.flags = flags;
+  if (joins) args.residual = on_gpu(&tr, u->residual, FASTNORM_DTYPE_F32, kRows, kN);
+  done(devmem_stream_follow(gpu, u->other, u->stream));
+  if (joins) copy(u->kernel, &b, 0, u->other);
+  copy(u->kernel, &a, 0, u->stream);
+  if (joins) {
+    done(devmem_stream_follow(gpu, u->stream, u->other));
+  }
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, u->stream));
+  copy(u->kernel, &c, 1, u->stream);
+  if (!joins) done(devmem_stream_follow(gpu, u->stream, u->other)); /* ends a capture's fork */
+}
+
+/* Between kernels of a user, eager and captured. C waits, or does not: that C may start before the
+ * norm has ended, but not before A has. */
+static void between_kernels(void) {
+  const size_t bytes = kCount * sizeof(float);
+  float* found[2] = {(float*)malloc(bytes), (float*)malloc(bytes)};
+  uint64_t times[4];
+  user u;
+  void *module = NULL, *graph = NULL;
+  int captures, joins, waits, off;
+  fastnorm_device_info info;
+  memset(&u, 0, sizeof u);
+  memset(&info, 0, sizeof info);
+  info.struct_size = sizeof info;
+  CHECK_OK(fastnorm_device_describe(context_device, &info));
+  if (info.capability < 90) {
+    skip("a norm between kernels of a user", "the GPU has no programmatic dependent launch");
+    return;
+  }
+  if (!done(devmem_module_load(gpu, copy_kernel_ptx, &module)) ||
+      !done(devmem_kernel(gpu, module, "copy", &u.kernel)) ||
+      !done(devmem_stream_create(gpu, &u.stream)) || !done(devmem_stream_create(gpu, &u.other)) ||
+      !done(devmem_alloc(gpu, bytes, &u.source)) || !done(devmem_alloc(gpu, bytes, &u.residual)) ||
+      !done(devmem_alloc(gpu, bytes, &u.result)) ||
+      !done(devmem_alloc(gpu, sizeof times, &u.times)))
+    return;
+  done(devmem_upload(gpu, u.source, host_x, bytes));
+  for (joins = 0; joins < 2; ++joins) {
+    int known = 0;
+    for (captures = 0; captures < 2; ++captures) {
+      for (off = 1; off >= 0; --off) {
+        for (waits = 1; waits >= 0; --waits) {
+          done(devmem_fill(gpu, device_x, 0x3e, bytes, u.stream));
+          done(devmem_fill(gpu, u.residual, 0x3e, bytes, u.stream));
+          done(devmem_fill(gpu, device_y, 0xff, bytes, u.stream));
+          done(devmem_fill(gpu, u.result, 0xff, bytes, u.stream));
+          done(devmem_stream_synchronize(gpu, u.stream));
+          if (captures && !done(devmem_capture_begin(gpu, u.stream))) return;
+          before_norm_after(&u, off ? FASTNORM_NORM_NO_PDL : 0, waits ? COPY_WAITS : 0, joins);
+          if (captures) {
+            if (!done(devmem_capture_end(gpu, u.stream, &graph))) return;
+            done(devmem_graph_launch(gpu, graph, u.stream));
+          }
+          done(devmem_stream_synchronize(gpu, u.stream));
+          if (captures) done(devmem_graph_destroy(gpu, graph));
+          done(devmem_download(gpu, found[known], u.result, bytes));
+          done(devmem_download(gpu, times, u.times, sizeof times));
+          CHECK(times[2] >= times[1]); /* C began when A had ended */
+          /* C has y unless it starts early and does not wait. */
+          if (waits || off) {
+            if (known) CHECK(memcmp(found[0], found[1], bytes) == 0);
+            known = 1;
+          }
+        }
+      }
+    }
+    if (!joins) { /* x is that of the other tests */
+      int i;
+      float worst = 0;
+      for (i = 0; i < kCount; ++i) worst = fmaxf(worst, fabsf(found[0][i] - cpu_y[i]));
+      CHECK(worst < 1e-5f);
+    }
+  }
+  done(devmem_free(gpu, u.source));
+  done(devmem_free(gpu, u.residual));
+  done(devmem_free(gpu, u.result));
+  done(devmem_free(gpu, u.times));
+  done(devmem_stream_destroy(gpu, u.other));
+  done(devmem_stream_destroy(gpu, u.stream));
+  done(devmem_module_unload(gpu, module));
+  done(devmem_fill(gpu, device_y, 0xff, bytes, NULL));
+  free(found[0]);
+  free(found[1]);
 }
 
 /* 2^31 elements and more: the first row, the last and one between must be right. */
@@ -373,6 +498,7 @@ void test_cuda(void) {
   many();
   heads_in_one_launch();
   dependent_launches();
+  between_kernels();
   large();
   devmem_free(gpu, device_x);
   devmem_free(gpu, device_y);

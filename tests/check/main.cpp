@@ -113,7 +113,7 @@ void check_cuda(const Options& options, Counts* counts) {
   std::string why = devices == 0 ? "no GPU" : "no such GPU";
   std::string tested;
   if (ordinal < devices) {
-    Target target = make_cuda_target(ordinal, &why);
+    Target target = make_cuda_target(ordinal, options.late, options.races, &why);
     if (target.devices.empty()) {
       ++counts->failed;
       std::printf("FAIL %s: %s\n", target.name.c_str(), why.c_str());

@@ -20,10 +20,19 @@ class Memory {
   virtual void read(size_t at, std::byte* to, size_t bytes) = 0;
   // Streams to run on. A CPU has only nullptr.
   virtual void* stream(int number) = 0;
+  // Whether what was written reaches the block while the kernels behind it may already have
+  // started, so that they have to wait for it.
+  virtual bool is_late() const { return false; }
 };
 
 std::unique_ptr<Memory> make_cpu_memory();
 // Throws if the GPU does not exist.
 std::unique_ptr<Memory> make_cuda_memory(int ordinal);
+
+// Memory between two kernels of a user of the library, on one stream. One lets the next kernel
+// start at once and writes to the block some time later; before that, the block has other values.
+// The other may start before the library's kernel has ended, and reads the block behind its own
+// wait. With `races` it does not wait, which is the mistake that a caller can make.
+std::unique_ptr<Memory> make_late_cuda_memory(int ordinal, bool races);
 
 }  // namespace fastnorm::check

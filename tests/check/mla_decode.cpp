@@ -11,6 +11,7 @@
 #include "check/mla_decode_placed.h"
 #include "check/parallel.h"
 #include "core/mla_decode_plan.h"
+#include "core/pdl.h"
 #include "ref/data.h"
 #include "ref/mla_decode_ref.h"
 
@@ -148,8 +149,10 @@ std::string MlaRun::run_once(Target& target, int pass, bool reuse_plan) {
     image_.resize(all, pass % 2 == 0 ? std::byte{0xff} : std::byte{0x7f});
     target.memory->upload(image_.data(), all);
   }
-  if (placed_.describe(block, where, reuse_plan, &desc, error) != FASTNORM_OK ||
-      plan_mla_decode(desc, device.facts, &plan, error) != FASTNORM_OK ||
+  if (placed_.describe(block, where, reuse_plan, &desc, error) != FASTNORM_OK)
+    return std::string("failed: ") + error.text;
+  desc.pdl = with_pdl(desc.pdl, device.facts.pdl);
+  if (plan_mla_decode(desc, device.facts, &plan, error) != FASTNORM_OK ||
       (plan.launches != 0 &&
        device.run_mla_decode(desc, plan, block + workspace_at, target.memory->stream(pass),
                              error) != FASTNORM_OK)) {

@@ -29,7 +29,13 @@ constexpr char kHelp[] =
     "                           A line is a family and FIELD=VALUE words: norm seed=7 eps=1e-5\n"
     "                           x=bf16[4,64] y=bf16[4,64]; tests/support/operands.h has the rest\n"
     "  --kernel NAME            the kernel of a GPU that the call runs on (default: as planned)\n"
-    "  --wrong-order            expects sums in a wrong order, so that most cases fail\n";
+    "  --wrong-order            expects sums in a wrong order, so that most cases fail\n"
+    "  --late                   GPU: another kernel writes a call's tensors after the call's own\n"
+    "                           kernel may have started, and a third one, which may start before\n"
+    "                           that has ended, reads the results (programmatic dependent "
+    "launch)\n"
+    "  --late-races             the same, but the third kernel does not wait, so that cases may "
+    "fail\n";
 
 [[noreturn]] void stop(const char* message, const char* value) {
   std::fprintf(stderr, "fastnorm_check: %s%s\n%s", message, value, kHelp);
@@ -76,6 +82,7 @@ Options parse_options(int argc, char** argv) {
       {"every", required_argument, nullptr, 'e'},  {"threads", required_argument, nullptr, 't'},
       {"from", required_argument, nullptr, 'o'},   {"call", required_argument, nullptr, 'c'},
       {"kernel", required_argument, nullptr, 'k'}, {"wrong-order", no_argument, nullptr, 'w'},
+      {"late", no_argument, nullptr, 'l'},         {"late-races", no_argument, nullptr, 'x'},
       {"help", no_argument, nullptr, 'h'},         {nullptr, 0, nullptr, 0}};
   Options options;
   for (int c; (c = getopt_long(argc, argv, "h", kOptions, nullptr)) != -1;) {
@@ -86,6 +93,8 @@ Options parse_options(int argc, char** argv) {
     if (c == 'c') options.call = optarg;
     if (c == 'k') options.kernel = optarg;
     if (c == 'w') options.wrong_order = true;
+    if (c == 'l' || c == 'x') options.late = true;
+    if (c == 'x') options.races = true;
     if (c == 'e') options.every = number(optarg, 1, "every must be at least 1, not ");
     if (c == 'o') options.from = number(optarg, 0, "from must be at least 0, not ");
     if (c == 't') options.threads = number(optarg, 1, "threads must be at least 1, not ");

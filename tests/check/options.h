@@ -21,6 +21,8 @@ struct Options {
   std::string call;          // only this call, as a line of tests/support/operands.h
   std::string kernel;        // the kernel of a GPU that `call` runs on; empty: planning chooses
   bool wrong_order = false;  // of expected sums: shows what a failure looks like
+  bool late = false;         // of a GPU: calls between kernels that start and write early and late
+  bool races = false;        // with `late`: what reads the results does not wait for them
 
   // The first of `count` cases.
   uint64_t first(uint64_t count) const {

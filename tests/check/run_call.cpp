@@ -10,6 +10,7 @@
 #include "core/norm_check.h"
 #include "core/norm_heads_check.h"
 #include "core/norm_plan.h"
+#include "core/pdl.h"
 
 namespace fastnorm::check {
 namespace {
@@ -24,7 +25,7 @@ class Planned {
                                Error& error) = 0;
   virtual uint64_t workspace_bytes() const { return 0; }
   // Does nothing where there is nothing to do.
-  virtual fastnorm_status run(Device& device, std::byte* workspace, Error& error) = 0;
+  virtual fastnorm_status run(Device& device, std::byte* workspace, void* stream, Error& error) = 0;
   virtual std::string kernel() const = 0;
 };
 
@@ -36,13 +37,14 @@ class PlannedNorm final : public Planned {
     const fastnorm_status status = check_norm(&call.args<fastnorm_norm_args>(),
                                               {facts.device_type, facts.device_id}, &desc_, error);
     if (status != FASTNORM_OK) return status;
+    desc_.flags = with_pdl(desc_.flags, facts.pdl);
     return kernel == kChosen ? make_plan(desc_, facts, device.norm_table(), &plan_, error)
                              : plan_stages_for(desc_, facts, kernel, &plan_, error);
   }
-  fastnorm_status run(Device& device, std::byte*, Error& error) override {
+  fastnorm_status run(Device& device, std::byte*, void* stream, Error& error) override {
     const NormCall call = {&desc_, &plan_};
     return plan_.entry == nullptr ? FASTNORM_OK
-                                  : device.run_norm({&call, 1}, nullptr, nullptr, error);
+                                  : device.run_norm({&call, 1}, nullptr, stream, error);
   }
   std::string kernel() const override { return plan_.entry == nullptr ? "" : plan_.entry->name; }
 
@@ -60,12 +62,13 @@ class PlannedHeads final : public Planned {
         &call.args<fastnorm_norm_heads_args>(), call.parts<fastnorm_norm_heads_part>(),
         call.count(), {facts.device_type, facts.device_id}, &desc_, error);
     if (status != FASTNORM_OK) return status;
+    desc_.pdl = with_pdl(desc_.pdl, facts.pdl);
     const auto table = device.norm_heads_table();
     return kernel == kChosen ? plan_norm_heads(desc_, facts, table, &plan_, error)
                              : plan_norm_heads_for(desc_, facts, table, kernel, &plan_, error);
   }
-  fastnorm_status run(Device& device, std::byte*, Error& error) override {
-    return plan_.launches == 0 ? FASTNORM_OK : device.run_norm_heads(desc_, plan_, nullptr, error);
+  fastnorm_status run(Device& device, std::byte*, void* stream, Error& error) override {
+    return plan_.launches == 0 ? FASTNORM_OK : device.run_norm_heads(desc_, plan_, stream, error);
   }
   std::string kernel() const override { return plan_.kernel; }
 
@@ -75,10 +78,10 @@ class PlannedHeads final : public Planned {
 };
 
 fastnorm_status run_parts(Device& device, const NormBackwardBatch& batch, std::byte* workspace,
-                          Error& error) {
+                          void* stream, Error& error) {
   for (const NormBackwardCall& part : batch.planned()) {
     const fastnorm_status status = device.run_norm_backward(
-        part.desc, part.plan, workspace + part.workspace_offset, nullptr, error);
+        part.desc, part.plan, workspace + part.workspace_offset, stream, error);
     if (status != FASTNORM_OK) return status;
   }
   return FASTNORM_OK;
@@ -94,11 +97,11 @@ class PlannedHeadsBackward final : public Planned {
                                     &*batch_, error);
   }
   uint64_t workspace_bytes() const override { return batch_->workspace_bytes; }
-  fastnorm_status run(Device& device, std::byte* workspace, Error& error) override {
+  fastnorm_status run(Device& device, std::byte* workspace, void* stream, Error& error) override {
     if (batch_->together.launches != 0)
       return device.run_norm_heads_backward(heads_gradients(*batch_), batch_->together, workspace,
-                                            nullptr, error);
-    return run_parts(device, *batch_, workspace, error);
+                                            stream, error);
+    return run_parts(device, *batch_, workspace, stream, error);
   }
   std::string kernel() const override {
     return batch_->together.launches != 0 ? batch_->together.kernel : "";
@@ -117,8 +120,8 @@ class PlannedBackward final : public Planned {
                                   error);
   }
   uint64_t workspace_bytes() const override { return batch_->workspace_bytes; }
-  fastnorm_status run(Device& device, std::byte* workspace, Error& error) override {
-    return run_parts(device, *batch_, workspace, error);
+  fastnorm_status run(Device& device, std::byte* workspace, void* stream, Error& error) override {
+    return run_parts(device, *batch_, workspace, stream, error);
   }
   std::string kernel() const override { return ""; }
 
@@ -178,7 +181,7 @@ std::string run_call(CheckedCall& call, Target& target, int32_t kernel) {
     }
     if (planned->workspace_bytes() != room) return "devices need other workspaces";
     placed->upload();
-    if (planned->run(*device, placed->workspace(), error) != FASTNORM_OK)
+    if (planned->run(*device, placed->workspace(), target.memory->stream(0), error) != FASTNORM_OK)
       return std::string("failed: ") + error.text;
     std::string finding = placed->download();
     if (finding.empty()) finding = call.difference();

@@ -6,6 +6,7 @@
 
 #include "check/batch.h"
 #include "check/cases.h"
+#include "core/pdl.h"
 
 namespace fastnorm::check {
 namespace {
@@ -144,6 +145,7 @@ class KernelSweep {
         findings[i] = error.text;
         continue;
       }
+      descs[count].flags = with_pdl(descs[count].flags, device.facts.pdl);
       if (pass > 0) vary(target, pass, &descs[count], &plans[count]);
       calls[count] = {&descs[count], &plans[count]};
       ++count;
@@ -165,7 +167,8 @@ class KernelSweep {
         p->prefetch_rows = static_cast<uint32_t>(1 + desc->n % 3);
       desc->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
       // In two such runs, each case has constant weights once.
-      if ((desc->n % 3 == 0) == (pass == 1)) desc->flags |= FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+      if ((desc->n % 3 == 0) == (pass == 1) && !target.memory->is_late())
+        desc->flags |= FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
     } else {
       p->non_temporal = !p->non_temporal;
       p->rows_per_block = 1;

@@ -62,10 +62,10 @@ Target make_cpu_target(const char* isa, std::string* why) {
   return target;
 }
 
-Target make_cuda_target(int ordinal, std::string* why) {
+Target make_cuda_target(int ordinal, bool late, bool races, std::string* why) {
   Target target;
   target.name = "cuda:" + std::to_string(ordinal);
-  target.options = "--device " + target.name;
+  target.options = "--device " + target.name + (races ? " --late-races" : late ? " --late" : "");
   target.cuda = true;
   target.order = ref::Order::kGpu;
   std::unique_ptr<Device> device = create(cuda_backend(), ordinal, 0, false, why);
@@ -73,7 +73,9 @@ Target make_cuda_target(int ordinal, std::string* why) {
   target.name += std::string(" ") + device->facts.arch->name;
   target.devices.push_back(std::move(device));
   try {
-    target.memory = make_cuda_memory(ordinal);
+    if (late && !target.devices[0]->facts.pdl)
+      throw std::runtime_error("--late needs a GPU with programmatic dependent launch");
+    target.memory = late ? make_late_cuda_memory(ordinal, races) : make_cuda_memory(ordinal);
   } catch (const std::exception& e) {
     *why = e.what();
     target.devices.clear();

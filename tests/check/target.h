@@ -41,7 +41,8 @@ constexpr ref::Order wrong_order(ref::Order right) {
 
 // The CPU with an instruction set. Without devices, and with `why`, if the machine lacks it.
 Target make_cpu_target(const char* isa, std::string* why);
-Target make_cuda_target(int ordinal, std::string* why);
+// late: the memory is that of make_late_cuda_memory().
+Target make_cuda_target(int ordinal, bool late, bool races, std::string* why);
 // The CUDA kernels on a SIMT machine in software. Its runs differ in the order of threads.
 Target make_simt_target(std::string* why);
 

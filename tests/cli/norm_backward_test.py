@@ -238,7 +238,7 @@ def test_outputs(program, rng):
             other["gw"][2] != sums["gw"][2],
             "layer" not in options,
         )
-    for options in (["--threads", "2"], ["--pdl-wait"], ["--pdl-trigger"]):
+    for options in (["--threads", "2"], ["--pdl-wait"], ["--pdl-trigger"], ["--no-pdl"]):
         cases.equal(
             f"{' '.join(options)} changes nothing",
             run(program, " ".join(options), *base, *options)["dx"],

@@ -151,6 +151,8 @@ def test_axes(program, rng):
         ["--threads", "2"],
         ["--pdl-wait"],
         ["--pdl-trigger"],
+        ["--no-pdl"],
+        ["--no-pdl", "--pdl-wait"],
         ["--pdl-wait", "--pdl-constant-weights"],
     ):
         cases.check(f"{' '.join(options)} changes nothing", y(*options)["y"][2] == plain)

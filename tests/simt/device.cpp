@@ -1,5 +1,6 @@
 #include "simt/device.h"
 
+#include "core/pdl.h"
 #include "core/row_map.h"
 #include "cuda/norm/kernels.h"
 #include "cuda/norm/launch_params.h"
@@ -167,7 +168,8 @@ class SimtDevice final : public Device {
                          static_cast<unsigned>(tile.blocks),
                          static_cast<unsigned>(launch_shared_bytes(plan.entry->key, tile)),
                          order_,
-                         (calls.front().desc->flags & FASTNORM_NORM_PDL_WAIT) != 0,
+                         (calls.front().desc->flags & kPdlWait) != 0,
+                         (calls.front().desc->flags & kPdlTrigger) != 0,
                          {}};
       for (const NormCall& call : calls) add_inputs(*call.desc, &grid.inputs);
       return launch(grid, [&] { kernel(params); });
@@ -208,6 +210,7 @@ std::string run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPl
                              static_cast<unsigned>(step.shared_bytes),
                              order,
                              step.early,
+                             (step.bits & kBackwardTrigger) != 0,
                              {}};
     const std::string complaint = launch(grid, [&] { kernel(params); });
     if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
@@ -225,7 +228,8 @@ std::string run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
                            1,
                            0,
                            order,
-                           false,
+                           (desc.pdl & kPdlWait) != 0,
+                           (desc.pdl & kPdlTrigger) != 0,
                            {}};
   const std::string complaint = visit_heads_params(desc, plan, [&](const auto& params) {
     return launch(grid, [&] { call_with(kernel, params); });
@@ -250,6 +254,7 @@ std::string run_norm_heads_backward(const HeadsGradients& call, const NormHeadsB
                              static_cast<unsigned>(step.shared_bytes),
                              order,
                              step.early,
+                             step.triggers,
                              {}};
     const std::string complaint = visit_heads_backward_params(
         call, plan, step, entry.variant, workspace,
@@ -270,7 +275,8 @@ std::string run_norm_stages(const NormDesc& desc, const NormPlan& plan, Order or
                            1,
                            0,
                            order,
-                           (desc.flags & FASTNORM_NORM_PDL_WAIT) != 0,
+                           (desc.flags & kPdlWait) != 0,
+                           (desc.flags & kPdlTrigger) != 0,
                            {}};
   const std::string complaint = visit_stages_params(
       desc, plan, fastnorm::cuda::kSimt,

@@ -148,6 +148,7 @@ struct Call {
                        static_cast<unsigned>(lab::launch_shared_bytes(entry.tile, n)),
                        order,
                        false,
+                       true,
                        {}};
     std::string wrong = simt::launch(grid, [&] { entry.kernel(p); });
     return wrong + fold_blocks(p, layer ? 2 : 1, order);

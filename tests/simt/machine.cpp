@@ -39,7 +39,8 @@ struct Block {
   struct Named {
     unsigned threads = 0, arrived = 0, phase = 0;
   };
-  Named named[kNamed];  // barriers of some threads
+  Named named[kNamed];     // barriers of some threads
+  bool triggered = false;  // the stream's next kernel may start as far as this block is concerned
   // any_of_block()'s, which take turns: a thread may still read one while others are at the next.
   bool vote[2] = {};
   unsigned votes = 0;
@@ -289,6 +290,7 @@ std::string launch_parts(const Part* parts, unsigned count) {
         thread.cluster_phase = 0;
         thread.waited = !part.grid.waits;
       }
+      block.triggered = false;
     }
     if (first.order == Order::kShuffled) std::shuffle(ring.begin(), ring.end(), random);
     for (unsigned i = 0; i < together; ++i) {
@@ -297,6 +299,11 @@ std::string launch_parts(const Part* parts, unsigned count) {
     }
     link_lanes(ring);
     run_ring(ring[0]);
+    for (unsigned b = 0; b < blocks_together; ++b) {
+      current = &fibers[b * threads]->thread;
+      if (own_grid()->triggers && !cluster_state.blocks[b].triggered)
+        complain("a block ends that has not let the next kernel start");
+    }
     current = nullptr;
   }
   return complaint;
@@ -317,6 +324,13 @@ std::string launch_together(const std::vector<Part>& parts) {
       fault("grids that run together differ, or have clusters");
   }
   return launch_parts(parts.data(), static_cast<unsigned>(parts.size()));
+}
+
+void trigger() {
+  if (!own_grid()->triggers) complain("a trigger that the call does not ask for");
+  // The next kernel takes it that all before this one have ended.
+  if (!current->waited) complain("a trigger ahead of the wait for the previous kernel");
+  current->of_block->triggered = true;
 }
 
 uint64_t look_at_clock() { return clock_now += clock_step; }

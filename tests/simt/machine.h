@@ -55,7 +55,8 @@ struct Grid {
   unsigned cluster;       // consecutive blocks that run together
   unsigned shared_bytes;  // of launch_shared()
   Order order;
-  bool waits;  // may start before the stream's previous kernel has ended, and is to wait for it
+  bool waits;     // may start before the stream's previous kernel has ended, and is to wait for it
+  bool triggers;  // is to let the stream's next kernel start early, in each block behind its wait
   std::vector<Input> inputs;
 };
 
@@ -86,6 +87,9 @@ void yield();
 // By threads that have not waited.
 void early_load(const void* address, size_t bytes);
 void early_store(const void* address, size_t bytes);
+
+// Lets the stream's next kernel start early.
+void trigger();
 
 // Ahead of the wait, too: the kernel before writes to L2, so what was brought there is not stale.
 void prefetch(const void* address, size_t bytes);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/norm_backward_rows.h"
+#include "core/pdl.h"
 #include "cuda/norm_backward/table.h"
 #include "ref/data.h"
 #include "ref/norm_backward_model.h"
@@ -511,7 +512,7 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
       s.rounding =
           n == longest || type == Type::kF32 ? ref::Rounding::kOnce : ref::Rounding::kNormalized;
       s.accumulate = n != longest;
-      s.flags = FASTNORM_NORM_BACKWARD_PDL_WAIT;
+      s.flags = with_pdl(0, true);
       s.gate = s.dgate = v.input == BackwardInput::kGated || v.form == BackwardForm::kGatedRows;
       s.act = n == longest ? ref::Activation::kSilu : ref::Activation::kSigmoid;
       s.bias = general && n == longest, s.from_rounded = s.gate && n != longest;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/norm_heads_check.h"
+#include "core/pdl.h"
 #include "cuda/norm_heads/table.h"
 #include "simt/device.h"
 #include "simt/machine.h"
@@ -40,6 +41,7 @@ struct Described {
                                {FASTNORM_DEVICE_CUDA, 0}, &desc, error),
               FASTNORM_OK)
         << call.line() << ": " << error.text;
+    desc.pdl = with_pdl(0, seed % 4 != 3);
   }
 
   void run(const NormHeadsPlan& plan) {

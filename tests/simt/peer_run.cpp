@@ -19,14 +19,21 @@ const PeerKernels& kernels() {
   return all;
 }
 
+bool triggers(const PeerNormParams& p) { return (p.norm.bits & kTrigger) != 0; }
+bool triggers(const PeerShardedParams& p) { return (p.bits & kTrigger) != 0; }
+bool triggers(const PeerSumParams&) { return false; }
+bool triggers(const PeerStatisticsParams&) { return false; }
+
 template <class Params, class Kernel>
 std::string run_parts(const PeerPlan& plan, Kernel kernel, const std::vector<Params>& params,
                       Order order) {
   if (kernel == nullptr) fault("a plan of another kind of kernel");
   const PeerGrid grid = peer_grid(plan);
   std::vector<Part> parts;
-  for (const Params& p : params)
-    parts.push_back({{grid.blocks, 1, grid.threads, 1, 0, order, true, {}}, [=] { kernel(p); }});
+  for (const Params& p : params) {
+    const Grid own = {grid.blocks, 1, grid.threads, 1, 0, order, true, triggers(p), {}};
+    parts.push_back({own, [=] { kernel(p); }});
+  }
   const std::string complaint = launch_together(parts);
   return complaint.empty() ? "" : std::string(plan.entry->name) + ": " + complaint;
 }

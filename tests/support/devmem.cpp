@@ -4,6 +4,27 @@
 
 #include <new>
 
+namespace {
+
+// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  int id;
+  int padding;
+  union {
+    int allowed;  // of programmatic stream serialization
+    char all[64];
+  };
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+constexpr int kProgrammaticStreamSerialization = 6;
+
+}  // namespace
+
 // The few driver functions that are needed, declared by hand: no CUDA header is required to build.
 // Names with _v2 are the 64-bit entry points of the driver's ABI.
 #define DEVMEM_DRIVER_MAP(X)                                                     \
@@ -33,6 +54,11 @@
   X(cuGraphDestroy, (void* graph))                                               \
   X(cuGraphLaunch, (void* exec, void* stream))                                   \
   X(cuGraphExecDestroy, (void* exec))                                            \
+  X(cuModuleLoadData, (void** module, const void* image))                        \
+  X(cuModuleUnload, (void* module))                                              \
+  X(cuModuleGetFunction, (void** function, void* module, const char* name))      \
+  X(cuLaunchKernelEx, (const LaunchConfig*, void* f, void** args, void** extra)) \
+  X(cuStreamWaitEvent, (void* stream, void* event, unsigned flags))              \
   X(cuEventCreate, (void** event, unsigned flags))                               \
   X(cuEventDestroy_v2, (void* event))                                            \
   X(cuEventRecord, (void* event, void* stream))                                  \
@@ -243,6 +269,45 @@ int32_t devmem_graph_launch(devmem* device, void* graph, void* stream) {
 int32_t devmem_graph_destroy(devmem* device, void* graph) {
   return in_context(device, "devmem_graph_destroy",
                     [&](const Driver& d) { return d.cuGraphExecDestroy(graph); });
+}
+
+int32_t devmem_module_load(devmem* device, const char* ptx, void** module) {
+  return in_context(device, "devmem_module_load",
+                    [&](const Driver& d) { return d.cuModuleLoadData(module, ptx); });
+}
+
+int32_t devmem_module_unload(devmem* device, void* module) {
+  return in_context(device, "devmem_module_unload",
+                    [&](const Driver& d) { return d.cuModuleUnload(module); });
+}
+
+int32_t devmem_kernel(devmem* device, void* module, const char* name, void** kernel) {
+  return in_context(device, "devmem_kernel",
+                    [&](const Driver& d) { return d.cuModuleGetFunction(kernel, module, name); });
+}
+
+int32_t devmem_launch(devmem* device, void* kernel, uint32_t blocks, uint32_t threads,
+                      void** arguments, int32_t early, void* stream) {
+  return in_context(device, "devmem_launch", [&](const Driver& d) {
+    LaunchAttribute attribute = {};
+    attribute.id = kProgrammaticStreamSerialization;
+    attribute.allowed = 1;
+    const LaunchConfig config = {{blocks, 1, 1}, {threads, 1, 1}, 0,
+                                 stream,         &attribute,      early != 0 ? 1u : 0u};
+    return d.cuLaunchKernelEx(&config, kernel, arguments, nullptr);
+  });
+}
+
+int32_t devmem_stream_follow(devmem* device, void* stream, void* other) {
+  return in_context(device, "devmem_stream_follow", [&](const Driver& d) {
+    void* event = nullptr;
+    int error = d.cuEventCreate(&event, 0);
+    if (error != 0) return error;
+    error = d.cuEventRecord(event, other);
+    if (error == 0) error = d.cuStreamWaitEvent(stream, event, 0);
+    d.cuEventDestroy_v2(event);  // when it has occurred
+    return error;
+  });
 }
 
 int32_t devmem_event_create(devmem* device, void** event) {

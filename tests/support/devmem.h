@@ -63,6 +63,17 @@ DEVMEM_API int32_t devmem_capture_end(devmem* device, void* stream, void** graph
 DEVMEM_API int32_t devmem_graph_launch(devmem* device, void* graph, void* stream);
 DEVMEM_API int32_t devmem_graph_destroy(devmem* device, void* graph);
 
+/** Loads kernels from PTX, whose text ends with a zero byte. */
+DEVMEM_API int32_t devmem_module_load(devmem* device, const char* ptx, void** module);
+DEVMEM_API int32_t devmem_module_unload(devmem* device, void* module);
+DEVMEM_API int32_t devmem_kernel(devmem* device, void* module, const char* name, void** kernel);
+/** Queues a kernel on `stream`. `arguments`: the addresses of its parameters. early: 1 = it may
+ *  start before the stream's previous kernel has ended (programmatic stream serialization). */
+DEVMEM_API int32_t devmem_launch(devmem* device, void* kernel, uint32_t blocks, uint32_t threads,
+                                 void** arguments, int32_t early, void* stream);
+/** What is queued on `stream` from here on follows what is queued on `other` by now. */
+DEVMEM_API int32_t devmem_stream_follow(devmem* device, void* stream, void* other);
+
 /** Events for timing. */
 DEVMEM_API int32_t devmem_event_create(devmem* device, void** event);
 DEVMEM_API int32_t devmem_event_destroy(devmem* device, void* event);

@@ -78,7 +78,7 @@ TEST(Schema, EnumsOfTheHeaders) {
   EXPECT_EQ(most_of<&fastnorm_peer_sharded_norm_args::rounding>, 1u);
   EXPECT_EQ(most_of<&fastnorm_quant::scheme>, static_cast<uint32_t>(FASTNORM_QUANT_MXFP4));
   EXPECT_FALSE(counts_up<fastnorm_norm_flags>);
-  EXPECT_EQ(kAllFlags<fastnorm_norm_flags>, 31u);
+  EXPECT_EQ(kAllFlags<fastnorm_norm_flags>, 31u + FASTNORM_NORM_NO_PDL);
   EXPECT_STREQ(Enum<fastnorm_norm_kind>::kName, "fastnorm_norm_kind");
   EXPECT_STREQ(Enum<fastnorm_norm_kind>::kAll[1].name, "FASTNORM_NORM_LAYER");
 }

@@ -133,6 +133,7 @@ void NormOptions::add_to(CLI::App& command) {
              "which value of x + residual is normalised");
   flag("--pdl-wait", pdl_wait_, "GPU: wait for the stream's previous kernel inside the kernel");
   flag("--pdl-trigger", pdl_trigger_, "GPU: let the stream's next kernel start early");
+  flag("--no-pdl", no_pdl_, "GPU: neither, which are the default, but where these options ask");
   flag("--pdl-constant-weights", pdl_constant_weights_,
        "GPU, with --pdl-wait: weight and bias may be read before the wait");
   add_quant_to(command);
@@ -141,8 +142,9 @@ void NormOptions::add_to(CLI::App& command) {
 
 void separate_backward(CLI::App& command, CLI::Option* flag,
                        const std::vector<std::string>& shared) {
-  const std::vector<std::string> arithmetic = {
-      "--help", "--kind", "--eps", "--rounding", "--pdl-wait", "--weight-offset", "--pdl-trigger"};
+  const std::vector<std::string> arithmetic = {"--help",        "--kind",     "--eps",
+                                               "--rounding",    "--pdl-wait", "--weight-offset",
+                                               "--pdl-trigger", "--no-pdl"};
   const auto has = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -190,6 +192,7 @@ void NormOptions::apply(fastnorm_norm_args* args, fastnorm_quant* quant) const {
   args->residual_rounding = value_of(kResidualRoundings, residual_rounding_);
   args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_PDL_WAIT} : 0) |
                 (pdl_trigger_ ? uint32_t{FASTNORM_NORM_PDL_TRIGGER} : 0) |
+                (no_pdl_ ? uint32_t{FASTNORM_NORM_NO_PDL} : 0) |
                 (pdl_constant_weights_ ? uint32_t{FASTNORM_NORM_PDL_CONSTANT_WEIGHTS} : 0);
   quant->struct_size = sizeof *quant;
   quant->scheme = value_of(kQuantSchemes, quant_scheme_);
@@ -210,7 +213,8 @@ void NormOptions::apply(fastnorm_norm_backward_args* args) const {
   args->weight_offset = weight_offset_;
   args->rounding = value_of(kRoundings, rounding_);
   args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_BACKWARD_PDL_WAIT} : 0) |
-                (pdl_trigger_ ? uint32_t{FASTNORM_NORM_BACKWARD_PDL_TRIGGER} : 0);
+                (pdl_trigger_ ? uint32_t{FASTNORM_NORM_BACKWARD_PDL_TRIGGER} : 0) |
+                (no_pdl_ ? uint32_t{FASTNORM_NORM_BACKWARD_NO_PDL} : 0);
 }
 
 }  // namespace fastnorm::tool

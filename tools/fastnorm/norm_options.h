@@ -60,7 +60,7 @@ class NormOptions {
  private:
   std::string kind_ = "rms", rounding_ = "once", residual_rounding_ = "exact";
   float eps_ = 1e-6f, weight_offset_ = 0;
-  bool pdl_wait_ = false, pdl_trigger_ = false, pdl_constant_weights_ = false;
+  bool pdl_wait_ = false, pdl_trigger_ = false, pdl_constant_weights_ = false, no_pdl_ = false;
   std::string quant_scheme_ = "none", quant_source_ = "f32", scale_layout_ = "row-major";
   int32_t quant_block_size_ = 0;
   bool scale_pow2_ = false;

@@ -172,7 +172,7 @@ fastnorm_peer_options peer_options(const PeerOptions& o, int ranks, int rank) {
 }
 
 uint32_t peer_call_flags(const PeerOptions& o) {
-  if (!o.pdl) return 0;
+  if (!o.pdl) return FASTNORM_NORM_NO_PDL;
   return FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
 }
 

@@ -3,6 +3,7 @@ which have the part of a stage that does not run whole."""
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -184,6 +185,17 @@ def kernels(report, options):
     for archive in archives:
         name = archive.removeprefix("src/cuda/lib").removesuffix(".a")
         report_kernels(report, f"kernel report, {name}", folder.folder, archive)
+        # Those of the norm are many and share one body, whose order the SIMT machine tests.
+        if not re.match(r"norm_sm\w+_(plain|add)$", name):
+            report_order(report, f"launch order, {name}", folder.folder / archive)
+
+
+def report_order(report, name, binary):
+    """Whether kernels wait for the stream's previous one before anything else."""
+    command = [sys.executable, ROOT / "tools" / "launch_order.py", binary]
+    code, text = run([*command, "--native-file", VENV / "native.ini"])
+    print(text)
+    report.add_program(name, code, text)
 
 
 def cuda(report, _):

@@ -470,18 +470,29 @@ class Context:
         num_threads: Threads of a call on the CPU, the calling thread included; 0 stands for 1.
         dry_run_capability: A compute capability such as 90 makes a context that plans for such a
             GPU and runs nothing. 0 is a device.
+        pdl: Whether calls on a GPU use programmatic dependent launch unless their flags turn it
+            off. False: only where their flags ask for it.
 
     Raises:
         FastnormError: There is no such device, or no driver for it.
     """
 
-    def __init__(self, library, device_type=CPU, device_id=0, num_threads=0, dry_run_capability=0):
+    def __init__(
+        self,
+        library,
+        device_type=CPU,
+        device_id=0,
+        num_threads=0,
+        dry_run_capability=0,
+        pdl=True,
+    ):
         self.library, self.device_type, self.device_id = library, device_type, device_id
         self.num_threads = num_threads
         options = ContextOptions(
             struct_size=sizeof(ContextOptions),
             num_threads=num_threads,
-            flags=DRY_RUN if dry_run_capability else 0,
+            flags=(DRY_RUN if dry_run_capability else 0)
+            | (0 if pdl else ContextFlags.NO_PDL),
             dry_run_capability=dry_run_capability,
         )
         self.handle = c_void_p()

@@ -74,6 +74,7 @@ class ContextFlags:
     """fastnorm_context_flags: Bits of fastnorm_context_options.flags."""
 
     DRY_RUN = 1
+    NO_PDL = 2
 
 
 class NormKind:
@@ -182,6 +183,7 @@ class NormFlags:
     PDL_CONSTANT_WEIGHTS = 4
     MODULATION_PLAIN_SCALE = 8
     ALPHA = 16
+    NO_PDL = 512
 
 
 class NormBackwardFlags:
@@ -195,6 +197,7 @@ class NormBackwardFlags:
     ACCUMULATE_DBRANCH_BIAS = 64
     ACCUMULATE_DRESIDUAL_GATE = 128
     ALPHA = 256
+    NO_PDL = 512
 
 
 class LseBase:
@@ -202,6 +205,12 @@ class LseBase:
 
     NATURAL = 0
     BASE_2 = 1
+
+
+class MlaDecodeFlags:
+    """fastnorm_mla_decode_flags: Bits of fastnorm_mla_decode_args.flags."""
+
+    NO_PDL = 512
 
 
 class ProfileId:
@@ -256,6 +265,7 @@ class NormHeadsFlags:
     """fastnorm_norm_heads_flags: Bits of fastnorm_norm_heads_args.flags."""
 
     MROPE_INTERLEAVED = 8
+    NO_PDL = 512
 
 
 class RopeRounding:
@@ -560,6 +570,8 @@ class MlaDecodeArgs(ctypes.Structure):
         ("o", TensorPointer),
         ("lse", TensorPointer),
         ("profile", TensorPointer),
+        ("flags", c_uint32),
+        ("reserved", c_int32),
     ]
 
 

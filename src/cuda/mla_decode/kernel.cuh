@@ -63,11 +63,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) init_barriers(p, shared_start());
   if (threadIdx.x == kConsumers) prefetch_maps(maps);
   __syncthreads();
-  const Recorder<kRecords> record(p, find_place());
-  record.begin(FASTNORM_PROFILE_WAIT_PLAN);
+  Recorder<kRecords> record(find_place());
   ptx::grid_wait();
   // Behind the wait: the kernel that merges pieces may then read the plan before its own wait.
-  ptx::grid_trigger();
+  if (p.attention_triggers) ptx::grid_trigger();
+  record.open(p, find_place(), FASTNORM_PROFILE_WAIT_PLAN);
   record.end(FASTNORM_PROFILE_WAIT_PLAN);
   if (__shfl_sync(~0u, threadIdx.x / kGroup, 0) == 2) {
     ptx::lower_registers<24>();

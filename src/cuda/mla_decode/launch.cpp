@@ -4,7 +4,9 @@
 #include <atomic>
 
 #include "core/check.h"
+#include "core/pdl.h"
 #include "cuda/device.h"
+#include "cuda/launch.h"
 #include "cuda/mla_decode/kernels.h"
 #include "cuda/mla_decode/launch_params.h"
 #include "cuda/mla_decode/maps.h"
@@ -18,23 +20,6 @@ const void* attention_kernel(const MlaDecodeDesc& desc) {
   const bool profiles = desc.profile_events != 0;
   return desc.dtype == Dtype::kBF16 ? mla_decode_kernel<Dtype::kBF16>(profiles)
                                     : mla_decode_kernel<Dtype::kF16>(profiles);
-}
-
-// A kernel of this family that gets `arguments`, early where `early`.
-fastnorm_status launch(const void* kernel, dim3 grid, unsigned threads, size_t shared, bool early,
-                       void** arguments, cudaStream_t stream, Error& error) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
-  return FASTNORM_OK;
 }
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
@@ -91,8 +76,9 @@ fastnorm_status launch_mla_decode_plan(const MlaDecodeDesc& desc, const MlaDecod
                                        void* workspace, cudaStream_t stream, Error& error) {
   MlaDecodeParams params = make_mla_decode_params(desc, plan, workspace);
   void* arguments[] = {&params};
-  return launch(mla_decode_plan_kernel(), dim3(1), mla_decode_plan_threads(), 0, false, arguments,
-                stream, error);
+  const bool early = (desc.pdl & kPdlWait) != 0;
+  return launch_kernel(mla_decode_plan_kernel(), {dim3(1), mla_decode_plan_threads(), 0, 1, early},
+                       arguments, stream, error);
 }
 
 fastnorm_status launch_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
@@ -104,16 +90,20 @@ fastnorm_status launch_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan
       encode_maps(reinterpret_cast<EncodeTiled>(encode_tiled), desc, params, &maps, error));
   void* of_params[] = {&params};
   void* of_both[] = {&maps, &params};
+  // The call's kernels start early behind each other, and the first one where the call asks for it.
+  const bool early = !desc.reuse_plan || (desc.pdl & kPdlWait) != 0;
   if (!desc.reuse_plan) {
     FASTNORM_TRY(launch_mla_decode_plan(desc, plan, workspace, stream, error));
   }
   const dim3 grid(static_cast<unsigned>(plan.m_tiles), static_cast<unsigned>(plan.parts));
-  FASTNORM_TRY(launch(attention_kernel(desc), grid, mla_decode_threads(), mla_decode_shared_bytes(),
-                      true, of_both, stream, error));
+  FASTNORM_TRY(launch_kernel(attention_kernel(desc),
+                             {grid, mla_decode_threads(), mla_decode_shared_bytes(), 1, early},
+                             of_both, stream, error));
   if (!plan.may_split) return FASTNORM_OK;
   const dim3 merge_grid(kMergeBlocksPerMultiprocessor * static_cast<unsigned>(multiprocessors));
-  return launch(mla_decode_merge_kernel(desc.dtype), merge_grid, mla_decode_merge_threads(), 0,
-                true, of_params, stream, error);
+  return launch_kernel(mla_decode_merge_kernel(desc.dtype),
+                       {merge_grid, mla_decode_merge_threads(), 0, 1, true}, of_params, stream,
+                       error);
 }
 
 }  // namespace fastnorm::cuda

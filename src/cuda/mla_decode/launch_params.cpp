@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/pdl.h"
+
 namespace fastnorm::cuda {
 namespace {
 
@@ -123,6 +125,8 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecod
   p.scale_log2 = static_cast<float>(desc.sm_scale * kLog2E);
   p.lse_scale = desc.lse_base_2 ? 1.0f : static_cast<float>(kLn2);
   p.never = -7;
+  p.call_triggers = (desc.pdl & kPdlTrigger) != 0;
+  p.attention_triggers = plan.may_split || p.call_triggers;  // the merge waits itself
   return p;
 }
 

@@ -196,6 +196,7 @@ __global__ void __launch_bounds__(kMergeThreads, 2)
   MlaDecodeSplit split = {};
   if (unit < plan.units) split = split_of(p, plan.splits, unit);
   ptx::grid_wait();  // in blocks without work, too: the stream's next kernel relies on it
+  if (p.call_triggers) ptx::grid_trigger();
   while (unit < plan.units) {
     const int inside = unit - split.first_unit;
     const int rows = tokens_of(p, split.request).count * p.heads;

@@ -62,6 +62,8 @@ struct MlaDecodeParams {
   float scale_log2;     // sm_scale * log2(e)
   float lse_scale;      // 1: base 2; ln(2): natural
   int32_t never;        // a tile count that does not occur; the compiler cannot know it
+  // The stream's next kernel may start early: of the attention kernel, and behind the last one.
+  bool attention_triggers, call_triggers;
 };
 
 }  // namespace fastnorm::cuda

@@ -11,6 +11,7 @@
 
 #include <climits>
 
+#include "cuda/common/ptx/grid.cuh"
 #include "cuda/mla_decode/work.cuh"
 
 namespace fastnorm::cuda::mla {
@@ -308,6 +309,8 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
     mla_decode_plan_kernel(const __grid_constant__ MlaDecodeParams p) {
   __shared__ PlanShared shared;
   int* const prefix = p.requests <= kPlanRequests ? shared.prefix : p.scan;
+  ptx::grid_wait();
+  ptx::grid_trigger();  // for the attention kernel, which waits for the plan
   PlanSums all = lay_out(p, shared, prefix);
   const int total = all.cost;
   if (p.split_tiles == 0) {

@@ -12,7 +12,8 @@ namespace fastnorm::cuda::mla {
 
 template <bool kRecords>
 struct Recorder {
-  __device__ __forceinline__ Recorder(const MlaDecodeParams&, const Place&) {}
+  __device__ __forceinline__ explicit Recorder(const Place&) {}
+  __device__ __forceinline__ void open(const MlaDecodeParams&, const Place&, fastnorm_profile_id) {}
   __device__ __forceinline__ void begin(fastnorm_profile_id, int = 0) const {}
   __device__ __forceinline__ void end(fastnorm_profile_id, int = 0) const {}
   __device__ __forceinline__ void count_piece(const MlaDecodeParams&, const Place&) const {}
@@ -24,7 +25,8 @@ struct Recorder {
 template <>
 struct Recorder<true> {
   uint64_t end_of_events = 0;
-  uint32_t start = 0;  // of the clock
+  uint64_t start_ns = 0, start_cycle = 0;  // until open()
+  uint32_t start = 0;                      // of the clock
   mutable int left = 0;
 
   static __device__ __forceinline__ int writer(const Place& place) {
@@ -34,7 +36,16 @@ struct Recorder<true> {
                                                              const Place& place) {
     return reinterpret_cast<ProfileWriter*>(p.profile + sizeof(ProfileHeader)) + writer(place);
   }
-  __device__ __forceinline__ Recorder(const MlaDecodeParams& p, const Place& place) {
+  __device__ __forceinline__ explicit Recorder(const Place& place) {
+    if (place.thread != 0) return;
+    start_ns = ptx::global_nanoseconds();
+    start_cycle = ptx::clock_cycles();
+    start = static_cast<uint32_t>(start_cycle);
+  }
+  // Begins the profile, with an event `id` that began at the start. Behind the wait for the
+  // stream's previous kernel, which may use the profile.
+  __device__ __forceinline__ void open(const MlaDecodeParams& p, const Place& place,
+                                       fastnorm_profile_id id) {
     if (place.thread != 0) return;
     const uint32_t blocks = gridDim.x * gridDim.y;
     const auto capacity = static_cast<uint32_t>(p.profile_capacity);
@@ -46,14 +57,14 @@ struct Recorder<true> {
     record->multiprocessor = ptx::multiprocessor_index();
     record->pieces = 0;
     record->reserved[0] = record->reserved[1] = 0;
-    record->start_ns = ptx::global_nanoseconds();
-    const uint64_t cycle = ptx::clock_cycles();
-    record->start_cycle = cycle;
-    start = static_cast<uint32_t>(cycle);
+    record->start_ns = start_ns;
+    record->start_cycle = start_cycle;
     end_of_events = reinterpret_cast<uint64_t>(
         p.profile + sizeof(ProfileHeader) + uint64_t{blocks} * kMlaGroups * sizeof(ProfileWriter) +
         static_cast<uint64_t>(writer(place) + 1) * capacity * sizeof(uint64_t));
-    left = p.profile_capacity;
+    *reinterpret_cast<uint2*>(end_of_events - static_cast<uint64_t>(capacity) * sizeof(uint64_t)) =
+        make_uint2(0, word(FASTNORM_PROFILE_BEGIN, id, 0));
+    left = p.profile_capacity - 1;
   }
 
   // The upper word of an event; the lower one is the time since the start.

@@ -1,5 +1,8 @@
 // The norm family on a CUDA device: one launch for each call, or for two calls that share a kernel.
+#include "cuda/launch.h"
+
 #include "core/check.h"
+#include "core/pdl.h"
 #include "cuda/arch.h"
 #include "cuda/device.h"
 #include "cuda/norm/launch_params.h"
@@ -19,25 +22,13 @@ fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall&
                        const Grid& grid, void* params, cudaStream_t stream, Error& error) {
   void* arguments[] = {params};
   const Tile tile = call.plan->entry->tile;
-  cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(grid.x, grid.y);
-  config.blockDim = dim3(static_cast<unsigned>(tile.threads * call.plan->rows_per_block));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(*call.plan));
-  config.stream = stream;
-  config.attrs = attributes;
-  if (tile.is_cluster()) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(tile.blocks), 1, 1};
-  }
-  if ((call.desc->flags & FASTNORM_NORM_PDL_WAIT) != 0 && launches_early(arch)) {
-    cudaLaunchAttribute& early = attributes[config.numAttrs++];
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-  }
-  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
-  return FASTNORM_OK;
+  LaunchShape shape;
+  shape.grid = dim3(grid.x, grid.y);
+  shape.threads = static_cast<unsigned>(tile.threads * call.plan->rows_per_block);
+  shape.shared_bytes = static_cast<size_t>(shared_bytes(*call.plan));
+  shape.cluster = static_cast<unsigned>(tile.blocks);
+  shape.early = (call.desc->flags & kPdlWait) != 0 && launches_early(arch);
+  return launch_kernel(kernel, shape, arguments, stream, error);
 }
 
 }  // namespace

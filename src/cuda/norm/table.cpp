@@ -176,6 +176,7 @@ DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multipro
   facts.arch = &arch;
   facts.multiprocessors = multiprocessors;
   facts.max_cluster_blocks = max_cluster_blocks;
+  facts.pdl = launches_early(arch);
   return facts;
 }
 
@@ -189,8 +190,9 @@ fastnorm_status create_dry_device(int32_t device_id, const fastnorm_context_opti
       options.dry_run_capability);
   FASTNORM_REQUIRE(device_id >= 0, FASTNORM_ERROR_ARGUMENT,
                    "device.device_id is %d; required: >= 0", device_id);
-  *device = std::make_unique<DryDevice>(
-      make_facts(*arch, device_id, kMultiprocessors, arch->max_cluster_blocks));
+  DeviceFacts facts = make_facts(*arch, device_id, kMultiprocessors, arch->max_cluster_blocks);
+  if ((options.flags & FASTNORM_CONTEXT_NO_PDL) != 0) facts.pdl = false;
+  *device = std::make_unique<DryDevice>(facts);
   return FASTNORM_OK;
 }
 

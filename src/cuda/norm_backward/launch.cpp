@@ -1,4 +1,6 @@
 // norm_backward on a CUDA device: the plan's launches, one after another.
+#include "cuda/launch.h"
+
 #include "core/check.h"
 #include "cuda/arch.h"
 #include "cuda/device.h"
@@ -15,25 +17,13 @@ fastnorm_status launch(const void* kernel, const NormBackwardVariant& variant,
                        const NormBackwardStep& step, NormBackwardParams* params,
                        cudaStream_t stream, Error& error) {
   void* arguments[] = {params};
-  cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(step.blocks_x, step.blocks_y);
-  config.blockDim = dim3(static_cast<unsigned>(variant.block_threads()));
-  config.dynamicSmemBytes = static_cast<size_t>(step.shared_bytes);
-  config.stream = stream;
-  config.attrs = attributes;
-  if (variant.is_cluster()) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(variant.blocks), 1, 1};
-  }
-  if (step.early) {
-    cudaLaunchAttribute& early = attributes[config.numAttrs++];
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-  }
-  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
-  return FASTNORM_OK;
+  LaunchShape shape;
+  shape.grid = dim3(step.blocks_x, step.blocks_y);
+  shape.threads = static_cast<unsigned>(variant.block_threads());
+  shape.shared_bytes = static_cast<size_t>(step.shared_bytes);
+  shape.cluster = static_cast<unsigned>(variant.blocks);
+  shape.early = step.early;
+  return launch_kernel(kernel, shape, arguments, stream, error);
 }
 
 }  // namespace

@@ -486,6 +486,7 @@ __device__ __forceinline__ void run_heads_block(const HeadsPartParams& part,
 template <Dtype kDtype>
 __device__ __forceinline__ void run_general_heads(const NormHeadsParams& p) {
   auto& scratch = ptx::block_shared<HeadsScratch>();
+  follow_stream(p.triggers);
 #pragma unroll 1
   for (uint64_t block = blockIdx.x; block < p.blocks; block += gridDim.x) {
     int i = 0;

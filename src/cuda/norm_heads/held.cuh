@@ -722,11 +722,12 @@ __device__ __forceinline__ const HeldPartParams& part_of_block(const HeldHeadsPa
 }
 
 template <class S>
-__device__ __forceinline__ void run_held_part(const HeldPartParams& part,
-                                              const HeadsShared& shared) {
+__device__ __forceinline__ void run_held_part(const HeldPartParams& part, const HeadsShared& shared,
+                                              bool triggers) {
   auto& scratch = ptx::block_shared<HeldScratch<S>>();
   const HeldPlace<S> place(part, shared);
   const uint32_t bits = part.bits;
+  follow_stream(triggers);
 
   uint4 next[S::kVectors], weight[S::kVectors];
   load_head<S>(next, part, place, place.first);
@@ -814,7 +815,7 @@ __device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector]
 // depend on the head is there before the loop, and an address is a sum.
 template <class S, bool kTurns>
 __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
-                                                const HeadsShared& shared) {
+                                                const HeadsShared& shared, bool triggers) {
   using T = typename S::T;
   const HeldPlace<S> place(part, shared);
   const int first_turning = part.rope_offset / S::kPerVector;
@@ -835,6 +836,7 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
       ptx::ld_global_v4_if(next[v], from + v * (S::kLanes * kVectorBytes), exists && has[v]);
     }
   };
+  follow_stream(triggers);
   load_next(place.first < part.heads);
   if constexpr (kTurns) load_weights<S>(weight, part, place, 0);
   const HeldSlot slot(shared, place);
@@ -888,11 +890,12 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
   const HeldPartParams& part = part_of_block(p);
   if constexpr (S::kApart || S::kBeside) {
     if ((part.bits & kHeadsCommon) != 0) {
-      if ((part.bits & kHeadsRope) != 0) return run_common_part<S, true>(part, p.shared);
-      return run_common_part<S, false>(part, p.shared);
+      if ((part.bits & kHeadsRope) != 0)
+        return run_common_part<S, true>(part, p.shared, p.triggers);
+      return run_common_part<S, false>(part, p.shared, p.triggers);
     }
   }
-  run_held_part<S>(part, p.shared);
+  run_held_part<S>(part, p.shared, p.triggers);
 }
 
 }  // namespace fastnorm::cuda

@@ -119,10 +119,12 @@ __device__ __forceinline__ void scale_latent_blocks(const QuantParams& q, char* 
 }
 
 template <class S>
-__device__ __forceinline__ void run_latent(const HeldPartParams& part, const HeadsShared& shared) {
+__device__ __forceinline__ void run_latent(const HeldPartParams& part, const HeadsShared& shared,
+                                           bool triggers) {
   using T = typename S::T;
   const HeldPlace<S> place(part, shared);
   const uint32_t bits = part.bits;
+  follow_stream(triggers);
   uint4 raw[S::kVectors], weight[S::kVectors];
   load_head<S>(raw, part, place, 0);
   load_weights<S>(weight, part, place, 0);
@@ -153,9 +155,9 @@ template <class Long, class Short>
 __device__ __forceinline__ void run_latents(const HeldHeadsParams& p) {
   const HeldPartParams& part = part_of_block(p);
   if (part.vectors == Long::kTile.room()) {
-    run_latent<Long>(part, p.shared);
+    run_latent<Long>(part, p.shared, p.triggers);
   } else {
-    run_held_part<Short>(part, p.shared);
+    run_held_part<Short>(part, p.shared, p.triggers);
   }
 }
 

@@ -1,5 +1,9 @@
 // norm_heads on a CUDA device: one launch.
+#include "cuda/launch.h"
+
 #include "core/check.h"
+#include "core/pdl.h"
+#include "cuda/arch.h"
 #include "cuda/device.h"
 #include "cuda/norm_heads/launch_params.h"
 #include "cuda/norm_heads/table.h"
@@ -24,12 +28,11 @@ fastnorm_status CudaDevice::run_norm_heads(const NormHeadsDesc& desc, const Norm
   const auto launch = [&](void* params) -> fastnorm_status {
     void* arguments[] = {params};
     const void* const kernel = kernels_.heads.at(plan.index).address();
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
-    config.blockDim = dim3(static_cast<unsigned>(plan.entry->variant.block_threads()));
-    config.stream = static_cast<cudaStream_t>(stream);
-    FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
-    return FASTNORM_OK;
+    LaunchShape shape;
+    shape.grid = dim3(static_cast<unsigned>(plan.blocks));
+    shape.threads = static_cast<unsigned>(plan.entry->variant.block_threads());
+    shape.early = (desc.pdl & kPdlWait) != 0 && launches_early(*facts.arch);
+    return launch_kernel(kernel, shape, arguments, static_cast<cudaStream_t>(stream), error);
   };
   return with_device(error, [&] {
     return visit_heads_params(desc, plan, [&](auto params) { return launch(&params); });

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "core/pdl.h"
 #include "core/reciprocal.h"
 #include "cuda/norm/launch_params.h"
 
@@ -231,6 +232,7 @@ HeldHeadsParams make_held_heads_params(const NormHeadsDesc& d, const NormHeadsPl
   HeldHeadsParams p = {};
   p.count = d.count;
   p.shared = shared_of(d);
+  p.triggers = (d.pdl & kPdlTrigger) != 0;
   for (int32_t i = 0; i < d.count; ++i) {
     set_held_part(d, d.parts[i], plan.entry->variant, plan.groups[i], &p.part[i]);
     p.part[i].first_block = static_cast<uint32_t>(plan.first_block[i]);
@@ -242,6 +244,7 @@ HeldHeadsParams make_held_heads_params(const NormHeadsDesc& d, const NormHeadsPl
 NormHeadsParams make_norm_heads_params(const NormHeadsDesc& d, const NormHeadsPlan& plan) {
   NormHeadsParams p = {};
   p.count = d.count;
+  p.triggers = (d.pdl & kPdlTrigger) != 0;
   for (int32_t i = 0; i < d.count; ++i) {
     set_part(d, d.parts[i], &p.part[i]);
     p.part[i].first_block = plan.first_block[i];

@@ -93,6 +93,7 @@ struct HeadsPartParams {
 struct NormHeadsParams {
   HeadsPartParams part[kMaxHeadsParts];
   int32_t count;
+  bool triggers;    // the stream's next kernel may start early
   uint64_t blocks;  // of all parts
   HeadsShared shared;
 };
@@ -125,6 +126,7 @@ struct HeldPartParams {
 struct HeldHeadsParams {
   HeldPartParams part[kMaxHeadsParts];
   int32_t count;
+  bool triggers;  // the stream's next kernel may start early
   HeadsShared shared;
 };
 static_assert(sizeof(HeldHeadsParams) <= 4096);

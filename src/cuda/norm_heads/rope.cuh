@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/element.cuh"
+#include "cuda/common/follow.cuh"
 #include "cuda/common/ptx/memory.cuh"
 #include "cuda/norm_heads/params.h"
 

@@ -237,6 +237,7 @@ __device__ __forceinline__ void run_held_tokens(const HeldHeadsParams& p) {
              interleaved = (bits & kHeadsInterleaved) != 0;
   const int angles = place.group * ((shared.half + kPer - 1) / kPer);  // slot of the first ones
 
+  follow_stream(p.triggers);
   const TokenRow<S> row(part, place);
   const HeldSlot slot(shared, place);
   const HeldCache cache = cache_of<S>(part, slot);

@@ -2,6 +2,7 @@
 // 32 columns of a group.
 #pragma once
 
+#include "cuda/common/follow.cuh"
 #include "cuda/norm_backward/fold.cuh"
 #include "cuda/norm_heads_backward/params.h"
 
@@ -26,7 +27,7 @@ __device__ __forceinline__ void fold_heads_sums(const HeadsFoldParams& p) {
   const auto tiles = static_cast<uint32_t>((s.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns);
   const uint32_t number = blockIdx.x - s.first_block, group = number / tiles;
   const int64_t first = int64_t{number - group * tiles} * kBackwardFoldColumns;
-  ptx::grid_wait();
+  follow_stream(p.triggers);
   const float* const partial = s.partial + int64_t{group} * s.blocks * s.split * s.partial_stride;
   fold_columns<kThreads>(values, partial, s.partial_stride, s.blocks, s.split, s.n, first,
                          [&](int64_t column, const float(&sum)[4]) {

@@ -1,4 +1,6 @@
 // norm_heads_backward on a CUDA device: the plan's launches, one after another.
+#include "cuda/launch.h"
+
 #include <algorithm>
 
 #include "core/check.h"
@@ -14,20 +16,12 @@ constexpr int32_t kPortableSharedBytes = 8 << 10;  // of the 48 KB of a block a 
 fastnorm_status launch(const void* kernel, const NormHeadsBackwardVariant& variant,
                        const HeadsBackwardStep& step, void* params, void* stream, Error& error) {
   void* arguments[] = {params};
-  cudaLaunchAttribute attributes[1] = {};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(step.blocks);
-  config.blockDim = dim3(static_cast<unsigned>(variant.block_threads()));
-  config.dynamicSmemBytes = static_cast<size_t>(step.shared_bytes);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = attributes;
-  if (step.early) {
-    cudaLaunchAttribute& early = attributes[config.numAttrs++];
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-  }
-  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
-  return FASTNORM_OK;
+  LaunchShape shape;
+  shape.grid = dim3(step.blocks);
+  shape.threads = static_cast<unsigned>(variant.block_threads());
+  shape.shared_bytes = static_cast<size_t>(step.shared_bytes);
+  shape.early = step.early;
+  return launch_kernel(kernel, shape, arguments, static_cast<cudaStream_t>(stream), error);
 }
 
 }  // namespace

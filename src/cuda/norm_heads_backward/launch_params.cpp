@@ -220,6 +220,7 @@ HeadsFoldParams make_heads_fold_params(const HeadsGradients& call,
     s.n = d.n;
     s.out = sum_out(d, weights);
   }
+  p.triggers = step.triggers;
   return p;
 }
 

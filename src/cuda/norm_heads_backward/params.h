@@ -110,6 +110,7 @@ struct HeadsFoldSum {
 struct HeadsFoldParams {
   HeadsFoldSum sum[kMostHeadsGradients];
   int32_t count;
+  bool triggers;
 };
 
 }  // namespace fastnorm::cuda

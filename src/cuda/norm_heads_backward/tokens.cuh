@@ -88,8 +88,7 @@ __device__ __forceinline__ void values_of_held_token(const HeldHeadsBackwardPara
   const HeadsShared& shared = p.shared;
   const uint32_t token = blockIdx.x - part.order.first_block;
   const Place<typename S::Tile> place(0);
-  ptx::grid_wait();
-  if (p.triggers) ptx::grid_trigger();
+  follow_stream(p.triggers);
 
   const HeldToken<S> row(part, shared, token, place);
   const Statistics s = statistics_of_token<S>(part, token, row, place);

@@ -1,5 +1,7 @@
 // Peers on a CUDA device: buffers that other ranks reach, directly in one process and by CUDA IPC
 // between processes, and the launches of calls.
+#include "cuda/launch.h"
+
 #include <atomic>
 #include <cinttypes>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/pdl.h"
 #include "cuda/arch.h"
 #include "cuda/device.h"
 #include "cuda/peer/dry_link.h"
@@ -206,7 +209,7 @@ class CudaPeerLink final : public PeerLink {
   fastnorm_status statistics(const PeerStatistics& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
     PeerStatisticsParams params = make_peer_statistics_params(exchange_, call);
-    return launch(*call.plan, &params, false, stream, error);
+    return launch(*call.plan, &params, waits_early(call.pdl), stream, error);
   }
 
   fastnorm_status sharded(const PeerShardedNorm& call, void* stream, Error& error) override {
@@ -244,7 +247,7 @@ class CudaPeerLink final : public PeerLink {
   uint32_t stopped() const { return std::atomic_ref(*report_).load(std::memory_order_relaxed); }
 
   bool waits_early(uint32_t flags) const {
-    return (flags & FASTNORM_NORM_PDL_WAIT) != 0 && launches_early(*device_.facts.arch);
+    return (flags & kPdlWait) != 0 && launches_early(*device_.facts.arch);
   }
 
   // All that calls may run: a kernel cannot be loaded while another one waits for this rank.
@@ -322,20 +325,12 @@ class CudaPeerLink final : public PeerLink {
     return device_.with_device(error, [&] {
       void* arguments[] = {params};
       const PeerGrid grid = peer_grid(plan);
-      cudaLaunchAttribute attribute = {};
-      cudaLaunchConfig_t config = {};
-      config.gridDim = dim3(grid.blocks);
-      config.blockDim = dim3(grid.threads);
-      config.stream = static_cast<cudaStream_t>(stream);
-      config.attrs = &attribute;
-      if (early) {
-        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attribute.val.programmaticStreamSerializationAllowed = 1;
-        config.numAttrs = 1;
-      }
-      FASTNORM_CUDA_TRY(
-          cudaLaunchKernelExC(&config, device_.peer_kernels().at(plan.index).address(), arguments));
-      return FASTNORM_OK;
+      LaunchShape shape;
+      shape.grid = dim3(grid.blocks);
+      shape.threads = grid.threads;
+      shape.early = early;
+      return launch_kernel(device_.peer_kernels().at(plan.index).address(), shape, arguments,
+                           static_cast<cudaStream_t>(stream), error);
     });
   }
 

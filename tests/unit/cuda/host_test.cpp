@@ -255,7 +255,13 @@ TEST_F(CudaHost, LaunchesWhatWasPlanned) {
     const int64_t n = 1 + random.below(int64_t{1} << random.below(21));
     Call call({rows, n}, random.of(kDtypes));
     if (random.one_in(2)) call.args.kind = FASTNORM_NORM_LAYER;
-    if (random.one_in(2)) call.args.flags = FASTNORM_NORM_PDL_WAIT;
+    constexpr uint32_t kFlags[] = {0, FASTNORM_NORM_PDL_WAIT, FASTNORM_NORM_NO_PDL,
+                                   FASTNORM_NORM_NO_PDL | FASTNORM_NORM_PDL_WAIT,
+                                   FASTNORM_NORM_NO_PDL | FASTNORM_NORM_PDL_TRIGGER};
+    call.args.flags = random.of(kFlags);
+    const bool by_default = (call.args.flags & FASTNORM_NORM_NO_PDL) == 0,
+               waits = by_default || (call.args.flags & FASTNORM_NORM_PDL_WAIT) != 0,
+               triggers = by_default || (call.args.flags & FASTNORM_NORM_PDL_TRIGGER) != 0;
     const fastnorm_info info = call.info(context);
     const Recorded& r = run(call);
     const std::string what =
@@ -271,7 +277,9 @@ TEST_F(CudaHost, LaunchesWhatWasPlanned) {
     EXPECT_EQ(r.launch.cluster,
               info.blocks_per_row > 1 ? static_cast<unsigned>(info.blocks_per_row) : 0u)
         << what;
-    EXPECT_EQ(r.launch.early, call.args.flags != 0 ? 1 : -1) << what;
+    EXPECT_EQ(r.launch.early, waits ? 1 : -1) << what;
+    EXPECT_EQ((r.params.bits & cuda::kWaitFirst) != 0, waits) << what;
+    EXPECT_EQ((r.params.bits & cuda::kTrigger) != 0, triggers) << what;
     EXPECT_EQ(r.launch.stream, kStream) << what;
     EXPECT_EQ(r.launch.context, primary_context(0)) << what;
     EXPECT_EQ(r.params.rows, static_cast<uint32_t>(rows)) << what;
@@ -281,6 +289,29 @@ TEST_F(CudaHost, LaunchesWhatWasPlanned) {
     clusters.insert(r.launch.cluster);
   }
   EXPECT_GE(clusters.size(), 3u) << "no cluster, and two sizes";
+}
+
+// A context without programmatic dependent launch: calls use what their flags ask for.
+TEST_F(CudaHost, ContextWithoutDependentLaunch) {
+  fastnorm_context_options options = {};
+  options.struct_size = sizeof options;
+  options.flags = FASTNORM_CONTEXT_NO_PDL;
+  ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, &options, &context), FASTNORM_OK);
+  Call call({16, 4096});
+  const Recorded without = run(call);
+  EXPECT_EQ(without.launch.early, -1);
+  EXPECT_EQ(without.params.bits & (cuda::kWaitFirst | cuda::kWaitAfterWeights | cuda::kTrigger),
+            0u);
+  call.args.flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+  const Recorded asked = run(call);
+  EXPECT_EQ(asked.launch.early, 1);
+  EXPECT_NE(asked.params.bits & cuda::kWaitAfterWeights, 0u);
+  EXPECT_EQ(asked.params.bits & cuda::kTrigger, 0u);
+  options.flags = FASTNORM_CONTEXT_NO_PDL * 2;
+  fastnorm_context* refused = nullptr;
+  EXPECT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, &options, &refused),
+            FASTNORM_ERROR_ARGUMENT);
+  EXPECT_NE(refusal().find("options.flags is 0x4"), std::string::npos) << refusal();
 }
 
 TEST_F(CudaHost, NoRowsAreNoLaunch) {

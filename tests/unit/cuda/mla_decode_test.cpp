@@ -113,6 +113,7 @@ TEST_F(CudaMlaDecode, PlanAttentionAndMerge) {
   ASSERT_EQ(recorded.size(), 3u);
   EXPECT_EQ(recorded[0].launch.kernel, kernels.plan);
   EXPECT_EQ(recorded[0].launch.grid.x, 1u);
+  EXPECT_EQ(recorded[0].launch.early, 1);
   EXPECT_EQ(recorded[1].launch.kernel, kernels.attention[0][0]);
   EXPECT_EQ(recorded[1].launch.grid.x, 2u);
   EXPECT_EQ(recorded[1].launch.grid.y, 66u);
@@ -134,10 +135,44 @@ TEST_F(CudaMlaDecode, PlanAttentionAndMerge) {
     EXPECT_EQ(r.params.boxed_pages, 1);
     EXPECT_EQ(r.params.table_stride, 6);
     EXPECT_EQ(r.params.profile, nullptr);
+    EXPECT_TRUE(r.params.attention_triggers && r.params.call_triggers);
     EXPECT_NEAR(r.params.scale_log2, 0.125 * 1.4426950408889634, 1e-7);
     EXPECT_NEAR(r.params.lse_scale, std::log(2.0), 1e-7);
   }
   EXPECT_EQ(notes.context, nullptr) << "current is what was";
+}
+
+// Without dependent launch before and behind the call, its kernels still start early behind each
+// other.
+TEST_F(CudaMlaDecode, NoDependentLaunchAroundTheCall) {
+  MlaCall call;
+  call.args.flags = FASTNORM_MLA_DECODE_NO_PDL;
+  run(call);
+  ASSERT_EQ(recorded.size(), 3u);
+  EXPECT_EQ(recorded[0].launch.early, -1);
+  EXPECT_EQ(recorded[1].launch.early, 1);
+  EXPECT_EQ(recorded[2].launch.early, 1);
+  EXPECT_TRUE(recorded[1].params.attention_triggers) << "for the merge";
+  EXPECT_FALSE(recorded[2].params.call_triggers);
+  for (const uint32_t flags : {0u, uint32_t{FASTNORM_MLA_DECODE_NO_PDL}}) {
+    const int early = flags == 0 ? 1 : -1;
+    call.args.flags = flags;
+    call.args.reuse_plan = 1;
+    run(call);
+    ASSERT_EQ(recorded.size(), 2u) << "no plan";
+    EXPECT_EQ(recorded[0].launch.early, early) << "the attention is the call's first kernel";
+    MlaCall whole(140, 64);
+    whole.args.flags = flags;
+    run(whole);
+    ASSERT_EQ(recorded.size(), 2u) << "no merge";
+    EXPECT_EQ(recorded[1].params.attention_triggers, flags == 0);
+  }
+  call.args.flags = 1;
+  EXPECT_EQ(fastnorm_mla_decode(context, &call.args, kWorkspace, 1 << 30, kStream),
+            FASTNORM_ERROR_UNSUPPORTED);
+  call.args.flags = 0, call.args.reserved = 1;
+  EXPECT_EQ(fastnorm_mla_decode(context, &call.args, kWorkspace, 1 << 30, kStream),
+            FASTNORM_ERROR_ARGUMENT);
 }
 
 TEST_F(CudaMlaDecode, TheWorkspaceHoldsWhatTheKernelsGet) {

@@ -138,7 +138,7 @@ TEST_F(CudaNormHeadsBackward, HeldForm) {
   EXPECT_EQ(rows.context, primary_context(0));
   EXPECT_EQ(rows.block.x, 1024u);
   EXPECT_EQ(rows.grid.x, 128u + 63 + 63);
-  EXPECT_EQ(rows.early, -1) << "the stream's previous kernel is not ours";
+  EXPECT_EQ(rows.early, 1);
   ASSERT_NE(recorded[0].held, nullptr);
   const cuda::HeldHeadsBackwardParams& p = *recorded[0].held;
   EXPECT_EQ(p.count, 3);
@@ -162,6 +162,7 @@ TEST_F(CudaNormHeadsBackward, HeldForm) {
   EXPECT_EQ(fold.grid.x, 4u + 4) << "blocks of 32 columns";
   EXPECT_EQ(fold.early, 1);
   ASSERT_NE(recorded[1].fold, nullptr);
+  EXPECT_TRUE(recorded[1].fold->triggers);
   EXPECT_EQ(recorded[1].fold->count, 2);
   EXPECT_EQ(recorded[1].fold->sum[1].out.data, address_of(13));
   EXPECT_EQ(recorded[1].fold->sum[1].blocks, 63u);
@@ -176,7 +177,20 @@ TEST_F(CudaNormHeadsBackward, DxAlone) {
   EXPECT_EQ(query(call).launches, 1);
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
-  EXPECT_FALSE(recorded[0].held->triggers);
+  EXPECT_TRUE(recorded[0].held->triggers);
+  EXPECT_EQ(recorded[0].launch.early, 1);
+}
+
+// Without dependent launch before and behind the call, its fold still starts early.
+TEST_F(CudaNormHeadsBackward, NoDependentLaunchAroundTheCall) {
+  HeadsCall call(1000);
+  call.args.flags = FASTNORM_NORM_HEADS_NO_PDL;
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 2u);
+  EXPECT_EQ(recorded[0].launch.early, -1);
+  EXPECT_TRUE(recorded[0].held->triggers);
+  EXPECT_EQ(recorded[1].launch.early, 1);
+  EXPECT_FALSE(recorded[1].fold->triggers);
 }
 
 // A statistic of all heads has a launch of its own before the rows.

@@ -195,6 +195,23 @@ TEST_F(CudaNormHeads, PrepareLoadsTheKernel) {
   EXPECT_EQ(recorded[0].launch.kernel, notes.loaded[0]);
 }
 
+TEST_F(CudaNormHeads, StartsEarlyUnlessItIsTurnedOff) {
+  for (const bool general : {false, true}) {
+    HeadsCall call(16);
+    if (general) call.args.rope_dim = 120, call.table[1] = 60;
+    const auto triggers = [&] {
+      return recorded[0].held ? recorded[0].of_held.triggers : recorded[0].general.triggers;
+    };
+    ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+    EXPECT_EQ(recorded[0].launch.early, 1);
+    EXPECT_TRUE(triggers());
+    call.args.flags = FASTNORM_NORM_HEADS_NO_PDL;
+    ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+    EXPECT_EQ(recorded[0].launch.early, -1);
+    EXPECT_FALSE(triggers());
+  }
+}
+
 TEST_F(CudaNormHeads, NothingToDo) {
   const HeadsCall call(0);
   EXPECT_EQ(query(call).launches, 0);

@@ -112,7 +112,7 @@ TEST_F(CudaNormStages, GeneralKernelGetsTheCall) {
   EXPECT_EQ(launch.context, primary_context(0));
   EXPECT_EQ(launch.grid.x, 251u);
   EXPECT_EQ(launch.block.x, 128u);
-  EXPECT_EQ(launch.early, -1);
+  EXPECT_EQ(launch.early, 1);
   EXPECT_EQ(p.bits, cuda::kStagesGate | cuda::kStagesBranch | cuda::kStagesScaled |
                         cuda::kStagesWeightShared | cuda::kStagesStoresRows);
   EXPECT_EQ(p.gate_act, cuda::StageFunction::kSilu);
@@ -144,13 +144,16 @@ TEST_F(CudaNormStages, LongRowsHaveABlock) {
   EXPECT_EQ(recorded[0].launch.block.x, 256u);
 }
 
-TEST_F(CudaNormStages, StartsEarlyWhereAsked) {
+TEST_F(CudaNormStages, StartsEarlyUnlessItIsTurnedOff) {
   StagesCall call(8);
-  call.args.flags |= FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   EXPECT_EQ(recorded[0].launch.early, 1);
   EXPECT_NE(recorded[0].params.norm.bits & cuda::kWaitFirst, 0u);
   EXPECT_NE(recorded[0].params.norm.bits & cuda::kTrigger, 0u);
+  call.args.flags |= FASTNORM_NORM_NO_PDL;
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(recorded[0].launch.early, -1);
+  EXPECT_EQ(recorded[0].params.norm.bits & (cuda::kWaitFirst | cuda::kTrigger), 0u);
 }
 
 // Groups of 96 columns of a sliced gate, in registers.

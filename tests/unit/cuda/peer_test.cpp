@@ -272,7 +272,6 @@ TEST_F(CudaPeer, OneKernelForAlignedRows) {
             FASTNORM_ERROR_ARGUMENT);
   EXPECT_TRUE(recorded.empty());
   ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
-  call.norm.flags = FASTNORM_NORM_PDL_WAIT;
   ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream), FASTNORM_OK)
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
@@ -292,6 +291,18 @@ TEST_F(CudaPeer, OneKernelForAlignedRows) {
   EXPECT_EQ(e.wait_ns, 10'000'000'000u);
   EXPECT_NE(e.buffer[0], e.buffer[1]);
   EXPECT_EQ(recorded[0].norm.norm.x.data, static_cast<char*>(call.x.data));
+  // The next kernel might take the room that another rank needs.
+  EXPECT_EQ(recorded[0].norm.norm.bits & cuda::kTrigger, 0u);
+  call.norm.flags = FASTNORM_NORM_PDL_TRIGGER;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream),
+            FASTNORM_OK);
+  EXPECT_EQ(recorded[1].launch.early, 1);
+  EXPECT_NE(recorded[1].norm.norm.bits & cuda::kTrigger, 0u);
+  call.norm.flags = FASTNORM_NORM_NO_PDL;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream),
+            FASTNORM_OK);
+  EXPECT_EQ(recorded[2].launch.early, -1);
+  EXPECT_EQ(recorded[2].norm.norm.bits & cuda::kTrigger, 0u);
 }
 
 // Rows that a fused kernel does not take: an exchange into the workspace, then the norm's kernel.
@@ -317,10 +328,16 @@ TEST_F(CudaPeer, TwoKernelsForOthers) {
   EXPECT_EQ(recorded[0].sum.totals, static_cast<char*>(workspace));
   EXPECT_EQ(recorded[0].sum.minus_zeros, static_cast<char*>(workspace) + 3 * 4096 * 4);
   EXPECT_EQ(recorded[0].sum.exact, 1u);
-  EXPECT_EQ(recorded[0].launch.early, -1);
+  EXPECT_EQ(recorded[0].launch.early, 1);
   EXPECT_NE(recorded[1].launch.params, nullptr);
   EXPECT_EQ(recorded[1].launch.early, 1);  // it waits for the exchange itself
   EXPECT_EQ(recorded[1].launch.stream, kStream);
+  call.norm.flags = FASTNORM_NORM_NO_PDL;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, workspace, info.workspace_bytes,
+                                         kStream),
+            FASTNORM_OK);
+  EXPECT_EQ(recorded[2].launch.early, -1);
+  EXPECT_EQ(recorded[3].launch.early, 1) << "the kernels of a call follow each other early";
 }
 
 // The indices of a row, as kernels find them.
@@ -510,11 +527,14 @@ TEST_F(CudaPeer, ShardedNormOfFewTokens) {
   EXPECT_EQ(p.statistics.tokens, 5);
   EXPECT_EQ(p.statistics.inverse[0], 1.0f / 8192);
   EXPECT_EQ(p.statistics.peer.columns, 4096u);
-  // Without the flags: after the kernel before.
+  // By default it waits, and the kernel behind it starts when it has ended.
+  for (const uint32_t flags : {0u, uint32_t{FASTNORM_NORM_NO_PDL}}) {
+    args.flags = flags;
+    ASSERT_EQ(fastnorm_peer_sharded_norm(contexts[0], &args, nullptr, 0, kStream), FASTNORM_OK);
+    EXPECT_EQ(recorded.back().launch.early, flags == 0 ? 1 : -1);
+    EXPECT_EQ(recorded.back().sharded.bits, 0u);
+  }
   args.flags = 0;
-  ASSERT_EQ(fastnorm_peer_sharded_norm(contexts[0], &args, nullptr, 0, kStream), FASTNORM_OK);
-  EXPECT_EQ(recorded[1].launch.early, -1);
-  EXPECT_EQ(recorded[1].sharded.bits, 0u);
   // A misaligned row needs the general kernels.
   call.x.byte_offset = 2;
   ASSERT_EQ(fastnorm_peer_sharded_norm_query(contexts[0], &args, &info), FASTNORM_OK);

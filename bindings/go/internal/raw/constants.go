@@ -58,6 +58,7 @@ const (
 // fastnorm_context_flags.
 const (
 	FASTNORM_CONTEXT_DRY_RUN = 1
+	FASTNORM_CONTEXT_NO_PDL  = 2
 )
 
 // fastnorm_norm_kind.
@@ -150,6 +151,7 @@ const (
 	FASTNORM_NORM_PDL_CONSTANT_WEIGHTS   = 4
 	FASTNORM_NORM_MODULATION_PLAIN_SCALE = 8
 	FASTNORM_NORM_ALPHA                  = 16
+	FASTNORM_NORM_NO_PDL                 = 512
 )
 
 // fastnorm_norm_backward_flags.
@@ -162,12 +164,18 @@ const (
 	FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS   = 64
 	FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE = 128
 	FASTNORM_NORM_BACKWARD_ALPHA                     = 256
+	FASTNORM_NORM_BACKWARD_NO_PDL                    = 512
 )
 
 // fastnorm_lse_base.
 const (
 	FASTNORM_LSE_NATURAL = 0
 	FASTNORM_LSE_BASE_2  = 1
+)
+
+// fastnorm_mla_decode_flags.
+const (
+	FASTNORM_MLA_DECODE_NO_PDL = 512
 )
 
 // fastnorm_profile_id.
@@ -217,6 +225,7 @@ const (
 // fastnorm_norm_heads_flags.
 const (
 	FASTNORM_NORM_HEADS_MROPE_INTERLEAVED = 8
+	FASTNORM_NORM_HEADS_NO_PDL            = 512
 )
 
 // fastnorm_rope_rounding.

@@ -137,7 +137,9 @@ const (
 	MlaDecodeSplitTokens   = 6
 	MlaDecodeProfileEvents = 7
 	MlaDecodeTotalKvHint   = 8
-	MlaDecodeMask          = 9
+	MlaDecodeFlags         = 9
+	MlaDecodeReserved      = 10
+	MlaDecodeMask          = 11
 	MlaDecodeBitQNope      = 0
 	MlaDecodeBitQPe        = 1
 	MlaDecodeBitCkv        = 2
@@ -150,7 +152,7 @@ const (
 	MlaDecodeBitLse        = 9
 	MlaDecodeBitProfile    = 10
 	MlaDecodeTensors       = 11
-	MlaDecodeMaxWords      = 230
+	MlaDecodeMaxWords      = 232
 
 	NormHeadsParallelUser = 0
 	NormHeadsFlags        = 1

@@ -417,10 +417,10 @@ typedef struct fnb_mla_decode_call {
 
 static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* call) {
   fastnorm_mla_decode_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 10);
+  const uint64_t* words = fnb_take(reader, 12);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[9];
+  mask = words[11];
   if (mask >> 11 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
@@ -433,6 +433,8 @@ static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* c
   args->split_tokens = (int32_t)words[6];
   args->profile_events = (int32_t)words[7];
   args->total_kv_hint = (int64_t)words[8];
+  args->flags = (uint32_t)words[9];
+  args->reserved = (int32_t)words[10];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->q_nope = &call->tensors[0];

@@ -303,6 +303,9 @@ pub type fastnorm_context_flags = c_uint;
 /// driver, only dry_run_capability. It serves to plan for another machine, to test, and to measure
 /// what a call costs on the host.
 pub const FASTNORM_CONTEXT_DRY_RUN: fastnorm_context_flags = 1;
+/// CUDA: calls use programmatic dependent launch only where their own flags ask for it, as if each
+/// call had its NO_PDL flag.
+pub const FASTNORM_CONTEXT_NO_PDL: fastnorm_context_flags = 2;
 pub const FASTNORM_CONTEXT_FLAGS_MAX_ENUM: fastnorm_context_flags = 0x7fffffff;
 
 /// Options of a context. A zeroed struct with struct_size set has the defaults of all options.
@@ -739,16 +742,26 @@ pub const FASTNORM_MODULATION_ONCE: fastnorm_modulation_rounding = 0;
 pub const FASTNORM_MODULATION_EVERY_STEP: fastnorm_modulation_rounding = 1;
 pub const FASTNORM_MODULATION_ROUNDING_MAX_ENUM: fastnorm_modulation_rounding = 0x7fffffff;
 
-/// Bits of fastnorm_norm_args.flags. The bits with PDL in their names are about programmatic
-/// dependent launch, by which a kernel starts while the previous kernel of the stream still runs.
-/// They have no effect on the CPU and on GPUs before compute capability 9.0, and results never
-/// depend on them.
+/// Bits of fastnorm_norm_args.flags. Four of them are about programmatic dependent launch, by which
+/// a kernel starts while the previous kernel of the stream still runs. They have no effect on the
+/// CPU and on GPUs before compute capability 9.0, and results never depend on them.
+///
+/// By default a call does what PDL_WAIT and PDL_TRIGGER say. NO_PDL turns this off for a call, and
+/// a flag of the context turns it off for all of its calls. The calls of peers do what PDL_WAIT
+/// says by default, but only those of their kernels that wait for no other rank trigger.
+///
+/// One thing follows for the caller's own kernels: a following kernel that is itself launched with
+/// the attribute cudaLaunchAttributeProgrammaticStreamSerialization must wait, by
+/// cudaGridDependencySynchronize(), before it uses anything that any earlier kernel of the stream
+/// wrote, not only what this call wrote. A kernel without the attribute starts when all earlier
+/// kernels have ended, and need not do anything.
 pub type fastnorm_norm_flags = c_uint;
 /// Start when the previous kernel of the stream allows it, but read and write nothing before that
 /// kernel has ended.
 pub const FASTNORM_NORM_PDL_WAIT: fastnorm_norm_flags = 1;
-/// Let the next kernel of the stream start as soon as this one has issued the loads of its rows.
-/// The next kernel must wait itself before it uses any result.
+/// Let the next kernel of the stream start early: if this one waits, after its wait, so at the
+/// earliest when everything before this call has ended. The next kernel must wait itself before it
+/// uses anything that any earlier kernel of the stream wrote.
 pub const FASTNORM_NORM_PDL_TRIGGER: fastnorm_norm_flags = 2;
 /// With PDL_WAIT: weight and bias may be read before the wait. The caller promises that no kernel
 /// that may still run writes them.
@@ -757,6 +770,10 @@ pub const FASTNORM_NORM_PDL_CONSTANT_WEIGHTS: fastnorm_norm_flags = 4;
 pub const FASTNORM_NORM_MODULATION_PLAIN_SCALE: fastnorm_norm_flags = 8;
 /// The branch is multiplied by alpha, even if alpha is 0. Without the flag it has no such factor.
 pub const FASTNORM_NORM_ALPHA: fastnorm_norm_flags = 16;
+/// Programmatic dependent launch is not used unless other bits ask for it: alone, the call starts
+/// when all earlier kernels have ended and lets no kernel start early. With PDL_WAIT, with
+/// PDL_TRIGGER or with both the call does only what these say.
+pub const FASTNORM_NORM_NO_PDL: fastnorm_norm_flags = 512;
 pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 
 /// How results are quantised, and where codes and scales are stored. A zeroed struct with
@@ -1185,14 +1202,14 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
-/// Bits of fastnorm_norm_backward_args.flags. The bits with PDL in their names have the meanings
-/// and the numbers of those in fastnorm_norm_flags.
+/// Bits of fastnorm_norm_backward_args.flags. PDL_WAIT, PDL_TRIGGER and NO_PDL have the meanings,
+/// the numbers and the defaults of those in fastnorm_norm_flags.
 pub type fastnorm_norm_backward_flags = c_uint;
 /// Start when the previous kernel of the stream allows it, but read and write nothing before that
 /// kernel has ended.
 pub const FASTNORM_NORM_BACKWARD_PDL_WAIT: fastnorm_norm_backward_flags = 1;
 /// Let the next kernel of the stream start early. The next kernel must wait itself before it uses
-/// any result.
+/// anything that any earlier kernel of the stream wrote.
 pub const FASTNORM_NORM_BACKWARD_PDL_TRIGGER: fastnorm_norm_backward_flags = 2;
 /// Add the sum to the old dweight: one addition in f32 after the sum, rounded once. Without the
 /// flag the old dweight is not read.
@@ -1207,6 +1224,9 @@ pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS: fastnorm_norm_backward
 pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE: fastnorm_norm_backward_flags = 128;
 /// The forward multiplied the branch by alpha, by its flag FASTNORM_NORM_ALPHA.
 pub const FASTNORM_NORM_BACKWARD_ALPHA: fastnorm_norm_backward_flags = 256;
+/// Programmatic dependent launch is not used unless other bits ask for it. The kernels of one call
+/// follow each other by it in any case.
+pub const FASTNORM_NORM_BACKWARD_NO_PDL: fastnorm_norm_backward_flags = 512;
 pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 0x7fffffff;
 
 /// One backward pass. A zeroed struct with struct_size, dy, x and dx set is a valid backward pass
@@ -1568,6 +1588,14 @@ pub const FASTNORM_LSE_NATURAL: fastnorm_lse_base = 0;
 pub const FASTNORM_LSE_BASE_2: fastnorm_lse_base = 1;
 pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 
+/// Bits of fastnorm_mla_decode_args.flags.
+pub type fastnorm_mla_decode_flags = c_uint;
+/// Programmatic dependent launch is not used around the call: it starts when all earlier kernels
+/// have ended and lets no kernel start early. The kernels of one call follow each other by it in
+/// any case.
+pub const FASTNORM_MLA_DECODE_NO_PDL: fastnorm_mla_decode_flags = 512;
+pub const FASTNORM_MLA_DECODE_FLAGS_MAX_ENUM: fastnorm_mla_decode_flags = 0x7fffffff;
+
 /// One attention call. T is bf16 or f16 (on the CPU also f32), and q_nope, q_pe, ckv, kpe and o all
 /// have this dtype. All tensors are on the context's device.
 ///
@@ -1641,6 +1669,10 @@ pub struct fastnorm_mla_decode_args {
     /// warpgroup did and when, for fastnorm_profile_decode. Output; its old contents do not matter.
     /// NULL = no profile. CUDA only.
     pub profile: *const fastnorm_tensor,
+    /// fastnorm_mla_decode_flags.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: i32,
 }
 
 impl fastnorm_mla_decode_args {
@@ -1668,6 +1700,8 @@ impl fastnorm_mla_decode_args {
             o: core::ptr::null(),
             lse: core::ptr::null(),
             profile: core::ptr::null(),
+            flags: 0,
+            reserved: 0,
         }
     }
 }
@@ -1947,6 +1981,9 @@ pub const FASTNORM_NORM_HEADS_PART_FLAGS_MAX_ENUM: fastnorm_norm_heads_part_flag
 pub type fastnorm_norm_heads_flags = c_uint;
 /// Axes alternate from pair to pair (Qwen3-VL).
 pub const FASTNORM_NORM_HEADS_MROPE_INTERLEAVED: fastnorm_norm_heads_flags = 8;
+/// Programmatic dependent launch is not used: the call starts when all earlier kernels have ended
+/// and lets no kernel start early.
+pub const FASTNORM_NORM_HEADS_NO_PDL: fastnorm_norm_heads_flags = 512;
 pub const FASTNORM_NORM_HEADS_FLAGS_MAX_ENUM: fastnorm_norm_heads_flags = 0x7fffffff;
 
 /// Where rope rounds to x's dtype T while it is computed. If T is f32, rounding changes nothing,
@@ -2802,7 +2839,7 @@ pub struct fastnorm_peer_sharded_norm_args {
     pub weight_offset: f32,
     /// FASTNORM_ROUND_ONCE or FASTNORM_ROUND_NORMALIZED.
     pub rounding: fastnorm_rounding,
-    /// The PDL bits of fastnorm_norm_flags, or 0.
+    /// The bits of fastnorm_norm_flags that are about programmatic dependent launch, or 0.
     pub flags: u32,
     /// Must be 0.
     pub reserved: i32,
@@ -3079,7 +3116,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_backward_args, branch_rounded) == 276);
     assert!(offset_of!(fastnorm_norm_backward_args, residual_gate_act) == 280);
     assert!(offset_of!(fastnorm_norm_backward_args, alpha) == 284);
-    assert!(size_of::<fastnorm_mla_decode_args>() == 144);
+    assert!(size_of::<fastnorm_mla_decode_args>() == 152);
     assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_mla_decode_args, parallel_user) == 8);
     assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 16);
@@ -3101,6 +3138,8 @@ const _: () = {
     assert!(offset_of!(fastnorm_mla_decode_args, o) == 120);
     assert!(offset_of!(fastnorm_mla_decode_args, lse) == 128);
     assert!(offset_of!(fastnorm_mla_decode_args, profile) == 136);
+    assert!(offset_of!(fastnorm_mla_decode_args, flags) == 144);
+    assert!(offset_of!(fastnorm_mla_decode_args, reserved) == 148);
     assert!(size_of::<fastnorm_profile_event>() == 40);
     assert!(offset_of!(fastnorm_profile_event, time_ns) == 0);
     assert!(offset_of!(fastnorm_profile_event, cycle) == 8);
@@ -3224,6 +3263,7 @@ const _: () = {
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);
+    assert!(size_of::<fastnorm_mla_decode_flags>() == 4);
     assert!(size_of::<fastnorm_profile_id>() == 4);
     assert!(size_of::<fastnorm_profile_kind>() == 4);
     assert!(size_of::<fastnorm_trace_format>() == 4);

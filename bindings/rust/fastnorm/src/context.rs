@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use crate::parallel::{self, Callbacks, Work};
+use crate::slots::set_flag;
 use crate::status::check;
 use crate::version::check_library;
 use crate::{sys, Device, DeviceType, Error, Result, Status};
@@ -208,6 +209,14 @@ impl ContextOptions {
         self
     }
 
+    /// CUDA: whether calls use programmatic dependent launch only where their own flags ask for it.
+    /// Default: off, so that calls use it unless [`Norm::no_pdl`](crate::Norm::no_pdl) or the like
+    /// is set.
+    pub fn no_pdl(mut self, on: bool) -> Self {
+        set_flag(&mut self.raw.flags, sys::FASTNORM_CONTEXT_NO_PDL, on);
+        self
+    }
+
     /// CUDA: a file that `fastnorm tune` wrote for this model of GPU and this version of the
     /// library. Calls of the shapes in it run on the kernels that were fastest there, with the same
     /// results to the bit. It is read once, by [`create`](Self::create).
@@ -278,7 +287,14 @@ impl fmt::Debug for ContextOptions {
             .field("threads", &self.raw.num_threads)
             .field("log", &self.callbacks.log.is_some())
             .field("parallel_for", &self.callbacks.parallel.is_some())
-            .field("dry_run", &(self.raw.flags != 0))
+            .field(
+                "dry_run",
+                &(self.raw.flags & sys::FASTNORM_CONTEXT_DRY_RUN != 0),
+            )
+            .field(
+                "no_pdl",
+                &(self.raw.flags & sys::FASTNORM_CONTEXT_NO_PDL != 0),
+            )
             .field("tuning_file", &self.tuning_file)
             .finish_non_exhaustive()
     }

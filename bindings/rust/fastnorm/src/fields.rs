@@ -800,8 +800,9 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// Let the next kernel of the stream start as soon as this one has issued the loads of its
-    /// rows. The next kernel must wait itself before it uses any result. Default: off.
+    /// Let the next kernel of the stream start early: if this one waits, after its wait, so at the
+    /// earliest when everything before this call has ended. The next kernel must wait itself before
+    /// it uses anything that any earlier kernel of the stream wrote. Default: off.
     #[inline]
     pub fn pdl_trigger(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on);
@@ -821,6 +822,15 @@ impl<'a> Norm<'a> {
     #[inline]
     pub fn modulation_plain_scale(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_MODULATION_PLAIN_SCALE, on);
+        self
+    }
+
+    /// Programmatic dependent launch is not used unless other bits ask for it: alone, the call
+    /// starts when all earlier kernels have ended and lets no kernel start early. With `pdl_wait`,
+    /// with `pdl_trigger` or with both the call does only what these say. Default: off.
+    #[inline]
+    pub fn no_pdl(mut self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_NO_PDL, on);
         self
     }
 
@@ -1229,7 +1239,7 @@ impl<'a> NormBackward<'a> {
     }
 
     /// Let the next kernel of the stream start early. The next kernel must wait itself before it
-    /// uses any result. Default: off.
+    /// uses anything that any earlier kernel of the stream wrote. Default: off.
     #[inline]
     pub fn pdl_trigger(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_BACKWARD_PDL_TRIGGER, on);
@@ -1276,6 +1286,14 @@ impl<'a> NormBackward<'a> {
     pub fn accumulate_dresidual_gate(mut self, dresidual_gate: TensorMut<'a>) -> Self {
         self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE, true);
         self.views.put(23, dresidual_gate.view);
+        self
+    }
+
+    /// Programmatic dependent launch is not used unless other bits ask for it. The kernels of one
+    /// call follow each other by it in any case. Default: off.
+    #[inline]
+    pub fn no_pdl(mut self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_NO_PDL, on);
         self
     }
 
@@ -1460,6 +1478,15 @@ impl<'a> MlaDecode<'a> {
         self
     }
 
+    /// Programmatic dependent launch is not used around the call: it starts when all earlier
+    /// kernels have ended and lets no kernel start early. The kernels of one call follow each other
+    /// by it in any case. Default: off.
+    #[inline]
+    pub fn no_pdl(mut self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_MLA_DECODE_NO_PDL, on);
+        self
+    }
+
     #[inline]
     pub(crate) fn put_qo_indptr(mut self, qo_indptr: View) -> Self {
         self.views.put(7, qo_indptr);
@@ -1476,6 +1503,11 @@ impl<'a> MlaDecode<'a> {
     pub(crate) fn put_profile(mut self, profile: View) -> Self {
         self.views.put(10, profile);
         self
+    }
+
+    #[inline]
+    pub(crate) fn flag(&mut self, flag: u32, on: bool) {
+        set_flag(&mut self.args.flags, flag, on);
     }
 
     /// Points the arguments at the tensors and these at their shapes, until the
@@ -1544,6 +1576,14 @@ impl<'a> NormHeads<'a> {
         self
     }
 
+    /// Programmatic dependent launch is not used: the call starts when all earlier kernels have
+    /// ended and lets no kernel start early. Default: off.
+    #[inline]
+    pub fn no_pdl(mut self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_HEADS_NO_PDL, on);
+        self
+    }
+
     #[inline]
     pub(crate) fn put_cos(mut self, cos: View) -> Self {
         self.views.put(0, cos);
@@ -1554,6 +1594,11 @@ impl<'a> NormHeads<'a> {
     pub(crate) fn put_sin(mut self, sin: View) -> Self {
         self.views.put(1, sin);
         self
+    }
+
+    #[inline]
+    pub(crate) fn flag(&mut self, flag: u32, on: bool) {
+        set_flag(&mut self.args.flags, flag, on);
     }
 
     /// Points the arguments at the tensors and these at their shapes, until the
@@ -1804,6 +1849,14 @@ impl<'a> NormHeadsBackward<'a> {
         self
     }
 
+    /// Programmatic dependent launch is not used: the call starts when all earlier kernels have
+    /// ended and lets no kernel start early. Default: off.
+    #[inline]
+    pub fn no_pdl(mut self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_HEADS_NO_PDL, on);
+        self
+    }
+
     #[inline]
     pub(crate) fn put_cos(mut self, cos: View) -> Self {
         self.views.put(0, cos);
@@ -1814,6 +1867,11 @@ impl<'a> NormHeadsBackward<'a> {
     pub(crate) fn put_sin(mut self, sin: View) -> Self {
         self.views.put(1, sin);
         self
+    }
+
+    #[inline]
+    pub(crate) fn flag(&mut self, flag: u32, on: bool) {
+        set_flag(&mut self.args.flags, flag, on);
     }
 
     /// Points the arguments at the tensors and these at their shapes, until the
@@ -2075,8 +2133,9 @@ impl<'a> PeerShardedNorm<'a> {
         self
     }
 
-    /// Let the next kernel of the stream start as soon as this one has issued the loads of its
-    /// rows. The next kernel must wait itself before it uses any result. Default: off.
+    /// Let the next kernel of the stream start early: if this one waits, after its wait, so at the
+    /// earliest when everything before this call has ended. The next kernel must wait itself before
+    /// it uses anything that any earlier kernel of the stream wrote. Default: off.
     #[inline]
     pub fn pdl_trigger(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on);
@@ -2088,6 +2147,15 @@ impl<'a> PeerShardedNorm<'a> {
     #[inline]
     pub fn pdl_constant_weights(mut self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, on);
+        self
+    }
+
+    /// Programmatic dependent launch is not used unless other bits ask for it: alone, the call
+    /// starts when all earlier kernels have ended and lets no kernel start early. With `pdl_wait`,
+    /// with `pdl_trigger` or with both the call does only what these say. Default: off.
+    #[inline]
+    pub fn no_pdl(mut self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_NO_PDL, on);
         self
     }
 
@@ -2570,6 +2638,9 @@ mod tests {
         let call = Norm::rms(0.0);
         let set = values(call.modulation_plain_scale(true));
         changes(&bare, &set, &[("flags", 8.0)]);
+        let call = Norm::rms(0.0);
+        let set = values(call.no_pdl(true));
+        changes(&bare, &set, &[("flags", 512.0)]);
     }
 
     #[test]
@@ -2760,6 +2831,9 @@ mod tests {
         let call = NormBackward::rms(0.0);
         let set = values(call.accumulate_dresidual_gate(output(&mut [0.0; 24])));
         changes(&bare, &set, &[("flags", 128.0), ("dresidual_gate", 24.0)]);
+        let call = NormBackward::rms(0.0);
+        let set = values(call.no_pdl(true));
+        changes(&bare, &set, &[("flags", 512.0)]);
     }
 
     #[test]
@@ -2788,6 +2862,8 @@ mod tests {
                 ("o", extent(args.o)),
                 ("lse", extent(args.lse)),
                 ("profile", extent(args.profile)),
+                ("flags", f64::from(args.flags)),
+                ("reserved", f64::from(args.reserved)),
             ]
         }
         let bare = values(MlaDecode::new(1.0));
@@ -2827,6 +2903,9 @@ mod tests {
         let call = MlaDecode::new(1.0);
         let set = values(call.o(output(&mut [0.0; 9])));
         changes(&bare, &set, &[("o", 9.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.no_pdl(true));
+        changes(&bare, &set, &[("flags", 512.0)]);
     }
 
     #[test]
@@ -2855,6 +2934,9 @@ mod tests {
         let call = NormHeads::new();
         let set = values(call.slots(input(4)));
         changes(&bare, &set, &[("slots", 4.0)]);
+        let call = NormHeads::new();
+        let set = values(call.no_pdl(true));
+        changes(&bare, &set, &[("flags", 512.0)]);
     }
 
     #[test]
@@ -2963,6 +3045,9 @@ mod tests {
         let call = NormHeadsBackward::new();
         let set = values(call.positions(input(3)));
         changes(&bare, &set, &[("positions", 3.0)]);
+        let call = NormHeadsBackward::new();
+        let set = values(call.no_pdl(true));
+        changes(&bare, &set, &[("flags", 512.0)]);
     }
 
     #[test]
@@ -3091,6 +3176,9 @@ mod tests {
         let call = PeerShardedNorm::rms(&peer, 0.0);
         let set = values(call.pdl_constant_weights(true));
         changes(&bare, &set, &[("flags", 4.0)]);
+        let call = PeerShardedNorm::rms(&peer, 0.0);
+        let set = values(call.no_pdl(true));
+        changes(&bare, &set, &[("flags", 512.0)]);
     }
 
     #[test]

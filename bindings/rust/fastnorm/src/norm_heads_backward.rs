@@ -89,11 +89,7 @@ impl<'a> NormHeadsBackward<'a> {
             self.args.mrope_2,
             self.args.mrope_3,
         ] = pairs;
-        self.args.flags = if interleaved {
-            sys::FASTNORM_NORM_HEADS_MROPE_INTERLEAVED
-        } else {
-            0
-        };
+        self.flag(sys::FASTNORM_NORM_HEADS_MROPE_INTERLEAVED, interleaved);
         self
     }
 

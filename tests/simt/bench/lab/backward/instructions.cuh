@@ -100,7 +100,7 @@ inline void sync_threads(int number, int threads) {
   simt::sync_threads(static_cast<unsigned>(number), static_cast<unsigned>(threads));
 }
 inline void grid_wait() { simt::current->waited = true; }
-inline void grid_trigger() {}
+inline void grid_trigger() { simt::trigger(); }
 
 inline uint32_t pack(float low, float high) {
   return fastnorm::ref::encode_bf16(low) | fastnorm::ref::encode_bf16(high) << 16;

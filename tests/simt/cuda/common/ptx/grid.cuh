@@ -1,5 +1,5 @@
-// cuda/common/ptx/grid.cuh for simt/machine.h, which runs one kernel at a time: a wait is only
-// noted.
+// cuda/common/ptx/grid.cuh for simt/machine.h, which runs one kernel at a time: waits and triggers
+// are only noted.
 #pragma once
 
 #include "simt/machine.h"
@@ -10,6 +10,6 @@ inline void grid_wait() { simt::current->waited = true; }
 inline void grid_wait_if(bool wanted) {
   if (wanted) grid_wait();
 }
-inline void grid_trigger() {}
+inline void grid_trigger() { simt::trigger(); }
 
 }  // namespace fastnorm::ptx

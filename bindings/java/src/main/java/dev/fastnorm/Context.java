@@ -122,6 +122,17 @@ public final class Context implements AutoCloseable {
         }
 
         /**
+         * CUDA: calls use programmatic dependent launch only where their own flags ask for it. The
+         * default is that calls use it unless {@link Norm#noPdl} or the like is set.
+         *
+         * @return this
+         */
+        public Builder noPdl() {
+            flags |= fastnorm_context_flags.FASTNORM_CONTEXT_NO_PDL;
+            return this;
+        }
+
+        /**
          * CUDA: a file that {@code fastnorm tune} wrote for this model of GPU and this version of
          * the library. Calls of the shapes in it run on the kernels that were fastest there, with
          * the same results to the bit. It is read once, by {@link #open}.
