@@ -1,5 +1,26 @@
 // What the tests of functions have in common, compiled once for each program.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "core/backend.h"
+#include "core/norm_backward_check.h"
+#include "core/norm_backward_plan.h"
+#include "core/norm_check.h"
+#include "core/norm_heads_check.h"
+#include "core/norm_plan.h"
+#include "fastnorm/fastnorm.h"
+#include "ref/data.h"
