@@ -839,6 +839,7 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
   follow_stream(triggers);
   load_next(place.first < part.heads);
   if constexpr (kTurns) load_weights<S>(weight, part, place, 0);
+  __syncwarp();  // otherwise these loads are issued behind those that wait for the position
   const HeldSlot slot(shared, place);
   float c[S::kPairs], s[S::kPairs];
   if constexpr (kTurns) hold_angles<S, true>(c, s, part, shared, place, slot.padding);
