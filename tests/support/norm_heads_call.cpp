@@ -497,8 +497,8 @@ void HeadsModel::expect_head(const fastnorm_norm_heads_part& p, int64_t t, int64
     sn = tables_.sines(options_.turn, h, t);
   }
   ref::head_model(options_, row, s.mean, s.rstd, c.data(), sn.data(), o.data());
-  if (Operand* y = call_(p.y)) y->expect(y->place(at), o);
-  codes_->expect(at, t * heads_ + h, o);
+  const std::vector<float> of_y = codes_->expect(at, t * heads_ + h, o);
+  if (Operand* y = call_(p.y)) y->expect(y->place(at), of_y);
   Operand* const cache = call_(p.cache);
   if (cache == nullptr) return;
   const int64_t slot = slots_[static_cast<size_t>(t)], page_size = cache->shape[1];

@@ -19,6 +19,10 @@ QuantModel::QuantModel(const fastnorm_quant* args, const Operands& memory, ref::
   q.pow2 = args->scale_pow2 != 0;
   q.amax_floor = args->amax_floor;
   q.divide = args->division == FASTNORM_QUANT_DIVIDE;
+  q.rotation = args->rotation;
+  y_rotated_ = args->y_rotated != 0;
+  if (const Operand* signs = memory(args->rotation_signs))
+    signs_ = signs->values(signs->place({0}), signs->shape[0]);
   q.clamp = args->clamp;
   if (const Operand* given = memory(args->clamp_scale)) q.clamp = std::fmax(0.0f, given->scalar());
   const bool rounded = args->source == FASTNORM_QUANT_FROM_ROUNDED || every_step;
@@ -59,7 +63,19 @@ void QuantModel::keep(int64_t row) const {
   }
 }
 
-void QuantModel::expect(Index leading, int64_t row, const std::vector<float>& z) const {
+std::vector<float> QuantModel::expect(Index leading, int64_t row,
+                                      const std::vector<float>& z) const {
+  const auto n = static_cast<int64_t>(z.size());
+  std::vector<float> seen = z;
+  if (options_.rotation != 0) {
+    ref::rotate_model(options_, signs_.empty() ? nullptr : signs_.data(),
+                      static_cast<int64_t>(signs_.size()) != n, type_, n, seen.data());
+  }
+  expect_seen(leading, row, seen);
+  return y_rotated_ ? seen : z;
+}
+
+void QuantModel::expect_seen(Index leading, int64_t row, const std::vector<float>& z) const {
   if (codes_ == nullptr && amax_ == nullptr) return;
   const auto n = static_cast<int64_t>(z.size());
   ref::QuantResult r;
@@ -114,6 +130,17 @@ void draw_scales(ref::Random& random, LineWriter& line, const std::string& path,
 
 }  // namespace
 
+void draw_rotation(ref::Random& random, LineWriter& line, const std::string& path, int64_t n,
+                   int64_t scale_block, bool has_y) {
+  const int64_t block = int64_t{16} << random.below(4);
+  if (!random.one_in(2) || n % block != 0 || scale_block % block != 0) return;
+  line.set(path + ".rotation", block);
+  if (has_y && random.one_in(3)) line.set(path + ".y_rotated", int64_t{1});
+  if (random.one_in(2))
+    line.tensor(path + ".rotation_signs", FASTNORM_DTYPE_F32, {random.one_in(2) ? n : block}, 0,
+                random.below(3));
+}
+
 DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& path, int64_t outer,
                       int64_t inner, int64_t n, bool plain) {
   DrawnQuant drawn;
@@ -155,6 +182,9 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
     draw_scales(random, line, path, q, outer, inner, ref::scopes_of(q, n));
   }
   if (q.scheme == Scheme::kNvfp4) line.scalar(path + ".global_scale", 0.5f);
+  const int64_t columns = ref::scope_columns(q, n);
+  if (!plain || random.one_in(8))
+    draw_rotation(random, line, path, n, columns == n && q.block_size == 0 ? 0 : columns, !plain);
   return drawn;
 }
 
