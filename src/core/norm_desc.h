@@ -89,8 +89,7 @@ struct QuantDesc {
   int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
   // True if the call wants more than codes and scales of the unmodified results.
   bool has_extras() const {
-    return from_rounded || clamp != 0.0f || clamp_scale != nullptr || amax != nullptr || divides ||
-           rotation != 0;
+    return from_rounded || clamp != 0.0f || clamp_scale != nullptr || amax != nullptr || divides;
   }
   // Signs that are in memory.
   int64_t sign_columns(int64_t n) const { return signs_shared ? rotation : n; }

@@ -132,8 +132,9 @@ void draw_scales(ref::Random& random, LineWriter& line, const std::string& path,
 
 void draw_rotation(ref::Random& random, LineWriter& line, const std::string& path, int64_t n,
                    int64_t scale_block, bool has_y) {
-  const int64_t block = int64_t{16} << random.below(4);
-  if (!random.one_in(2) || n % block != 0 || scale_block % block != 0) return;
+  int64_t block = int64_t{16} << random.below(4);
+  while (block >= 16 && (n % block != 0 || scale_block % block != 0)) block /= 2;
+  if (block < 16) return;
   line.set(path + ".rotation", block);
   if (has_y && random.one_in(3)) line.set(path + ".y_rotated", int64_t{1});
   if (random.one_in(2))
@@ -142,7 +143,8 @@ void draw_rotation(ref::Random& random, LineWriter& line, const std::string& pat
 }
 
 DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& path, int64_t outer,
-                      int64_t inner, int64_t n, bool plain) {
+                      int64_t inner, int64_t n, QuantKind kind) {
+  const bool plain = kind == QuantKind::kPlain, bare = kind == QuantKind::kBare;
   DrawnQuant drawn;
   ref::QuantOptions& q = drawn.options;
   int64_t scheme = plain ? 1 : 1 + random.below(6), format = random.below(3);
@@ -156,9 +158,9 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
     q.block_size = random.one_in(2) ? 64 : 128;
     line.set(path + ".block_size", q.block_size);
   }
-  q.divide = scheme <= 3 && random.one_in(3);
+  q.divide = !bare && scheme <= 3 && random.one_in(3);
   if (q.divide) line.set(path + ".division", std::string("divide"));
-  drawn.from_rounded = random.one_in(2);
+  drawn.from_rounded = !bare && random.one_in(2);
   if (drawn.from_rounded) line.set(path + ".source", std::string("rounded"));
   if (!plain) {
     const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
@@ -169,9 +171,9 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
     }
     const float floor = dynamic ? random.of({0.0f, 0.0f, 0x1p-9f, 4.0f}) : 0.0f;
     if (floor != 0) line.set(path + ".amax_floor", static_cast<double>(floor));
-    if (random.one_in(3)) {
+    if (!bare && random.one_in(3)) {
       line.set(path + ".clamp", 1.5);
-    } else if (random.one_in(3)) {
+    } else if (!bare && random.one_in(3)) {
       line.scalar(path + ".clamp_scale",
                   random.of({1.5f, 0.25f, 1e30f, 0.0f, -0.0f, -1.5f, std::nanf("")}));
     }
@@ -183,8 +185,10 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
   }
   if (q.scheme == Scheme::kNvfp4) line.scalar(path + ".global_scale", 0.5f);
   const int64_t columns = ref::scope_columns(q, n);
-  if (!plain || random.one_in(8))
-    draw_rotation(random, line, path, n, columns == n && q.block_size == 0 ? 0 : columns, !plain);
+  const bool rotates = kind == QuantKind::kRotated || bare;
+  if (rotates || random.one_in(plain ? 16 : 2))
+    draw_rotation(random, line, path, n, columns == n && q.block_size == 0 ? 0 : columns,
+                  !plain && !bare);
   return drawn;
 }
 

@@ -54,16 +54,23 @@ struct DrawnQuant {
   bool from_rounded = false;
 };
 
-// A rotation, now and then, before scales of blocks of this many columns (0: none). Writes it.
+// A rotation before scales of blocks of this many columns (0: none), if n is a multiple of one.
+// Writes it.
 void draw_rotation(ref::Random& random, LineWriter& line, const std::string& path, int64_t n,
                    int64_t scale_block, bool has_y);
 
 inline constexpr fastnorm_dtype_id kCodeTypes[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
                                                    FASTNORM_DTYPE_I8};
 
-// A scheme and a format for rows of n columns; with `plain` PER_TENSOR without options. Writes all
-// but the codes. `outer` x `inner` rows.
+enum class QuantKind : uint8_t {
+  kAny,
+  kPlain,    // PER_TENSOR without options
+  kRotated,  // with a rotation
+  kBare,     // the same, and nothing else that changes what is quantised
+};
+
+// A scheme and a format for rows of n columns. Writes all but the codes. `outer` x `inner` rows.
 DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& path, int64_t outer,
-                      int64_t inner, int64_t n, bool plain);
+                      int64_t inner, int64_t n, QuantKind kind);
 
 }  // namespace fastnorm::support

@@ -9,15 +9,25 @@
 namespace fastnorm::cuda {
 
 // Multiplies one vector by its signs. `vector`: its number in the row, which must have it.
-template <int kPerVector>
+// kAligned: the signs begin at a multiple of 16 bytes.
+template <bool kAligned = false, int kPerVector>
 __device__ __forceinline__ void take_signs(const RotationParams& r, float (&z)[kPerVector],
                                            uint64_t vector) {
   const float* const signs = r.signs + (vector * kPerVector & r.signs_repeat);
+  uint32_t s[kPerVector];
+  if constexpr (kAligned) {
 #pragma unroll
-  for (int i = 0; i < kPerVector; ++i) {
-    const uint32_t sign = __float_as_uint(ptx::ld_global_f32(signs + i)) & 0x80000000u;
-    z[i] = __uint_as_float(__float_as_uint(z[i]) ^ sign);
+    for (int i = 0; i < kPerVector; i += 4) {
+      const uint4 four = ptx::ld_global_v4(signs + i);
+      s[i] = four.x, s[i + 1] = four.y, s[i + 2] = four.z, s[i + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) s[i] = __float_as_uint(ptx::ld_global_f32(signs + i));
   }
+#pragma unroll
+  for (int i = 0; i < kPerVector; ++i)
+    z[i] = __uint_as_float(__float_as_uint(z[i]) ^ (s[i] & 0x80000000u));
 }
 
 // Rotates one vector, whose block the neighbouring lanes have. All lanes of a warp must call it.
