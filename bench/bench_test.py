@@ -19,6 +19,13 @@ from compare import lines  # noqa: E402
 
 NORMS = ("rms", "layer", "add", "add_layer")
 CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded")
+ROTATED = [
+    norm + codes
+    for norm in ("rms", "add")
+    for codes in (
+        "_rot128_fp8", "_rot16_row_fp8", "_rot128_row_fp8", "_rot32_mxfp8", "_rot16_nvfp4"
+    )
+]  # fmt: skip
 BACKWARD = [norm + "_backward" for norm in NORMS]
 # Gradients of stages: tensors that a call reads, values of statistics for each row.
 STAGES_BACKWARD = {
@@ -148,6 +155,16 @@ def check_rows(cases, document, ops, shapes, dtypes):
             cases.equal(f"{key}: kernel's norm", "layer" in words, "layer" in r["op"])
 
 
+def check_rotated(program, device, dtypes):
+    """Operations whose blocks of columns divide the rows."""
+    document = program.results(
+        "rotated codes", "--device", device, "--replays", "1", "--ops", ",".join(ROTATED),
+        "--shapes", "3x256", "--dtypes", ",".join(dtypes),
+    )  # fmt: skip
+    if document:
+        check_rows(program.cases, document, ROTATED, [(3, 256)], dtypes)
+
+
 def test_cpu(program):
     shapes, dtypes = [(3, 64), (5, 208)], ["bf16", "f16", "f32"]
     document = program.results(
@@ -165,6 +182,7 @@ def test_cpu(program):
     )
     if document:
         check_rows(program.cases, document, OPS, shapes, dtypes)
+    check_rotated(program, "cpu", dtypes)
     # Beyond the caches, and more threads than pieces.
     document = program.results(
         "cold",
@@ -689,6 +707,7 @@ def test_pretended_gpu(program):
     if not document:
         return
     check_rows(program.cases, document, OPS, shapes, dtypes)
+    check_rotated(program, "cuda:0", dtypes)
     for r in document["results"]:
         key = (r["op"], r["dtype"], r["rows"], r["n"])
         footprint = r["bytes"] // (2 if r["op"].startswith("qk") else 1)

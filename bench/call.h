@@ -222,6 +222,7 @@ class Call {
     quant_.scale = &scale_;
     quant_.scheme = s.scheme;
     quant_.block_size = s.scheme == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
+    quant_.rotation = c.rotation();
     args_.quant = &quant_;
   }
 

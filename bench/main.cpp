@@ -30,7 +30,8 @@ int main(int argc, char** argv) {
   app.add_option(
          "--ops", ops,
          "rms, layer, add (RMS of a residual sum), add_layer; with _fp8, _row_fp8, "
-         "_block_fp8, _mxfp8 or _nvfp4 where codes leave in place of y, with _rounded where "
+         "_block_fp8, _mxfp8 or _nvfp4 where codes leave in place of y, before that with _rot16, "
+         "_rot32 or _rot128 where blocks of so many columns are rotated first, with _rounded where "
          "the sum and what is normalised are rounded before they are used; qk (query and key "
          "heads of a fused tensor, in place; a shape is TOKENSxHEAD), qk_rounded; rms_backward, "
          "layer_backward (dx, dweight and dbias), add_backward, add_layer_backward (with the "

@@ -291,6 +291,11 @@ std::vector<std::string> operations() {
     for (const char* codes : {"", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded"})
       all.push_back(norm + codes);
   }
+  for (const std::string norm : {"rms", "add"}) {
+    for (const char* codes :
+         {"_rot128_fp8", "_rot16_row_fp8", "_rot128_row_fp8", "_rot32_mxfp8", "_rot16_nvfp4"})
+      all.push_back(norm + codes);
+  }
   return all;
 }
 

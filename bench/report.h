@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -57,6 +58,12 @@ struct Case {
            : op.ends_with("_row_fp8")   ? Codes::kRow
            : op.ends_with("_fp8")       ? Codes::kTensor
                                         : Codes::kNone;
+  }
+
+  // Columns of a block that is rotated before its codes: the number behind "_rot"; 0: none.
+  int32_t rotation() const {
+    const size_t at = op.find("_rot");
+    return at == std::string::npos ? 0 : std::atoi(op.c_str() + at + 4);
   }
 
   int64_t element_bytes() const { return dtype == "f32" ? 4 : 2; }
@@ -128,7 +135,8 @@ bool write_results(const std::string& path, const nlohmann::json& document);
 
 // All operations. A norm ("rms", "layer", "add" = RMS with a residual, "add_layer") stands alone or
 // with a suffix: what leaves in place of y ("_fp8" by a static scale, "_row_fp8", "_block_fp8",
-// "_mxfp8", "_nvfp4"), "_rounded", or "_backward". "qk", the query and key heads of a fused tensor,
+// "_mxfp8", "_nvfp4"), "_rounded", or "_backward". Before a suffix of codes "_rot16" to "_rot128"
+// rotates blocks of so many columns. "qk", the query and key heads of a fused tensor,
 // stands alone or with "_rounded". "gated", "gated_before", "sandwich" and "adaln" are norms with
 // stages, alone or with "_backward". "adaln_tables" has modulators of f32 with tables, "modulated"
 // is RMS with a weight and a scale.

@@ -46,6 +46,17 @@ type Quant struct {
 	// and output: the call raises the value that is there, which the caller sets to 0 beforehand. If
 	// any value is NaN, it becomes NaN. Requires Out or Y.
 	Amax Tensor
+	// Number of columns of a block that is rotated before its Scale is found: 16, 32, 64 or 128, a
+	// divisor of n. If the Scheme has scales of blocks, their columns are a multiple of it. 0 =
+	// nothing is rotated.
+	Rotation int
+	// true = Y is the rotated result, of which Out holds the codes; else false. Requires Rotation.
+	// Default: Y is as without a rotation.
+	YRotated bool
+	// What each column is multiplied by before the Rotation, 1 or -1: [n], or [Rotation] for all
+	// blocks. F32. The CPU refuses other values before it writes anything. A GPU does not look at them
+	// and takes their signs alone. Requires Rotation. Not given: 1.
+	RotationSigns Tensor
 }
 
 var quantTensors = []string{
@@ -54,6 +65,7 @@ var quantTensors = []string{
 	"global_scale",
 	"clamp_scale",
 	"amax",
+	"rotation_signs",
 }
 
 func (d *Quant) encode(q *call, part int) {
@@ -66,11 +78,14 @@ func (d *Quant) encode(q *call, part int) {
 	w[raw.QuantScalePow2] = bit(d.ScalePow2)
 	w[raw.QuantAmaxFloor] = uint64(math.Float32bits(d.AmaxFloor))
 	w[raw.QuantClamp] = uint64(math.Float32bits(d.Clamp))
+	w[raw.QuantRotation] = uint64(clip(d.Rotation))
+	w[raw.QuantYRotated] = bit(d.YRotated)
 	q.tensor(part, raw.QuantBitQuantized, &d.Out)
 	q.tensor(part, raw.QuantBitScale, &d.Scale)
 	q.tensor(part, raw.QuantBitGlobalScale, &d.GlobalScale)
 	q.tensor(part, raw.QuantBitClampScale, &d.ClampScale)
 	q.tensor(part, raw.QuantBitAmax, &d.Amax)
+	q.tensor(part, raw.QuantBitRotationSigns, &d.RotationSigns)
 }
 
 // Norm is one normalisation. The zero value with X and Y set is a valid RMSNorm without a Weight
@@ -861,10 +876,10 @@ type NormHeadsPart struct {
 	// How the codes of the Cache are made; requires Cache. The Scheme is QuantPerTensor with Scale [1]
 	// F32, an input, or QuantPerBlock with Scale [pages, page_size, heads, ceil(d / BlockSize)], an
 	// output of any strides, which is F32 or, with ScalePow2, also F8E8M0FNU or U8. The codes go to
-	// Cache, so Out, GlobalScale, ClampScale and Amax are not given, and Clamp and ScaleLayout are 0.
-	// If Quant is given, too, and both structs make codes that depend on Source and Division, then
-	// Source and Division of CacheQuant must equal those of Quant. Not given: the Cache has the dtype
-	// T.
+	// Cache, so Out, GlobalScale, ClampScale and Amax are not given, and Clamp, ScaleLayout and
+	// YRotated are 0. If Quant is given, too, and both structs make codes that depend on Source and
+	// Division, then Source and Division of CacheQuant must equal those of Quant. Not given: the Cache
+	// has the dtype T.
 	CacheQuant *Quant
 }
 

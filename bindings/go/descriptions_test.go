@@ -19,6 +19,9 @@ var descriptions = []described{
 			{"global_scale", 56, 8},
 			{"clamp_scale", 64, 8},
 			{"amax", 72, 8},
+			{"rotation", 80, 4},
+			{"y_rotated", 84, 4},
+			{"rotation_signs", 88, 8},
 		}},
 	{"norm",
 		&Norm{}, normTensors, callNorm, []cField{

@@ -228,6 +228,28 @@ func TestStages(t *testing.T) {
 	equals(t, "scale", scale, 1)
 }
 
+// A column of 4 is 1 in each of its block's 16 columns, and a sign before it changes theirs.
+func TestRotation(t *testing.T) {
+	c := cpu(t)
+	weight, signs := make([]float32, 16), make([]float32, 16)
+	x, y := make([]float32, 16), make([]float32, 16)
+	for i := range x {
+		x[i], signs[i] = 1, 1
+	}
+	weight[0], signs[0] = 4, -1
+	codes, scale := make([]int8, 16), make([]float32, 1)
+	check(t, c.Norm(fastnorm.Norm{X: fastnorm.Of(x, 1, 16), Weight: fastnorm.Of(weight, 16),
+		Y: fastnorm.Of(y, 1, 16), Quant: &fastnorm.Quant{
+			Scheme: fastnorm.QuantPerRow, Out: fastnorm.Of(codes, 1, 16),
+			Scale: fastnorm.Of(scale, 1), Rotation: 16, YRotated: true,
+			RotationSigns: fastnorm.Of(signs, 16)}}))
+	for i := range codes {
+		equal(t, "a code", codes[i], -127)
+		equal(t, "a rotated value", y[i], -1)
+	}
+	equal(t, "scale", scale[0], float32(1)/127)
+}
+
 // Tensors of any kind arrive: the library names what it refuses.
 func TestTensorsArrive(t *testing.T) {
 	c := cpu(t)

@@ -75,9 +75,11 @@ POINTED = {
             "scale_pow2": "cachePow2",
             "amax_floor": "cacheAmaxFloor",
             "scale": "cacheScale",
+            "rotation": "cacheRotation",
+            "rotation_signs": "cacheRotationSigns",
             # The cache itself takes the codes, and has none of these.
             **dict.fromkeys(("scale_layout", "clamp", "quantized", "global_scale"), None),
-            **dict.fromkeys(("clamp_scale", "amax"), None),
+            **dict.fromkeys(("clamp_scale", "amax", "y_rotated"), None),
         },
         "For the codes of the cache. ",
     ),

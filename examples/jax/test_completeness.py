@@ -58,6 +58,7 @@ def call_stages():
         fs.Quant("mxfp8", layout="swizzled_128x4"),
         fs.Quant("nvfp4", global_scale=one),
         fs.Quant("mxfp4"),
+        fs.Quant("per_row", y=True, rotation=64, rotation_signs=jnp.ones(64), y_rotated=True),
     )
     for quant in quants:
         fs.gated_norm(x, None, weight, quant=quant)
@@ -118,6 +119,7 @@ def call_heads():
         {"scheme": "mxfp8", "layout": "swizzled_128x4"},
         {"scheme": "nvfp4", "global_scale": one},
         {"scheme": "mxfp4"},
+        {"scheme": "per_row", "rotation": 64, "rotation_signs": jnp.ones(64), "y_rotated": True},
         {"norm": "layer", "mean": True, "rstd": True, "sumsq": True, "across_heads": True},
         {"norm": "layer", "mean_in": statistics, "rstd_in": statistics},
     ):
@@ -126,6 +128,10 @@ def call_heads():
         {"cache": cache},
         {"cache": codes, "cache_scale": one},
         {"cache": codes, "cache_scale": block_scales, "cache_block": 64, "cache_pow2": True},
+        {
+            "cache": codes, "cache_scale": one, "cache_rotation": 32,
+            "cache_rotation_signs": jnp.ones(32),
+        },
     ):
         fh.norm_heads([fh.Part(x, y=False, **more)], slots=slots)
     sections = {"mrope": (6, 5, 5), "mrope_interleaved": True, "positions": positions}

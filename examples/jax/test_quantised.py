@@ -56,7 +56,8 @@ def by_heads(weight, quant, rows=ROWS, dtype="bfloat16"):
         **{
             name: getattr(quant, name)
             for name in (
-                "layout", "pow2", "amax_floor", "clamp", "clamp_scale", "global_scale", "amax"
+                "layout", "pow2", "amax_floor", "clamp", "clamp_scale", "global_scale", "amax",
+                "rotation", "rotation_signs", "y_rotated",
             )
         },
     )  # fmt: skip
@@ -170,6 +171,31 @@ def test_scales(suite):
         suite.check(f"{name}: codes of 1 and 6", (pairs == (0x2 | 0x7 << 4)).all(), pairs)
 
 
+def test_rotation(suite):
+    """A column of 4 is 1 in each column of its block of 16, and its sign decides theirs."""
+    signs = jnp.ones(16).at[0].set(-1.0)
+    for name, call in CALLS.items():
+        for how, given, wanted in (("", None, 448.0), (", signs", signs, -448.0)):
+            quant = fs.Quant("per_row", rotation=16, rotation_signs=given, y=True, y_rotated=True)
+            found = call(weights(4.0, rest=0.0), quant)
+            for number in (0, 1, 15):
+                suite.equal(f"{name}: rotated{how}", column(found.quantized, number), wanted)
+            suite.equal(f"{name}: the next block{how}", column(found.quantized, 16), 0.0)
+            one = float(np.float32(1 / 448))
+            suite.equal(f"{name}: scale of a rotation{how}", scale_of(found), one)
+            suite.equal(f"{name}: y is rotated{how}", column(found.y, 15), wanted / 448)
+        found = call(weights(4.0, rest=0.0), fs.Quant("per_row", rotation=16, y=True))
+        suite.equal(f"{name}: y is not rotated", column(found.y, 0), 4.0)
+    x, slots = x_of().reshape(ROWS, 1, N), jnp.arange(ROWS)
+    codes = jnp.zeros((ROWS, 1, 1, N), jnp.float8_e4m3fn)
+    part = fh.Part(
+        x, "rms", weights(4.0, rest=0.0), y=False, cache=codes, cache_scale=jnp.ones(1),
+        cache_rotation=16, cache_rotation_signs=signs,
+    )  # fmt: skip
+    (found,) = fh.norm_heads([part], slots=slots)
+    suite.equal("a cache: rotated", column(found.cache, 15), -1.0)
+
+
 def test_swizzled(suite):
     """Scale k of row m is where norm.h says, and the padding is 0."""
     rows = 130
@@ -229,6 +255,9 @@ def test_without_a_scheme(suite):
         ("clamp_scale", jnp.ones(1)),
         ("global_scale", jnp.ones(1)),
         ("amax", jnp.zeros(1)),
+        ("rotation", 16),
+        ("rotation_signs", jnp.ones(16)),
+        ("y_rotated", True),
     ):
         suite.raises(
             f"{name} without a scheme",
@@ -254,6 +283,7 @@ if __name__ == "__main__":
             test_source,
             test_division,
             test_scales,
+            test_rotation,
             test_swizzled,
             test_cache,
             test_without_a_scheme,

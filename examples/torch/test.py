@@ -9,6 +9,7 @@ import gc
 import importlib.util
 import io
 import itertools
+import math
 import os
 import shutil
 import sys
@@ -385,6 +386,50 @@ def chain(z, columns, least=1e-10, divide=False, clamp=None, pow2=False):
         scale = torch.exp2(torch.ceil(torch.log2(scale)))
     codes = blocks / scale if divide else blocks * (1 / scale)
     return codes.clamp(-448, 448).to(torch.float8_e4m3fn).flatten(-2), scale.squeeze(-1)
+
+
+def rotated(z, block, signs=None):
+    """Blocks of columns times a Hadamard matrix, in the library's order of operations."""
+    z = z.float() if signs is None else z.float() * signs
+    step = 1
+    while step < block:
+        pairs = z.unflatten(-1, (-1, 2, step))
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        z = torch.stack((first + second, first - second), -2).flatten(-3)
+        step *= 2
+    return z * (1 / math.sqrt(block))
+
+
+def test_rotation(suite):
+    """Rotated codes, against a chain of PyTorch's operations."""
+    x, weight = normal((6, 256), torch.bfloat16, 64), normal((256,), torch.bfloat16, 65, 0.2, 1.0)
+    wide = ft.rms_norm(x, weight, EPS, y_dtype=torch.float32)
+    y = ft.rms_norm(x, weight, EPS)
+    signs = torch.where(normal((256,), torch.float32, 66) < 0, -1.0, 1.0)
+    for block in (16, 32, 64, 128):
+        for of_block, given in ((256, None), (256, signs), (block, signs[:block])):
+            found = ft.rms_norm_quant(x, weight, EPS, scheme="per_row", rotation=block,
+                                      rotation_signs=given)  # fmt: skip
+            whole = None if given is None else given.repeat(256 // of_block)
+            wanted = chain(rotated(wide, block, whole), 256)
+            same = all(bits(a) == bits(b) for a, b in zip(found, wanted))
+            suite.check(f"rotation {block}, signs {None if given is None else of_block}", same)
+    found = ft.rms_norm_quant(x, weight, EPS, scheme="per_row", rotation=64,
+                              quant_source="rounded")  # fmt: skip
+    wanted = chain(rotated(y, 64).bfloat16(), 256)
+    suite.check("rotation of the rounded result", bits(found[0]) == bits(wanted[0]))
+    for name, text, options in (
+        ("a rotation of 48", "quant.rotation is 48", {"rotation": 48}),
+        ("signs alone", "quant.rotation_signs is given", {"rotation_signs": signs}),
+        ("a rotation of two scales", "a divisor of 16", {"scheme": "nvfp4", "rotation": 32}),
+        ("a sign that is none", "quant.rotation_signs[0] is 2",
+         {"rotation": 16, "rotation_signs": signs * 0 + 2}),
+    ):  # fmt: skip
+        if DEVICE == "cpu" or "sign" not in name or name == "signs alone":
+            call = {"scheme": "per_row", **options}
+            suite.raises(
+                name, RuntimeError, text, lambda: ft.rms_norm_quant(x, weight, EPS, **call)
+            )
 
 
 def test_settings_of_codes(suite):
@@ -2096,6 +2141,7 @@ def main():
             test_columns,
             test_quantised,
             test_settings_of_codes,
+            test_rotation,
             test_edges,
             test_strided_views,
             test_errors,

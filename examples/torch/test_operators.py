@@ -361,6 +361,11 @@ def test_completeness(suite):
         )  # fmt: skip
         ft.rms_norm_quant(x, scheme="per_row", pow2=True)
         ft.rms_norm_quant(x, scheme="nvfp4", layout="swizzled_128x4", global_scale=one)
+        signs = torch.ones(256, device=DEVICE)
+        ft.rms_norm_quant(x, scheme="per_row", rotation=64, rotation_signs=signs)
+        ft.fused_add_rms_norm_quant(x, residual.clone(), scheme="mxfp8", rotation=32)
+        rotated = {"rotation": 128, "rotation_signs": signs[:128], "y_rotated": True}
+        fs.gated_norm(x, x.clone(), quant=fs.Quant("per_row", y=True, **rotated))
         fs.gated_norm(x, x.clone(), quant=fs.Quant("per_tensor", scale=one, amax=one))
         for act in ("identity", "silu", "sigmoid", "tanh"):
             fs.gated_norm(x, x.clone(), w, gate_act=act, activation=act, group_size=64)
@@ -452,6 +457,12 @@ def complete_heads(dtype, one):
                            amax_floor=0.5, clamp_scale=one, **codes)])  # fmt: skip
     fh.norm_heads([fh.Part(rows(), scheme="per_block", block_size=64, scale=empty(5, 2, 1),
                            pow2=True, layout="column_major", **codes)])  # fmt: skip
+    signs = torch.ones(64, device=DEVICE)
+    fh.norm_heads([fh.Part(rows(), scheme="per_row", scale=empty(5, 2), rotation=64,
+                           rotation_signs=signs, y_rotated=True, cache_rotation=32,
+                           cache_rotation_signs=signs[:32], cache_scale=one,
+                           cache=empty(2, 4, 2, 64, dtype=e4m3), **codes)],
+                  slots=slots)  # fmt: skip
     scales = empty(512, dtype=torch.uint8)
     fh.norm_heads([fh.Part(rows(), scheme="mxfp8", scale=scales, layout="swizzled_128x4", **codes)])
     pairs = {"quantized": empty(5, 2, 32, dtype=torch.uint8)}

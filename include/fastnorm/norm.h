@@ -121,6 +121,8 @@
  *  rounded, in this order:
  *
  *      z     = z rounded to x's dtype         (FASTNORM_QUANT_FROM_ROUNDED)
+ *      z     = H * (signs * z)                (rotation; H is a Hadamard matrix, see below)
+ *      z     = z rounded to x's dtype         (rotation and FASTNORM_QUANT_FROM_ROUNDED)
  *      z     = min(max(z, -clamp), clamp)     (clamp or clamp_scale > 0; NaN stays; y is never
  *                                              clamped)
  *      A     = max |z| over what shares a scale; NaN if any z is
@@ -160,6 +162,20 @@
  *  (0xff for e8m0) and all their codes are those of NaN. If one is Inf, an f32 scale is Inf, the
  *  codes of finite values are 0 and the code of the Inf is that of NaN. With scales of e4m3, and
  *  with scales that are powers of two, the Inf saturates instead.
+ *
+ *  **Rotation.** With rotation = B each block of B columns is first multiplied by rotation_signs,
+ *  if they are given, and then by the Hadamard matrix of B rows in Sylvester's order, divided by
+ *  the root of B. Element (i, j) of that matrix is -1 if an odd number of bits are set in both i
+ *  and j, else 1. The product takes log2(B) steps, for h = 1, 2, 4 .. B / 2. Each takes all pairs
+ *  of columns i and i + h of the block for which i / h, rounded down, is even:
+ *
+ *      (z[i], z[i + h]) = (z[i] + z[i + h], z[i] - z[i + h])
+ *
+ *  and at last each z is multiplied by 1 / sqrt(B), rounded to f32. All of these operations are
+ *  single precision, so all kernels, instruction sets and devices give the same bits for the same
+ *  z. A is taken of the rotated values, and so is amax. With y_rotated, y is the rotated z, rounded
+ *  to y's dtype. A NaN makes its whole block NaN, and an Inf makes each value of its block Inf or
+ *  NaN.
  *
  *  The formats are those of the OCP 8-bit Floating Point Specification 1.0 (f8), of the OCP
  *  Microscaling Formats Specification 1.0 (e8m0, MXFP8, MXFP4, except that scales round up here, so
@@ -376,6 +392,18 @@ typedef struct fastnorm_quant {
    *  and output: the call raises the value that is there, which the caller sets to 0 beforehand. If
    *  any value is NaN, it becomes NaN. Requires quantized or y. */
   const fastnorm_tensor* amax;
+
+  /** Number of columns of a block that is rotated before its scale is found: 16, 32, 64 or 128, a
+   *  divisor of n. If the scheme has scales of blocks, their columns are a multiple of it. 0 =
+   *  nothing is rotated. */
+  int32_t rotation;
+  /** 1 = y is the rotated result, of which quantized holds the codes; else 0. Requires rotation.
+   *  Default: y is as without a rotation. */
+  int32_t y_rotated;
+  /** What each column is multiplied by before the rotation, 1 or -1: [n], or [rotation] for all
+   *  blocks. f32. The CPU refuses other values before it writes anything. A GPU does not look at
+   *  them and takes their signs alone. Requires rotation. NULL = 1. */
+  const fastnorm_tensor* rotation_signs;
 } fastnorm_quant;
 
 /** One normalisation. A zeroed struct with struct_size, x and y set is a valid RMSNorm without a

@@ -182,8 +182,8 @@ typedef struct fastnorm_norm_heads_part {
   /** How the codes of the cache are made; requires cache. The scheme is PER_TENSOR with scale [1]
    *  f32, an input, or PER_BLOCK with scale [pages, page_size, heads, ceil(d / block_size)], an
    *  output of any strides, which is f32 or, with scale_pow2, also f8_e8m0fnu or u8. The codes go
-   *  to cache, so quantized, global_scale, clamp_scale and amax are NULL, and clamp and
-   *  scale_layout are 0. If quant is given, too, and both structs make codes that depend on source
+   *  to cache, so quantized, global_scale, clamp_scale and amax are NULL, and clamp, scale_layout
+   *  and y_rotated are 0. If quant is given, too, and both structs make codes that depend on source
    *  and division, then source and division of cache_quant must equal those of quant. NULL = the
    *  cache has the dtype T. */
   const fastnorm_quant* cache_quant;

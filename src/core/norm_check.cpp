@@ -42,6 +42,8 @@ FASTNORM_HOT void clear(NormDesc* desc) {
   q.from_rounded = q.pow2 = q.divides = q.swizzled = false;
   q.clamp = q.amax_floor = 0;
   q.scale_step_bytes = 0;
+  q.rotation = 0;
+  q.y_rotated = q.signs_shared = false;
 }
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
@@ -63,7 +65,9 @@ class NormCheck {
 
   fastnorm_status run() {
     FASTNORM_TRY(scalars());
-    if (has_stages(args_)) FASTNORM_TRY(check_stage_scalars(args_, &d_, error));
+    // Kernels of stages rotate, too. Parts of heads have their own.
+    const bool rotates = quant_ != nullptr && quant_->rotation != 0 && needs_output_;
+    if (has_stages(args_) || rotates) FASTNORM_TRY(check_stage_scalars(args_, &d_, error));
     FASTNORM_TRY(outputs());
     if (quant_ != nullptr) FASTNORM_TRY(check_quant_scalars(*quant_, &d_, error));
     FASTNORM_TRY(x());

@@ -2,6 +2,8 @@
 
 #include <cinttypes>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -69,10 +71,16 @@ class QuantCheck {
     FASTNORM_TRY(check_amax_floor("quant.amax_floor", q_.amax_floor, error));
     q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
     q.block = own_block ? block : of.block;
+    if (q_.rotation != 0 || q_.y_rotated != 0 || q_.rotation_signs != nullptr) {
+      FASTNORM_TRY(zero_unless(!none, "quant.rotation", q_.rotation, "a scheme"));
+      FASTNORM_TRY(check_rotation("quant", q_, q.block, error));
+    }
     q.from_rounded = source == FASTNORM_QUANT_FROM_ROUNDED;
     q.pow2 = q_.scale_pow2 != 0 || of.is_mx();
     q.divides = division == FASTNORM_QUANT_DIVIDE && !q.pow2;
     q.swizzled = layout == FASTNORM_SCALE_SWIZZLED_128X4;
+    q.rotation = q_.rotation;
+    q.y_rotated = q_.y_rotated != 0;
     q.clamp = q_.clamp;
     q.amax_floor = !dynamic ? 0 : q_.amax_floor == 0 ? 1e-10f : q_.amax_floor;
     return presence(scheme);
@@ -116,9 +124,12 @@ class QuantCheck {
       FASTNORM_TRY(check_scalar("quant.clamp_scale", *q_.clamp_scale, device_,
                                 &d_.quant.clamp_scale, error));
     }
-    if (q_.global_scale == nullptr) return FASTNORM_OK;
-    return check_scalar("quant.global_scale", *q_.global_scale, device_, &d_.quant.global_scale,
-                        error);
+    if (q_.global_scale != nullptr) {
+      FASTNORM_TRY(check_scalar("quant.global_scale", *q_.global_scale, device_,
+                                &d_.quant.global_scale, error));
+    }
+    return q_.rotation == 0 ? FASTNORM_OK
+                            : check_rotation_columns("quant", q_, d_.n, device_, &d_.quant, error);
   }
 
   fastnorm_status codes(const fastnorm_tensor& x) {
@@ -234,6 +245,64 @@ class QuantCheck {
 };
 
 }  // namespace
+
+fastnorm_status check_rotation(const char* name, const fastnorm_quant& quant, int32_t scale_block,
+                               Error& error) {
+  const int32_t block = quant.rotation;
+  FASTNORM_REQUIRE(block == 0 || block == 16 || block == 32 || block == 64 || block == 128,
+                   FASTNORM_ERROR_ARGUMENT, "%s.rotation is %d; required: 0, 16, 32, 64 or 128",
+                   name, block);
+  FASTNORM_REQUIRE(quant.y_rotated == 0 || quant.y_rotated == 1, FASTNORM_ERROR_ARGUMENT,
+                   "%s.y_rotated is %d; required: 0 or 1", name, quant.y_rotated);
+  FASTNORM_REQUIRE(quant.y_rotated == 0 || block != 0, FASTNORM_ERROR_ARGUMENT,
+                   "%s.y_rotated is 1 and %s.rotation is 0; required: 0 without a rotation", name,
+                   name);
+  FASTNORM_REQUIRE(quant.rotation_signs == nullptr || block != 0, FASTNORM_ERROR_ARGUMENT,
+                   "%s.rotation_signs is given and %s.rotation is 0; required: NULL without a "
+                   "rotation",
+                   name, name);
+  FASTNORM_REQUIRE(block == 0 || scale_block % block == 0, FASTNORM_ERROR_ARGUMENT,
+                   "%s.rotation is %d and %s.scheme is %s, whose scales have blocks of %d columns; "
+                   "required: a divisor of %d",
+                   name, block, name, scheme_text(number(quant.scheme)), scale_block, scale_block);
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_rotation_columns(const char* name, const fastnorm_quant& quant, int64_t n,
+                                       CheckedDevice device, QuantDesc* desc, Error& error) {
+  FASTNORM_REQUIRE(n % quant.rotation == 0, FASTNORM_ERROR_SHAPE,
+                   "%s.rotation is %d and n is %" PRId64 "; required: a divisor of n", name,
+                   quant.rotation, n);
+  if (quant.rotation_signs == nullptr) return FASTNORM_OK;
+  const fastnorm_tensor& t = *quant.rotation_signs;
+  char path[40];
+  std::snprintf(path, sizeof path, "%s.rotation_signs", name);
+  FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                   "%s.dtype is %s; required: f32", path, dtype_text(t.dtype).c);
+  FASTNORM_TRY(check_tensor(path, t, {Dtype::kF32, 1, true}, device, error));
+  FASTNORM_REQUIRE(t.shape[0] == n || t.shape[0] == quant.rotation, FASTNORM_ERROR_SHAPE,
+                   "%s.shape is %s; required: [%" PRId64
+                   "] or [%d], the columns of a row or of a "
+                   "block of %s.rotation",
+                   path, shape_text(t.shape, 1).c, n, quant.rotation, name);
+  desc->signs.data = address_of(t);
+  desc->signs.dtype = Dtype::kF32;
+  desc->signs_shared = t.shape[0] != n;
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_rotation_signs(const char* name, const QuantDesc& desc, int64_t n,
+                                     Error& error) {
+  if (!desc.signs) return FASTNORM_OK;
+  for (int64_t i = 0; i < desc.sign_columns(n); ++i) {
+    float sign;
+    std::memcpy(&sign, desc.signs.data + i * sizeof sign, sizeof sign);
+    FASTNORM_REQUIRE(sign == 1 || sign == -1, FASTNORM_ERROR_ARGUMENT,
+                     "%s.rotation_signs[%" PRId64 "] is %g; required: 1 or -1", name, i,
+                     static_cast<double>(sign));
+  }
+  return FASTNORM_OK;
+}
 
 fastnorm_status check_quant_scalars(const fastnorm_quant& quant, NormDesc* desc, Error& error) {
   return QuantCheck(quant, {}, desc, error).scalars();

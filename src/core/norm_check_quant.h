@@ -7,7 +7,8 @@
 
 namespace fastnorm {
 
-inline constexpr size_t kFirstQuant = offsetof(fastnorm_quant, amax) + sizeof(fastnorm_quant::amax);
+inline constexpr size_t kFirstQuant =
+    offsetof(fastnorm_quant, rotation_signs) + sizeof(fastnorm_quant::rotation_signs);
 
 // The caller's struct in our size; nullptr where there is none. `local` is the memory of a copy.
 inline fastnorm_status accept_quant(const fastnorm_quant* theirs, const char* name,
@@ -20,6 +21,19 @@ inline fastnorm_status accept_quant(const fastnorm_quant* theirs, const char* na
 
 // Checks the scalars, and which tensors the scheme requires. Describes them in desc->quant.
 fastnorm_status check_quant_scalars(const fastnorm_quant& quant, NormDesc* desc, Error& error);
+
+// Checks a rotation, of which there is something, before blocks of scale_block columns (0 = none).
+// `name` is that of the struct. The scheme is checked already.
+fastnorm_status check_rotation(const char* name, const fastnorm_quant& quant, int32_t scale_block,
+                               Error& error);
+
+// Checks the columns and the signs of a rotation, and describes the signs.
+fastnorm_status check_rotation_columns(const char* name, const fastnorm_quant& quant, int64_t n,
+                                       CheckedDevice device, QuantDesc* desc, Error& error);
+
+// Checks the numbers in rotation_signs, which must be readable from here.
+fastnorm_status check_rotation_signs(const char* name, const QuantDesc& desc, int64_t n,
+                                     Error& error);
 
 // Checks codes, scales and the global scale of a call with a scheme. x is described already.
 fastnorm_status check_quant_tensors(const fastnorm_quant& quant, const fastnorm_tensor& x,

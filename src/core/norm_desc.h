@@ -67,6 +67,10 @@ struct QuantDesc {
   const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
   const std::byte* clamp_scale = nullptr;   // f32, an input; clamps if it is > 0
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
+  int32_t rotation = 0;       // columns that a Hadamard matrix multiplies together; 0 = none
+  bool y_rotated = false;     // y is, too
+  bool signs_shared = false;  // every block has the same ones
+  WeightTensor signs;         // f32, of the columns before the rotation
 
   bool is_mx() const { return scheme_of(scheme).is_mx(); }
   bool is_fp4() const { return scheme_of(scheme).is_fp4(); }
@@ -87,6 +91,8 @@ struct QuantDesc {
   bool has_extras() const {
     return from_rounded || clamp != 0.0f || clamp_scale != nullptr || amax != nullptr || divides;
   }
+  // Signs that are in memory.
+  int64_t sign_columns(int64_t n) const { return signs_shared ? rotation : n; }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }

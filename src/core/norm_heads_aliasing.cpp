@@ -116,6 +116,10 @@ class Views {
       FASTNORM_TRY(
           add("cache_quant.scale", false, false, kOne, kNone, {q.tensor_scale, nullptr, 4, 1, 0}));
     }
+    if (q.signs) {
+      FASTNORM_TRY(add("cache_quant.rotation_signs", false, false, kOne, kNone,
+                       {q.signs.data, nullptr, q.sign_columns(p.norm.n) * 4, 1, 0}));
+    }
     if (c.pages == 0) return FASTNORM_OK;
     const int64_t outer[kMaxOuter] = {p.heads, c.page_size, c.pages};
     FASTNORM_TRY(add("cache", true, false, outer, c.rows.stride_bytes,
@@ -154,7 +158,7 @@ class Views {
 
   static constexpr int64_t kOne[kMaxOuter] = {1, 1, 1};
   static constexpr int64_t kNone[kMaxOuter] = {};
-  static constexpr size_t kMost = 17 * kMaxHeadsParts + 4;
+  static constexpr size_t kMost = 19 * kMaxHeadsParts + 4;
 
   Error& error;
   int32_t part_ = kShared;

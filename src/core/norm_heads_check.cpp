@@ -159,6 +159,9 @@ class PartCheck {
                      scheme != FASTNORM_QUANT_NONE ? "a tensor" : "NULL");
     FASTNORM_TRY(only_of_caches());
     QuantDesc& q = d_.cache.quant;
+    if (c.rotation != 0 || c.rotation_signs != nullptr)
+      FASTNORM_TRY(check_rotation("cache_quant", c, c.block_size, error));
+    q.rotation = c.rotation;
     q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
     q.block = c.block_size;
     q.pow2 = c.scale_pow2 != 0;
@@ -186,7 +189,10 @@ class PartCheck {
          " but for FASTNORM_QUANT_PER_BLOCK (3)"},
         {"scale_layout", static_cast<double>(number(c.scale_layout)), false,
          ", as the scales of a cache have strides"},
-        {"clamp", static_cast<double>(c.clamp), false, ", as a cache is not clamped"}};
+        {"clamp", static_cast<double>(c.clamp), false, ", as a cache is not clamped"},
+        {"rotation", static_cast<double>(c.rotation), scheme != FASTNORM_QUANT_NONE,
+         " without a scheme"},
+        {"y_rotated", static_cast<double>(c.y_rotated), false, ", as y is that of quant"}};
     for (const auto& s : scalars) {
       FASTNORM_REQUIRE(s.value == 0 || s.used, FASTNORM_ERROR_ARGUMENT,
                        "cache_quant.%s is %g and cache_quant.scheme is %d; required: 0%s", s.name,
@@ -316,6 +322,8 @@ class PartCheck {
     q.divides = q.divides && !q.pow2 && codes;
     q.dtype = dtype;
     q.codes = c.rows;
+    if (q.rotation != 0)
+      FASTNORM_TRY(check_rotation_columns("cache_quant", *cache_, x[2], device_, &q, error));
     if (q.scheme == FASTNORM_QUANT_PER_TENSOR)
       return check_scalar("cache_quant.scale", *cache_->scale, device_, &q.tensor_scale, error);
     return codes ? cache_scale(*cache_->scale) : FASTNORM_OK;
@@ -645,7 +653,12 @@ fastnorm_status check_rope_positions(const RopeTables& d, int64_t tokens, Error&
 
 fastnorm_status check_norm_heads_values(const NormHeadsDesc& d, Error& error) {
   for (int32_t i = 0; i < d.count; ++i) {
-    const HeadsCache& c = d.parts[i].cache;
+    const NormHeadsPart& p = d.parts[i];
+    const HeadsCache& c = p.cache;
+    error.prefix = kPartPrefix[i];
+    FASTNORM_TRY(check_rotation_signs("quant", p.norm.quant, p.norm.n, error));
+    FASTNORM_TRY(check_rotation_signs("cache_quant", c.quant, p.norm.n, error));
+    error.prefix = "";
     if (!c) continue;
     for (int64_t t = 0; t < d.slot_count; ++t) {
       const int64_t slot = d.slots.at(0, t);

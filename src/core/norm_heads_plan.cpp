@@ -20,6 +20,7 @@ void count_codes(const QuantDesc& q, int64_t rows, int64_t n, NormHeadsPlan* pla
   for (const std::byte* scalar : {q.tensor_scale, q.global_scale, q.clamp_scale}) {
     if (scalar != nullptr) plan->bytes_read += 4;
   }
+  if (q.signs) plan->bytes_read += bytes_of(q.sign_columns(n), Dtype::kF32);
   if (q.swizzled) {
     plan->bytes_written += static_cast<uint64_t>(q.swizzled_bytes(rows, n));
   } else if (q.scale) {
@@ -123,7 +124,7 @@ bool needs_more(const NormHeadsPart& p) {
 bool has_simple_codes(const NormHeadsDesc& d, const NormHeadsPart& p) {
   const QuantDesc& q = p.norm.quant;
   return !q.any() || (q.scheme == FASTNORM_QUANT_PER_TENSOR && !p.norm.y && q.clamp == 0.0f &&
-                      q.clamp_scale == nullptr && q.amax == nullptr &&
+                      q.clamp_scale == nullptr && q.amax == nullptr && q.rotation == 0 &&
                       is_aligned(q.codes, static_cast<uint64_t>(vector_elements(d))));
 }
 
@@ -134,6 +135,7 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
                                   ? static_cast<uint64_t>(kVectorBytes)
                                   : static_cast<uint64_t>(vector_elements(d));
   if (!has_simple_codes(d, p) || (c.quant.divides && c.quant.block != 0)) return false;
+  if (c.quant.rotation != 0) return false;
   if (c && (c.page_size > UINT32_MAX || c.pages > int64_t{UINT32_MAX} / c.page_size)) return false;
   return has_vector_heads(d, p) && is_aligned(c.rows, code_bytes);
 }
@@ -159,7 +161,8 @@ bool can_hold_tokens(const NormHeadsDesc& d, const NormHeadsPart& p, const NormH
   const HeadsCache& c = p.cache;
   if (p.normalise && !p.across_heads) return false;
   if (p.heads > v.threads * v.vectors * vector_elements(d) / p.norm.n) return false;
-  if (p.norm.quant.any() || c.quant.divides || c.quant.block != 0) return false;
+  if (p.norm.quant.any() || c.quant.divides || c.quant.block != 0 || c.quant.rotation != 0)
+    return false;
   return !turns(d, p) ||
          (!has_own_tables(d) && turns_vectors(d, p) && token_pairs(d, p) <= kTokenPairs);
 }

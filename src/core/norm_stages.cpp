@@ -77,10 +77,40 @@ bool rounds_rows_alone(fastnorm_rounding rounding) {
   return rounding == FASTNORM_ROUND_ONCE || rounding == FASTNORM_ROUND_NORMALIZED;
 }
 
+bool has_stage(const NormDesc& d) {
+  const StagesDesc& s = d.stages;
+  return s.gate || s.activation != FASTNORM_ACTIVATION_IDENTITY || s.branch || s.scaled ||
+         s.sum_scale != nullptr || s.sum_every_step || s.residual_gate || s.modulates() ||
+         s.rstd_in || s.sumsq || s.groups != 1;
+}
+
+// The same for a call that rotates.
+StagesForm rotated_form(const NormDesc& d) {
+  const QuantDesc& q = d.quant;
+  const bool held = !has_stage(d) && rounds_rows_alone(d.rounding) &&
+                    d.residual_rounding != FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY &&
+                    d.kind == FASTNORM_NORM_RMS && !d.bias && codes_aligned(d) && is_aligned(d) &&
+                    reinterpret_cast<uintptr_t>(q.signs.data) % kVectorBytes == 0;
+  if (!held) return StagesForm::kGeneral;
+  const bool lean = d.weight && !d.y && d.outer_rank == 1 && !q.has_extras() &&
+                    d.rounding == FASTNORM_ROUND_ONCE &&
+                    d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
+  if (d.residual) return lean ? StagesForm::kRotatedLeanSum : StagesForm::kRotatedSum;
+  return lean ? StagesForm::kRotatedLean : StagesForm::kRotated;
+}
+
+// The form that serves what a lean form does, and more.
+StagesForm full_form(StagesForm form) {
+  return form == StagesForm::kRotatedLean      ? StagesForm::kRotated
+         : form == StagesForm::kRotatedLeanSum ? StagesForm::kRotatedSum
+                                               : form;
+}
+
 // The form that computes what `desc` asks for, if a kernel of it holds the rows.
 StagesForm form_of(const NormDesc& d) {
   const StagesDesc& s = d.stages;
   constexpr int64_t kMostRows = int64_t{0xffffff00};  // of groups
+  if (d.quant.rotation != 0) return rotated_form(d);
   const bool plain = rounds_rows_alone(d.rounding) && d.y && !d.quant.any() && !d.bias &&
                      s.activation == FASTNORM_ACTIVATION_IDENTITY && !s.rstd_in && !s.sumsq &&
                      d.rows <= kMostRows / s.groups && is_aligned(d);
@@ -110,22 +140,28 @@ int64_t group_vectors(const NormDesc& d) {
   return d.stages.group * dtype_bytes(d.dtype) / kVectorBytes;
 }
 
+// True if a kernel of a form holds the rows.
+bool holds(const StagesVariant& v, const NormDesc& d, StagesForm form) {
+  return v.dtype == d.dtype && v.form == form && group_vectors(d) <= v.vectors_held();
+}
+
 // True if a kernel computes what `desc` asks for.
 bool serves(const StagesVariant& v, const NormDesc& d) {
-  if (v.dtype != d.dtype) return false;
-  return !v.is_held() || (v.form == form_of(d) && group_vectors(d) <= v.vectors_held());
+  if (!v.is_held()) return v.dtype == d.dtype;
+  const StagesForm form = form_of(d);
+  return holds(v, d, form) || holds(v, d, full_form(form));
 }
 
 // Of those that hold the rows: for many rows that with the fewest threads, of few rows the one with
 // the most, whose vectors come together.
-int32_t find_held(const NormDesc& d, const DeviceFacts& facts) {
+int32_t find_held(const NormDesc& d, const DeviceFacts& facts, StagesForm form) {
   const StagesKernelList& list = *facts.arch->stages;
-  if (form_of(d) == StagesForm::kGeneral) return -1;
+  if (form == StagesForm::kGeneral) return -1;
   const bool few = d.rows * d.stages.groups <= facts.multiprocessors;
   int32_t best = -1;
   for (int32_t i = 0; i < list.count; ++i) {
     const StagesVariant& v = list.entries[i].variant;
-    if (!v.is_held() || !serves(v, d)) continue;
+    if (!holds(v, d, form)) continue;
     if (best < 0) best = i;
     const StagesVariant& b = list.entries[best].variant;
     // A kernel with vectors that no row reaches into is for longer rows.
@@ -145,8 +181,8 @@ fastnorm_status plan_on(const NormDesc& d, const DeviceFacts& facts, int32_t ind
   constexpr int64_t kMostColumns = UINT32_MAX;  // column numbers are 32 bits wide on the device
   FASTNORM_REQUIRE(d.n <= kMostColumns, FASTNORM_ERROR_UNSUPPORTED,
                    "x has rows of %" PRId64
-                   " elements and a stage is given; on CUDA a call with stages "
-                   "takes %" PRId64 "; nearest: a CPU context, or no stage",
+                   " elements and a stage or a rotation is given; on CUDA such a "
+                   "call takes %" PRId64 "; nearest: a CPU context, or neither",
                    d.n, kMostColumns);
   const int64_t rows = entry.variant.is_held() ? d.rows * d.stages.groups : d.rows;
   plan->index = index;
@@ -166,7 +202,9 @@ bool has_mixed_modulators(const NormDesc& d) {
 
 fastnorm_status plan_stages_cuda(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan,
                                  Error& error) {
-  int32_t index = find_held(d, facts);
+  const StagesForm form = form_of(d);
+  int32_t index = find_held(d, facts, form);
+  if (index < 0) index = find_held(d, facts, full_form(form));
   if (index < 0) {
     const bool fits_warp = d.n * dtype_bytes(d.dtype) <= kWarpRowBytes;
     index = find_general(*facts.arch->stages, d.dtype, fits_warp);

@@ -50,6 +50,13 @@ enum class StagesForm : uint8_t {
   // x * residual_gate + residual, RMS or LAYER, weight of T or none, scale and shift. Modulators
   // are of T. Where no step rounds, they are of T or f32, and have tables or none.
   kModulated,
+  // RMS without stages, weight of T or none, codes of rotated results: everything that such a call
+  // can ask for beside them.
+  kRotated,
+  kRotatedSum,  // the same of x + residual
+  // The same with a weight that all rows share, and codes alone.
+  kRotatedLean,
+  kRotatedLeanSum,
 };
 
 // One CUDA kernel as data.
@@ -63,6 +70,11 @@ struct StagesVariant {
   constexpr bool operator==(const StagesVariant&) const = default;
 
   constexpr bool is_held() const { return form != StagesForm::kGeneral; }
+  constexpr bool is_rotated() const { return form >= StagesForm::kRotated; }
+  constexpr bool is_lean() const { return form >= StagesForm::kRotatedLean; }
+  constexpr bool has_residual() const {
+    return form == StagesForm::kRotatedSum || form == StagesForm::kRotatedLeanSum;
+  }
   constexpr int64_t vectors_held() const { return int64_t{threads} * vectors; }
 };
 

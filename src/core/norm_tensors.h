@@ -33,7 +33,8 @@ FASTNORM_HOT constexpr bool for_each_quant_tensor(Desc& q, const F& f) {
   using schema::Of;
   return f(Of<&Q::quantized>(), q.codes) && f(Of<&Q::scale>(), q.scale) &&
          f(Of<&Q::scale, false>(), q.tensor_scale) && f(Of<&Q::global_scale>(), q.global_scale) &&
-         f(Of<&Q::clamp_scale>(), q.clamp_scale) && f(Of<&Q::amax>(), q.amax);
+         f(Of<&Q::clamp_scale>(), q.clamp_scale) && f(Of<&Q::amax>(), q.amax) &&
+         f(Of<&Q::rotation_signs>(), q.signs);
 }
 
 template <class Desc, class F>
@@ -111,6 +112,8 @@ FASTNORM_HOT int64_t columns_of(const NormDesc& d, Of) {
       return d.quant.code_bytes(d.n);
     case kScales:
       return d.quant.scales(d.n);
+    case kSigns:
+      return d.quant.sign_columns(d.n);
     default:
       return d.n;
   }

@@ -253,6 +253,10 @@ fastnorm_status check_peer_allreduce_norm(const fastnorm_peer_allreduce_norm_arg
   FASTNORM_TRY(check_enum<&fastnorm_peer_allreduce_norm_args::sum_rounding>(args, error));
   FASTNORM_REQUIRE(args.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                    args.reserved);
+  FASTNORM_REQUIRE(norm.quant.rotation == 0, FASTNORM_ERROR_UNSUPPORTED,
+                   "norm.quant.rotation is %d, which an all-reduce does not have; nearest: 0, and "
+                   "another call for it",
+                   norm.quant.rotation);
   const fastnorm_tensor& x = *args.norm->x;
   FASTNORM_REQUIRE(norm.dtype == desc.dtype, FASTNORM_ERROR_DTYPE,
                    "norm.x.dtype is %s; required: %s, the peer's options.dtype",

@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "core/mla_decode_check.h"
 #include "core/norm_backward_cpu_plan.h"
+#include "core/norm_check_quant.h"
 #include "core/norm_check_stages.h"
 #include "core/norm_heads_check.h"
 #include "cpu/fp_mode.h"
@@ -88,8 +89,10 @@ class CpuDevice final : public Device {
 
   fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error& error) override {
     for (const NormCall& call : calls) {
-      const bool indexed = call.desc->has_stages && call.desc->stages.modulation_index;
-      if (indexed && !dry_run_) FASTNORM_TRY(check_modulation_index(*call.desc, error));
+      if (!call.desc->has_stages || dry_run_) continue;
+      if (call.desc->stages.modulation_index)
+        FASTNORM_TRY(check_modulation_index(*call.desc, error));
+      FASTNORM_TRY(check_rotation_signs("quant", call.desc->quant, call.desc->n, error));
     }
     for (const NormCall& call : calls) FASTNORM_TRY(run_one(call, error));
     return FASTNORM_OK;

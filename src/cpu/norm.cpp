@@ -74,6 +74,10 @@ QuantParams quant_params(const NormDesc& d) {
   p.pow2 = q.pow2;
   p.swizzled = q.swizzled;
   p.divides = q.divides;
+  p.y_rotated = q.y_rotated;
+  p.rotation = q.rotation;
+  p.signs = reinterpret_cast<const char*>(q.signs.data);
+  p.sign_columns = q.sign_columns(d.n);
   return p;
 }
 

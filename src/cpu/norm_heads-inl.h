@@ -30,23 +30,44 @@ inline void take_head(const NormHeadsPartParams& part, const Row& row, const Sta
 
 // ---- Quantised output.
 
-// The values [0, count) to be quantised, with zeros behind them. Returns how many there are, and
-// how many with zeros.
+// Where a row of y goes; nullptr: nowhere.
+struct RowOfY {
+  char* at;
+  bool f32;  // otherwise T
+};
+
 template <class T>
-inline int take_quantised(const QuantParams& q, float clamp, const float* v, int count,
-                          float (&values)[kQuantChunk]) {
+inline void store_y(const RowOfY& y, int i, const float* v, int count) {
+  if (y.at == nullptr) return;
+  if (y.f32) {
+    narrow<F32>(v, count, y.at + int64_t{i} * F32::kBytes);
+  } else {
+    narrow<T>(v, count, y.at + int64_t{i} * T::kBytes);
+  }
+}
+
+// The values [i, i + count) to be quantised, with zeros behind them. Stores them if y is rotated.
+// Returns how many there are with zeros.
+template <class T>
+inline int take_quantised(const QuantParams& q, float clamp, const float* v, int i, int count,
+                          const RowOfY& rotated, float (&values)[kQuantChunk]) {
   const int padded = (count + kPadded - 1) / kPadded * kPadded;
-  for (int j = 0; j < count; ++j) values[j] = v[j];
+  for (int j = 0; j < count; ++j) values[j] = v[i + j];
   for (int j = count; j < padded; ++j) values[j] = 0.0f;
   if (q.from_rounded) round_values<T>(values, padded);
+  if (q.rotation != 0) {
+    rotate_values(q, i, count, values);
+    store_y<T>(rotated, i, values, count);
+    if (q.from_rounded) round_values<T>(values, padded);
+  }
   clamp_values(values, padded, clamp);
   return padded;
 }
 
-// Codes and scales of a row, made as the norm makes them.
+// Codes and scales of a row, made as the norm makes them, and y if it is rotated.
 template <class T>
 inline void put_quantised(const QuantParams& q, const QuantRow& out, const float* v, int n,
-                          uint32_t* amax) {
+                          const RowOfY& rotated, uint32_t* amax) {
   float values[kQuantChunk];
   const float clamp = clamp_of(q);
   float inverse = 0.0f;
@@ -57,14 +78,14 @@ inline void put_quantised(const QuantParams& q, const QuantRow& out, const float
     uint32_t most = 0;
     for (int i = 0; i < n; i += kQuantChunk) {
       const auto count = static_cast<int>(smaller(n - i, kQuantChunk));
-      const int padded = take_quantised<T>(q, clamp, v + i, count, values);
+      const int padded = take_quantised<T>(q, clamp, v, i, count, {}, values);
       most = greater(most, magnitude_bits(values, padded));
     }
     inverse = out.put_row_scale(q, most);
   }
   for (int i = 0; i < n; i += kQuantChunk) {
     const auto count = static_cast<int>(smaller(n - i, kQuantChunk));
-    const int padded = take_quantised<T>(q, clamp, v + i, count, values);
+    const int padded = take_quantised<T>(q, clamp, v, i, count, rotated, values);
     if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
     if (q.block == 0 && !q.divides) {
@@ -136,22 +157,18 @@ template <class T>
 inline void store_head(const NormHeadsPartParams& part, const Row& row, const QuantRow& codes,
                        const CacheRow& cached, int64_t head, const float* v, uint32_t* amax) {
   const auto n = static_cast<int>(part.norm.n);
-  if (row.y != nullptr) {
-    if (part.norm.y_type == OperandType::kF32) {
-      narrow<F32>(v, n, row.y);
-    } else {
-      narrow<T>(v, n, row.y);
-    }
-  }
+  const RowOfY y = {row.y, part.norm.y_type == OperandType::kF32};
   const QuantParams& q = part.norm.quant;
-  if (q.codes_wanted || q.amax != nullptr) put_quantised<T>(q, codes, v, n, amax);
+  if (!q.y_rotated) store_y<T>(y, 0, v, n);
+  if (q.codes_wanted || q.amax != nullptr)
+    put_quantised<T>(q, codes, v, n, q.y_rotated ? y : RowOfY{}, amax);
   if (cached.row == nullptr) return;
   const HeadsCacheParams& c = part.cache;
   char* const to = cached.row + head * c.rows.stride_bytes[0];
   if (!c.codes) return narrow<T>(v, n, to);
   const QuantRow out = {0, to, cached.scale + head * c.quant.scale.stride_bytes[0]};
   uint32_t unused = 0;
-  put_quantised<T>(c.quant, out, v, n, &unused);
+  put_quantised<T>(c.quant, out, v, n, {}, &unused);
 }
 
 // All that is written of padding: the zeros behind and below swizzled scales.

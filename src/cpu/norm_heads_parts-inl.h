@@ -1,5 +1,4 @@
-// What norm_heads and its backward share: all heads of a token as one row, f32 values of a row in
-// the order of its columns, and rope.
+// What norm_heads and its backward share: all heads of a token as one row, and rope.
 #pragma once
 
 #include "cpu/norm_heads_params.h"
@@ -66,47 +65,6 @@ FASTNORM_INLINE int64_t load_index(const IndexRef& t, int64_t axis, int64_t i) {
   int32_t value;
   __builtin_memcpy(&value, p, sizeof value);
   return value;
-}
-
-// ---- Values in f32, in the order of the columns.
-
-// Calls `each` for all pairs of vectors of n elements.
-template <class Each>
-FASTNORM_INLINE void for_pairs(int n, const Each& each) {
-  int i = 0;
-  for (; i + kPairElements <= n; i += kPairElements) each(i, Whole{});
-  if (i < n) each(i, Some{n - i});
-}
-
-FASTNORM_INLINE Pair load_values(const float* v) {
-  return load(F32{}, reinterpret_cast<const char*>(v));
-}
-FASTNORM_INLINE void store_values(float* v, Pair pair) {
-  store(F32{}, reinterpret_cast<char*>(v), pair);
-}
-
-// `to` has room for complete pairs.
-template <class T>
-inline void widen(const char* from, int n, float* to) {
-  for_pairs(
-      n, [&](int i, auto extent) __attribute__((always_inline)) {
-        store_values(to + i, from_layout(T{}, extent.load(T{}, from + i * T::kBytes)));
-      });
-}
-
-template <class T>
-inline void narrow(const float* from, int n, char* to) {
-  for_pairs(
-      n, [&](int i, auto extent) __attribute__((always_inline)) {
-        extent.store(T{}, to + i * T::kBytes, to_layout(T{}, load_values(from + i)), false);
-      });
-}
-
-// To T and back, in complete pairs.
-template <class T>
-inline void round_values(float* v, int n) {
-  for (int i = 0; i < n; i += kPairElements)
-    store_values(v + i, round_pair(T{}, load_values(v + i)));
 }
 
 // ---- Rope.

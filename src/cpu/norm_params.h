@@ -42,7 +42,11 @@ struct QuantParams {
   CodeType code_type;
   ScaleType scale_type;
   bool codes_wanted, from_rounded, pow2, swizzled, nvfp4;
-  bool divides;  // codes are quotients by the scale
+  bool divides;          // codes are quotients by the scale
+  bool y_rotated;        // y is, as what is quantised
+  int32_t rotation;      // columns of a block that is rotated; 0 = none
+  const char* signs;     // f32, of the columns before that; nullptr = 1
+  int64_t sign_columns;  // that are in memory: the row's, or a block's
 };
 
 struct NormParams {

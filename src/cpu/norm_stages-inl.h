@@ -246,7 +246,7 @@ class StagedRow {
       Pair z = finish(rounding, affine.apply(s, i + j, extent), i + j, extent);
       if (stores) {
         sink.store_sum(s, i + j, extent);
-        if (group.row.y != nullptr) sink.store(z, i + j, extent);
+        if (group.row.y != nullptr && !p.norm.quant.y_rotated) sink.store(z, i + j, extent);
       }
       if (p.norm.quant.from_rounded) z = round_pair(T{}, z);
       store(F32{}, reinterpret_cast<char*>(values + j), from_layout(T{}, extent.first(T{}, z)));
@@ -304,10 +304,27 @@ struct StagesScratch {
   float values[kQuantChunk + kPadded + kPairElements];
 };
 
-template <class Work>
-inline int padded_values(const StagesParams& p, Work& work, int64_t i, int count, bool stores,
-                         float* values) {
+// Rotates the columns [i, i + count) of a row. They are also stored if asked.
+template <class T>
+inline void rotate_columns(const StagesParams& p, char* y, int64_t i, int count, bool stores,
+                           float* values) {
+  const QuantParams& q = p.norm.quant;
+  rotate_values(q, i, count, values);
+  if (stores && q.y_rotated && y != nullptr) {
+    if (p.norm.y_type == OperandType::kF32) {
+      narrow<F32>(values, count, y + i * F32::kBytes);
+    } else {
+      narrow<T>(values, count, y + i * T::kBytes);
+    }
+  }
+  if (q.from_rounded) round_values<T>(values, count);
+}
+
+template <class T>
+inline int padded_values(const StagesParams& p, StagedRow<T>& work, char* y, int64_t i, int count,
+                         bool stores, float* values) {
   work.take_values(i, count, stores, values);
+  if (p.norm.quant.rotation != 0) rotate_columns<T>(p, y, i, count, stores, values);
   const int padded = (count + kPadded - 1) / kPadded * kPadded;
   for (int j = count; j < padded; ++j) values[j] = 0.0f;
   clamp_values(values, padded, clamp_of(p.norm.quant));
@@ -334,14 +351,14 @@ inline void stage_row(const StagesParams& p, const StagesRow& row, const QuantRo
     uint32_t most = 0;
     for (int64_t i = 0; i < p.row_columns; i += kQuantChunk) {
       const int count = static_cast<int>(smaller(p.row_columns - i, kQuantChunk));
-      const int padded = padded_values(p, work, i, count, false, values);
+      const int padded = padded_values(p, work, row.row.y, i, count, false, values);
       most = greater(most, magnitude_bits(values, padded));
     }
     inverse = out.put_row_scale(q, most);
   }
   for (int64_t i = 0; i < p.row_columns; i += kQuantChunk) {
     const int count = static_cast<int>(smaller(p.row_columns - i, kQuantChunk));
-    const int padded = padded_values(p, work, i, count, true, values);
+    const int padded = padded_values(p, work, row.row.y, i, count, true, values);
     if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
     if (q.block == 0 && q.divides) {

@@ -56,6 +56,59 @@ inline void clamp_values(float* values, int count, float clamp) {
   }
 }
 
+// ---- Rotation: blocks of columns times a Hadamard matrix, by steps that each combine neighbours.
+
+// One step. A pair's sum goes to the lower half of the block and its difference to the upper half,
+// so that after the last step all values are at their places. A function of its own, as
+// greater_of_two().
+template <int kBlock>
+__attribute__((noinline)) void rotate_step(const float* from, float* to) {
+  for (int j = 0; j < kBlock / 2; ++j) {
+    const float first = from[2 * j], second = from[2 * j + 1];
+    to[j] = first + second;
+    to[j + kBlock / 2] = first - second;
+  }
+}
+
+// `factor`: 1 / sqrt(kBlock), rounded to nearest.
+template <int kBlock>
+inline void rotate_blocks(float* values, int count, float factor) {
+  for (int i = 0; i < count; i += kBlock) {
+    float a[kBlock], b[kBlock];
+    rotate_step<kBlock>(values + i, a);
+    rotate_step<kBlock>(a, b);
+    rotate_step<kBlock>(b, a);
+    rotate_step<kBlock>(a, b);
+    if constexpr (kBlock >= 32) rotate_step<kBlock>(b, a);
+    if constexpr (kBlock >= 64) rotate_step<kBlock>(a, b);
+    if constexpr (kBlock >= 128) rotate_step<kBlock>(b, a);
+    const float* const last = kBlock == 32 || kBlock == 128 ? a : b;
+    for (int j = 0; j < kBlock; ++j) values[i + j] = last[j] * factor;
+  }
+}
+
+// Rotates the columns [i, i + count) of a row, which are complete blocks.
+inline void rotate_values(const QuantParams& q, int64_t i, int count, float* values) {
+  if (q.signs != nullptr) {
+    const bool all = q.sign_columns != q.rotation;
+    for (int k = 0; k < count; k += q.rotation) {
+      const char* const signs = q.signs + (all ? (i + k) * F32::kBytes : 0);
+      for (int j = 0; j < q.rotation; ++j)
+        values[k + j] = values[k + j] * load_f32(signs + j * F32::kBytes);
+    }
+  }
+  switch (q.rotation) {
+    case 16:
+      return rotate_blocks<16>(values, count, 0.25f);
+    case 32:
+      return rotate_blocks<32>(values, count, 0x1.6a09e6p-3f);
+    case 64:
+      return rotate_blocks<64>(values, count, 0.125f);
+    default:
+      return rotate_blocks<128>(values, count, 0x1.6a09e6p-4f);
+  }
+}
+
 // To a float format of at most 8 bits. The parameters are the fraction's bits, the exponent's bias,
 // f32 bits of the greatest value, the code of NaN, and the sign's position. E is the exponent of
 // |v|, or of the least normal number if that is greater. Adding 2^(E + 23 - kFraction) rounds |v|

@@ -390,6 +390,14 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_peer_allreduce_
   NCCL_REQUIRE((call->norm.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                "norm.flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
                call->norm.flags, kFlags, call->norm.flags & kFlags);
+  if (call->norm.quant != nullptr) {
+    fastnorm_quant quant;
+    NCCL_TRY(accept(call->norm.quant, "norm.quant", &quant));
+    NCCL_REQUIRE(quant.rotation == 0, FASTNORM_ERROR_UNSUPPORTED,
+                 "norm.quant.rotation is %d, which an all-reduce does not have; nearest: 0, and "
+                 "another call for it",
+                 quant.rotation);
+  }
   NCCL_TRY(nccl_type(x, "norm.x", h, &call->type));
   NCCL_TRY(require_compact(x, "norm.x"));
   call->elements = static_cast<uint64_t>(elements_of(x));
@@ -561,6 +569,8 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_nccl_sequence_n
   fastnorm_quant& q = call->quant;
   NCCL_REQUIRE(q.amax == nullptr, FASTNORM_ERROR_UNSUPPORTED,
                "quant.amax is given; nearest: NULL, and an all-reduce of the caller's");
+  NCCL_REQUIRE(q.rotation == 0, FASTNORM_ERROR_UNSUPPORTED,
+               "quant.rotation is %d; nearest: 0, and another call for it", q.rotation);
   int32_t layout = 0;
   std::memcpy(&layout, &q.scale_layout, sizeof layout);
   NCCL_REQUIRE(layout == FASTNORM_SCALE_ROW_MAJOR, FASTNORM_ERROR_UNSUPPORTED,

@@ -35,7 +35,7 @@ DTYPES = ("T", "any", "own", "codes", "scales", "f32", "f16", "bf16", "i32", "i6
 NUMBERS = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 SHAPES = (
     "x", "x2", "own", "one", "codes", "scales", "row", "groups", "sums", "weight", "group_weight",
-    "spread", "add", "heads", "heads_weight", "heads_stat", "heads_sums", "cache", "rope",
+    "spread", "add", "signs", "heads", "heads_weight", "heads_stat", "heads_sums", "cache", "rope",
     "positions", "slots", "columns", "columns_weight", "latent", "pe", "ckv", "kpe", "requests",
     "offsets", "page_table", "heads_row", "bytes",
 )  # fmt: skip

@@ -196,6 +196,113 @@ static void quotients(fastnorm_context* context) {
 }
 
 /* The query as MXFP4, clamped by a value in memory. All clamped values of a row have one code. */
+static double e4m3(uint8_t code) {
+  const int exponent = code >> 3 & 15, fraction = code & 7;
+  const double magnitude = exponent == 0 ? ldexp(fraction, -9) : ldexp(8 + fraction, exponent - 10);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+/* The key of a sparse attention's indexer, in double: LayerNorm, rope of the first 64 columns in
+ * halves, the Hadamard matrix of 128 columns. */
+static void indexer_key(const float* x, const float* weight, const float* bias, const float* c,
+                        const float* s, double* key) {
+  double v[128], mean = 0, variance = 0;
+  int i, j;
+  for (i = 0; i < 128; ++i) mean += x[i] / 128.0;
+  for (i = 0; i < 128; ++i) variance += (x[i] - mean) * (x[i] - mean) / 128;
+  for (i = 0; i < 128; ++i) v[i] = (x[i] - mean) / sqrt(variance + 1e-6) * weight[i] + bias[i];
+  for (i = 0; i < 32; ++i) {
+    const double first = v[i], second = v[i + 32];
+    v[i] = first * c[i] - second * s[i];
+    v[i + 32] = second * c[i] + first * s[i];
+  }
+  for (i = 0; i < 128; ++i) {
+    key[i] = 0;
+    for (j = 0; j < 128; ++j) {
+      int bits = i & j, odd = 0;
+      for (; bits != 0; bits &= bits - 1) odd = !odd;
+      key[i] += (odd ? -v[j] : v[j]) / sqrt(128.0);
+    }
+  }
+}
+
+/* Pages of 132 bytes a token: the codes of all tokens, then their scales. */
+static void indexer_keys(fastnorm_context* context) {
+  enum { kTokensHere = 5, kPagesHere = 2, kPageSize = 4, kN = 128, kPageBytes = kPageSize * 132 };
+  static float x[kTokensHere * kN], weight[kN], bias[kN];
+  static float cos[kTokensHere * 32], sin[kTokensHere * 32];
+  static union {
+    uint8_t bytes[kPagesHere * kPageBytes];
+    float align;
+  } memory;
+  static int32_t slots[kTokensHere] = {6, 0, 3, -1, 5};
+  const int64_t rows[3] = {kTokensHere, 1, kN}, table[2] = {kTokensHere, 32};
+  const int64_t cache[4] = {kPagesHere, kPageSize, 1, kN};
+  const int64_t scales[4] = {kPagesHere, kPageSize, 1, 1};
+  const int64_t cache_steps[4] = {kPageBytes, kN, kN, 1};
+  const int64_t scale_steps[4] = {kPageBytes / 4, 1, 1, 1};
+  tensor_of t[8];
+  fastnorm_quant quant;
+  fastnorm_norm_heads_part part;
+  fastnorm_norm_heads_args args;
+  const fastnorm_norm_heads_part* parts[1];
+  int i, token;
+  fill_random(x, kTokensHere * kN, 21);
+  fill_random(weight, kN, 22);
+  fill_random(bias, kN, 23);
+  for (i = 0; i < kTokensHere * 32; ++i) {
+    cos[i] = cosf((float)(i / 32) * powf(10000, -(float)(i % 32) / 32));
+    sin[i] = sinf((float)(i / 32) * powf(10000, -(float)(i % 32) / 32));
+  }
+  memset(&memory, 0x55, sizeof memory);
+  memset(&quant, 0, sizeof quant);
+  memset(&part, 0, sizeof part);
+  memset(&args, 0, sizeof args);
+  quant.struct_size = sizeof quant;
+  quant.scheme = FASTNORM_QUANT_PER_BLOCK;
+  quant.block_size = kN;
+  quant.rotation = kN;
+  make_tensor(&t[0], memory.bytes + kPageSize * kN, FASTNORM_DTYPE_F32, 4, scales);
+  memcpy(t[0].strides, scale_steps, sizeof scale_steps);
+  t[0].tensor.strides = t[0].strides;
+  quant.scale = &t[0].tensor;
+  part.struct_size = sizeof part;
+  part.flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE;
+  part.kind = FASTNORM_NORM_LAYER;
+  part.eps = 1e-6f;
+  part.x = make_tensor(&t[1], x, FASTNORM_DTYPE_F32, 3, rows);
+  part.weight = make_vector(&t[2], weight, FASTNORM_DTYPE_F32, kN);
+  part.bias = make_vector(&t[3], bias, FASTNORM_DTYPE_F32, kN);
+  make_tensor(&t[4], memory.bytes, FASTNORM_DTYPE_F8_E4M3FN, 4, cache);
+  memcpy(t[4].strides, cache_steps, sizeof cache_steps);
+  t[4].tensor.strides = t[4].strides;
+  part.cache = &t[4].tensor;
+  part.cache_quant = &quant;
+  args.struct_size = sizeof args;
+  args.rope_dim = 64;
+  args.cos = make_tensor(&t[5], cos, FASTNORM_DTYPE_F32, 2, table);
+  args.sin = make_tensor(&t[6], sin, FASTNORM_DTYPE_F32, 2, table);
+  args.slots = make_vector(&t[7], slots, FASTNORM_DTYPE_I32, kTokensHere);
+  parts[0] = &part;
+  CHECK_OK(fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL));
+  for (token = 0; token < kTokensHere; ++token) {
+    double key[kN], most = 0;
+    const int page = slots[token] / kPageSize, row = slots[token] % kPageSize;
+    const uint8_t* const at = memory.bytes + page * kPageBytes;
+    float scale;
+    if (slots[token] < 0) continue;
+    indexer_key(x + token * kN, weight, bias, cos + token * 32, sin + token * 32, key);
+    for (i = 0; i < kN; ++i) most = fmax(most, fabs(key[i]));
+    memcpy(&scale, at + kPageSize * kN + row * 4, sizeof scale);
+    CHECK(fabs(scale * 448 / most - 1) < 1e-5);
+    for (i = 0; i < kN; ++i) {
+      const double found = e4m3(at[row * kN + i]) * (double)scale;
+      CHECK(fabs(found - key[i]) <= fabs(key[i]) / 15 + scale * 0x1p-9);
+    }
+  }
+  CHECK(memory.bytes[1 * kN] == 0x55); /* slot 1 has no token */
+}
+
 static void clamped_codes(fastnorm_context* context) {
   static uint8_t codes[kTokens * kQuery * kColumns / 2], scales[kTokens * kQuery * kColumns / 32];
   const int64_t pairs[3] = {kTokens, kQuery, kColumns / 2};
@@ -411,6 +518,7 @@ void test_norm_heads(void) {
   caches(context);
   padding(context);
   quotients(context);
+  indexer_keys(context);
   clamped_codes(context);
   query(context);
   nothing(context);

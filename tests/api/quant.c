@@ -113,6 +113,69 @@ static void tensor_i8(fastnorm_context* context) {
   GIVES(context, &c, i8);
 }
 
+/* --- rotated rows --- */
+
+/* Two columns of 16 to 128, times a Hadamard matrix. z is 4 in columns 0 and 1, or 0. */
+static void rotated(fastnorm_context* context) {
+  /* Columns 0 and 1 are (8, 0) after the first step, which spreads over the even columns: 8 / 4. */
+  static const uint8_t both[16] = {0x40, 0, 0x40, 0, 0x40, 0, 0x40, 0,
+                                   0x40, 0, 0x40, 0, 0x40, 0, 0x40, 0};
+  /* With a minus before column 0 they are (0, -8). */
+  static const uint8_t minus[16] = {0, 0xc0, 0, 0xc0, 0, 0xc0, 0, 0xc0,
+                                    0, 0xc0, 0, 0xc0, 0, 0xc0, 0, 0xc0};
+  float z[128] = {4, 4}, scale = 1, signs[128], amax = 0, y[128];
+  tensor_of signs_tensor;
+  quant_call c;
+  int i, block;
+  for (i = 0; i < 128; ++i) signs[i] = i == 0 ? -1.0f : 1.0f;
+  for (i = 0; i < 2; ++i) {
+    make_call(&c, z, 1, 16);
+    with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+    c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+    c.quant.rotation = 16;
+    amax = 0;
+    with_amax(&c, &amax);
+    c.args.y = make_rows(&c.y, y, FASTNORM_DTYPE_F32, 1, 16);
+    c.quant.y_rotated = i;
+    if (i == 1) c.quant.rotation_signs = make_vector(&signs_tensor, signs, FASTNORM_DTYPE_F32, 16);
+    gives(context, &c, i == 0 ? both : minus, 16, "rotated");
+    CHECK(amax == 2);
+    CHECK(y[0] == (i == 0 ? 4 : 0) && y[1] == (i == 0 ? 4 : -2) && y[3] == (i == 0 ? 0 : -2));
+  }
+  /* The scale is that of the rotated row: a column of 448 is 448 / sqrt(block) in each. */
+  for (block = 16; block <= 128; block *= 2) {
+    const float most = 448 * (float)(1 / sqrt((double)block));
+    memset(z, 0, sizeof z);
+    z[0] = 448;
+    make_call(&c, z, 1, 128);
+    with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+    with_row_scales(&c, FASTNORM_DTYPE_F32);
+    c.quant.rotation = block;
+    CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+    CHECK(scales.f32[0] == most / 448);
+    for (i = 0; i < 128; ++i) CHECK(codes[i] == (i < block ? 0x7e : 0));
+  }
+}
+
+static void rotations_refused(fastnorm_context* context) {
+  float z[128] = {4, 4}, scale = 1, signs[16];
+  tensor_of signs_tensor;
+  quant_call c;
+  int i;
+  make_call(&c, z, 1, 96);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  c.quant.rotation = 64;
+  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_SHAPE);
+  CHECK_TEXT("quant.rotation is 64 and n is 96; required: a divisor of n");
+  for (i = 0; i < 16; ++i) signs[i] = i == 5 ? 2.0f : -1.0f;
+  c.quant.rotation = 16;
+  c.quant.rotation_signs = make_vector(&signs_tensor, signs, FASTNORM_DTYPE_F32, 16);
+  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("quant.rotation_signs[5] is 2; required: 1 or -1");
+  CHECK(codes[0] == kFill);
+}
+
 /* --- one scale for each row --- */
 
 /* Six rows: largest magnitude 448, 896 and 449; zeros; a NaN; an Inf. */
@@ -691,6 +754,8 @@ void test_quant(void) {
   tensor_e4m3(context);
   tensor_e5m2(context);
   tensor_i8(context);
+  rotated(context);
+  rotations_refused(context);
   rows_e4m3(context);
   divided(context);
   rows_i8(context);

@@ -233,8 +233,9 @@ void check_norm_stages(std::span<Target* const> targets, const Options& options,
   if (!calls.wanted()) return;
   const bool few = options.reduced;
   calls.run(few ? 300 : 3000, stages(StagesKind::kAny));
-  for (const StagesKind kind : {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich,
-                                StagesKind::kModulated, StagesKind::kScaled, StagesKind::kMixed})
+  for (const StagesKind kind :
+       {StagesKind::kAligned, StagesKind::kGated, StagesKind::kSandwich, StagesKind::kModulated,
+        StagesKind::kScaled, StagesKind::kMixed, StagesKind::kRotated})
     calls.run(targets[0]->cuda && !few ? 1000 : 40, stages(kind));
   if (options.each) {
     calls.run_each(few ? 2 : 20, [](uint64_t seed, bool gpu) {

@@ -353,6 +353,49 @@ def test_clamp_scale(program, rng):
     )
 
 
+def hadamard(columns):
+    """In Sylvester's order, normalised."""
+    both = np.arange(columns)[:, None] & np.arange(columns)
+    odd = sum(both >> bit & 1 for bit in range(columns.bit_length())) % 2
+    return np.where(odd, -1, 1) / np.sqrt(columns)
+
+
+def test_rotation(program, rng):
+    """Codes times scales are about the rotated rows, and so is y where it is asked for."""
+    tensors = make_tensors(rng, "F32", (6, 256), "F32", (256,))
+    signs = rng.choice(np.float32([-1, 1]), 256)
+    tensors["signs"] = ("F32", (256,), signs.tobytes())
+    tensor_file.write(program.work / "in.safetensors", tensors)
+    plain = ["run", "in.safetensors", "out.safetensors", "--x", "x", "--weight", "gain"]
+    program.expect("rows to rotate", SUCCESS, *plain, "--y", "out")
+    y = tensor_file.decode(tensor_file.read(program.work / "out.safetensors")["out"])
+    y = y.astype(np.float64).reshape(6, 256)
+    quantised = [*plain, "--y", "out", "--quant-scheme", "per-row", "--quantized", "q"]
+    quantised += ["--scale-out", "s"]
+    for block in (16, 32, 64, 128):
+        name = f"--rotation {block}"
+        program.expect(name, SUCCESS, *quantised, "--rotation", str(block), "--rotation-signs",
+                       "signs", "--y-rotated")  # fmt: skip
+        found = tensor_file.read(program.work / "out.safetensors")
+        wanted = ((y * signs).reshape(6, -1, block) @ hadamard(block)).reshape(6, 256)
+        stored = tensor_file.decode(found["out"]).reshape(6, 256)
+        program.cases.check(f"{name}: y", np.allclose(stored, wanted, rtol=0, atol=2e-5))
+        codes = decoded_codes("F8_E4M3", found["q"][2]).reshape(6, 256)
+        scale = decoded_scales("F32", found["s"][2])[:, None]
+        program.cases.check(
+            f"{name}: codes",
+            np.all(np.abs(codes * scale - wanted) <= np.abs(wanted) / 16 + scale * 2.0**-9),
+        )
+    program.expect("a rotation of 48", FAILURE, *quantised, "--rotation", "48",
+                   says="quant.rotation is 48; required: 0, 16, 32, 64 or 128")  # fmt: skip
+    signs[7] = 0.5
+    tensors["signs"] = ("F32", (256,), signs.tobytes())
+    tensor_file.write(program.work / "in.safetensors", tensors)
+    program.expect("a sign that is none", FAILURE, *quantised, "--rotation", "64",
+                   "--rotation-signs", "signs",
+                   says="quant.rotation_signs[7] is 0.5; required: 1 or -1")  # fmt: skip
+
+
 def decoded_codes(dtype, content):
     codes = np.frombuffer(content, np.uint8)
     if dtype == "I8":
@@ -750,6 +793,7 @@ def test(program):
     test_mixed_dtypes(program, rng)
     test_quantised(program, rng)
     test_clamp_scale(program, rng)
+    test_rotation(program, rng)
     test_stages(program, rng)
     test_step_roundings(program, rng)
     test_refused(program, rng)

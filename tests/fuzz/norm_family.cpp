@@ -41,11 +41,19 @@ void choose_quant(Choice* choice, Bytes& bytes) {
 }
 
 void quant_numbers(Quant* q, Bytes& bytes) {
+  if (q->rotation != 0 && !bytes.rarely()) q->rotation = 16 << bytes.pick(4);
   if (q->block_size != 0 || number(q->scheme) == FASTNORM_QUANT_PER_BLOCK)
     q->block_size = (bytes.byte() & 1) != 0 ? 128 : 64;
 }
 
-const char* quant_fault(const Quant& q, const Extents&) {
+const char* quant_fault(const Quant& q, const Extents& e) {
+  const int32_t block = q.rotation;
+  if (block != 0) {
+    if (block != 16 && block != 32 && block != 64 && block != 128)
+      return "a rotation that does not exist";
+    if (block_of(q) % block != 0) return "a rotation of several blocks of codes";
+    if (!e.x.empty() && e.x.back() % block != 0) return "a rotation that does not divide a row";
+  }
   const uint32_t scheme = number(q.scheme);
   const bool blocks = scheme == FASTNORM_QUANT_PER_BLOCK;
   if (blocks ? q.block_size != 64 && q.block_size != 128 : q.block_size != 0)

@@ -239,6 +239,8 @@ std::vector<Pattern> patterns_of(const Field& field, uint32_t dtype, const Exten
         all.back().back() = exactly(n);
       }
       return all;
+    case Shape::kSigns:
+      return {{exactly(n)}, {exactly(e.quant == nullptr ? n : e.quant->rotation)}};
     case Shape::kHeadsWeight:
     case Shape::kColumnsWeight:
       return columns_of(is_second(field) ? e.x2 : x);

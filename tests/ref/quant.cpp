@@ -268,6 +268,49 @@ void quant_model(const QuantOptions& o, const float* z, int64_t n, Type dtype, f
   }
 }
 
+void rotate_model(const QuantOptions& o, const float* signs, bool shared, Type dtype, int64_t n,
+                  float* z) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (o.source == QuantSource::kRounded) z[i] = round_to(dtype, z[i]);
+    if (signs != nullptr) z[i] *= signs[shared ? i % o.rotation : i];
+  }
+  for (int64_t h = 1; h < o.rotation; h *= 2) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (i / h % 2 != 0) continue;
+      const float first = z[i], second = z[i + h];
+      z[i] = first + second;
+      z[i + h] = first - second;
+    }
+  }
+  const auto factor = static_cast<float>(1 / std::sqrt(static_cast<double>(o.rotation)));
+  for (int64_t i = 0; i < n; ++i) z[i] *= factor;
+}
+
+void rotate_ref(const QuantOptions& o, const float* signs, bool shared, Type dtype, int64_t n,
+                double* z, double* bound) {
+  const int64_t block = o.rotation;
+  const auto size = static_cast<double>(block);
+  std::vector<double> in(z, z + n);
+  for (int64_t i = 0; i < n; ++i) {
+    auto& v = in[static_cast<size_t>(i)];
+    if (o.source == QuantSource::kRounded) v = round_to(dtype, v);
+    if (signs != nullptr) v *= signs[shared ? i % block : i];
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t first = i / block * block;
+    double sum = 0, magnitudes = 0;
+    for (int64_t j = 0; j < block; ++j) {
+      const double v = in[static_cast<size_t>(first + j)];
+      const bool odd = std::popcount(static_cast<uint64_t>(i % block & j)) % 2 != 0;
+      sum += odd ? -v : v;
+      magnitudes += std::fabs(v);
+    }
+    z[i] = sum / std::sqrt(size);
+    // A rounding for each step, one of the factor and one of the product with it.
+    bound[i] = (std::log2(size) + 2) * kU * 1.001 * magnitudes / std::sqrt(size) + 0x1p-149;
+  }
+}
+
 void pack_e2m1(const uint8_t* codes, int64_t n, uint8_t* bytes) {
   for (int64_t i = 0; i < n / 2; ++i)
     bytes[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);

@@ -41,6 +41,16 @@ struct QuantResult {
 void quant_model(const QuantOptions& options, const float* z, int64_t n, Type dtype, float scale_in,
                  float global_scale, QuantResult* result);
 
+// The z of quant_model for options with a rotation: blocks of columns times a Hadamard matrix. If
+// the source is kRounded, z is rounded before it, but not behind. `signs` are 1 or -1: [n], or
+// [rotation] with `shared`; null = 1.
+void rotate_model(const QuantOptions& options, const float* signs, bool shared, Type dtype,
+                  int64_t n, float* z);
+
+// The same in double, from exact z. `bound` [n]: how far single precision may be from it.
+void rotate_ref(const QuantOptions& options, const float* signs, bool shared, Type dtype, int64_t n,
+                double* z, double* bound);
+
 // n codes (n even) to n / 2 bytes. Elements 2i and 2i + 1 are the low and high half of byte i.
 void pack_e2m1(const uint8_t* codes, int64_t n, uint8_t* bytes);
 

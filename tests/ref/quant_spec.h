@@ -32,6 +32,7 @@ struct QuantOptions {
   bool e8m0 = false;     // .. and stored as bytes
   float amax_floor = 0;  // 0 = 1e-10
   float clamp = 0;       // 0 = off
+  int64_t rotation = 0;  // columns of a block that a Hadamard matrix multiplies; 0 = none
   bool divide =
       false;  // PER_TENSOR, PER_ROW, PER_BLOCK: codes of z / scale, not of z * (1 / scale)
 };

@@ -82,6 +82,9 @@ void call_with(const cuda::NormStagesKernel& kernel, const cuda::NormStagesParam
 void call_with(const cuda::NormStagesKernel& kernel, const cuda::HeldStagesParams& params) {
   kernel.held(params);
 }
+void call_with(const cuda::NormStagesKernel& kernel, const cuda::NormCallParams& params) {
+  kernel.rotated(params);
+}
 
 class SimtDevice final : public Device {
  public:

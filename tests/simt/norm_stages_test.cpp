@@ -82,6 +82,10 @@ TEST(SimtNormStages, CommonCallsEqualTheModel) {
   EXPECT_GE(run_chosen(160, StagesKind::kMixed, 20), 10) << "compared with double precision";
 }
 
+TEST(SimtNormStages, RotatedCallsEqualTheModel) {
+  EXPECT_GE(run_chosen(80, StagesKind::kRotated, 20), 4) << "compared with double precision";
+}
+
 // Numbers of rows outside a modulator's: each kind of them, on kernels that hold rows and others.
 TEST(SimtNormStages, RowsOutsideTheTableTakeTheNearest) {
   constexpr int kCalls = 3;

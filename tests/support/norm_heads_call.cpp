@@ -179,6 +179,7 @@ class HeadsDrawer {
   void draw_rope(Part& p);
   void draw_codes(Part& p);
   void draw_cache(Part& p);
+  void draw_cache_rotation(const Part& p, int64_t block);
 
   LineWriter line_;
   ref::Random random_;
@@ -324,8 +325,8 @@ void HeadsDrawer::draw_rope(Part& p) {
 }
 
 void HeadsDrawer::draw_codes(Part& p) {
-  const DrawnQuant drawn =
-      draw_quant(random_, line_, p.name + "quant", tokens_, p.heads, p.n, more_);
+  const DrawnQuant drawn = draw_quant(random_, line_, p.name + "quant", tokens_, p.heads, p.n,
+                                      more_ ? QuantKind::kPlain : QuantKind::kAny);
   p.codes = true;
   p.divide = drawn.options.divide;
   p.from_rounded = drawn.from_rounded;
@@ -355,7 +356,8 @@ void HeadsDrawer::draw_cache(Part& p) {
     line_.set(quant + "division", std::string("divide"));
   if (scheme == 1) {
     line_.set(quant + "scheme", std::string("per_tensor"));
-    return line_.scalar(quant + "scale", 0.5f);
+    line_.scalar(quant + "scale", 0.5f);
+    return draw_cache_rotation(p, 0);
   }
   const int64_t block = random_.one_in(2) ? 64 : 128;
   const float floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
@@ -365,6 +367,13 @@ void HeadsDrawer::draw_cache(Part& p) {
   if (pow2) line_.set(quant + "scale_pow2", int64_t{1});
   line_.tensor(quant + "scale", pow2 ? FASTNORM_DTYPE_F8_E8M0FNU : FASTNORM_DTYPE_F32,
                {pages_, page_size_, p.heads, (p.n + block - 1) / block}, random_.below(3));
+  draw_cache_rotation(p, block);
+}
+
+// Seldom where kernels that hold rows are wanted, which do not rotate.
+void HeadsDrawer::draw_cache_rotation(const Part& p, int64_t block) {
+  if (random_.one_in(aligned_ ? 10 : 2))
+    draw_rotation(random_, line_, p.name + "cache_quant", p.n, block, false);
 }
 
 }  // namespace
@@ -497,8 +506,8 @@ void HeadsModel::expect_head(const fastnorm_norm_heads_part& p, int64_t t, int64
     sn = tables_.sines(options_.turn, h, t);
   }
   ref::head_model(options_, row, s.mean, s.rstd, c.data(), sn.data(), o.data());
-  if (Operand* y = call_(p.y)) y->expect(y->place(at), o);
-  codes_->expect(at, t * heads_ + h, o);
+  const std::vector<float> of_y = codes_->expect(at, t * heads_ + h, o);
+  if (Operand* y = call_(p.y)) y->expect(y->place(at), of_y);
   Operand* const cache = call_(p.cache);
   if (cache == nullptr) return;
   const int64_t slot = slots_[static_cast<size_t>(t)], page_size = cache->shape[1];

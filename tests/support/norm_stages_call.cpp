@@ -80,7 +80,8 @@ class StagesDrawer {
  private:
   bool aligned() const { return kind_ >= StagesKind::kAligned; }
   bool plain() const { return kind_ >= StagesKind::kGated; }
-  bool modulated() const { return kind_ >= StagesKind::kModulated; }
+  bool modulated() const { return kind_ >= StagesKind::kModulated && !rotated(); }
+  bool rotated() const { return kind_ == StagesKind::kRotated; }
   bool scaled() const { return kind_ == StagesKind::kScaled; }
   bool mixed() const { return kind_ == StagesKind::kMixed; }
   // Plain calls seldom have what their forms do not.
@@ -109,6 +110,7 @@ class StagesDrawer {
   LineWriter line_;
   ref::Random random_;
   const StagesKind kind_;
+  bool bare_ = false;  // rotated codes, and nothing beside them
   Type type_ = Type::kF32, gate_ = Type::kF32;
   int64_t batch_ = 1, heads_ = 1, n_ = 1, groups_ = 1, rounding_ = 0;
   bool layer_ = false, has_residual_ = false, has_gate_ = false, has_codes_ = false;
@@ -141,30 +143,35 @@ void StagesDrawer::draw_shape() {
 std::string StagesDrawer::draw() {
   type_ = ref::kTypes[random_.below(3)];
   if (plain() && type_ == Type::kF32) type_ = Type::kBF16;
+  bare_ = rotated() && random_.one_in(2);
   draw_shape();
   layer_ = (!plain() || (modulated() && !scaled())) && random_.one_in(2);
-  rounding_ = draw_rounding(4);
+  rounding_ = bare_ ? 0 : draw_rounding(4);
   if (layer_) line_.set("kind", std::string("layer"));
   line_.set("rounding", rounding_);
   line_.set("eps", 1e-5);
-  grouped_ = groups_ > 1 || random_.one_in(3);
+  grouped_ = groups_ > 1 || (!rotated() && random_.one_in(3));
   draw_inputs();
   if (plain() ? kind_ == StagesKind::kGated : !random_.one_in(4)) draw_gate();
   if (plain() ? kind_ == StagesKind::kSandwich : random_.one_in(3)) draw_branch();
-  if (kind_ != StagesKind::kGated && !scaled()) draw_sum();
+  if (kind_ != StagesKind::kGated && !scaled() && !rotated()) draw_sum();
   if (modulated() || (kind_ == StagesKind::kAny && random_.one_in(2))) draw_modulation();
   if (!plain() && random_.one_in(3)) has_stage_ |= draw_act("activation") != 0;
   draw_statistics();
-  if (odd(2)) {
-    const DrawnQuant drawn = draw_quant(random_, line_, "quant", batch_, heads_, n_, false);
+  if (rotated() || odd(2)) {
+    const DrawnQuant drawn = draw_quant(random_, line_, "quant", batch_, heads_, n_,
+                                        bare_       ? QuantKind::kBare
+                                        : rotated() ? QuantKind::kRotated
+                                                    : QuantKind::kAny);
     const int64_t codes = drawn.options.format == ref::Format::kE2M1 ? n_ / 2 : n_;
-    line_.tensor("quant.quantized", drawn.codes, {batch_, heads_, codes}, random_.below(3),
-                 random_.below(3));
+    const int64_t step = rotated() ? 8 : 1;
+    line_.tensor("quant.quantized", drawn.codes, {batch_, heads_, codes},
+                 bare_ ? 0 : step * random_.below(3), step * random_.below(3));
     has_codes_ = true;
   }
   draw_outputs();
-  // Every call has a stage.
-  if (grouped_ || !has_stage_) line_.set("group_size", group());
+  // Every call has a stage, but for those that rotate.
+  if (grouped_ || !(has_stage_ || rotated())) line_.set("group_size", group());
   if (flags_ != 0) line_.set("flags", int64_t{flags_});
   return line_.line();
 }
@@ -172,15 +179,16 @@ std::string StagesDrawer::draw() {
 void StagesDrawer::draw_inputs() {
   draw_rows("x", type_);
   line_.fill("x", static_cast<ref::Pattern>(random_.one_in(2) ? 0 : random_.below(ref::kPatterns)));
-  has_residual_ =
-      plain() ? kind_ == StagesKind::kSandwich || (modulated() && !scaled() && !random_.one_in(4))
-              : random_.one_in(2);
+  has_residual_ = plain() ? kind_ == StagesKind::kSandwich || (rotated() && random_.one_in(2)) ||
+                                (modulated() && !scaled() && !random_.one_in(4))
+                          : random_.one_in(2);
   if (has_residual_) {
     draw_rows("residual", any_type());
-    line_.set("residual_rounding", odd(1) ? random_.below(3) : random_.one_in(2) ? 0 : 2);
+    const int64_t rounding = odd(1) ? random_.below(3) : random_.one_in(2) ? 0 : 2;
+    line_.set("residual_rounding", bare_ ? 0 : rounding);
   }
   const auto columns = [&] { return groups_ > 1 && random_.one_in(2) ? group() : n_; };
-  if (modulated() && !scaled() ? odd(1) : !random_.one_in(3)) {
+  if (bare_ || (modulated() && !scaled() ? odd(1) : !random_.one_in(3))) {
     draw_columns("weight", columns());
     if (random_.one_in(2)) line_.set("weight_offset", int64_t{1});
   }
@@ -199,7 +207,7 @@ int64_t StagesDrawer::draw_act(const char* field) {
 }
 
 void StagesDrawer::draw_rows(const std::string& path, Type type) {
-  line_.tensor(path, id_of(type), {batch_, heads_, n_}, unit() * random_.below(4),
+  line_.tensor(path, id_of(type), {batch_, heads_, n_}, bare_ ? 0 : unit() * random_.below(4),
                random_.one_in(3) ? unit() * random_.below(8) : int64_t{0});
 }
 
@@ -214,7 +222,7 @@ void StagesDrawer::draw_statistic(const char* field, int64_t values) {
 
 void StagesDrawer::draw_columns(const char* field, int64_t columns) {
   const Type type = any_type();
-  const bool each = odd(3);
+  const bool each = !bare_ && odd(3);
   line_.tensor(field, id_of(type), each ? Shape{heads_, columns} : Shape{columns},
                each ? unit() * random_.below(3) : 0, each ? unit() * random_.below(3) : 0);
 }
@@ -317,14 +325,14 @@ void StagesDrawer::draw_statistics() {
   }
   if (random_.one_in(2)) draw_statistic("rstd", 1);
   if (layer_ && random_.one_in(2)) draw_statistic("mean", 1);
-  has_sums_ = rounding_ != FASTNORM_ROUND_EVERY_STEP && odd(2);
+  has_sums_ = !bare_ && rounding_ != FASTNORM_ROUND_EVERY_STEP && odd(2);
   has_stage_ |= has_sums_;
   if (has_sums_) draw_statistic("sumsq", layer_ ? 2 : 1);
 }
 
 void StagesDrawer::draw_outputs() {
   bool has_y = false;
-  if ((!has_codes_ && !has_sums_) || random_.one_in(2)) {
+  if ((!has_codes_ && !has_sums_) || (!bare_ && random_.one_in(2))) {
     has_y = true;
     const Type y = odd(4) ? Type::kF32 : type_;
     if (y == type_ && random_.one_in(3)) {
@@ -342,7 +350,7 @@ void StagesDrawer::draw_outputs() {
       draw_rows("residual_out", any_type());
     }
   }
-  if ((has_y || has_codes_) && random_.one_in(3)) line_.scalar("quant.amax", 0.25f);
+  if (!bare_ && (has_y || has_codes_) && random_.one_in(3)) line_.scalar("quant.amax", 0.25f);
 }
 
 }  // namespace
@@ -472,13 +480,12 @@ void NormModel::expect(Index at, int64_t number) {
   const auto put = [&](const fastnorm_tensor* t, const std::vector<float>& values) {
     if (Operand* o = call_(t)) o->expect(o->place(at), values);
   };
-  put(args_.y, result.z);
+  put(args_.y, quant_->expect(at, number, result.z));
   put(args_.residual_out, result.sum);
   put(args_.mean, result.mean);
   put(args_.rstd, result.rstd);
   put(args_.sumsq, result.sumsq);
   put(args_.branch_rstd, {result.branch_rstd});
-  quant_->expect(at, number, result.z);
   compare(r, result.z);
 }
 

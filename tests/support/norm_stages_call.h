@@ -19,8 +19,9 @@ enum class StagesKind : uint8_t {
   kModulated,  // aligned: residual gate, scale and shift
   kScaled,     // aligned: scale and shift of RMS, without a sum before them
   kMixed,      // as kModulated, of x's dtype or f32, with tables or without
+  kRotated,    // aligned: RMS without a stage, whose codes are rotated
 };
-inline constexpr int kStagesKinds = 7;
+inline constexpr int kStagesKinds = 8;
 
 std::string draw_norm_stages(uint64_t seed, StagesKind kind, bool gpu);
 

@@ -311,6 +311,7 @@ void Operands::fill(Operand& o, const std::string* word) {
     for (int64_t i = 0; i < n; ++i) {
       float& at = row[static_cast<size_t>(i)];
       if (constant) at = value;
+      if (o.field->shape == Shape::kSigns && word == nullptr) at = at < 0 ? -1.0f : 1.0f;
       // Others than the rows', so that a result from those would show.
       if (statistic && word == nullptr) {
         const bool mean = o.path.find("mean") != o.path.npos;

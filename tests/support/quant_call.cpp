@@ -19,6 +19,10 @@ QuantModel::QuantModel(const fastnorm_quant* args, const Operands& memory, ref::
   q.pow2 = args->scale_pow2 != 0;
   q.amax_floor = args->amax_floor;
   q.divide = args->division == FASTNORM_QUANT_DIVIDE;
+  q.rotation = args->rotation;
+  y_rotated_ = args->y_rotated != 0;
+  if (const Operand* signs = memory(args->rotation_signs))
+    signs_ = signs->values(signs->place({0}), signs->shape[0]);
   q.clamp = args->clamp;
   if (const Operand* given = memory(args->clamp_scale)) q.clamp = std::fmax(0.0f, given->scalar());
   const bool rounded = args->source == FASTNORM_QUANT_FROM_ROUNDED || every_step;
@@ -59,7 +63,19 @@ void QuantModel::keep(int64_t row) const {
   }
 }
 
-void QuantModel::expect(Index leading, int64_t row, const std::vector<float>& z) const {
+std::vector<float> QuantModel::expect(Index leading, int64_t row,
+                                      const std::vector<float>& z) const {
+  const auto n = static_cast<int64_t>(z.size());
+  std::vector<float> seen = z;
+  if (options_.rotation != 0) {
+    ref::rotate_model(options_, signs_.empty() ? nullptr : signs_.data(),
+                      static_cast<int64_t>(signs_.size()) != n, type_, n, seen.data());
+  }
+  expect_seen(leading, row, seen);
+  return y_rotated_ ? seen : z;
+}
+
+void QuantModel::expect_seen(Index leading, int64_t row, const std::vector<float>& z) const {
   if (codes_ == nullptr && amax_ == nullptr) return;
   const auto n = static_cast<int64_t>(z.size());
   ref::QuantResult r;
@@ -114,8 +130,21 @@ void draw_scales(ref::Random& random, LineWriter& line, const std::string& path,
 
 }  // namespace
 
+void draw_rotation(ref::Random& random, LineWriter& line, const std::string& path, int64_t n,
+                   int64_t scale_block, bool has_y) {
+  int64_t block = int64_t{16} << random.below(4);
+  while (block >= 16 && (n % block != 0 || scale_block % block != 0)) block /= 2;
+  if (block < 16) return;
+  line.set(path + ".rotation", block);
+  if (has_y && random.one_in(3)) line.set(path + ".y_rotated", int64_t{1});
+  if (random.one_in(2))
+    line.tensor(path + ".rotation_signs", FASTNORM_DTYPE_F32, {random.one_in(2) ? n : block}, 0,
+                random.below(3));
+}
+
 DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& path, int64_t outer,
-                      int64_t inner, int64_t n, bool plain) {
+                      int64_t inner, int64_t n, QuantKind kind) {
+  const bool plain = kind == QuantKind::kPlain, bare = kind == QuantKind::kBare;
   DrawnQuant drawn;
   ref::QuantOptions& q = drawn.options;
   int64_t scheme = plain ? 1 : 1 + random.below(6), format = random.below(3);
@@ -129,9 +158,9 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
     q.block_size = random.one_in(2) ? 64 : 128;
     line.set(path + ".block_size", q.block_size);
   }
-  q.divide = scheme <= 3 && random.one_in(3);
+  q.divide = !bare && scheme <= 3 && random.one_in(3);
   if (q.divide) line.set(path + ".division", std::string("divide"));
-  drawn.from_rounded = random.one_in(2);
+  drawn.from_rounded = !bare && random.one_in(2);
   if (drawn.from_rounded) line.set(path + ".source", std::string("rounded"));
   if (!plain) {
     const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
@@ -142,9 +171,9 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
     }
     const float floor = dynamic ? random.of({0.0f, 0.0f, 0x1p-9f, 4.0f}) : 0.0f;
     if (floor != 0) line.set(path + ".amax_floor", static_cast<double>(floor));
-    if (random.one_in(3)) {
+    if (!bare && random.one_in(3)) {
       line.set(path + ".clamp", 1.5);
-    } else if (random.one_in(3)) {
+    } else if (!bare && random.one_in(3)) {
       line.scalar(path + ".clamp_scale",
                   random.of({1.5f, 0.25f, 1e30f, 0.0f, -0.0f, -1.5f, std::nanf("")}));
     }
@@ -155,6 +184,11 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
     draw_scales(random, line, path, q, outer, inner, ref::scopes_of(q, n));
   }
   if (q.scheme == Scheme::kNvfp4) line.scalar(path + ".global_scale", 0.5f);
+  const int64_t columns = ref::scope_columns(q, n);
+  const bool rotates = kind == QuantKind::kRotated || bare;
+  if (rotates || random.one_in(plain ? 16 : 2))
+    draw_rotation(random, line, path, n, columns == n && q.block_size == 0 ? 0 : columns,
+                  !plain && !bare);
   return drawn;
 }
 

@@ -28,18 +28,21 @@ class QuantModel {
   QuantModel(const fastnorm_quant* args, const Operands& memory, ref::Type type, ref::Type y,
              bool every_step, Operand* codes = nullptr);
 
-  // Of row number `row`, with these indices: z is not rounded.
-  void expect(Index leading, int64_t row, const std::vector<float>& z) const;
+  // Of row number `row`, with these indices: z is neither rounded nor rotated. Returns what y is,
+  // before it is rounded.
+  std::vector<float> expect(Index leading, int64_t row, const std::vector<float>& z) const;
   // Its swizzled scales stay. All others become 0 where there are none.
   void keep(int64_t row) const;
 
  private:
+  void expect_seen(Index leading, int64_t row, const std::vector<float>& z) const;
   size_t place_of_scale(Index leading, int64_t row, int64_t i, int64_t scopes) const;
 
   ref::QuantOptions options_;
   ref::Type type_;
   Operand *codes_ = nullptr, *scale_ = nullptr, *amax_ = nullptr;
-  bool swizzled_ = false;
+  bool swizzled_ = false, y_rotated_ = false;
+  std::vector<float> signs_;  // of the columns before a rotation; empty = 1
   int64_t scopes_ = 0;
   float tensor_scale_ = 1, global_ = 1;
 };
@@ -50,12 +53,24 @@ struct DrawnQuant {
   fastnorm_dtype_id codes = FASTNORM_DTYPE_F8_E4M3FN;
   bool from_rounded = false;
 };
+
+// A rotation before scales of blocks of this many columns (0: none), if n is a multiple of one.
+// Writes it.
+void draw_rotation(ref::Random& random, LineWriter& line, const std::string& path, int64_t n,
+                   int64_t scale_block, bool has_y);
+
 inline constexpr fastnorm_dtype_id kCodeTypes[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
                                                    FASTNORM_DTYPE_I8};
 
-// A scheme and a format for rows of n columns; with `plain` PER_TENSOR without options. Writes all
-// but the codes. `outer` x `inner` rows.
+enum class QuantKind : uint8_t {
+  kAny,
+  kPlain,    // PER_TENSOR without options
+  kRotated,  // with a rotation
+  kBare,     // the same, and nothing else that changes what is quantised
+};
+
+// A scheme and a format for rows of n columns. Writes all but the codes. `outer` x `inner` rows.
 DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& path, int64_t outer,
-                      int64_t inner, int64_t n, bool plain);
+                      int64_t inner, int64_t n, QuantKind kind);
 
 }  // namespace fastnorm::support

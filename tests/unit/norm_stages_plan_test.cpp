@@ -133,6 +133,50 @@ TEST(StagesPlan, HeldKernels) {
   EXPECT_STREQ(kernel_of(modulated(4096, 3072), cuda::kSm100), "bf16 stages 256xstream");
 }
 
+NormDesc rotated(int64_t rows, int64_t n) {
+  NormDesc d = described(Dtype::kBF16, rows, n);
+  d.stages.activation = FASTNORM_ACTIVATION_IDENTITY;
+  d.y = RowTensor{};
+  d.weight.data = d.x.data;
+  d.weight.dtype = d.dtype;
+  d.quant.scheme = FASTNORM_QUANT_PER_ROW;
+  d.quant.dtype = Dtype::kF8E4M3;
+  d.quant.codes.data = d.x.data;
+  d.quant.codes.stride_bytes[0] = n;
+  d.quant.rotation = 64;
+  return d;
+}
+
+TEST(StagesPlan, RotatedKernels) {
+  EXPECT_STREQ(kernel_of(rotated(4096, 1024), cuda::kSm90), "bf16 rotated-lean 32x4");
+  EXPECT_STREQ(kernel_of(rotated(4096, 2048), cuda::kSm90), "bf16 rotated-lean 128x2");
+  EXPECT_STREQ(kernel_of(rotated(4096, 4096), cuda::kSm90), "bf16 rotated-lean 128x4");
+  EXPECT_STREQ(kernel_of(rotated(4096, 8192), cuda::kSm90), "bf16 rotated-lean 256x4");
+  EXPECT_STREQ(kernel_of(rotated(4096, 16384), cuda::kSm90), "bf16 rotated 512x4");
+  EXPECT_STREQ(kernel_of(rotated(4096, 16448), cuda::kSm90), "bf16 stages 256xstream");
+  EXPECT_STREQ(kernel_of(rotated(4096, 4096), cuda::kSm100), "bf16 stages 256xstream");
+  const auto kernel = [](auto change) {
+    NormDesc d = rotated(4096, 4096);
+    change(d);
+    return std::string(kernel_of(d, cuda::kSm90));
+  };
+  const char* const full = "bf16 rotated 128x4";
+  EXPECT_EQ(kernel([](NormDesc& d) { d.y = d.x; }), full);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.weight = WeightTensor{}; }), full);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.quant.clamp = 1; }), full);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.quant.from_rounded = true; }), full);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.rounding = FASTNORM_ROUND_NORMALIZED; }), full);
+  const char* const general = "bf16 stages 256xstream";
+  EXPECT_EQ(kernel([](NormDesc& d) { d.kind = FASTNORM_NORM_LAYER; }), general);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.bias = d.weight; }), general);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.rounding = FASTNORM_ROUND_EVERY_STEP; }), general);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.stages.gate = d.x; }), general);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.stages.rstd_in = d.x; }), general);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.quant.codes.data += 4; }), general);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.quant.signs.data = d.x.data + 8; }), general);
+  EXPECT_EQ(kernel([](NormDesc& d) { d.weight.dtype = Dtype::kF32; }), general);
+}
+
 // What held kernels do not do goes to the general one.
 TEST(StagesPlan, OtherCallsAreGeneral) {
   const auto is_general = [](const NormDesc& d) {

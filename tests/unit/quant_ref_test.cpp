@@ -2,6 +2,7 @@
 // with special values, and layouts. Also the single-precision model against its bounds.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -970,6 +971,83 @@ TEST(QuantBounds, LeaveRowsToTheModelThatHaveNone) {
   EXPECT_TRUE(valid(q, {-3, -2}, nullptr));
   EXPECT_EQ(b.amax.low, 2.0);
   EXPECT_EQ(b.amax.high, 3.0);
+}
+
+// --- rotation ---
+
+QuantOptions rotation_of(int64_t block, QuantSource source = QuantSource::kF32) {
+  QuantOptions o;
+  o.rotation = block;
+  o.source = source;
+  return o;
+}
+
+TEST(Rotation, UnitVectorsGiveTheMatrix) {
+  for (const int64_t block : {16, 32, 64, 128}) {
+    const auto factor = static_cast<float>(1 / std::sqrt(static_cast<double>(block)));
+    for (int64_t j = 0; j < block; ++j) {
+      std::vector<float> z(static_cast<size_t>(2 * block));
+      z[static_cast<size_t>(block + j)] = 1;
+      rotate_model(rotation_of(block), nullptr, false, Type::kF32, 2 * block, z.data());
+      for (int64_t i = 0; i < block; ++i) {
+        EXPECT_EQ(z[static_cast<size_t>(i)], 0.0f);
+        const bool odd = std::popcount(static_cast<uint64_t>(i & j)) % 2 != 0;
+        EXPECT_EQ(z[static_cast<size_t>(block + i)], odd ? -factor : factor) << block << " " << i;
+      }
+    }
+  }
+}
+
+// The order of the steps decides the bits: 2^24 hides a 1 that is added to it alone.
+TEST(Rotation, StepsBeginWithNeighbours) {
+  std::vector<float> z(16);
+  z[0] = 0x1p24f, z[2] = z[3] = 1;
+  rotate_model(rotation_of(16), nullptr, false, Type::kF32, 16, z.data());
+  EXPECT_EQ(z[0], 0x1.000002p22f) << "2^24 + (1 + 1)";
+  z.assign(16, 0);
+  z[0] = 0x1p24f, z[1] = z[3] = 1;
+  rotate_model(rotation_of(16), nullptr, false, Type::kF32, 16, z.data());
+  EXPECT_EQ(z[0], 0x1p22f) << "(2^24 + 1) + 1";
+}
+
+TEST(Rotation, ModelIsWithinTheBoundOfDouble) {
+  constexpr int64_t kN = 256;
+  double worst = 0;
+  for (const int64_t block : {16, 32, 64, 128}) {
+    for (uint64_t seed = 0; seed < 60; ++seed) {
+      const auto pattern = seed % 3 == 0 ? Pattern::kWeights : Pattern::kNormal;
+      std::vector<float> z(kN), drawn(kN);
+      fill_row(pattern, Type::kF32, hash(seed, block), z.data(), kN);
+      fill_row(Pattern::kNormal, Type::kF32, hash(seed, 1), drawn.data(), kN);
+      if (seed % 4 == 0) z[static_cast<size_t>(seed)] *= 1e4f;
+      for (float& sign : drawn) sign = sign < 0 ? -1.0f : 1.0f;
+      const float* const signs = seed % 2 == 0 ? drawn.data() : nullptr;
+      const bool shared = seed % 4 < 2;
+      const QuantOptions o =
+          rotation_of(block, seed % 5 == 0 ? QuantSource::kRounded : QuantSource::kF32);
+      std::vector<double> exact(z.begin(), z.end()), bound(kN);
+      rotate_ref(o, signs, shared, Type::kBF16, kN, exact.data(), bound.data());
+      rotate_model(o, signs, shared, Type::kBF16, kN, z.data());
+      for (size_t i = 0; i < kN; ++i) {
+        const double error = std::fabs(static_cast<double>(z[i]) - exact[i]);
+        EXPECT_LE(error, bound[i]) << block << " " << seed << " " << i;
+        worst = std::max(worst, error / bound[i]);
+      }
+    }
+  }
+  EXPECT_GT(worst, 0.01) << "the bound means something";
+}
+
+// H * H is the identity, so that the second rotation takes the first one back.
+TEST(Rotation, IsItsOwnInverse) {
+  for (const int64_t block : {16, 32, 64, 128}) {
+    std::vector<float> z(256), twice;
+    fill_row(Pattern::kNormal, Type::kF32, 11, z.data(), 256);
+    twice = z;
+    for (int i = 0; i < 2; ++i)
+      rotate_model(rotation_of(block), nullptr, false, Type::kF32, 256, twice.data());
+    for (size_t i = 0; i < z.size(); ++i) EXPECT_NEAR(twice[i], z[i], 1e-5f);
+  }
 }
 
 }  // namespace

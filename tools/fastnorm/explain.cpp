@@ -110,6 +110,7 @@ class Question {
       scale_ = pretended_.tensor(quant.scale, quant.scale_shape);
     }
     if (options.clamp_scale) clamp_scale_ = pretended_.tensor(f32, {1});
+    if (options.rotation_signs) signs_ = pretended_.tensor(f32, {options.shape.back()});
   }
 
   fastnorm_norm_args args() {
@@ -125,6 +126,7 @@ class Question {
     quant_.quantized = quantized_.get();
     quant_.scale = scale_.get();
     quant_.clamp_scale = clamp_scale_.get();
+    quant_.rotation_signs = signs_.get();
     stages_.apply(&args);
     return args;
   }
@@ -134,7 +136,7 @@ class Question {
   Pretended pretended_;
   PretendedStages stages_;
   TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_,
-      clamp_scale_;
+      clamp_scale_, signs_;
   fastnorm_quant quant_ = {};  // args() points to it
 };
 
@@ -322,6 +324,8 @@ void add_explain(CLI::App& program) {
   command->add_flag("--head-weights", options->head_weights, "a row of weights for each head");
   command->add_flag("--rstd", options->statistics, "rstd is stored");
   command->add_flag("--clamp-scale", options->clamp_scale, "the clamp is a value on the device");
+  command->add_flag("--rotation-signs", options->rotation_signs,
+                    "with --rotation: each column has a sign");
   command->add_flag("--in-place", options->in_place,
                     "y over x, residual_out over residual; --backward: dx over dy, dgate over the "
                     "gate, dbranch over the branch");

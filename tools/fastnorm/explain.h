@@ -18,7 +18,7 @@ struct ExplainOptions {
   std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
   bool residual = false, residual_out = false, no_weight = false, bias = false;
   bool statistics = false, head_weights = false, in_place = false, clamp_scale = false,
-       json = false;
+       rotation_signs = false, json = false;
   int64_t row_stride_elems = 0, offset_elems = 0;
   int32_t threads = 1;
   NormOptions norm;

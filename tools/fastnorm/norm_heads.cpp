@@ -21,7 +21,7 @@ namespace {
 // HeadsNames of tensors in the input file. Empty = absent.
 struct HeadsNames {
   std::string x[kHeadsParts], weight[2], mean_in[2], rstd_in[2];
-  std::string cos, sin, positions, slots, clamp_scale;
+  std::string cos, sin, positions, slots, clamp_scale, rotation_signs;
 };
 
 struct HeadsCommandOptions {
@@ -197,6 +197,7 @@ void run_file_heads(const HeadsCommandOptions& options) {
   inputs.positions = load(file, options.names.positions);
   inputs.slots = load(file, options.names.slots);
   inputs.clamp_scale = load(file, options.names.clamp_scale);
+  inputs.rotation_signs = load(file, options.names.rotation_signs);
   if (inputs.cos.present() && layer.rope_dim < 0) {
     layer.rope_dim = static_cast<int32_t>(2 * inputs.cos.shape.back());
   }
@@ -407,6 +408,11 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
       ->group("Cache");
   command.add_flag("--cache-pow2", o.cache_pow2, "scales of blocks are powers of two")
       ->group("Cache");
+  add_number(command, "--cache-rotation", o.cache_rotation,
+             "columns of a block that a Hadamard matrix multiplies before: 16, 32, 64 or 128; 0 = "
+             "none",
+             0, INT32_MAX)
+      ->group("Cache");
   add_number(command, "--page", o.page, "tokens of a page", int64_t{1}, kMostExtent)
       ->group("Cache");
   o.norm.add_statistic_to(command);
@@ -453,6 +459,8 @@ void add_run_heads(CLI::App& family) {
         "written; default: no cache");
   input("--clamp-scale", names.clamp_scale,
         "[1] f32, in place of --clamp: clamp to +- its value if that is > 0");
+  input("--rotation-signs", names.rotation_signs,
+        "f32 of 1 and -1, [d] or [--rotation]; of the quantised heads; default: 1");
   add_layer(*command, *options);
   add_number(*command, "--seed", options->layer.seed, "of the random data", 0, INT32_MAX);
   add_number(*command, "--check-tokens", options->check_tokens, "tokens compared, spread over all",

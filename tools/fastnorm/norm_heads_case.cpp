@@ -1,6 +1,7 @@
 #include "norm_heads_case.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -346,6 +347,7 @@ void NormHeadsCall::add_quantized(HeadsPart p, const fastnorm_norm_args& norm) {
   codes = *norm.quant;
   part.quant = &codes;
   if (inputs_.clamp_scale.present()) codes.clamp_scale = input(inputs_.clamp_scale);
+  if (inputs_.rotation_signs.present()) codes.rotation_signs = input(inputs_.rotation_signs);
   const bool dynamic =
       codes.scheme == FASTNORM_QUANT_PER_ROW || codes.scheme == FASTNORM_QUANT_PER_BLOCK;
   // Of a cache as well, whose scheme may have a use for it.
@@ -373,6 +375,7 @@ void NormHeadsCall::add_cache(HeadsPart p, const fastnorm_norm_args& norm) {
   codes.struct_size = sizeof codes;
   codes.source = norm.quant->source;
   codes.division = norm.quant->division;
+  codes.rotation = options_.cache_rotation;
   part.cache_quant = &codes;
   if (options_.cache_scheme == "per-tensor") {
     codes.scheme = FASTNORM_QUANT_PER_TENSOR;
@@ -426,6 +429,26 @@ struct ExactRow {
   std::vector<double> o, magnitude;
   double share = 0;
 };
+
+// The row as blocks of columns times a Hadamard matrix.
+ExactRow rotated(const ExactRow& row, int32_t block) {
+  if (block == 0) return row;
+  ExactRow result = row;
+  const auto size = static_cast<size_t>(block);
+  const double factor = 1 / std::sqrt(static_cast<double>(block));
+  for (size_t i = 0; i < row.o.size(); ++i) {
+    const size_t first = i / size * size;
+    double sum = 0, magnitude = 0;
+    for (size_t j = 0; j < size; ++j) {
+      const bool odd = std::popcount((i - first) & j) % 2 != 0;
+      sum += odd ? -row.o[first + j] : row.o[first + j];
+      magnitude += row.magnitude[first + j];
+    }
+    result.o[i] = sum * factor;
+    result.magnitude[i] = magnitude * factor;
+  }
+  return result;
+}
 
 // Of a row of x, or of all heads of a token. `size`: the mean of the magnitudes.
 struct ExactStatistic {
@@ -595,7 +618,7 @@ class Comparison {
           : quant_.scheme == FASTNORM_QUANT_MXFP8 || quant_.scheme == FASTNORM_QUANT_MXFP4
               ? 32
               : quant_.block_size;
-      judge(compare_codes(codes, find(p, "_scale"), block, row, exact,
+      judge(compare_codes(codes, find(p, "_scale"), block, row, rotated(exact, quant_.rotation),
                           static_cast<double>(quant_.clamp)));
     }
     const int cache = find(p, "_cache");
@@ -606,7 +629,7 @@ class Comparison {
     judge(options_.has_codes()
               ? compare_codes(cache, find(p, "_cache_scale"),
                               options_.cache_scheme == "per-block" ? options_.cache_block : 0,
-                              cached, exact, 0)
+                              cached, rotated(exact, options_.cache_rotation), 0)
               : compare_values(cache, cached, exact));
   }
 

@@ -21,7 +21,7 @@ enum HeadsPart { kQuery, kKey, kValue, kHeadsParts };
 struct NormHeadsOptions {
   int64_t tokens = 16, query_heads = 32, key_heads = 8, columns = 128, page = 16;
   int64_t table_rows = 4096, seed = 0;
-  int32_t rope_dim = -1, rope_offset = 0, cache_block = 0;
+  int32_t rope_dim = -1, rope_offset = 0, cache_block = 0, cache_rotation = 0;
   std::string dtype = "bf16", table_dtype = "f32", parameter_dtype, y_dtype;  // empty: x's
   std::string rope_rounding = "once", cache = "own", cache_scheme = "per-tensor";
   bool no_norm = false, no_weight = false, head_weights = false, across_heads = false;
@@ -70,7 +70,7 @@ class CallMemory {
 };
 
 struct NormHeadsInputs {
-  HostTensor x[kHeadsParts], weight[2], cos, sin, positions, slots, clamp_scale;
+  HostTensor x[kHeadsParts], weight[2], cos, sin, positions, slots, clamp_scale, rotation_signs;
   HostTensor mean_in[2], rstd_in[2];  // of query and key
   int64_t pages = 0;
 

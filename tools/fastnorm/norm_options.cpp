@@ -176,6 +176,13 @@ void NormOptions::add_quant_to(CLI::App& command) {
   add_value(command, "--clamp", clamp_, "clamp results to +-CLAMP before quantising; 0 = off");
   add_choice(command, "--quant-division", quant_division_, kQuantDivisions,
              "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
+  add_number(command, "--rotation", rotation_,
+             "columns of a block that a Hadamard matrix multiplies before quantising: 16, 32, 64 "
+             "or 128; 0 = none",
+             0, INT32_MAX)
+      ->group("Arithmetic");
+  command.add_flag("--y-rotated", y_rotated_, "with --rotation: y is rotated, too")
+      ->group("Arithmetic");
 }
 
 QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const {
@@ -203,6 +210,8 @@ void NormOptions::apply(fastnorm_norm_args* args, fastnorm_quant* quant) const {
   quant->amax_floor = amax_floor_;
   quant->clamp = clamp_;
   quant->division = value_of(kQuantDivisions, quant_division_);
+  quant->rotation = rotation_;
+  quant->y_rotated = y_rotated_ ? 1 : 0;
   args->quant = quant;
 }
 

@@ -62,8 +62,8 @@ class NormOptions {
   float eps_ = 1e-6f, weight_offset_ = 0;
   bool pdl_wait_ = false, pdl_trigger_ = false, pdl_constant_weights_ = false, no_pdl_ = false;
   std::string quant_scheme_ = "none", quant_source_ = "f32", scale_layout_ = "row-major";
-  int32_t quant_block_size_ = 0;
-  bool scale_pow2_ = false;
+  int32_t quant_block_size_ = 0, rotation_ = 0;
+  bool scale_pow2_ = false, y_rotated_ = false;
   float amax_floor_ = 0, clamp_ = 0;
   std::string quant_division_ = "reciprocal";
 };

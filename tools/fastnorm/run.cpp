@@ -36,6 +36,7 @@ class Run {
     operands_.load(names_.global_scale, &global_scale_);
     operands_.load(names_.scale_in, &scale_);
     operands_.load(names_.clamp_scale, &clamp_scale_);
+    operands_.load(names_.rotation_signs, &rotation_signs_);
     const StageOptions& s = options_.stages;
     operands_.load(s.gate, &gate_);
     operands_.load(s.mean_in, &mean_in_);
@@ -112,6 +113,7 @@ class Run {
     quant_.scale = scale_.view.get();
     quant_.amax = amax_.view.get();
     quant_.clamp_scale = clamp_scale_.view.get();
+    quant_.rotation_signs = rotation_signs_.view.get();
     options_.stages.apply(&args);
     args.gate = gate_.view.get();
     args.sumsq = sumsq_.view.get();
@@ -142,7 +144,7 @@ class Run {
   const Names& names_;
   Machine machine_;
   Operands operands_;
-  Operand x_, residual_, weight_, bias_, global_scale_, clamp_scale_;
+  Operand x_, residual_, weight_, bias_, global_scale_, clamp_scale_, rotation_signs_;
   Operand gate_, mean_in_, rstd_in_, branch_weight_, branch_bias_, sum_scale_, residual_gate_,
       residual_gate_table_, modulation_scale_, scale_table_, modulation_shift_, shift_table_,
       modulation_index_, sumsq_, branch_rstd_;
@@ -251,6 +253,8 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
   input("--global-scale", names.global_scale, "[1] f32, for --quant-scheme nvfp4");
   input("--clamp-scale", names.clamp_scale,
         "[1] f32, the clamp where it is > 0; instead of --clamp");
+  input("--rotation-signs", names.rotation_signs,
+        "f32 of 1 and -1, [n] or [--rotation]; multiplies columns before the rotation; default: 1");
   output("--y", names.y, "the normalised rows")->capture_default_str();
   output("--residual-out", names.residual_out, "x + residual; default: not stored");
   output("--mean", names.mean, "mean of each row, f32 (layer); --backward: input");

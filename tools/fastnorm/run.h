@@ -14,7 +14,7 @@ namespace fastnorm::tool {
 
 // Names of tensors: inputs in the input file, outputs in the output file. Empty = absent.
 struct Names {
-  std::string x, residual, weight, bias, global_scale, scale_in, clamp_scale;
+  std::string x, residual, weight, bias, global_scale, scale_in, clamp_scale, rotation_signs;
   std::string y = "y", residual_out, mean, rstd, quantized, scale_out, amax;
 };
 

@@ -131,7 +131,8 @@ def _add_quant(struct, pointer, names):
 OF_QUANT = _quant_names(
     "quant_",
     {"scale_layout", "scale_pow2", "amax_floor", "clamp", "amax"}
-    | {"quantized", "scale", "global_scale", "clamp_scale"},
+    | {"quantized", "scale", "global_scale", "clamp_scale"}
+    | {"rotation", "y_rotated", "rotation_signs"},
 )
 
 
@@ -161,7 +162,10 @@ _add_quant(
     "cache_quant",
     {
         "cache_pow2": "scale_pow2",
-        **{f"cache_{name}": name for name in ("scheme", "block_size", "scale")},
+        **{
+            f"cache_{name}": name
+            for name in ("scheme", "block_size", "scale", "rotation", "rotation_signs")
+        },
     },
 )
 

@@ -436,6 +436,9 @@ class Quant(ctypes.Structure):
         ("global_scale", TensorPointer),
         ("clamp_scale", TensorPointer),
         ("amax", TensorPointer),
+        ("rotation", c_int32),
+        ("y_rotated", c_int32),
+        ("rotation_signs", TensorPointer),
     ]
 
 

@@ -42,6 +42,9 @@ class Quant(NamedTuple):
     clamp_scale: Any = None  # float32 [1]: the clamp as a value on the device
     global_scale: Any = None  # "nvfp4": float32 [1], the second scale; None is 1
     amax: Any = None  # float32 [1]: what Quantized.amax raises
+    rotation: int = 0  # 16, 32, 64 or 128 columns that a Hadamard matrix multiplies before; 0: not
+    rotation_signs: Any = None  # float32 of 1 and -1, [n] or [rotation]: multiply columns before
+    y_rotated: bool = False  # y is rotated, too
 
 
 class Quantized(NamedTuple):

@@ -176,12 +176,27 @@ namespace {
 
 }  // namespace
 
+RotationParams rotation_of(const QuantDesc& q, int64_t n) {
+  RotationParams r = {};
+  r.signs = reinterpret_cast<const float*>(q.signs.data);
+  r.signs_repeat = q.sign_columns(n) == n ? ~uint64_t{0} : static_cast<uint64_t>(q.rotation - 1);
+  r.block = q.rotation;
+  // 1 / sqrt(block), rounded to nearest: the thread may have another rounding mode.
+  r.factor = q.rotation == 16   ? 0.25f
+             : q.rotation == 32 ? 0x1.6a09e6p-3f
+             : q.rotation == 64 ? 0.125f
+                                : 0x1.6a09e6p-4f;
+  r.of_y = q.y_rotated;
+  return r;
+}
+
 NormCallParams make_params(const NormDesc& d, const NormPlan& plan) {
   NormCallParams p;
   fill_params(d, plan, &p);
   if (plan.entry->key.access == Access::kAny) {
     p.weight_upper = upper_strides(d.weight);
     p.bias_upper = upper_strides(d.bias);
+    p.rotation = rotation_of(d.quant, d.n);
   }
   for (int i = 0; i + 1 < d.outer_rank; ++i)
     p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));

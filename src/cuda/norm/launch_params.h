@@ -12,6 +12,8 @@ namespace fastnorm::cuda {
 Divisor make_divisor(uint32_t value);
 
 NormCallParams make_params(const NormDesc& desc, const NormPlan& plan);
+// How rows of n columns are rotated before their codes.
+RotationParams rotation_of(const QuantDesc& quant, int64_t n);
 // Where x and the residual are, and their rows, for code that takes any layout.
 NormCallParams make_input_params(const NormDesc& desc);
 

@@ -110,6 +110,15 @@ struct QuantParams {
   const float* clamp_scale;  // nullptr = as `clamp` says
 };
 
+// The Hadamard matrix that multiplies blocks of columns before their scale is found.
+struct RotationParams {
+  const float* signs;     // of the columns; nullptr = 1
+  uint64_t signs_repeat;  // a mask of the columns' numbers: a row has its own signs, or each block
+  int32_t block;          // columns; 0 = no rotation
+  float factor;           // 1 / sqrt(block)
+  bool of_y;              // y is rotated, too
+};
+
 // In the order of use, by lines of 64 bytes of the constant bank. Parameters begin 16 bytes into a
 // line. A block must fetch each line that it has not read yet. Most calls read two lines, heads
 // three. The size is a multiple of a line, so that a second call begins like the first.
@@ -163,7 +172,7 @@ static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) =
 // Access::kAny reads.
 struct NormCallParams : NormParams {
   RowStrides weight_upper, bias_upper;
-  char end_of_last_line[32];
+  RotationParams rotation;
 };
 static_assert(sizeof(NormCallParams) == 512);
 

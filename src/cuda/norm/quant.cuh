@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/norm/codes.cuh"
+#include "cuda/norm/rotation.cuh"
 #include "cuda/norm/store.cuh"
 
 namespace fastnorm::cuda {
@@ -141,6 +142,42 @@ __device__ __forceinline__ void raise_amax(const QuantParams& q, uint32_t most) 
   }
 }
 
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void put_y(const NormParams& p,
+                                      const float (&z)[Tile::kVectors][Slots::T::kPerVector],
+                                      const RowIndex& index, const Place<Tile>& place,
+                                      const Reach& reach) {
+  using T = typename Slots::T;
+  const RowSink<Sink::kStore, Slots::kAccess, T> sink(p, index);
+  if constexpr (Slots::kAccess == Access::kVector) {
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v)
+      sink.put(z[v], static_cast<uint32_t>(place.vector(v)), reach.stores(v));
+  } else {
+    store_row<T>(z, sink.y, place, reach);
+  }
+}
+
+// Rotates the results. Before that y is stored, unless it is rotated, too.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void rotate_row(const NormParams& p,
+                                           float (&z)[Tile::kVectors][Slots::T::kPerVector],
+                                           const RowIndex& index, const Place<Tile>& place,
+                                           const Reach& reach) {
+  constexpr bool kLean = Slots::kBeside != Beside::kAny;
+  const RotationParams& r = static_cast<const NormCallParams&>(p).rotation;
+  if (!kLean && p.y.data != nullptr && !r.of_y) put_y<Slots, Tile>(p, z, index, place, reach);
+  if (!kLean && p.quant.from_rounded) round_row<typename Slots::T>(z, true);
+  if (r.signs != nullptr) {
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      if (reach.has(v)) take_signs<true>(r, z[v], static_cast<uint32_t>(place.vector(v)));
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) rotate_vector(r, z[v]);
+}
+
 // Work of few calls: y, values that are rounded or clamped first, and the greatest magnitude of
 // all.
 template <class Slots, class Tile, class Reach>
@@ -149,16 +186,10 @@ __device__ __forceinline__ void put_beside(const NormParams& p,
                                            const RowIndex& index, const Place<Tile>& place,
                                            const Reach& reach) {
   using T = typename Slots::T;
-  if (p.y.data != nullptr) {
-    const RowSink<Sink::kStore, Slots::kAccess, T> sink(p, index);
-    if constexpr (Slots::kAccess == Access::kVector) {
-#pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v)
-        sink.put(z[v], static_cast<uint32_t>(place.vector(v)), reach.stores(v));
-    } else {
-      store_row<T>(z, sink.y, place, reach);
-    }
-  }
+  bool has_y = p.y.data != nullptr;
+  if constexpr (Slots::kV.has(Variant::kRotates))
+    has_y = has_y && static_cast<const NormCallParams&>(p).rotation.of_y;
+  if (has_y) put_y<Slots, Tile>(p, z, index, place, reach);
   prepare<T>(p.quant, clamp_of(p.quant), z);
   if (p.quant.amax != nullptr) {
     uint32_t most = 0;
@@ -396,6 +427,8 @@ __device__ __forceinline__ void quantize_in_registers(
     FoldScratch<Tile>& scratch) {
   constexpr int kVectors = Tile::kVectors;
   const QuantParams& q = p.quant;
+  if constexpr (Slots::kV.has(Variant::kRotates))
+    rotate_row<Slots, Tile>(p, z, index, place, reach);
   if (Slots::kBeside == Beside::kAny && q.beside) {
     put_beside<Slots>(p, z, index, place, reach);
   } else {

@@ -53,6 +53,7 @@ struct Variant {
     kWaitsUnasked = 1 << 9,     // waits for the kernel before, without a test whether it must
     kClampsTogether = 1 << 10,  // e2m1 codes: one test per thread whether values are out of range
     kIdlePrefetch = 1 << 11,    // kPrefetches does not help; planning does not ask for it
+    kRotates = 1 << 12,         // blocks of columns are rotated before their codes
   };
 
   NormKey key;

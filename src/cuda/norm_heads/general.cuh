@@ -3,6 +3,7 @@
 // wait in shared memory, as f32 in the order of their columns, for rope and quantisation.
 #pragma once
 
+#include "cuda/norm/rotation.cuh"
 #include "cuda/norm/stream.cuh"
 #include "cuda/norm_heads/rope.cuh"
 
@@ -334,17 +335,24 @@ __device__ __forceinline__ void store_elements(const HeadGroup& group, const flo
   }
 }
 
-// The row's codes and scales, and its share of amax.
+// The row's codes and scales, and its share of amax. Also y, if it is rotated.
 template <class T>
 __device__ __forceinline__ void store_codes_of(const HeadGroup& group, const QuantParams& q,
-                                               char* codes, const ScaleRow& scales,
-                                               const float* values, int n, HeadsScratch& scratch) {
+                                               const RotationParams& rotation, char* codes,
+                                               const ScaleRow& scales, const float* values, int n,
+                                               const AnyRow<T, char>& y, HeadsScratch& scratch) {
   constexpr int kPerVector = T::kPerVector, kVectorShift = kPerVector == 8 ? 3 : 2;
   const int vectors = (n + kPerVector - 1) / kPerVector;
   const float clamp = clamp_of(q);
   const float static_scale = q.static_scale != nullptr ? ptx::ld_global_f32(q.static_scale) : 1.0f;
-  const auto take = [&](float(&z)[kPerVector], int v) {
+  // All lanes of a warp take a vector, which may be past the end.
+  const auto take = [&](float(&z)[kPerVector], int v, bool stores) {
     const int count = take_vector(z, values, n, v);
+    if (rotation.block != 0) {
+      rotate<T>(rotation, q.from_rounded, z, v, count > 0);
+      if (stores && rotation.of_y && y.data != nullptr && count > 0)
+        store_part<Part::kCounted, T>(z, y, v, count);
+    }
     prepare<T>(q, clamp, z);
     return count;
   };
@@ -354,9 +362,9 @@ __device__ __forceinline__ void store_codes_of(const HeadGroup& group, const Qua
   } else if (q.rule != ScaleRule::kNoCodes && q.block == 0) {
     uint32_t most = 0;
 #pragma unroll 1
-    for (int v = group.thread; v < vectors; v += group.threads) {
+    for (int first = 0; first < vectors; first += group.threads) {
       float z[kPerVector];
-      take(z, v);
+      take(z, first + group.thread, false);
       most = greater(most, magnitude_bits(z));
     }
     float greatest[1] = {__uint_as_float(most)};
@@ -372,7 +380,7 @@ __device__ __forceinline__ void store_codes_of(const HeadGroup& group, const Qua
   for (int first = 0; first < vectors; first += group.threads) {
     const int v = first + group.thread;
     float z[kPerVector];
-    const int count = take(z, v);
+    const int count = take(z, v, true);
     uint32_t most = magnitude_bits(z);
     all = greater(all, most);
     if (q.rule == ScaleRule::kNoCodes) continue;
@@ -417,18 +425,24 @@ __device__ __forceinline__ void store_head(const HeadGroup& group, const HeadsPa
   for (int destination = 0; destination < (caches ? 2 : 1); ++destination) {
     const bool to_cache = destination == 1;
     const bool to_codes = (part.bits & (to_cache ? kHeadsCacheCodes : kHeadsCodes)) != 0;
-    if (to_cache ? !to_codes : !padding && part.y.data != nullptr) {
-      store_elements<T>(
-          group, values, n, to_cache ? at(part.cache) : address_of(part.y, token, head),
-          to_cache ? OperandType::kElement : static_cast<OperandType>(part.norm.y_type));
+    const auto y_type = static_cast<OperandType>(part.norm.y_type);
+    const bool has_y = !padding && part.y.data != nullptr;
+    if (to_cache ? !to_codes : has_y && !part.rotation.of_y) {
+      store_elements<T>(group, values, n,
+                        to_cache ? at(part.cache) : address_of(part.y, token, head),
+                        to_cache ? OperandType::kElement : y_type);
     }
     if (!to_codes) continue;
     const QuantParams& q = to_cache ? part.cache_quant : part.norm.quant;
     const ScaleRow scales(q, to_cache ? at(part.cache_scale) : address_of(part.scale, token, head),
                           to_cache ? 0 : token * part.heads + head);
-    if (!padding)
-      store_codes_of<T>(group, q, to_cache ? at(part.cache) : address_of(part.codes, token, head),
-                        scales, values, n, scratch);
+    if (!padding) {
+      const AnyRow<T, char> y(has_y && !to_cache ? address_of(part.y, token, head) : nullptr,
+                              kUnknownAlign, y_type);
+      store_codes_of<T>(group, q, to_cache ? part.cache_rotation : part.rotation,
+                        to_cache ? at(part.cache) : address_of(part.codes, token, head), scales,
+                        values, n, y, scratch);
+    }
     if (!to_cache && q.swizzled)
       scales.pad((n + q.block - 1) >> q.block_shift, shared.tokens * part.heads, group.thread,
                  group.threads);

@@ -93,6 +93,7 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
   // The statistic's.
   if (part.across_heads) norm.inv_n = reciprocal_of(part.heads * norm.n);
   p.norm = make_params(norm, general_plan());
+  p.rotation = rotation_of(norm.quant, norm.n);
   p.bits = bits_of(part);
   const int64_t row_bytes = norm.n * dtype_bytes(norm.dtype);
   if (norm.n > kWarpHeadColumns) p.bits |= kHeadsByBlock;
@@ -114,6 +115,7 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
   p.cache = pages_of(c.rows);
   p.cache_scale = pages_of(c.quant.scale);
   p.cache_quant = cache_quant_of(part);
+  p.cache_rotation = rotation_of(c.quant, norm.n);
   p.cache_quant.codes_aligned = has_aligned_codes(
       c.quant, norm.dtype, p.cache.page_stride | p.cache.row_stride | p.cache.head_stride);
 }

@@ -88,6 +88,7 @@ struct HeadsPartParams {
   HeadsPages cache, cache_scale;
   NormParams norm;  // what is not said above; inv_n is of what shares a statistic
   QuantParams cache_quant;
+  RotationParams rotation, cache_rotation;
 };
 
 struct NormHeadsParams {

@@ -10,6 +10,7 @@
 
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/norm/quant.cuh"
+#include "cuda/norm/rotation.cuh"
 #include "cuda/norm/stream.cuh"
 #include "cuda/norm_stages/arithmetic.cuh"
 
@@ -573,9 +574,14 @@ class StagesRow {
         normalize(z, vector, columns_here, column - group * p.group, group - first, layer);
         modulate_columns(z, vector, columns_here);
         source.finish(z, v);
-        if (last) store(z, kStageY, vector, columns_here);
+        if (last && !p.norm.rotation.of_y) store(z, kStageY, vector, columns_here);
       }
       if (!codes) continue;
+      if (p.norm.rotation.block != 0) {
+        rotate<T>(p.norm.rotation, p.norm.quant.from_rounded, z, vector, columns_here > 0);
+        if (last && p.norm.rotation.of_y && columns_here > 0)
+          store(z, kStageY, vector, columns_here);
+      }
       if (last) {
         quantizer.put(z, vector, columns_here);
       } else if (columns_here > 0) {

@@ -15,10 +15,13 @@ constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 struct Maker {
   template <uint32_t kWord>
   static constexpr NormStagesKernel of() {
-    if constexpr (stages_variant_of(kWord).is_held()) {
-      return {nullptr, &norm_stages_held_kernel<FASTNORM_ARCH, kWord>};
+    constexpr StagesVariant kVariant = stages_variant_of(kWord);
+    if constexpr (kVariant.is_rotated()) {
+      return {nullptr, nullptr, &norm_stages_rotated_kernel<FASTNORM_ARCH, kWord>};
+    } else if constexpr (kVariant.is_held()) {
+      return {nullptr, &norm_stages_held_kernel<FASTNORM_ARCH, kWord>, nullptr};
     } else {
-      return {&norm_stages_kernel<FASTNORM_ARCH, kWord>, nullptr};
+      return {&norm_stages_kernel<FASTNORM_ARCH, kWord>, nullptr, nullptr};
     }
   }
 };

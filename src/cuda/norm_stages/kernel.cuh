@@ -4,6 +4,7 @@
 
 #include "cuda/norm_stages/general.cuh"
 #include "cuda/norm_stages/held.cuh"
+#include "cuda/norm_stages/rotated.cuh"
 
 namespace fastnorm::cuda {
 
@@ -26,6 +27,13 @@ __global__ void __launch_bounds__(StagesSlots<kWord>::Tile::kBlockThreads,
                                   StagesSlots<kWord>::kVariant.per_sm)
     norm_stages_held_kernel(const __grid_constant__ HeldStagesParams p) {
   if constexpr (kHasStagesBodies) run_held_stages<StagesSlots<kWord>>(p);
+}
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(StagesSlots<kWord>::Tile::kBlockThreads,
+                                  StagesSlots<kWord>::kVariant.per_sm)
+    norm_stages_rotated_kernel(const __grid_constant__ NormCallParams p) {
+  if constexpr (kHasStagesBodies) run_rotated<kWord>(p);
 }
 
 }  // namespace fastnorm::cuda

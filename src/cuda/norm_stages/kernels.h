@@ -8,14 +8,16 @@
 
 namespace fastnorm::cuda {
 
-// The argument depends on the form: one of the two is null.
+// The argument depends on the form: two of the three are null.
 struct NormStagesKernel {
   void (*general)(NormStagesParams);
   void (*held)(HeldStagesParams);
+  void (*rotated)(NormCallParams);
 
   const void* address() const {
     return general != nullptr ? reinterpret_cast<const void*>(general)
-                              : reinterpret_cast<const void*>(held);
+           : held != nullptr  ? reinterpret_cast<const void*>(held)
+                              : reinterpret_cast<const void*>(rotated);
   }
 };
 

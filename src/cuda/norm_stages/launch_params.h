@@ -4,6 +4,7 @@
 #include "core/norm_plan.h"
 #include "core/norm_stages.h"
 #include "cuda/arch.h"
+#include "cuda/norm/launch_params.h"
 #include "cuda/norm_stages/params.h"
 
 namespace fastnorm::cuda {
@@ -18,8 +19,9 @@ HeldStagesParams make_held_stages_params(const NormDesc& desc, const NormPlan& p
 template <typename Use>
 auto visit_stages_params(const NormDesc& desc, const NormPlan& plan, const ArchSpec& arch,
                          Use use) {
-  if (arch.stages->entries[plan.index].variant.is_held())
-    return use(make_held_stages_params(desc, plan));
+  const StagesVariant& variant = arch.stages->entries[plan.index].variant;
+  if (variant.is_rotated()) return use(make_params(desc, plan));
+  if (variant.is_held()) return use(make_held_stages_params(desc, plan));
   return use(make_norm_stages_params(desc, plan));
 }
 

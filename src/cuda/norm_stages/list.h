@@ -31,10 +31,14 @@ inline constexpr const char* kTexts[] = {
 }  // namespace stages_words
 
 constexpr const char* name_of(StagesForm form) {
-  return form == StagesForm::kGated       ? "gated"
-         : form == StagesForm::kSandwich  ? "sandwich"
-         : form == StagesForm::kModulated ? "modulated"
-                                          : "stages";
+  return form == StagesForm::kGated            ? "gated"
+         : form == StagesForm::kSandwich       ? "sandwich"
+         : form == StagesForm::kModulated      ? "modulated"
+         : form == StagesForm::kRotated        ? "rotated"
+         : form == StagesForm::kRotatedSum     ? "rotated-sum"
+         : form == StagesForm::kRotatedLean    ? "rotated-lean"
+         : form == StagesForm::kRotatedLeanSum ? "rotated-lean-sum"
+                                               : "stages";
 }
 
 // Lines of entries of this family begin here, behind those of the norm's own list.

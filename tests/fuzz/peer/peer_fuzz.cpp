@@ -128,6 +128,11 @@ class AllreduceFamily : public NormFamily {
   void choose(Choice* choice, Bytes& bytes) const override {
     if (choice->at == nullptr) return;
     NormFamily::choose(choice, bytes);
+    if (std::strcmp(choice->at->name, "quant") == 0 && !bytes.rarely()) {
+      choice->drop<&fastnorm_quant::rotation>();
+      choice->drop<&fastnorm_quant::y_rotated>();
+      choice->drop<&fastnorm_quant::rotation_signs>();
+    }
     if (std::strcmp(choice->at->name, "norm") != 0) return;
     if (bytes.rarely()) return;
     for (size_t f = schema::kNumber<&fastnorm_norm_args::gate>; f < choice->type.fields.size(); ++f)

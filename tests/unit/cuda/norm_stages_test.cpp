@@ -56,13 +56,16 @@ struct Recorded {
   bool is_held;
   cuda::NormStagesParams params;
   cuda::HeldStagesParams held;
+  cuda::NormCallParams rotated;
 };
 thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
-  Recorded r = {launch, launch.held_stages_params != nullptr, {}, {}};
-  ASSERT_TRUE(r.is_held || launch.stages_params != nullptr);
-  if (r.is_held) {
+  Recorded r = {launch, launch.held_stages_params != nullptr, {}, {}, {}};
+  ASSERT_TRUE(r.is_held || launch.stages_params != nullptr || launch.params != nullptr);
+  if (launch.params != nullptr) {
+    r.rotated = *static_cast<const cuda::NormCallParams*>(launch.params);
+  } else if (r.is_held) {
     r.held = *launch.held_stages_params;
   } else {
     r.params = *launch.stages_params;
@@ -131,6 +134,58 @@ TEST_F(CudaNormStages, GeneralKernelGetsTheCall) {
   EXPECT_EQ(p.branch.weight_offset, 1.0f);
   EXPECT_EQ(static_cast<const void*>(p.branch.weight), call.branch_weight.data);
   EXPECT_EQ(notes.context, nullptr) << "current is what was";
+}
+
+// Rows of bf16 with codes alone, of which blocks of 128 columns are rotated.
+TEST_F(CudaNormStages, RotatedRowsStayInRegisters) {
+  StagesCall call(1001);
+  fastnorm_tensor weight = call.branch_weight;
+  weight.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+  call.args = {};
+  call.args.struct_size = sizeof call.args;
+  call.args.eps = 1e-6f;
+  call.args.x = &call.x;
+  call.args.weight = &weight;
+  fastnorm_tensor codes = call.x, scale = call.sum_scale, signs = call.branch_weight;
+  int64_t rows[1] = {1001};
+  codes.data = reinterpret_cast<void*>(uintptr_t{1} << 46);
+  codes.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN);
+  scale.data = reinterpret_cast<void*>(uintptr_t{1} << 47);
+  scale.shape = rows;
+  signs.data = reinterpret_cast<void*>(uintptr_t{3} << 46);
+  fastnorm_quant quant = {};
+  quant.struct_size = sizeof quant;
+  quant.scheme = FASTNORM_QUANT_PER_ROW;
+  quant.quantized = &codes;
+  quant.scale = &scale;
+  quant.rotation = 128;
+  quant.rotation_signs = &signs;
+  call.args.quant = &quant;
+  EXPECT_STREQ(query(call).kernel, "bf16 rotated-lean 32x4");
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const cuda::NormCallParams& p = recorded[0].rotated;
+  EXPECT_EQ(recorded[0].launch.grid.x, 501u);
+  EXPECT_EQ(recorded[0].launch.block.x, 64u);
+  EXPECT_EQ(p.rotation.block, 128);
+  EXPECT_EQ(p.rotation.factor, 0x1.6a09e6p-4f);
+  EXPECT_EQ(p.rotation.signs, signs.data);
+  EXPECT_EQ(p.rotation.signs_repeat, ~uint64_t{0}) << "a sign for each column";
+  EXPECT_FALSE(p.rotation.of_y);
+  EXPECT_EQ(p.vectors, 96);
+  call.args.y = &call.y;
+  quant.y_rotated = 1;
+  EXPECT_STREQ(query(call).kernel, "bf16 rotated 32x4");
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_TRUE(recorded[0].rotated.rotation.of_y);
+  quant.rotation_signs = nullptr;
+  call.args.residual = &call.y;
+  call.args.y = nullptr;
+  quant.y_rotated = 0;
+  EXPECT_STREQ(query(call).kernel, "bf16 rotated-lean-sum 32x4");
+  quant.rotation_signs = &signs;
+  signs.data = reinterpret_cast<void*>((uintptr_t{3} << 46) + 4);
+  EXPECT_STREQ(query(call).kernel, "bf16 stages 32xstream") << "signs at no multiple of 16 bytes";
 }
 
 TEST_F(CudaNormStages, LongRowsHaveABlock) {

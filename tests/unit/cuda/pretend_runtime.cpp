@@ -238,8 +238,8 @@ char stages_bytes[cuda::kNumberedWords<cuda::StagesFamily, true>.size()];
 bool is_stages(const void* kernel) {
   return kernel >= stages_bytes && kernel < std::end(stages_bytes);
 }
-bool is_held_stages(const void* kernel) {
-  return cuda::variant_at<cuda::StagesFamily, true>(index_of(kernel, stages_bytes)).is_held();
+StagesVariant stages_variant(const void* kernel) {
+  return cuda::variant_at<cuda::StagesFamily, true>(index_of(kernel, stages_bytes));
 }
 
 template <Dtype kDtype>
@@ -249,13 +249,15 @@ std::span<const cuda::NormStagesKernel> stages_part() {
     const auto table = cuda::norm_stages_table(cuda::kSm90);
     for (size_t i = 0; i < table.size(); ++i) {
       if (table[i].variant.dtype != kDtype) continue;
-      if (table[i].variant.is_held()) {
-        part.push_back(
-            {nullptr, reinterpret_cast<void (*)(cuda::HeldStagesParams)>(&stages_bytes[i])});
+      cuda::NormStagesKernel kernel = {};
+      if (table[i].variant.is_rotated()) {
+        kernel.rotated = reinterpret_cast<void (*)(cuda::NormCallParams)>(&stages_bytes[i]);
+      } else if (table[i].variant.is_held()) {
+        kernel.held = reinterpret_cast<void (*)(cuda::HeldStagesParams)>(&stages_bytes[i]);
       } else {
-        part.push_back(
-            {reinterpret_cast<void (*)(cuda::NormStagesParams)>(&stages_bytes[i]), nullptr});
+        kernel.general = reinterpret_cast<void (*)(cuda::NormStagesParams)>(&stages_bytes[i]);
       }
+      part.push_back(kernel);
     }
     return part;
   }();
@@ -582,7 +584,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
       launch.peer_sum_params = static_cast<const fastnorm::cuda::PeerSumParams*>(arguments[0]);
     }
   } else if (is_stages(kernel)) {
-    if (is_held_stages(kernel)) {
+    const fastnorm::StagesVariant v = stages_variant(kernel);
+    if (v.is_rotated()) {
+      launch.params = static_cast<const fastnorm::cuda::NormCallParams*>(arguments[0]);
+    } else if (v.is_held()) {
       launch.held_stages_params =
           static_cast<const fastnorm::cuda::HeldStagesParams*>(arguments[0]);
     } else {

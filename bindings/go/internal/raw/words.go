@@ -13,22 +13,25 @@ const (
 	MaxRank     = 8
 	MaxParts    = 8
 
-	QuantScheme         = 0
-	QuantBlockSize      = 1
-	QuantSource         = 2
-	QuantDivision       = 3
-	QuantScaleLayout    = 4
-	QuantScalePow2      = 5
-	QuantAmaxFloor      = 6
-	QuantClamp          = 7
-	QuantMask           = 8
-	QuantBitQuantized   = 0
-	QuantBitScale       = 1
-	QuantBitGlobalScale = 2
-	QuantBitClampScale  = 3
-	QuantBitAmax        = 4
-	QuantTensors        = 5
-	QuantMaxWords       = 109
+	QuantScheme           = 0
+	QuantBlockSize        = 1
+	QuantSource           = 2
+	QuantDivision         = 3
+	QuantScaleLayout      = 4
+	QuantScalePow2        = 5
+	QuantAmaxFloor        = 6
+	QuantClamp            = 7
+	QuantRotation         = 8
+	QuantYRotated         = 9
+	QuantMask             = 10
+	QuantBitQuantized     = 0
+	QuantBitScale         = 1
+	QuantBitGlobalScale   = 2
+	QuantBitClampScale    = 3
+	QuantBitAmax          = 4
+	QuantBitRotationSigns = 5
+	QuantTensors          = 6
+	QuantMaxWords         = 131
 
 	NormParallelUser         = 0
 	NormKind                 = 1
@@ -78,7 +81,7 @@ const (
 	NormBitModulationIndex   = 22
 	NormBitQuant             = 23
 	NormTensors              = 23
-	NormMaxWords             = 592
+	NormMaxWords             = 614
 
 	NormBackwardParallelUser       = 0
 	NormBackwardKind               = 1
@@ -191,7 +194,7 @@ const (
 	NormHeadsPartBitQuant      = 10
 	NormHeadsPartBitCacheQuant = 11
 	NormHeadsPartTensors       = 10
-	NormHeadsPartMaxWords      = 427
+	NormHeadsPartMaxWords      = 471
 
 	NormHeadsBackwardParallelUser = 0
 	NormHeadsBackwardFlags        = 1
@@ -233,7 +236,7 @@ const (
 	PeerAllreduceNormMask         = 4
 	PeerAllreduceNormBitNorm      = 0
 	PeerAllreduceNormTensors      = 0
-	PeerAllreduceNormMaxWords     = 597
+	PeerAllreduceNormMaxWords     = 619
 
 	PeerShardedNormParallelUser = 0
 	PeerShardedNormPeer         = 1

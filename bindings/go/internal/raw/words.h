@@ -95,16 +95,16 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
 /* fastnorm_quant with the tensors that it points to. */
 typedef struct fnb_quant_call {
   fastnorm_quant args;
-  fastnorm_tensor tensors[5];
+  fastnorm_tensor tensors[6];
 } fnb_quant_call;
 
 static inline int fnb_read_quant(fnb_reader* reader, fnb_quant_call* call) {
   fastnorm_quant* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 9);
+  const uint64_t* words = fnb_take(reader, 11);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[8];
-  if (mask >> 5 != 0) return 0;
+  mask = words[10];
+  if (mask >> 6 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->scheme = (fastnorm_quant_scheme)fnb_low(words[0]);
@@ -115,6 +115,8 @@ static inline int fnb_read_quant(fnb_reader* reader, fnb_quant_call* call) {
   args->scale_pow2 = (int32_t)words[5];
   args->amax_floor = fnb_float(words[6]);
   args->clamp = fnb_float(words[7]);
+  args->rotation = (int32_t)words[8];
+  args->y_rotated = (int32_t)words[9];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->quantized = &call->tensors[0];
@@ -134,6 +136,10 @@ static inline int fnb_read_quant(fnb_reader* reader, fnb_quant_call* call) {
   if (mask >> 4 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
     args->amax = &call->tensors[4];
+  }
+  if (mask >> 5 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[5])) return 0;
+    args->rotation_signs = &call->tensors[5];
   }
   return 1;
 }

@@ -819,6 +819,17 @@ pub struct fastnorm_quant {
     /// Input and output: the call raises the value that is there, which the caller sets to 0
     /// beforehand. If any value is NaN, it becomes NaN. Requires quantized or y.
     pub amax: *const fastnorm_tensor,
+    /// Number of columns of a block that is rotated before its scale is found: 16, 32, 64 or 128, a
+    /// divisor of n. If the scheme has scales of blocks, their columns are a multiple of it. 0 =
+    /// nothing is rotated.
+    pub rotation: i32,
+    /// 1 = y is the rotated result, of which quantized holds the codes; else 0. Requires rotation.
+    /// Default: y is as without a rotation.
+    pub y_rotated: i32,
+    /// What each column is multiplied by before the rotation, 1 or -1: \[n\], or \[rotation\] for
+    /// all blocks. f32. The CPU refuses other values before it writes anything. A GPU does not look
+    /// at them and takes their signs alone. Requires rotation. NULL = 1.
+    pub rotation_signs: *const fastnorm_tensor,
 }
 
 impl fastnorm_quant {
@@ -839,6 +850,9 @@ impl fastnorm_quant {
             global_scale: core::ptr::null(),
             clamp_scale: core::ptr::null(),
             amax: core::ptr::null(),
+            rotation: 0,
+            y_rotated: 0,
+            rotation_signs: core::ptr::null(),
         }
     }
 }
@@ -2065,9 +2079,9 @@ pub struct fastnorm_norm_heads_part {
     /// \[1\] f32, an input, or PER_BLOCK with scale \[pages, page_size, heads, ceil(d /
     /// block_size)\], an output of any strides, which is f32 or, with scale_pow2, also f8_e8m0fnu
     /// or u8. The codes go to cache, so quantized, global_scale, clamp_scale and amax are NULL, and
-    /// clamp and scale_layout are 0. If quant is given, too, and both structs make codes that
-    /// depend on source and division, then source and division of cache_quant must equal those of
-    /// quant. NULL = the cache has the dtype T.
+    /// clamp, scale_layout and y_rotated are 0. If quant is given, too, and both structs make codes
+    /// that depend on source and division, then source and division of cache_quant must equal those
+    /// of quant. NULL = the cache has the dtype T.
     pub cache_quant: *const fastnorm_quant,
 }
 
@@ -3007,7 +3021,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_quant>() == 80);
+    assert!(size_of::<fastnorm_quant>() == 96);
     assert!(offset_of!(fastnorm_quant, struct_size) == 0);
     assert!(offset_of!(fastnorm_quant, scheme) == 8);
     assert!(offset_of!(fastnorm_quant, block_size) == 12);
@@ -3022,6 +3036,9 @@ const _: () = {
     assert!(offset_of!(fastnorm_quant, global_scale) == 56);
     assert!(offset_of!(fastnorm_quant, clamp_scale) == 64);
     assert!(offset_of!(fastnorm_quant, amax) == 72);
+    assert!(offset_of!(fastnorm_quant, rotation) == 80);
+    assert!(offset_of!(fastnorm_quant, y_rotated) == 84);
+    assert!(offset_of!(fastnorm_quant, rotation_signs) == 88);
     assert!(size_of::<fastnorm_norm_args>() == 296);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, parallel_user) == 8);

@@ -343,7 +343,7 @@ impl PeerSumRounding {
     }
 }
 
-pub(crate) type QuantViews = Views<5>;
+pub(crate) type QuantViews = Views<6>;
 
 impl<'a> Quant<'a> {
     /// Which value is quantised. Default: the unrounded result.
@@ -416,6 +416,32 @@ impl<'a> Quant<'a> {
         self
     }
 
+    /// Number of columns of a block that is rotated before its scale is found: 16, 32, 64 or 128, a
+    /// divisor of n. If the scheme has scales of blocks, their columns are a multiple of it. 0 =
+    /// nothing is rotated.
+    #[inline]
+    pub fn rotation(mut self, rotation: i32) -> Self {
+        self.args.rotation = rotation;
+        self
+    }
+
+    /// On = y is the rotated result, of which quantized holds the codes; else 0. Requires rotation.
+    /// Default: y is as without a rotation.
+    #[inline]
+    pub fn y_rotated(mut self, y_rotated: bool) -> Self {
+        self.args.y_rotated = i32::from(y_rotated);
+        self
+    }
+
+    /// What each column is multiplied by before the rotation, 1 or -1: `[n]`, or `[rotation]` for
+    /// all blocks. f32. The CPU refuses other values before it writes anything. A GPU does not look
+    /// at them and takes their signs alone. Requires rotation. Default: 1.
+    #[inline]
+    pub fn rotation_signs(mut self, rotation_signs: Tensor<'a>) -> Self {
+        self.views.put(5, rotation_signs.view);
+        self
+    }
+
     #[inline]
     pub(crate) fn put_quantized(mut self, quantized: View) -> Self {
         self.views.put(0, quantized);
@@ -436,6 +462,7 @@ impl<'a> Quant<'a> {
         self.views.link(2, &mut self.args.global_scale);
         self.views.link(3, &mut self.args.clamp_scale);
         self.views.link(4, &mut self.args.amax);
+        self.views.link(5, &mut self.args.rotation_signs);
         &self.args
     }
 
@@ -458,6 +485,7 @@ impl fmt::Debug for Quant<'_> {
         self.views.show(2, "global_scale", &mut shown);
         self.views.show(3, "clamp_scale", &mut shown);
         self.views.show(4, "amax", &mut shown);
+        self.views.show(5, "rotation_signs", &mut shown);
         shown.finish_non_exhaustive()
     }
 }
@@ -2413,6 +2441,9 @@ mod tests {
                 ("global_scale", extent(args.global_scale)),
                 ("clamp_scale", extent(args.clamp_scale)),
                 ("amax", extent(args.amax)),
+                ("rotation", f64::from(args.rotation)),
+                ("y_rotated", f64::from(args.y_rotated)),
+                ("rotation_signs", extent(args.rotation_signs)),
             ]
         }
         let bare = values(Quant::none());
@@ -2443,6 +2474,15 @@ mod tests {
         let call = Quant::none();
         let set = values(call.amax(output(&mut [0.0; 5])));
         changes(&bare, &set, &[("amax", 5.0)]);
+        let call = Quant::none();
+        let set = values(call.rotation(64));
+        changes(&bare, &set, &[("rotation", 64.0)]);
+        let call = Quant::none();
+        let set = values(call.y_rotated(true));
+        changes(&bare, &set, &[("y_rotated", 1.0)]);
+        let call = Quant::none();
+        let set = values(call.rotation_signs(input(6)));
+        changes(&bare, &set, &[("rotation_signs", 6.0)]);
     }
 
     #[test]

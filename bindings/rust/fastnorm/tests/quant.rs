@@ -189,3 +189,43 @@ fn every_field_is_passed_on() -> Result<()> {
     }
     Ok(())
 }
+
+/// Codes of blocks of columns that a Hadamard matrix multiplied.
+#[test]
+fn rotation() -> Result<()> {
+    let context = Context::cpu()?;
+    let x: Vec<f32> = whole_numbers(ROWS * N, 23);
+    let y = unquantised(&context, &x)?;
+    for block in [16, 32, 64, 128] {
+        let mut rotated = y.clone();
+        for column in rotated.chunks_exact_mut(block) {
+            let before = column.to_vec();
+            for (i, sum) in column.iter_mut().enumerate() {
+                let sign = |j: usize| {
+                    if (i & j).count_ones() % 2 == 0 {
+                        1.0
+                    } else {
+                        -1.0
+                    }
+                };
+                let terms = before.iter().enumerate().map(|(j, v)| sign(j) * v);
+                *sum = terms.sum::<f32>() / (block as f32).sqrt();
+            }
+        }
+        let mut quantized = vec![F8E4M3::default(); ROWS * N];
+        let mut scale = [0f32; ROWS];
+        let quant = Quant::per_row(
+            TensorMut::new(&mut quantized, &[ROWS, N])?,
+            TensorMut::new(&mut scale, &[ROWS])?,
+        );
+        run(&context, &x, quant.rotation(block as i32))?;
+        check_near(
+            &rotated,
+            |i| quantized[i].to_f32(),
+            |i| scale[i / N],
+            3,
+            0.002,
+        );
+    }
+    Ok(())
+}

@@ -568,6 +568,8 @@ def quantising(schemes, shape, quant, where=""):
         "scale_layout": _word(_LAYOUTS, "layout", quant.layout),
         "scale_pow2": int(quant.pow2),
         "clamp": _number("clamp", quant.clamp, float),
+        "rotation": _number("rotation", quant.rotation, int),
+        "y_rotated": int(quant.y_rotated),
     }
     if block not in ((64, 128) if scheme == "per_block" else (0,)):
         required = "64 or 128" if scheme == "per_block" else f"0, since the scheme is {scheme}"
@@ -576,7 +578,7 @@ def quantising(schemes, shape, quant, where=""):
         )
     inputs = {
         name: _array(where + name, getattr(quant, name))
-        for name in ("scale", "global_scale", "clamp_scale", "amax")
+        for name in ("scale", "global_scale", "clamp_scale", "amax", "rotation_signs")
         if getattr(quant, name) is not None
     }
     *lead, n = shape

@@ -30,7 +30,9 @@ _c, FastnormError = _shared._c, _shared.FastnormError
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
 # Tensors of a part beside x, in the order of XLA's operands and results.
-_INPUTS = ("weight", "bias", "cache", "cache_scale", "mean_in", "rstd_in")
+_INPUTS = (
+    "weight", "bias", "cache", "cache_scale", "mean_in", "rstd_in", "cache_rotation_signs",
+)  # fmt: skip
 _OUTPUTS = ("y", "cache", "cache_scale", "mean", "rstd", "sumsq", "quantized", "scale", "amax")
 _SCHEMES = {None: 0, **_stages.SCHEMES}
 _SHARED = ("cos", "sin", "positions", "slots")
@@ -78,6 +80,11 @@ class Part(NamedTuple):
     global_scale: Any = None  # "nvfp4": float32 [1], the second scale
     amax: Any = None  # float32 [1]: what Result.amax raises
     cache_pow2: bool = False  # with cache_block: scales of the cache are powers of two
+    rotation: int = 0  # of the codes: columns that a Hadamard matrix multiplies before; 0: none
+    rotation_signs: Any = None  # float32 of 1 and -1, [d] or [rotation]: multiply columns before
+    y_rotated: bool = False  # the result is rotated, too
+    cache_rotation: int = 0  # of the cache's codes
+    cache_rotation_signs: Any = None  # of the cache's codes
 
 
 class Result(NamedTuple):
@@ -131,7 +138,8 @@ class _Described(NamedTuple):
     aliases: tuple  # names that are both
 
 
-_OF_CODES = ("block_size", "scale", "pow2", "clamp", "clamp_scale", "global_scale", "amax")
+_OF_CODES = ("block_size", "scale", "pow2", "clamp", "clamp_scale", "global_scale", "amax",
+             "rotation", "rotation_signs", "y_rotated")
 
 
 def _refuse_settings_of_codes(i, part):
@@ -161,6 +169,9 @@ def _describe(i, part):
         part.clamp_scale,
         part.global_scale,
         part.amax,
+        part.rotation,
+        part.rotation_signs,
+        part.y_rotated,
     )
     kind = word(_KINDS, "norm", part.norm)
     inputs = {"x": _shared._array(f"parts[{i}].x", part.x)}
@@ -182,6 +193,7 @@ def _describe(i, part):
         "cache_scheme": scheme,
         "cache_block_size": block,
         "cache_pow2": int(part.cache_pow2),
+        "cache_rotation": number("cache_rotation", part.cache_rotation, int),
         **_shared.quant_settings(quant),
     }
     outputs, aliases = {}, []

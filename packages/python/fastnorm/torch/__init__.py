@@ -224,6 +224,7 @@ _PARAMETERS = (
     "global_scale",
     "clamp_scale",
     "amax",
+    "rotation_signs",
 )
 # Of a scale whose shape is not that of rows.
 _FIELDS = {"static_scale": "scale", "swizzled_scale": "scale"}
@@ -603,7 +604,8 @@ def _options(kind, eps, weight_offset, rounding, residual_rounding="exact"):
 _QUANT_OPTIONS = (
     "str scheme, int block_size, ScalarType dtype, str division='reciprocal', str quant_source='unrounded', "
     "str layout='row_major', bool pow2=False, float amax_floor=0.0, float clamp=0.0, "
-    "Tensor? clamp_scale=None, Tensor? global_scale=None"
+    "Tensor? clamp_scale=None, Tensor? global_scale=None, int rotation=0, "
+    "Tensor? rotation_signs=None"
 )
 
 
@@ -1393,6 +1395,8 @@ def _run_quantised(
     clamp=0.0,
     clamp_scale=None,
     global_scale=None,
+    rotation=0,
+    rotation_signs=None,
 ):
     """The codes and scales. The arguments after tensors are those of _QUANT_OPTIONS; PyTorch leaves
     out defaults at the end."""
@@ -1405,9 +1409,15 @@ def _run_quantised(
         ("scale_pow2", int(pow2)),
         ("amax_floor", amax_floor),
         ("clamp", clamp),
+        ("rotation", rotation),
     )
     found = _quant_outputs(tensors["x"], scheme, block_size, dtype, layout, pow2)
-    tensors = {**tensors, "clamp_scale": clamp_scale, "global_scale": global_scale, **found}
+    read = {
+        "clamp_scale": clamp_scale,
+        "global_scale": global_scale,
+        "rotation_signs": rotation_signs,
+    }
+    tensors = {**tensors, **read, **found}
     run(options, tuple(tensors), tuple(tensors.values()))
     return tuple(found.values())
 
@@ -1635,6 +1645,8 @@ def rms_norm_quant(
     clamp: float = 0.0,
     clamp_scale: Optional[Tensor] = None,
     global_scale: Optional[Tensor] = None,
+    rotation: int = 0,
+    rotation_signs: Optional[Tensor] = None,
     weight_offset: float = 0.0,
     rounding: str = "once",
 ) -> Tuple[Tensor, Tensor]:
@@ -1666,6 +1678,10 @@ def rms_norm_quant(
         clamp: Results are clamped to [-clamp, clamp] before they become codes. 0 clamps nothing.
         clamp_scale: [1] in float32: the clamp as a value on the device.
         global_scale: [1] in float32: the second scale of "nvfp4". None stands for 1.
+        rotation: Columns of a block that a Hadamard matrix multiplies before its scale is found:
+            16, 32, 64 or 128. 0 rotates nothing.
+        rotation_signs: [n] or [rotation] in float32, of 1 and -1, which multiply the columns before
+            the rotation. None stands for ones.
         weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
         rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
             "normalized" also before the weight, "every_step" after each operation, "once_rw" once
@@ -1697,6 +1713,8 @@ def rms_norm_quant(
         clamp,
         clamp_scale,
         global_scale,
+        rotation,
+        rotation_signs,
     )
 
 
@@ -1717,6 +1735,8 @@ def fused_add_rms_norm_quant(
     clamp: float = 0.0,
     clamp_scale: Optional[Tensor] = None,
     global_scale: Optional[Tensor] = None,
+    rotation: int = 0,
+    rotation_signs: Optional[Tensor] = None,
     weight_offset: float = 0.0,
     rounding: str = "once",
     residual_rounding: str = "exact",
@@ -1749,6 +1769,10 @@ def fused_add_rms_norm_quant(
         clamp: Results are clamped to [-clamp, clamp] before they become codes. 0 clamps nothing.
         clamp_scale: [1] in float32: the clamp as a value on the device.
         global_scale: [1] in float32: the second scale of "nvfp4". None stands for 1.
+        rotation: Columns of a block that a Hadamard matrix multiplies before its scale is found:
+            16, 32, 64 or 128. 0 rotates nothing.
+        rotation_signs: [n] or [rotation] in float32, of 1 and -1, which multiply the columns before
+            the rotation. None stands for ones.
         weight_offset: Added to the weight in float32: 0, or 1 for Gemma.
         rounding: Where the row is rounded to x's dtype on its way: "once" when y is stored,
             "normalized" also before the weight, "every_step" after each operation, "once_rw" once
@@ -1784,6 +1808,8 @@ def fused_add_rms_norm_quant(
         clamp,
         clamp_scale,
         global_scale,
+        rotation,
+        rotation_signs,
     )
 
 

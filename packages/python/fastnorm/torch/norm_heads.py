@@ -83,6 +83,11 @@ class Part(NamedTuple):
     # of a cache of uint8, as vLLM keeps codes: the dtype whose bytes it has, float8_e4m3fn or
     # float8_e5m2
     cache_dtype: Optional[torch.dtype] = None
+    rotation: int = 0  # of quantized: columns that a Hadamard matrix multiplies before; 0: none
+    rotation_signs: Optional[Tensor] = None  # [d] or [rotation] of 1 and -1; read
+    y_rotated: bool = False  # the result is rotated, too
+    cache_rotation: int = 0  # the same of the cache's codes
+    cache_rotation_signs: Optional[Tensor] = None  # [d] or [cache_rotation]; read
 
 
 def _flags(part):
@@ -114,9 +119,13 @@ _NUMBERS = (
     "cache_scheme",
     "cache_block_size",
     "cache_pow2",
+    "rotation",
+    "y_rotated",
+    "cache_rotation",
 )
 _SCALARS = ("eps", "weight_offset", "amax_floor", "clamp")
-_READ = ("weight", "bias", "mean_in", "rstd_in", "global_scale", "clamp_scale")
+_SIGNS = ("rotation_signs", "cache_rotation_signs")
+_READ = ("weight", "bias", "mean_in", "rstd_in", "global_scale", "clamp_scale", *_SIGNS)
 _WRITTEN = ("mean", "rstd", "sumsq", "quantized", "cache", "amax")
 _SCALES = ("scale", "cache_scale")  # read or written, by the scheme
 _PLACES = ("y", *_READ, *_WRITTEN, *_SCALES)
@@ -340,6 +349,9 @@ def _numbers(part):
         "cache_scheme": scheme,
         "cache_block_size": part.cache_block,
         "cache_pow2": int(part.cache_pow2),
+        "rotation": part.rotation,
+        "y_rotated": int(part.y_rotated),
+        "cache_rotation": part.cache_rotation,
     }
 
 

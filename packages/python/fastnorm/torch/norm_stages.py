@@ -146,7 +146,8 @@ _STORED = (
     "bool sumsq, ScalarType? y_dtype",
     "Tensor? clamp_scale=None, Tensor? global_scale=None, Tensor? amax=None, "
     "str quant_source='unrounded', str layout='row_major', bool pow2=False, "
-    "float amax_floor=0.0, float clamp=0.0",
+    "float amax_floor=0.0, float clamp=0.0, Tensor? rotation_signs=None, int rotation=0, "
+    "bool y_rotated=False",
 )
 _APART = ("codes", "y", "sumsq", "y_dtype")
 _OUTPUTS = ("quantized", "scale", "y", "residual_out", "sumsq", "amax")
@@ -312,6 +313,9 @@ def _call(operators, quant, has_sum=False, **given):
         pow2=quant.pow2,
         amax_floor=quant.amax_floor,
         clamp=quant.clamp,
+        rotation_signs=quant.rotation_signs,
+        rotation=quant.rotation,
+        y_rotated=quant.y_rotated,
     )
     found = dict(zip(_OUTPUTS, found))
     wanted = {

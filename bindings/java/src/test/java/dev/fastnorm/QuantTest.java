@@ -103,4 +103,26 @@ class QuantTest {
             assertArrayEquals(sixes, bytes(q));
         }
     }
+
+    /** A column of 4 is 1 in each of its block's 16 columns, and its sign decides theirs. */
+    @Test
+    void rotation() {
+        double[] weight = new double[16];
+        weight[0] = 4;
+        float[] signs = new float[16];
+        Arrays.fill(signs, 1);
+        for (int sign = -1; sign <= 1; sign += 2) {
+            signs[0] = sign;
+            Tensor y = Tensor.allocate(DType.F32, 1, 16);
+            Tensor q = Tensor.allocate(DType.I8, 1, 16);
+            Tensor scale = Tensor.allocate(DType.F32, 1);
+            row(y, weight).quantScheme(QuantScheme.PER_ROW).quantized(q).scale(scale).rotation(16)
+                    .rotationSigns(Tensor.copyOf(signs, 16)).yRotated(sign > 0).run(context);
+            assertEquals(1f / 127f, scale.floats().get(0));
+            byte[] codes = new byte[16];
+            Arrays.fill(codes, (byte) (127 * sign));
+            assertArrayEquals(codes, bytes(q));
+            assertEquals(sign > 0 ? 1 : 4, y.floats().get(0));
+        }
+    }
 }
