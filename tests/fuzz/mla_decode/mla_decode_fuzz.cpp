@@ -53,6 +53,7 @@ class DecodeFamily : public Family {
   void numbers(const CallStruct&, void* args, Bytes& bytes) const override {
     Args& a = *static_cast<Args*>(args);
     a.sm_scale = 0.125;
+    if (!bytes.rarely()) a.flags &= schema::kAllFlags<fastnorm_mla_decode_flags>;
     a.split_tokens *= 64;
     if (a.qo_indptr != nullptr) a.max_s_q = 1 + static_cast<int32_t>(bytes.pick(4));
     if (a.qo_indptr == nullptr && !bytes.rarely()) a.max_s_q = 0;
@@ -77,6 +78,8 @@ class DecodeFamily : public Family {
   const char* fault(const CallStruct&, const void* args, const Field*,
                     const Extents& e) const override {
     const Args& a = *static_cast<const Args*>(args);
+    if ((a.flags & ~schema::kAllFlags<fastnorm_mla_decode_flags>) != 0)
+      return "flags that mean nothing yet";
     const double scale = std::fabs(a.sm_scale);
     if (!(scale >= 0x1p-100 && scale <= 0x1p60)) return "sm_scale out of range";
     if (a.split_tokens < 0 || a.split_tokens > 1 << 30 || a.split_tokens % 64 != 0)
