@@ -1095,8 +1095,8 @@ type PeerAllreduceNorm struct {
 	// The Norm to apply, with this rank's summand as its X: [..., n] of the Peer's dtype, of rank 1 to
 	// 8. The sum of the ranks' X takes the place of X. As in [Norm], outputs may be X or Residual.
 	// Residual, Weight, Bias and scales belong to each rank, and must be the same on all ranks if the
-	// results are to be the same. Stages, groups and statistics of several devices return
-	// [ErrUnsupported]. Required.
+	// results are to be the same. Stages, groups, statistics of several devices and a quant.rotation
+	// return [ErrUnsupported]. Required.
 	Norm Norm
 	// Which value of the sum is normalised. Default: the sum rounded to T.
 	SumRounding PeerSumRounding

@@ -157,6 +157,29 @@ static void rotated(fastnorm_context* context) {
   }
 }
 
+/* A call of a list may rotate, whatever the others do. */
+static void rotated_of_many(fastnorm_context* context) {
+  static const uint8_t both[16] = {0x40, 0, 0x40, 0, 0x40, 0, 0x40, 0,
+                                   0x40, 0, 0x40, 0, 0x40, 0, 0x40, 0};
+  float z[16] = {4, 4}, scale = 1;
+  uint8_t straight[16];
+  quant_call c, other;
+  const fastnorm_norm_args* list[2];
+  make_call(&c, z, 1, 16);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  c.quant.rotation = 16;
+  make_call(&other, z, 1, 16);
+  with_scheme(&other, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  other.quant.scale = make_vector(&other.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  other.quant.quantized = make_rows(&other.quantized, straight, FASTNORM_DTYPE_F8_E4M3FN, 1, 16);
+  list[0] = &other.args;
+  list[1] = &c.args;
+  CHECK_OK(fastnorm_norm_many(context, list, 2, NULL, 0, NULL));
+  CHECK(memcmp(codes, both, sizeof both) == 0);
+  CHECK(straight[0] == 0x48 && straight[1] == 0x48 && straight[2] == 0);
+}
+
 static void rotations_refused(fastnorm_context* context) {
   float z[128] = {4, 4}, scale = 1, signs[16];
   tensor_of signs_tensor;
@@ -755,6 +778,7 @@ void test_quant(void) {
   tensor_e5m2(context);
   tensor_i8(context);
   rotated(context);
+  rotated_of_many(context);
   rotations_refused(context);
   rows_e4m3(context);
   divided(context);

@@ -193,8 +193,13 @@ void fuzz(Bytes& bytes) {
             "bytes beside the outputs have changed");
   }
   call.drawer.move_to_cuda();
-  require(ask(cuda, call).status == asked.status, "CUDA and the CPU disagree");
-  require(run(cuda, call) == asked.status, "CUDA's query and dry run disagree");
+  const fastnorm_status on_cuda = ask(cuda, call).status;
+  // CUDA numbers the rows in 32 bits.
+  const bool too_many = on_cuda == FASTNORM_ERROR_UNSUPPORTED &&
+                        std::strstr(fastnorm_last_error(), "rows of all tokens") != nullptr;
+  require(on_cuda == asked.status || (asked.status == FASTNORM_OK && too_many),
+          "CUDA and the CPU disagree");
+  require(run(cuda, call) == on_cuda, "CUDA's query and dry run disagree");
 }
 
 }  // namespace

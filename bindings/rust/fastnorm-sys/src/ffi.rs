@@ -2739,8 +2739,8 @@ pub struct fastnorm_peer_allreduce_norm_args {
     /// The norm to apply, with this rank's summand as its x: \[..., n\] of the peer's dtype, of
     /// rank 1 to 8. The sum of the ranks' x takes the place of x. As in fastnorm_norm, outputs may
     /// be x or residual. Residual, weight, bias and scales belong to each rank, and must be the
-    /// same on all ranks if the results are to be the same. Stages, groups and statistics of
-    /// several devices return FASTNORM_ERROR_UNSUPPORTED. Required.
+    /// same on all ranks if the results are to be the same. Stages, groups, statistics of several
+    /// devices and a quant.rotation return FASTNORM_ERROR_UNSUPPORTED. Required.
     pub norm: *const fastnorm_norm_args,
     /// Which value of the sum is normalised. Default: the sum rounded to T.
     pub sum_rounding: fastnorm_peer_sum_rounding,

@@ -166,7 +166,7 @@ pub struct fastnorm_nccl_sequence_norm_args {
     /// residual_out, mean and rstd hold only this rank's tokens, \[tokens / ranks, ..\]. y,
     /// quant.quantized and a quant.scale of rows or blocks hold all tokens. With gather, the
     /// results of the other ranks are gathered into them; otherwise these parts are not written.
-    /// amax and swizzled scales are not supported. Required.
+    /// amax, swizzled scales and a quant.rotation are not supported. Required.
     pub norm: *const fastnorm_norm_args,
     /// 1: y, codes and scales are gathered. 0: only those of this rank are written.
     pub gather: i32,
@@ -330,8 +330,8 @@ pub struct fastnorm_nccl_library {
     ///
     /// Returns as fastnorm_peer_allreduce_norm, and FASTNORM_ERROR_ARGUMENT: handle is null, or
     /// peer is not NULL FASTNORM_ERROR_LAYOUT: with the fallback, x is not compact
-    /// FASTNORM_ERROR_UNSUPPORTED: with the fallback, there is FASTNORM_PEER_SUM_EXACT or
-    /// FIXED_ORDER FASTNORM_ERROR_DEVICE: NCCL failed
+    /// FASTNORM_ERROR_UNSUPPORTED: with the fallback, there is FASTNORM_PEER_SUM_EXACT, FIXED_ORDER
+    /// or a quant.rotation FASTNORM_ERROR_DEVICE: NCCL failed
     ///
     /// Since 0.2.
     pub fastnorm_nccl_allreduce_norm: unsafe extern "C" fn(
@@ -404,7 +404,7 @@ pub struct fastnorm_nccl_library {
     /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: an argument is null
     /// FASTNORM_ERROR_SHAPE: the number of tokens is not a multiple of the number of ranks, or
     /// tensors have other rows FASTNORM_ERROR_LAYOUT: a tensor is not compact
-    /// FASTNORM_ERROR_UNSUPPORTED: there is amax, swizzled scales or FIXED_ORDER
+    /// FASTNORM_ERROR_UNSUPPORTED: there is amax, swizzled scales, FIXED_ORDER or a quant.rotation
     /// FASTNORM_ERROR_DEVICE: NCCL failed
     ///
     /// Since 0.2.

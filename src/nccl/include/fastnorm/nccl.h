@@ -178,8 +178,8 @@ FASTNORM_API fastnorm_status fastnorm_nccl_allreduce_norm_prepare(
  *  @return as fastnorm_peer_allreduce_norm, and
  *          FASTNORM_ERROR_ARGUMENT: handle is null, or peer is not NULL
  *          FASTNORM_ERROR_LAYOUT: with the fallback, x is not compact
- *          FASTNORM_ERROR_UNSUPPORTED: with the fallback, there is FASTNORM_PEER_SUM_EXACT or
- *          FIXED_ORDER
+ *          FASTNORM_ERROR_UNSUPPORTED: with the fallback, there is FASTNORM_PEER_SUM_EXACT,
+ *          FIXED_ORDER or a quant.rotation
  *          FASTNORM_ERROR_DEVICE: NCCL failed
  *  @since 0.2 */
 FASTNORM_API fastnorm_status
@@ -214,8 +214,8 @@ typedef struct fastnorm_nccl_sequence_norm_args {
    *  for all tokens; the number of tokens is a multiple of the number of ranks. residual,
    *  residual_out, mean and rstd hold only this rank's tokens, [tokens / ranks, ..]. y,
    *  quant.quantized and a quant.scale of rows or blocks hold all tokens. With gather, the results
-   *  of the other ranks are gathered into them; otherwise these parts are not written. amax and
-   *  swizzled scales are not supported. Required. */
+   *  of the other ranks are gathered into them; otherwise these parts are not written. amax,
+   *  swizzled scales and a quant.rotation are not supported. Required. */
   const fastnorm_norm_args* norm;
   int32_t
       gather; /**< 1: y, codes and scales are gathered. 0: only those of this rank are written. */
@@ -251,7 +251,8 @@ FASTNORM_API fastnorm_status fastnorm_nccl_sequence_norm_prepare(
  *          FASTNORM_ERROR_SHAPE: the number of tokens is not a multiple of the number of ranks, or
  *          tensors have other rows
  *          FASTNORM_ERROR_LAYOUT: a tensor is not compact
- *          FASTNORM_ERROR_UNSUPPORTED: there is amax, swizzled scales or FIXED_ORDER
+ *          FASTNORM_ERROR_UNSUPPORTED: there is amax, swizzled scales, FIXED_ORDER or a
+ *          quant.rotation
  *          FASTNORM_ERROR_DEVICE: NCCL failed
  *  @since 0.2 */
 FASTNORM_API fastnorm_status
