@@ -63,7 +63,9 @@ void HeadsFamily::numbers(const CallStruct& type, void* args, Bytes& bytes) cons
   a.mrope_2 = three ? half / 4 : 0;
   a.mrope_0 = several ? half - a.mrope_1 - a.mrope_2 : 0;
   a.mrope_3 = 0;
-  a.flags = axes == 3 && several ? bytes.byte() & 1u : 0;
+  const uint32_t byte = bytes.byte();
+  a.flags = (axes == 3 && several && (byte & 1) != 0 ? FASTNORM_NORM_HEADS_MROPE_INTERLEAVED : 0) |
+            ((byte & 2) != 0 ? FASTNORM_NORM_HEADS_NO_PDL : 0);
 }
 
 Extents HeadsFamily::extents(const CallStruct& type, const void* args, const Field*,
@@ -83,7 +85,11 @@ const char* HeadsFamily::fault(const CallStruct& type, const void* args, const F
                                const Extents&) const {
   if (!is_shared(type)) return nullptr;
   const Shared& a = *static_cast<const Shared*>(args);
-  if (a.flags > 1) return "flags that mean nothing yet";
+  constexpr uint32_t kKnown = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED | FASTNORM_NORM_HEADS_NO_PDL;
+  if ((a.flags & ~kKnown) != 0) return "flags that mean nothing yet";
+  if ((a.flags & FASTNORM_NORM_HEADS_MROPE_INTERLEAVED) != 0 && a.cos != nullptr &&
+      (a.positions == nullptr || a.positions->ndim != 2 || a.positions->shape[0] != 3))
+    return "axes of pairs in turn that are not three";
   if (a.rope_dim < 0 || a.rope_dim % 2 != 0) return "half a pair of a rope";
   const bool several =
       a.positions != nullptr && a.positions->ndim == 2 && a.positions->shape[0] > 1;
