@@ -99,6 +99,7 @@ class HeadsCall {
         if (shared().rope_dim > own.x[2]) return "a rope of more columns";
         if (shared().cos->ndim == 3 && shared().cos->shape[0] != own.x[1])
           return "a table for other heads";
+        e.x[1] = own.x[1];  // a table for each head is one for these
       }
       if (part(i).*rows != nullptr && own.x[0] != 0) memory.add(type, known_[i], 0);
     }
