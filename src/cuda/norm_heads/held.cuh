@@ -812,9 +812,9 @@ __device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector]
   }
 }
 
-// The common call of kApart and kBeside (kHasCommon): rope, whose tables' rows are read as vectors, with an
-// RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does not
-// depend on the head is there before the loop, and an address is a sum.
+// The common call, of kernels with kHasCommon: rope, whose tables' rows are read as vectors, with
+// an RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does
+// not depend on the head is there before the loop, and an address is a sum.
 template <class S, bool kTurns>
 __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
                                                 const HeadsShared& shared, bool triggers) {
