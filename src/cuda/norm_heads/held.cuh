@@ -18,6 +18,8 @@ struct HeldSlots {
                         kMore = kV.form == HeadsForm::kMore, kHasScales = kAny;
   static constexpr int kLanes = kV.threads, kVectors = kV.vectors, kGroups = kV.groups(),
                        kPerVector = T::kPerVector;
+  // A loop for the common call, where models have such heads.
+  static constexpr bool kHasCommon = (kApart || kBeside) && T::kBytes == 2 && kVectors == 2;
   static constexpr int kPairs = kVectors * kPerVector / 2;  // of a lane
   static constexpr int kTurned = held_rope_columns(kV);     // kAny: that may turn
 };
@@ -810,9 +812,9 @@ __device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector]
   }
 }
 
-// The common call of kApart and kBeside: rope, whose tables' rows are read as vectors, with an
-// RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does not
-// depend on the head is there before the loop, and an address is a sum.
+// The common call, of kernels with kHasCommon: rope, whose tables' rows are read as vectors, with
+// an RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does
+// not depend on the head is there before the loop, and an address is a sum.
 template <class S, bool kTurns>
 __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
                                                 const HeadsShared& shared, bool triggers) {
@@ -889,7 +891,7 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
 template <class S>
 __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
   const HeldPartParams& part = part_of_block(p);
-  if constexpr (S::kApart || S::kBeside) {
+  if constexpr (S::kHasCommon) {
     if ((part.bits & kHeadsCommon) != 0) {
       if ((part.bits & kHeadsRope) != 0)
         return run_common_part<S, true>(part, p.shared, p.triggers);
