@@ -206,7 +206,7 @@ TEST(Tuning, TheBackwardPassHasRulesOfItsOwn) {
   const BenchCase sums = {"rms_backward", "bf16", 64, 4096}, dx = {"rms_dx", "bf16", 64, 4096},
                   add = {"add_backward", "bf16", 64, 16384}, odd = {"layer_dx", "f16", 64, 4097};
   const std::string few = "norm_backward bf16 rms few 256x4 1x0",
-                    many = "norm_backward bf16 rms persistent 256x2 2x1",
+                    many = "norm_backward bf16 rms persistent 256x2 2x3",
                     cluster = "norm_backward bf16 rms add persistent 512x2x2 1x2",
                     general = "norm_backward bf16 rms rows 32";
   for (const std::string& kernel :
@@ -215,7 +215,7 @@ TEST(Tuning, TheBackwardPassHasRulesOfItsOwn) {
   EXPECT_EQ(tuning_rule(1, 64, sums, few),
             "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 4, 1, 1, 0)\n");
   EXPECT_EQ(tuning_rule(65, kAllRows, sums, many),
-            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 65, kAll, 256, 2, 1, 2, 1)\n");
+            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 65, kAll, 256, 2, 1, 2, 3)\n");
   EXPECT_EQ(tuning_rule(1, 64, add, cluster),
             "KIND(many, bf16, rms, add)\nROWS(16384, 16384, 1, 64, 512, 2, 2, 1, 2)\n");
   EXPECT_EQ(tuning_rule(1, 64, sums, general),
@@ -235,12 +235,12 @@ TEST(Tuning, RulesOfTheBackwardPassMakeAFile) {
     return Finding{{op, "bf16", rows, 4096}, choice, best, 2, 1};
   };
   const std::string few = "norm_backward bf16 rms few 256x2 1x0",
-                    many = "norm_backward bf16 rms persistent 256x2 2x1";
+                    many = "norm_backward bf16 rms persistent 256x2 2x3";
   const std::string rules =
       tuning_rules({found("rms_backward", 64, few, many), found("rms_backward", 512, few, few),
                     found("rms_backward", 8192, many, few)});
   EXPECT_EQ(rules,
-            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 2, 1, 2, 1)\n"
+            "KIND(many, bf16, rms, plain)\nROWS(4096, 4096, 1, 64, 256, 2, 1, 2, 3)\n"
             "KIND(few, bf16, rms, plain)\nROWS(4096, 4096, 513, kAll, 256, 2, 1, 1, 0)\n");
   const auto kernel = [&](int64_t rows) {
     return kernel_with(rules, {"rms_backward", "bf16", rows, 4096});

@@ -31,7 +31,8 @@ __device__ __forceinline__ void take_signs(const RotationParams& r, float (&z)[k
 }
 
 // Rotates one vector, whose block the neighbouring lanes have. All lanes of a warp must call it.
-template <int kPerVector>
+// kUnroll: exchanges that are unrolled; 1 needs fewer registers.
+template <int kUnroll = 8, int kPerVector>
 __device__ __forceinline__ void rotate_vector(const RotationParams& r, float (&z)[kPerVector]) {
 #pragma unroll
   for (int h = 1; h < kPerVector; h *= 2) {
@@ -43,7 +44,7 @@ __device__ __forceinline__ void rotate_vector(const RotationParams& r, float (&z
       z[i + h] = __fsub_rn(first, second);
     }
   }
-#pragma unroll
+#pragma unroll kUnroll
   for (int lanes = 1; lanes < 128 / kPerVector; lanes *= 2) {
     if (lanes * kPerVector >= r.block) break;
     const bool upper = (threadIdx.x & lanes) != 0;
@@ -64,7 +65,7 @@ __device__ __forceinline__ void rotate(const RotationParams& r, bool from_rounde
                                        float (&z)[T::kPerVector], uint64_t vector, bool present) {
   if (from_rounded) round_to<T>(z);
   if (r.signs != nullptr && present) take_signs(r, z, vector);
-  rotate_vector(r, z);
+  rotate_vector<1>(r, z);
 }
 
 }  // namespace fastnorm::cuda
