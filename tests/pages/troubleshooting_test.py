@@ -60,6 +60,7 @@ CUDA = LIBRARY + "c.Context(l, c.CUDA, 0)"
 # The beginning of a text, and the file that prints it: a machine has no such GPU or binding.
 SOURCES = {
     "ImportError: fastnorm.jax": "packages/python/fastnorm/jax/__init__.py",
+    "ImportError: fastnorm.onnxruntime": "packages/python/fastnorm/onnxruntime/__init__.py",
     "FASTNORM_DIR is": "bindings/rust/fastnorm-sys/build.rs",
     "device.device_id is": "src/cuda/device.cpp",
     "this build has no kernels": "src/cuda/device.cpp",

@@ -1,6 +1,6 @@
-// The sums of the blocks of the row order, folded. A thread block folds 32 columns: first the sums of
-// those that share a block's lanes, then the blocks. The highest digits of a block's number are in
-// registers, the next ones in warps, the lowest in lanes.
+// The sums of the blocks of the row order, folded. A thread block folds 32 columns: first the sums
+// of those that share a block's lanes, then the blocks. The highest digits of a block's number are
+// in registers, the next ones in warps, the lowest in lanes.
 #pragma once
 
 #include "core/norm_backward_plan.h"

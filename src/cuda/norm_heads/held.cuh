@@ -2,6 +2,8 @@
 // heads of one token, one after the other. It loads their weights and angles once.
 #pragma once
 
+#include <bit>
+
 #include "cuda/norm/quant.cuh"
 #include "cuda/norm/rounding.cuh"
 #include "cuda/norm/stat.cuh"
@@ -18,8 +20,9 @@ struct HeldSlots {
                         kMore = kV.form == HeadsForm::kMore, kHasScales = kAny;
   static constexpr int kLanes = kV.threads, kVectors = kV.vectors, kGroups = kV.groups(),
                        kPerVector = T::kPerVector;
-  // A loop for the common call, where models have such heads.
-  static constexpr bool kHasCommon = (kApart || kBeside) && T::kBytes == 2 && kVectors == 2;
+  // A loop for the common call: 16 bits, and a power of two of columns, as heads of models have.
+  static constexpr bool kHasCommon =
+      (kApart || kBeside) && T::kBytes == 2 && std::has_single_bit(unsigned{kVectors});
   static constexpr int kPairs = kVectors * kPerVector / 2;  // of a lane
   static constexpr int kTurned = held_rope_columns(kV);     // kAny: that may turn
 };
