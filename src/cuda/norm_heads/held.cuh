@@ -816,8 +816,8 @@ __device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector]
 }
 
 // The common call, of kernels with kHasCommon: rope, whose tables' rows are read as vectors, with
-// an RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does
-// not depend on the head is there before the loop, and an address is a sum.
+// an RMSNorm or without; or of kApart, without kTurns, neither, as for values that go to the
+// cache. What does not depend on the head is there before the loop, and an address is a sum.
 template <class S, bool kTurns>
 __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
                                                 const HeadsShared& shared, bool triggers) {
@@ -898,7 +898,7 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
     if ((part.bits & kHeadsCommon) != 0) {
       if ((part.bits & kHeadsRope) != 0)
         return run_common_part<S, true>(part, p.shared, p.triggers);
-      return run_common_part<S, false>(part, p.shared, p.triggers);
+      if constexpr (S::kApart) return run_common_part<S, false>(part, p.shared, p.triggers);
     }
   }
   run_held_part<S>(part, p.shared, p.triggers);
