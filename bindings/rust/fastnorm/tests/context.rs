@@ -325,7 +325,8 @@ fn debug_forms() -> Result<()> {
         .tuning_file("gpu.tuning");
     assert!(
         format!("{options:?}").contains(
-            "log: true, parallel_for: false, dry_run: true, tuning_file: Some(\"gpu.tuning\")"
+            "log: true, parallel_for: false, dry_run: true, no_pdl: false, \
+             tuning_file: Some(\"gpu.tuning\")"
         ),
         "{options:?}"
     );
