@@ -208,7 +208,7 @@ func checkFields(t *testing.T, d described) {
 	for _, f := range d.fields {
 		byName[strings.ReplaceAll(f.name, "_", "")] = f.name
 	}
-	setBy := map[string]string{}
+	setBy, bits := map[string]string{}, map[uint64]string{}
 	for _, l := range d.leaves() {
 		root := reflect.New(reflect.TypeOf(d.value).Elem())
 		field := l.path(root.Elem()) // allocates the descriptions around it
@@ -219,20 +219,26 @@ func checkFields(t *testing.T, d described) {
 			_, path, _ := strings.Cut(l.name, ".")
 			name = byName[strings.ToLower(regexp.MustCompile(`[.\[\]]`).ReplaceAllString(path, ""))]
 		}
-		if name == "" || setBy[name] != "" {
+		ofFlags := name == "flags" && field.Kind() == reflect.Bool // several have it
+		if name == "" || setBy[name] != "" && !ofFlags {
 			t.Errorf("%s has the C field %q, which %q sets", l.name, name, setBy[name])
 			continue
 		}
 		setBy[name] = l.name
 		for f, value := range d.decoded(t, root) {
 			expected := before[f]
-			isFlag := f.name == "flags" && (name == "flags" && field.Kind() == reflect.Bool ||
-				name == "alpha")
+			isFlag := f.name == "flags" && (ofFlags || name == "alpha")
 			if f.name == name {
 				expected = wanted << (64 - 8*f.size) >> (64 - 8*f.size)
 			}
 			if isFlag && value&(value-1) == 0 { // its flag is one bit
 				expected = max(value, 1)
+			}
+			if ofFlags && f.name == name {
+				if by := bits[value]; by != "" {
+					t.Errorf("%s sets the bit %#x, which %q sets", l.name, value, by)
+				}
+				bits[value] = l.name
 			}
 			if value != expected {
 				t.Errorf("%s: %s is %#x, required: %#x", l.name, f.name, value, expected)
