@@ -27,8 +27,8 @@ class CompletenessTest {
 
     /**
      * Enums whose values are no Java enum: rms, layer, dryRun, noPdl, writeTrace, noPeers are
-     * methods. Others are constants of Peer, or names that the library gives (the ids of a profile).
-     * EncodingTest has the flags of calls.
+     * methods. Others are constants of Peer, or names that the library gives (the ids of a
+     * profile). EncodingTest has the flags of calls.
      */
     private static final Set<String> METHODS = Set.of(
             "fastnorm_norm_kind=0,1", "fastnorm_context_flags=1,2", "fastnorm_trace_format=0",
@@ -65,7 +65,8 @@ class CompletenessTest {
         try (Stream<Path> files = Files.list(folder)) {
             return files.map(p -> p.getFileName().toString().replace(".java", ""))
                     .filter(name -> name.matches("fastnorm_(?!.*info$).*")).sorted().toList()
-                    .stream().filter(name -> !name.matches("fastnorm_(norm|peer|mla_decode).*_flags"))
+                    .stream()
+                    .filter(name -> !name.matches("fastnorm_(norm|peer|mla_decode).*_flags"))
                     .map(name -> DynamicTest.dynamicTest(name, () -> checkEnum(name)));
         }
     }
