@@ -22,7 +22,7 @@ struct HeldSlots {
                        kPerVector = T::kPerVector;
   // A loop for the common call: 16 bits, and a power of two of columns, as heads of models have.
   static constexpr bool kHasCommon =
-      (kApart || kBeside) && T::kBytes == 2 && std::has_single_bit(unsigned{kVectors});
+      kApart && T::kBytes == 2 && std::has_single_bit(unsigned{kVectors});
   static constexpr int kPairs = kVectors * kPerVector / 2;  // of a lane
   static constexpr int kTurned = held_rope_columns(kV);     // kAny: that may turn
 };
@@ -780,15 +780,15 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part, const 
 }
 
 // A head of the common call, from x to what is stored: an RMSNorm and rope, of which nothing is
-// rounded between steps. turns: whether a vector of kBeside does.
+// rounded between steps.
 template <class S>
 __device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector],
                                           const uint4 (&raw)[S::kVectors], float rstd,
                                           const uint4 (&weight)[S::kVectors], float offset,
-                                          const float (&c)[S::kPairs], const float (&s)[S::kPairs],
-                                          const bool (&turns)[S::kVectors]) {
+                                          const float (&c)[S::kPairs],
+                                          const float (&s)[S::kPairs]) {
   using T = typename S::T;
-  constexpr int kPer = S::kPerVector, kHalf = kPer / 2;
+  constexpr int kPer = S::kPerVector;
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
     float w[kPer];
@@ -799,38 +799,22 @@ __device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector]
     for (int i = 0; i < kPer; ++i)
       z[v][i] = __fmul_rn(__fmul_rn(z[v][i], rstd), __fadd_rn(w[i], offset));
   }
-  if constexpr (S::kApart) {
 #pragma unroll
-    for (int j = 0; j < S::kPairs; ++j) {
-      turn<T>(z[j / kPer][j % kPer], z[j / kPer + S::kVectors / 2][j % kPer], c[j], s[j], false);
-    }
-  } else {
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      if (!turns[v]) continue;
-#pragma unroll
-      for (int i = 0; i < kHalf; ++i)
-        turn<T>(z[v][2 * i], z[v][2 * i + 1], c[v * kHalf + i], s[v * kHalf + i], false);
-    }
-  }
+  for (int j = 0; j < S::kPairs; ++j)
+    turn<T>(z[j / kPer][j % kPer], z[j / kPer + S::kVectors / 2][j % kPer], c[j], s[j], false);
 }
 
 // The common call, of kernels with kHasCommon: rope, whose tables' rows are read as vectors, with
-// an RMSNorm or without; or of kApart, without kTurns, neither, as for values that go to the
-// cache. What does not depend on the head is there before the loop, and an address is a sum.
+// an RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does
+// not depend on the head is there before the loop, and an address is a sum.
 template <class S, bool kTurns>
 __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
                                                 const HeadsShared& shared, bool triggers) {
   using T = typename S::T;
   const HeldPlace<S> place(part, shared);
-  const int first_turning = part.rope_offset / S::kPerVector;
-  const auto turning = static_cast<uint32_t>(2 * shared.half / S::kPerVector);
-  bool has[S::kVectors], turns[S::kVectors];
+  bool has[S::kVectors];
 #pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    has[v] = place.exists && place.vector(v) < part.vectors;
-    turns[v] = static_cast<uint32_t>(place.vector(v) - first_turning) < turning;
-  }
+  for (int v = 0; v < S::kVectors; ++v) has[v] = place.exists && place.vector(v) < part.vectors;
   const char* from = part.x.data + int64_t{place.token} * part.x.token_stride +
                      int64_t{place.first} * part.x.head_stride + place.lane * kVectorBytes;
   uint4 next[S::kVectors], weight[S::kVectors];
@@ -868,7 +852,7 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
     load_next(head < part.heads);
     float z[S::kVectors][S::kPerVector];
     if constexpr (kTurns) {
-      turn_head<S>(z, raw, norm ? held_rstd<S>(raw, part) : 1.0f, weight, offset, c, s, turns);
+      turn_head<S>(z, raw, norm ? held_rstd<S>(raw, part) : 1.0f, weight, offset, c, s);
     } else {
 #pragma unroll
       for (int v = 0; v < S::kVectors; ++v) T::unpack(raw[v], z[v]);
@@ -898,7 +882,7 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
     if ((part.bits & kHeadsCommon) != 0) {
       if ((part.bits & kHeadsRope) != 0)
         return run_common_part<S, true>(part, p.shared, p.triggers);
-      if constexpr (S::kApart) return run_common_part<S, false>(part, p.shared, p.triggers);
+      return run_common_part<S, false>(part, p.shared, p.triggers);
     }
   }
   run_held_part<S>(part, p.shared, p.triggers);
