@@ -142,7 +142,7 @@ uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
          operand(p.norm.bias, kHeadsBiasElement);
 }
 
-// kHeadsCommon.
+// Whether a part is the common call, kHeadsCommon.
 bool is_common(uint32_t bits, const HeadsShared& s) {
   constexpr uint32_t kOfNorm = kHeadsLayer | kHeadsAcross | kHeadsRoundNormalized |
                                kHeadsRoundSteps | kHeadsFactorFirst | kHeadsOwnWeights,

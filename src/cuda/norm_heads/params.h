@@ -29,7 +29,7 @@ enum HeadsBits : uint32_t {
   kHeadsRoundCodes = 1 << 15,     // codes are of values that were rounded to T
   kHeadsOwnWeights = 1 << 16,     // weight or bias has a row for each head
   kHeadsOwnTables = 1 << 17,      // cos or sin has a table for each head
-  kHeadsCommon = 1 << 18,         // the call that held.cuh calls common, where a kernel knows it
+  kHeadsCommon = 1 << 18,         // kernels with kHasCommon have a loop for this call
   kHeadsWeightElement = 1 << 19,  // two bits: an OperandType
   kHeadsBiasElement = 1 << 21,    // two bits: an OperandType
   kHeadsCacheBlocks = 1 << 23,    // codes with a scale for each block of columns
