@@ -409,6 +409,33 @@ MLA_SHAPES = {
 }
 
 
+# Rows with FP8 codes, and selected rows: bytes of a row, of a query's columns, and rows read.
+MLA_FORMATS = {
+    "2x30:3:2cp7f656": (656, 576, 60),
+    "3+40:2p5f576": (576, 576, 43),
+    "2x30:2f584": (584, 512, 60),
+    "2x30:2:2k8": (576 * 2, 576, 4 * 8),
+    "2x30:2:2p7f656k8+3": (656, 576, 4 * 11),
+    "2x30:2f576k8+3": (576, 576, 2 * 11),
+    "2x30:2p7f584k8+3": (584, 512, 2 * 11),
+    "2x30:2k8+40": (576 * 2, 576, 2 * 48),
+}
+
+
+def check_mla_formats(program):
+    document = program.results("MLA decode of other rows", "--device", "cpu", "--replays", "1",
+                               "--mla-decode", ",".join(MLA_FORMATS))
+    for r in document["results"] if document else ():
+        row, columns, read = MLA_FORMATS[r["shape"]]
+        rows = r["requests"] * r["new_tokens"] * r["heads"]
+        program.cases.equal(f"MLA decode {r['shape']}: bytes", r.get("bytes"),
+                            read * row + rows * (columns + 512) * 2)
+        program.cases.check(f"MLA decode {r['shape']}: timed", r.get("us", 0) > 0, r)
+    if document:
+        program.cases.equal("MLA decode of other rows: every case once",
+                            [r["shape"] for r in document["results"]], list(MLA_FORMATS))
+
+
 def test_mla_decode(program):
     document = program.results(
         "MLA decode",
@@ -427,9 +454,15 @@ def test_mla_decode(program):
             "MLA decode: no matmul on a CPU",
             all(r["share_of_matmul"] is None for r in document["results"]),
         )
+    check_mla_formats(program)
     for shape in (
         "x",
         "2x300",
+        "2x300:16f600",
+        "2x300:16k0",
+        "2x300:16ck4",
+        "3+0:16k4",
+        "2x300:16f656k4+",
         "0x5:3",
         "2x300:16:0",
         "2x300:16cq",
@@ -510,6 +543,8 @@ HEADS = {
     "5xmla:none": 2 * 576 * 2,
     "70xmla:own": 2 * 576 * 2,
     "5xmla:fp8": 576 * 2 + 656,
+    "70xmla584": 512 * 2 + 584,
+    "5xindexer": (65 * 128 + 64) * 2 + 132 + 64 * 136,
 }
 
 
@@ -554,6 +589,8 @@ def test_norm_heads(program):
         "5x3+1x64x",
         "5xmlas",
         "5xmla:across",
+        "5xindexer:own",
+        "5xmla584:fp8",
         "5x3+1x64:across:own",
         "5x0+1x64",
     ):
@@ -606,7 +643,8 @@ def test_norm_heads_backward(program):
     check_on_threads(
         program, "gradients", "--norm-heads-backward", "2048x4+1x64,100x4+1x64:rope"
     )
-    for shape in ("x", "5xmla", "mla", "5x3+1x64:own", "5x0+1x64", "5x3+1x64x"):
+    lists = ("mla", "mla584", "indexer")
+    for shape in ("x", "5xmla", *lists, "5x3+1x64:own", "5x0+1x64", "5x3+1x64x"):
         program.refuses(
             f"shape of gradients {shape}",
             "is no shape of gradients of heads",

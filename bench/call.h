@@ -5,7 +5,9 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "bench/line_call.h"
 #include "bench/report.h"
 #include "fastnorm/fastnorm.h"
 
@@ -16,12 +18,6 @@ inline void check(fastnorm_status status) {
     throw std::runtime_error(std::string(fastnorm_status_name(status)) + ": " +
                              fastnorm_last_error());
   }
-}
-
-inline fastnorm_dtype dtype_of(const Case& c) {
-  return fastnorm_dtype_of(c.dtype == "f32"   ? FASTNORM_DTYPE_F32
-                           : c.dtype == "f16" ? FASTNORM_DTYPE_F16
-                                              : FASTNORM_DTYPE_BF16);
 }
 
 // Addresses of a call. y holds y or its codes; of "qk" it is x. `residual` of "gated" is the gate.
@@ -78,185 +74,152 @@ class Layout {
   int64_t inputs_, weights_, tensor_, y_, scales_;
 };
 
-// Tensors and arguments of a case; addresses can be changed between calls. Not copyable: the
-// arguments point inside.
+inline constexpr const char* kRounded =
+    " rounding=normalized residual_rounding=round_before_statistics";
+
+// The text of a case's call, whose tensors lie nowhere. Stages are as in Gemma's layers (sandwich)
+// and diffusion transformers (adaln), where all rows are of one batch.
+inline std::string line_of(const Case& c) {
+  const std::vector<int64_t> shape = {c.rows, c.n}, columns = {c.n};
+  std::vector<int64_t> strides;
+  if (c.gap != 0) strides = {c.n + c.gap, 1};
+  const bool plain = c.codes() == Codes::kNone;
+  std::string line = "norm eps=1e-06";
+  const auto rows = [&](const char* path) {
+    line += tensor_words(path, c.dtype, shape, strides, c.shift * c.element_bytes());
+  };
+  const auto parameter = [&](const char* path) {
+    line += tensor_words(path, c.tables() ? "f32" : c.dtype, columns);
+  };
+  if (c.heads()) {
+    const std::vector<int64_t> heads = {c.rows, kQueryHeads, c.n},
+                               apart = {kAllHeads * c.n, c.n, 1};
+    for (const char* path : {"x", "y"}) line += tensor_words(path, c.dtype, heads, apart);
+  } else {
+    rows("x");
+    if (plain) rows("y");
+  }
+  if (c.has_mean()) line += " kind=layer";
+  if (!c.adaln()) parameter("weight");
+  if (c.layer()) parameter("bias");
+  if (c.adds()) rows("residual"), rows("residual_out");
+  if (c.rounds()) line += kRounded;
+  if (c.gated()) rows("gate"), line += " gate_act=silu";
+  if (c.gate_before()) line += " gate_position=before_norm";
+  if (c.sandwich()) {
+    line += " branch_norm,branch_rounded=1 branch_eps=1e-06";
+    parameter("branch_weight");
+  }
+  if (c.adaln() || c.modulated()) parameter("modulation_scale");
+  if (c.adaln()) parameter("modulation_shift"), parameter("residual_gate");
+  for (const char* path : {"residual_gate_table", "scale_table", "shift_table"}) {
+    if (c.tables()) parameter(path);
+  }
+  if (plain) return line;
+  struct Scheme {
+    const char *words, *scale;
+    int64_t columns;  // of a scale; 0: a row, or all
+  };
+  static constexpr Scheme kSchemes[] = {
+      {},
+      {"per_tensor", "f32", 0},
+      {"per_row", "f32", 0},
+      {"per_block quant.block_size=128", "f32", 128},
+      {"mxfp8", "f8_e8m0fnu", 32},
+      {"nvfp4", "f8_e4m3fn", 16},
+  };
+  const Scheme& s = kSchemes[static_cast<size_t>(c.codes())];
+  std::vector<int64_t> scales = {c.codes() == Codes::kTensor ? 1 : c.rows};
+  if (s.columns != 0) scales.push_back((c.n + s.columns - 1) / s.columns);
+  line += std::string(" quant.scheme=") + s.words;
+  line += tensor_words("quant.quantized", c.codes() == Codes::kNvfp4 ? "f4_e2m1fn" : "f8_e4m3fn",
+                       shape, strides, c.shift * c.element_bytes() / c.shrink());
+  line += tensor_words("quant.scale", s.scale, scales);
+  if (c.rotation() != 0) line += " quant.rotation=" + std::to_string(c.rotation());
+  return line;
+}
+
+// The keys of "qk", which follow the queries in each token.
+inline std::string keys_of(const Case& c) {
+  std::string line = "norm eps=1e-06" + tensor_words("weight", c.dtype, {c.n});
+  if (c.rounds()) line += kRounded;
+  for (const char* path : {"x", "y"})
+    line += tensor_words(path, c.dtype, {c.rows, kKeyHeads, c.n}, {kAllHeads * c.n, c.n, 1},
+                         kQueryHeads * c.n * c.element_bytes());
+  return line;
+}
+
+// A case's call; addresses can be changed between calls.
 class Call {
  public:
   static constexpr float kStaticScale = 1.0f / 64;
   static constexpr uint32_t kPdl =
       FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
 
-  Call(const Case& c, int32_t device_type, const Buffers& b) : heads_(c.heads()) {
-    const fastnorm_tensor nothing = {nullptr, device_type, 0, 1, dtype_of(c), nullptr, nullptr, 0};
-    shape_[0] = c.rows;
-    shape_[1] = c.n;
-    x_ = weight_ = bias_ = more_ = nothing;
-    x_.ndim = 2;
-    x_.shape = shape_;
-    if (c.gap != 0) {
-      row_strides_[0] = c.n + c.gap;
-      x_.strides = row_strides_;
-    }
-    x_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes());
-    residual_ = y_ = residual_out_ = x_;
-    weight_.shape = bias_.shape = more_.shape = shape_ + 1;
-    for (fastnorm_tensor& table : tables_) table = more_;
-    args_.struct_size = sizeof args_;
-    args_.kind = c.layer() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-    args_.eps = 1e-6f;
-    args_.x = &x_;
-    args_.y = &y_;
-    args_.weight = &weight_;
-    if (c.layer()) args_.bias = &bias_;
-    if (c.adds()) {
-      args_.residual = &residual_;
-      args_.residual_out = &residual_out_;
-    }
-    if (c.rounds()) {
-      args_.rounding = FASTNORM_ROUND_NORMALIZED;
-      args_.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
-    }
-    if (c.gated()) multiply_by_gate(c);
-    if (c.sandwich()) add_branch_norm();
-    if (c.adaln()) modulate(c.tables());
-    if (c.modulated()) args_.modulation_scale = &more_;
-    if (c.codes() != Codes::kNone) quantise(c);
-    if (heads_) split_heads(c);
+  Call(const Case& c, int32_t device_type, const Buffers& b)
+      : heads_(c.heads()),
+        scale_is_static_(c.codes() == Codes::kTensor),
+        call_(line_of(c), device_type),
+        keys_(keys_of(c), device_type),
+        weight_(call_.tensor(c.adaln() ? "modulation_scale" : "weight")),
+        bias_(call_.tensor(c.adaln() ? "modulation_shift" : "bias")),
+        more_(call_.tensor(c.sandwich()    ? "branch_weight"
+                           : c.modulated() ? "modulation_scale"
+                                           : "residual_gate")) {
     set(b);
   }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
 
   void set(const Buffers& b) {
-    x_.data = b.x;
-    residual_.data = b.residual;
-    weight_.data = b.weight;
-    bias_.data = b.bias;
-    more_.data = b.more;
-    for (size_t i = 0; i < std::size(tables_); ++i) tables_[i].data = b.tables[i];
-    y_.data = b.y;
-    residual_out_.data = b.residual_out;
-    scale_.data = scale_is_static_ ? b.static_scale : b.scales;
-    keys_.data = b.x;
+    x_->data = b.x;
+    residual_->data = b.residual;
+    weight_->data = b.weight;
+    bias_->data = b.bias;
+    more_->data = b.more;
+    for (size_t i = 0; i < std::size(tables_); ++i) tables_[i]->data = b.tables[i];
+    y_->data = codes_->data = b.y;
+    residual_out_->data = b.residual_out;
+    gate_->data = b.residual;
+    scale_->data = scale_is_static_ ? b.static_scale : b.scales;
+    key_x_->data = key_y_->data = b.x;
+    key_weight_->data = b.bias;
   }
   // LayerNorm is often called with f32 parameters beside 16-bit rows.
   void use_f32_parameters() {
-    weight_.dtype = bias_.dtype = more_.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+    for (fastnorm_tensor* t : {weight_, bias_, more_})
+      t->dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
   }
-  void set_flags(uint32_t flags) { args_.flags = key_args_.flags = flags; }
+  void set_flags(uint32_t flags) { args().flags = keys_.args<fastnorm_norm_args>().flags = flags; }
 
   void prepare(fastnorm_context* context) const {
     check(heads_ ? fastnorm_norm_many_prepare(context, both_, 2)
-                 : fastnorm_norm_prepare(context, &args_));
+                 : fastnorm_norm_prepare(context, &args()));
   }
   fastnorm_info query(fastnorm_context* context) const {
     fastnorm_info info = {};
     info.struct_size = sizeof info;
     check(heads_ ? fastnorm_norm_many_query(context, both_, 2, &info)
-                 : fastnorm_norm_query(context, &args_, &info));
+                 : fastnorm_norm_query(context, &args(), &info));
     return info;
   }
   void run(fastnorm_context* context, void* stream) const {
     check(heads_ ? fastnorm_norm_many(context, both_, 2, nullptr, 0, stream)
-                 : fastnorm_norm(context, &args_, nullptr, 0, stream));
+                 : fastnorm_norm(context, &args(), nullptr, 0, stream));
   }
 
  private:
-  void multiply_by_gate(const Case& c) {
-    args_.gate = &residual_;
-    args_.gate_act = FASTNORM_ACTIVATION_SILU;
-    if (c.gate_before()) args_.gate_position = FASTNORM_GATE_BEFORE_NORM;
-  }
-  // As Gemma's layers.
-  void add_branch_norm() {
-    args_.branch_norm = args_.branch_rounded = 1;
-    args_.branch_eps = args_.eps;
-    args_.branch_weight = &more_;
-  }
-  // As diffusion transformers; all rows are of one batch.
-  void modulate(bool with_tables) {
-    args_.kind = FASTNORM_NORM_LAYER;
-    args_.weight = nullptr;
-    args_.residual_gate = &more_;
-    args_.modulation_scale = &weight_;
-    args_.modulation_shift = &bias_;
-    if (!with_tables) return;
-    use_f32_parameters();
-    for (fastnorm_tensor& table : tables_) table.dtype = weight_.dtype;
-    args_.residual_gate_table = &tables_[0];
-    args_.scale_table = &tables_[1];
-    args_.shift_table = &tables_[2];
-  }
+  fastnorm_norm_args& args() const { return call_.args<fastnorm_norm_args>(); }
 
-  // y_ becomes the codes.
-  void quantise(const Case& c) {
-    struct Scheme {
-      fastnorm_quant_scheme scheme;
-      int64_t columns;  // of a scale; 0: a row, or all
-      fastnorm_dtype_id scale;
-    };
-    static constexpr Scheme kSchemes[] = {
-        {FASTNORM_QUANT_NONE, 0, FASTNORM_DTYPE_F32},
-        {FASTNORM_QUANT_PER_TENSOR, 0, FASTNORM_DTYPE_F32},
-        {FASTNORM_QUANT_PER_ROW, 0, FASTNORM_DTYPE_F32},
-        {FASTNORM_QUANT_PER_BLOCK, 128, FASTNORM_DTYPE_F32},
-        {FASTNORM_QUANT_MXFP8, 32, FASTNORM_DTYPE_F8_E8M0FNU},
-        {FASTNORM_QUANT_NVFP4, 16, FASTNORM_DTYPE_F8_E4M3FN},
-    };
-    const Scheme& s = kSchemes[static_cast<size_t>(c.codes())];
-    y_.dtype = fastnorm_dtype_of(c.codes() == Codes::kNvfp4 ? FASTNORM_DTYPE_F4_E2M1FN
-                                                            : FASTNORM_DTYPE_F8_E4M3FN);
-    y_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes() / c.shrink());
-    scale_is_static_ = c.codes() == Codes::kTensor;
-    scale_ = x_;
-    scale_.strides = nullptr;
-    scale_.byte_offset = 0;
-    scale_.dtype = fastnorm_dtype_of(s.scale);
-    scale_.shape = scale_shape_;
-    scale_.ndim = s.columns == 0 ? 1 : 2;
-    scale_shape_[0] = scale_is_static_ ? 1 : c.rows;
-    scale_shape_[1] = s.columns == 0 ? 1 : (c.n + s.columns - 1) / s.columns;
-    args_.y = nullptr;
-    quant_.struct_size = sizeof quant_;
-    quant_.quantized = &y_;
-    quant_.scale = &scale_;
-    quant_.scheme = s.scheme;
-    quant_.block_size = s.scheme == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
-    quant_.rotation = c.rotation();
-    args_.quant = &quant_;
-  }
-
-  // x_ becomes the queries, keys_ what follows them in each token.
-  void split_heads(const Case& c) {
-    const auto view = [&](fastnorm_tensor* t, int64_t* shape, int64_t heads) {
-      shape[0] = c.rows;
-      shape[1] = heads;
-      shape[2] = c.n;
-      t->ndim = 3;
-      t->shape = shape;
-      t->strides = head_strides_;
-    };
-    head_strides_[0] = kAllHeads * c.n;
-    head_strides_[1] = c.n;
-    head_strides_[2] = 1;
-    keys_ = x_;
-    keys_.byte_offset = static_cast<uint64_t>(kQueryHeads * c.n * c.element_bytes());
-    view(&x_, query_shape_, kQueryHeads);
-    view(&keys_, key_shape_, kKeyHeads);
-    args_.y = &x_;
-    key_args_ = args_;
-    key_args_.x = key_args_.y = &keys_;
-    key_args_.weight = &bias_;
-  }
-
-  bool heads_, scale_is_static_ = false;
-  int64_t shape_[2], scale_shape_[2] = {}, query_shape_[3] = {}, key_shape_[3] = {},
-                     head_strides_[3] = {}, row_strides_[2] = {0, 1};
-  fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, more_, scale_ = {}, keys_ = {};
-  fastnorm_tensor tables_[3] = {};
-  fastnorm_norm_args args_ = {}, key_args_ = {};
-  fastnorm_quant quant_ = {};
-  const fastnorm_norm_args* both_[2] = {&args_, &key_args_};
+  bool heads_, scale_is_static_;
+  LineCall call_, keys_;
+  fastnorm_tensor *weight_, *bias_, *more_;
+  fastnorm_tensor *x_ = call_.tensor("x"), *residual_ = call_.tensor("residual"),
+                  *y_ = call_.tensor("y"), *codes_ = call_.tensor("quant.quantized"),
+                  *residual_out_ = call_.tensor("residual_out"), *gate_ = call_.tensor("gate"),
+                  *scale_ = call_.tensor("quant.scale"), *key_x_ = keys_.tensor("x"),
+                  *key_y_ = keys_.tensor("y"), *key_weight_ = keys_.tensor("weight");
+  fastnorm_tensor* tables_[3] = {call_.tensor("residual_gate_table"), call_.tensor("scale_table"),
+                                 call_.tensor("shift_table")};
+  const fastnorm_norm_args* both_[2] = {&args(), &keys_.args<fastnorm_norm_args>()};
 };
 
 }  // namespace bench

@@ -5,11 +5,11 @@
   --csv run.csv
 
 A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's
-wrapper (BatchMLAPagedAttentionWrapper) and FlashMLA (pages of 64), where they are installed, and
-PyTorch's own operators, request by request. Results are compared with double precision before they
-are timed; one that is wrong is not timed. Each provider's plan is made before and not timed; a
-merge is. On a GPU calls are in CUDA graphs over distinct caches, replayed one after the other;
-figures are medians. It needs PyTorch.
+kernels fa3 and FlashMLA (pages of 64), where they are installed or were compiled before
+(compare/mla_peers.py), and PyTorch's own operators. Results are compared with double precision
+before they are timed; one that is wrong is not timed. Each provider's plan is made before and not
+timed; a merge is. On a GPU calls are in CUDA graphs over distinct caches. Graphs are replayed one
+after the other, in an order that changes; figures are medians. It needs PyTorch.
 """
 
 import argparse
@@ -24,11 +24,21 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from compare import lines  # noqa: E402
+from compare.mla_peers import (  # noqa: E402
+    LATENT,
+    SCALE,
+    WIDE,
+    FlashInferModule,
+    FlashMlaLibrary,
+    compact_parts,
+)
 
-LATENT, WIDE = 512, 576
-SCALE = 192 ** -0.5
 TOLERANCE = {"bf16": 2.0 ** -8, "f16": 2.0 ** -10, "f32": 2.0 ** -16}
-COLD_BYTES, FLUSH_BYTES, MOST_SETS = 600 << 20, 256 << 20, 64
+SHAPES = (
+    "128x4096:128 128x8192:128 128x4096:128:2c 128x8192:64 128x4096:16 32x4096:128 64x1024:64 "
+    "1x4096:128 1x131072:16"
+).split()
+COLD_BYTES, FLUSH_BYTES, MOST_SETS = 1300 << 20, 256 << 20, 256
 
 
 class Shape:
@@ -121,12 +131,17 @@ class FlashInfer:
     name = "flashinfer"
 
     def __init__(self, torch):
-        import flashinfer
+        built = os.environ.get("FASTNORM_FLASHINFER_MLA")
+        self.module = FlashInferModule(torch, built) if built else None
+        if self.module is None:
+            import flashinfer
 
-        self.wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(
-            torch.empty(128 << 20, dtype=torch.uint8, device="cuda"), backend="fa3")
+            self.wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(
+                torch.empty(128 << 20, dtype=torch.uint8, device="cuda"), backend="fa3")
 
     def calls(self, shape, b):
+        if self.module is not None:
+            return self.module.calls(shape, b)
         torch = b.torch
         steps = torch.arange(shape.batch + 1, dtype=torch.int32, device=b.device)
         self.wrapper.plan(
@@ -143,15 +158,7 @@ class FlashInfer:
             q_data_type=b.dtype,
             kv_data_type=b.dtype,
         )
-        # It takes parts that are compact.
-        parts = [
-            [
-                t[..., part].contiguous()
-                for t in (q, c)
-                for part in (slice(LATENT), slice(LATENT, None))
-            ]
-            for q, c in zip(b.queries, b.caches)
-        ]
+        parts = compact_parts(b)
         return lambda i: self.wrapper.run(*parts[i])
 
 
@@ -159,13 +166,18 @@ class FlashMla:
     name = "flashmla"
 
     def __init__(self, torch):
-        import flash_mla
+        built = os.environ.get("FASTNORM_FLASHMLA")
+        self.library = FlashMlaLibrary(torch, built) if built else None
+        if self.library is None:
+            import flash_mla
 
-        self.module = flash_mla
+            self.module = flash_mla
 
     def calls(self, shape, b):
         if shape.page != 64:
-            raise ValueError("pages of 64 only")
+            raise ValueError(f"pages have {shape.page} tokens; required: 64")
+        if self.library is not None:
+            return self.library.calls(shape, b)
         plan = self.module.get_mla_metadata(b.lengths, shape.new * shape.heads, 1)
         queries = [q.reshape(shape.batch, shape.new, shape.heads, WIDE) for q in b.queries]
         caches = [c.unsqueeze(2) for c in b.caches]
@@ -252,12 +264,22 @@ class Clock:
         if self.flush is not None:
             self.flush.fill_(1)
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.torch.cuda._sleep(200_000)  # so that the graph is queued before the clock starts
+        # So that the graph is queued before the clock starts: a call is up to three launches.
+        self.torch.cuda._sleep(200_000 + 40_000 * self.sets)
         start.record()
         run_pass()
         stop.record()
         stop.synchronize()
         return start.elapsed_time(stop) * 1e3 / self.sets
+
+
+def orders(names, repeats):
+    """Of rounds: a name begins one, and ends the next. A call's clock rate depends on the call
+    before."""
+    for i in range(repeats):
+        k = i // 2 % max(1, len(names))
+        turned = names[k:] + names[:k]
+        yield turned[::-1] if i % 2 else turned
 
 
 def compare(torch, shape, dtype_name, device, repeats, providers):
@@ -283,9 +305,9 @@ def compare(torch, shape, dtype_name, device, repeats, providers):
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     samples = {name: [] for name in passes}
-    for _ in range(repeats):
-        for name, run_pass in passes.items():
-            samples[name].append(clock.us(run_pass))
+    for order in orders(list(passes), repeats):
+        for name in order:
+            samples[name].append(clock.us(passes[name]))
     for row in rows:
         if row["provider"] in samples:
             us = statistics.median(samples[row["provider"]])
@@ -311,7 +333,13 @@ def main():
     parser.add_argument(
         "--shapes",
         nargs="+",
-        default=["128x4096:128", "128x8192:64", "128x4096:16", "32x4096:128", "64x1024:64"],
+        default=SHAPES,
+    )
+    parser.add_argument(
+        "--providers",
+        nargs="+",
+        choices=[made.name for made in PROVIDERS],
+        default=[made.name for made in PROVIDERS],
     )
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="bf16")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -334,13 +362,15 @@ def main():
     device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     providers = {}
     for made in PROVIDERS:
+        if made.name not in options.providers:
+            continue
         try:
             providers[made.name] = made(torch)
         except Exception as error:  # not installed, or not for this device
             providers[made.name] = error
     document = {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        "library": {"build": getattr(providers[Ours.name], "build", None)},
+        "library": {"build": getattr(providers.get(Ours.name), "build", None)},
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "repeats": options.repeats,

@@ -5,15 +5,16 @@
 
 The weights are random. Variants run one after the other in each round, so that a change of the
 machine's speed meets all of them. A line has the median of a step, its quartiles, tokens a second
-and the ratio to the stock model. Then come the peak of the GPU's memory and the largest difference
-of logits, as a share of the greatest. Prefill is one forward of all tokens, decode one token with a
+and the ratio to the stock model, and the same ratio of processor time, which other programs on the
+machine change less. Then come the peak of the GPU's memory and the largest difference of logits, as
+a share of the greatest, and how many calls of the library a step makes by compiled operators, such
+as those of _C.so. Prefill is one forward of all tokens, decode one token with a
 static cache, train a forward, backward and step of SGD. Liger takes part where it is installed, on
 a GPU.
 """
 
 import argparse
 import copy
-import csv
 import os
 import statistics
 import sys
@@ -21,13 +22,19 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COLUMNS = ("model", "mode", "variant", "median_ms", "low_ms", "high_ms", "tokens_s", "ratio",
-           "peak_mib", "logits")  # fmt: skip
+sys.path.insert(0, str(ROOT / "bench"))
+from compare import lines  # noqa: E402
+
+COLUMNS = {
+    "model": "", "mode": "", "variant": "", "median_ms": ".3f", "low_ms": ".3f", "high_ms": ".3f",
+    "tokens_s": "", "ratio": ".3f", "cpu_ratio": ".3f", "peak_mib": "", "logits": ".1e", "compiled": ""
+}  # of the table, with their forms
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=Path, help="libfastnorm.so.1 (default: the package's)")
+    parser.add_argument("--operators", type=Path, help="_C.so of fastnorm.torch (default: none)")
     parser.add_argument("--model", default="llama", help="a model type of transformers")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
@@ -88,12 +95,18 @@ def variants(options):
             found.append(("Liger", liger))
         except ImportError:
             print("Liger is not installed")
-    if options.compile:
-        for name, model in list(found):
-            model = copy.deepcopy(model)
-            model.compile()
-            found.append((f"{name}, compiled", model))
     return found
+
+
+def copies(options, found):
+    """A copy of each model by name, with --compile also a compiled one. A copy of a compiled model
+    would not be compiled."""
+    models = {name: copy.deepcopy(model) for name, model in found}
+    if options.compile:
+        for name, model in found:
+            models[f"{name}, compiled"] = copy.deepcopy(model)
+            models[f"{name}, compiled"].compile()
+    return models
 
 
 def step_of(mode, model, ids):
@@ -128,19 +141,19 @@ def step_of(mode, model, ids):
 
 
 def timed(options, step):
-    """Milliseconds of one step."""
+    """Milliseconds of one step, and those of all processors."""
     if options.device == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     step()
     if options.device == "cuda":
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e3
+    return (time.perf_counter() - start) * 1e3, (time.process_time() - cpu) * 1e3
 
 
 def peak_mib(options, step):
     if options.device != "cuda":
-        return ""
+        return None
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
@@ -148,53 +161,87 @@ def peak_mib(options, step):
 
 
 def compare(options, mode, found):
-    """The lines of one mode."""
+    """The results of one mode."""
     generator = torch.Generator().manual_seed(1)
     shape = options.batch, options.tokens
     ids = torch.randint(3, options.vocabulary, shape, generator=generator).to(options.device)
-    lines = []
+    rows = []
     with torch.set_grad_enabled(mode == "train"):
-        steps = {name: step_of(mode, copy.deepcopy(model), ids) for name, model in found}
+        models = copies(options, found)
+        steps = {name: step_of(mode, model, ids) for name, model in models.items()}
         results = {name: step() for name, step in steps.items()}
-        times = {name: [] for name in steps}
+        times, of_cpu = ({name: [] for name in steps} for _ in range(2))
         for _ in range(options.rounds):
             for name, step in steps.items():
-                times[name].append(timed(options, step))
+                for found, value in zip((times, of_cpu), timed(options, step)):
+                    found[name].append(value)
         for name, step in steps.items():
             low, median, high = statistics.quantiles(times[name], n=4)
-            off = ""
+            off = None
             if mode != "train":
                 a, b = results[name].float(), results["stock"].float()
-                off = f"{((a - b).abs().max() / b.abs().max()).item():.1e}"
+                off = ((a - b).abs().max() / b.abs().max()).item()
             tokens = options.batch * (1 if mode == "decode" else options.tokens)
-            ratio = median / statistics.median(times["stock"])
-            lines.append((options.model, mode, name, f"{median:.3f}", f"{low:.3f}", f"{high:.3f}",
-                          round(tokens / median * 1e3), f"{ratio:.3f}", peak_mib(options, step),
-                          off))  # fmt: skip
-            print("  ".join(f"{str(value):>12}" for value in lines[-1]), flush=True)
-    return lines
+            ratio, cpu_ratio = (
+                statistics.median(of[name]) / statistics.median(of["stock"])
+                for of in (times, of_cpu)
+            )
+            before = compiled.runs()
+            step()
+            values = (
+                options.model, mode, name, median, low, high, round(tokens / median * 1e3), ratio,
+                cpu_ratio, peak_mib(options, step), off, compiled.runs() - before,
+            )  # fmt: skip
+            row = {k: v for k, v in zip(COLUMNS, values) if v is not None}
+            cells = (format(row[k], form) if k in row else "" for k, form in COLUMNS.items())
+            print("  ".join(f"{cell:>12}" for cell in cells), flush=True)
+            rows.append(row)
+    return rows
+
+
+def description(options):
+    """What was measured, and where."""
+    from compare import library, runner
+
+    found = library.Library(Path(os.environ["FASTNORM_LIBRARY"])) if options.library else None
+    asked = ("hidden", "layers", "heads", "vocabulary", "batch", "tokens", "rounds", "threads")
+    return {
+        "kind": "models",
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "library": found.identity() if found else {"version": ft.version()},
+        "operators": compiled.path(),
+        "transformers": transformers.__version__,
+        "dtype": options.dtype,
+        **{name: getattr(options, name) for name in asked},
+        **runner.describe_machine(torch, torch.device(options.device)),
+    }
 
 
 def main():
-    global torch, transformers, ft
+    global torch, transformers, ft, compiled
     options = arguments()
     if options.library:
         os.environ["FASTNORM_LIBRARY"] = str(options.library.resolve())
+    if options.operators:
+        os.environ["FASTNORM_TORCH_LIBRARY"] = str(options.operators.resolve())
     sys.path.insert(0, str(ROOT / "packages" / "python"))
     import torch
     import transformers
 
     import fastnorm.torch as ft
+    from fastnorm.torch import compiled
 
     transformers.logging.set_verbosity_error()
     if options.threads:
         torch.set_num_threads(options.threads)
+    # All models of a run are programs of one function, of which the compiler keeps 8 by default.
+    torch._dynamo.config.recompile_limit = 64
+    print(f"operators: {compiled.path()}")
     print("  ".join(f"{name:>12}" for name in COLUMNS))
     found = variants(options)
-    lines = [line for mode in options.modes for line in compare(options, mode, found)]
+    rows = [row for mode in options.modes for row in compare(options, mode, found)]
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *lines])
+        lines.write(options.csv, {**description(options), "results": rows})
 
 
 if __name__ == "__main__":

@@ -125,7 +125,8 @@ def main():
     parser.add_argument("--nccl-folder", help="where libnccl.so.2 is")
     parser.add_argument("--repeats", type=int, default=9, help="samples; the median counts (9)")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long")
-    parser.add_argument("--csv", type=Path, help="results")
+    parser.add_argument("--csv", type=Path, help="results; cases that the file has are left out")
+    parser.add_argument("--fresh", action="store_true", help="forget what the file has")
     options = parser.parse_args()
     if not 2 <= options.ranks <= 8:
         parser.error(f"--ranks is {options.ranks}; required: 2 to 8")
@@ -141,10 +142,19 @@ def main():
     document = {"device": device_name(options), "ranks": options.ranks,
                 "library": library_of(options, environment),
                 "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "results": []}
+    try:
+        lines.go_on(options.csv, document, options.fresh)
+    except lines.Mismatch as why:
+        sys.exit(f"compare_peers.py: {why}")
+    document["results"] = [row for row in document["results"] if "error" not in row]
+    timed = list(document["results"])
     start = time.monotonic()
     for case in cases:
+        if any(all(row.get(name) == value for name, value in case.items()) for row in timed):
+            continue
         if time.monotonic() - start > options.seconds:
-            break
+            print("the time is over")
+            return lines.EXIT_LEFT
         row = measure(case, options, environment)
         document["results"].append(row)
         name = f"{row['family']} {row['rows']}x{row['n']}" + (f"+{row['n2']}" if row.get("n2") else "")

@@ -184,7 +184,7 @@ class ForwardCalls {
   Call call_;
 };
 
-// The same of a backward case.
+// The calls of a backward case, each with its own memory.
 class BackwardCalls {
  public:
   BackwardCalls(fastnorm_context* context, const Case& c, int sets, const Options& options)

@@ -66,7 +66,7 @@ class ForwardCalls {
   Call call_;
 };
 
-// The same of a backward case.
+// The calls of a backward case, each with its own memory.
 class BackwardCalls {
  public:
   static constexpr uint32_t kPdl = BackwardCall::kPdl;

@@ -7,8 +7,18 @@
 #include <stdexcept>
 
 #include "bench/call.h"
+#include "bench/families.h"
 
 namespace bench {
+
+FamilyBench mla_decode_bench() {
+  return {"--mla-decode",
+          "MLA decode in place of norms: lists (page1, long, heads, small) or "
+          "LENGTHS:HEADS[:NEW][c][pPAGE][fBYTES][kTOPK[+EXTRA]], such as 128x4096:128:2cp64 "
+          "or 64x8192:64f656k2048; c: causal; f: rows with FP8 codes, k: rows selected at "
+          "random, of one cache or of two (CPU)"};
+}
+
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 24;
@@ -16,8 +26,9 @@ constexpr int64_t kMost = int64_t{1} << 24;
 [[noreturn]] void refuse(const std::string& text) {
   throw std::invalid_argument(
       "'" + text +
-      "' is no shape of MLA decode; required: LENGTHS:HEADS[:NEW][c][pPAGE], such as "
-      "128x4096:128:2cp64 or 4641+1730:16, or one of page1, long, heads, small");
+      "' is no shape of MLA decode; required: "
+      "LENGTHS:HEADS[:NEW][c][pPAGE][fBYTES][kTOPK[+EXTRA]], such as 128x4096:128:2cp64, "
+      "4641+1730:16 or 64x8192:64f656k2048, or one of page1, long, heads, small");
 }
 
 // Reads parts of a shape from left to right.
@@ -66,6 +77,16 @@ MlaDecodeCase parse(const std::string& text) {
   if (in.take(':')) c.new_tokens = in.number();
   c.causal = in.take('c');
   if (in.take('p')) c.page = in.number();
+  if (in.take('f')) {
+    c.format = in.number();
+    if (c.format != 656 && c.format != 576 && c.format != 584) refuse(text);
+  }
+  if (in.take('k')) {
+    c.topk = in.number();
+    if (in.take('+')) c.extra_topk = in.number();
+    if (c.topk == 0 || c.causal) refuse(text);
+    if (*std::min_element(c.lengths.begin(), c.lengths.end()) == 0) refuse(text);
+  }
   if (!in.at_end() || c.heads == 0 || c.new_tokens == 0 || c.page == 0) refuse(text);
   if (c.rows() > INT32_MAX || c.total() == 0) refuse(text);
   return c;
@@ -111,14 +132,14 @@ int64_t MlaDecodeCase::total() const {
 }
 
 double MlaDecodeCase::flops() const {
-  double pairs = 0;
+  double pairs = static_cast<double>(topk != 0 ? rows_read() : 0);
   for (const int64_t length : lengths) {
-    for (int64_t i = 0; i < new_tokens; ++i) {
+    for (int64_t i = 0; topk == 0 && i < new_tokens; ++i) {
       pairs +=
           static_cast<double>(causal ? std::max<int64_t>(0, length - new_tokens + i + 1) : length);
     }
   }
-  return 2 * pairs * static_cast<double>(heads) * (576 + 512);
+  return 2 * pairs * static_cast<double>(heads * (columns() + 512));
 }
 
 std::vector<MlaDecodeCase> make_mla_decode_cases(const std::vector<std::string>& shapes,
@@ -137,77 +158,79 @@ std::vector<MlaDecodeCase> make_mla_decode_cases(const std::vector<std::string>&
   return cases;
 }
 
-MlaDecodeCall::MlaDecodeCall(const MlaDecodeCase& c, int32_t device_type,
-                             const MlaDecodeBuffers& b) {
-  const fastnorm_dtype dtype = fastnorm_dtype_of(c.dtype == "f32"   ? FASTNORM_DTYPE_F32
-                                                 : c.dtype == "f16" ? FASTNORM_DTYPE_F16
-                                                                    : FASTNORM_DTYPE_BF16);
-  const int64_t tokens = c.requests() * c.new_tokens;
-  const auto tensor = [&](fastnorm_tensor* t, fastnorm_dtype type, int32_t rank, int64_t* shape,
-                          int64_t* strides = nullptr, int64_t offset = 0) {
-    *t = {nullptr, device_type, 0, rank, type, shape, strides, static_cast<uint64_t>(offset)};
-    return t;
+namespace {
+
+std::string line_of(const MlaDecodeCase& c) {
+  std::string line = "mla_decode sm_scale=0.07216878364870322";  // 1 / sqrt(128 + 64)
+  line += " total_kv_hint=" + std::to_string(c.rows_read());
+  if (c.causal) line += " causal=1";
+  const int64_t tokens = c.tokens();
+  const auto fused = [&](const char* latent, const char* rotary, int64_t outer, int64_t inner,
+                         int64_t columns) {
+    const std::vector<int64_t> strides = {inner * columns, columns, 1};
+    line += tensor_words(latent, c.dtype, {outer, inner, columns - 64}, strides) +
+            tensor_words(rotary, c.dtype, {outer, inner, 64}, strides,
+                         (columns - 64) * c.element_bytes());
   };
-  const auto fused = [&](int64_t(&shapes)[2][3], int64_t(&strides)[3], int64_t outer, int64_t inner,
-                         fastnorm_tensor* latent, fastnorm_tensor* rotary) {
-    for (int part = 0; part < 2; ++part) {
-      shapes[part][0] = outer;
-      shapes[part][1] = inner;
-      shapes[part][2] = part == 0 ? 512 : 64;
-    }
-    strides[0] = inner * 576;
-    strides[1] = 576;
-    strides[2] = 1;
-    tensor(latent, dtype, 3, shapes[0], strides);
-    tensor(rotary, dtype, 3, shapes[1], strides, 512 * c.element_bytes());
+  const auto cache = [&](const char* latent, const char* rotary, const char* bytes) {
+    if (c.format == 0) return fused(latent, rotary, c.pages(), c.page, 576);
+    line += tensor_words(bytes, "u8", {c.pages(), c.page, c.format});
   };
-  fused(query_shape_, query_strides_, tokens, c.heads, &q_nope_, &q_pe_);
-  fused(cache_shape_, cache_strides_, c.pages(), c.page, &ckv_, &kpe_);
-  batch_ = c.requests();
-  table_shape_[0] = batch_;
-  table_shape_[1] = c.pages_of_longest();
-  o_shape_[0] = tokens;
-  o_shape_[1] = c.heads;
-  o_shape_[2] = 512;
-  const fastnorm_dtype i32 = fastnorm_dtype_of(FASTNORM_DTYPE_I32);
-  args_.struct_size = sizeof args_;
-  args_.sm_scale = 0.07216878364870322;  // 1 / sqrt(128 + 64)
-  args_.causal = c.causal ? 1 : 0;
-  args_.total_kv_hint = c.total();
-  args_.q_nope = &q_nope_;
-  args_.q_pe = &q_pe_;
-  args_.ckv = &ckv_;
-  args_.kpe = &kpe_;
-  args_.kv_len = tensor(&lengths_, i32, 1, &batch_);
-  args_.page_table = tensor(&table_, i32, 2, table_shape_);
-  args_.o = tensor(&o_, dtype, 3, o_shape_);
-  args_.lse = tensor(&lse_, fastnorm_dtype_of(FASTNORM_DTYPE_F32), 2, o_shape_);
+  const auto indices = [&](const char* field, int64_t topk) {
+    line += tensor_words(field, "i32", {c.requests(), c.new_tokens, topk});
+  };
+  fused("q_nope", "q_pe", tokens, c.heads, c.columns());
+  if (c.format != 0) line += " cache_format=bytes_" + std::to_string(c.format);
+  if (c.format == 576) line += tensor_words("cache_scale", "f32", {1});
+  cache("ckv", "kpe", "cache");
+  if (c.topk == 0) {
+    line += tensor_words("kv_len", "i32", {c.requests()}) +
+            tensor_words("page_table", "i32", {c.requests(), c.pages_of_longest()});
+  } else {
+    indices("indices", c.topk);
+  }
+  if (c.extra_topk != 0) {
+    cache("extra_ckv", "extra_kpe", "extra_cache");
+    indices("extra_indices", c.extra_topk);
+  }
+  return line + tensor_words("o", c.dtype, {tokens, c.heads, 512}) +
+         tensor_words("lse", "f32", {tokens, c.heads});
+}
+
+}  // namespace
+
+MlaDecodeCall::MlaDecodeCall(const MlaDecodeCase& c, int32_t device_type, const MlaDecodeBuffers& b)
+    : call_(line_of(c), device_type) {
   set(b);
 }
 
 void MlaDecodeCall::set(const MlaDecodeBuffers& b) {
-  q_nope_.data = q_pe_.data = b.query;
-  ckv_.data = kpe_.data = b.cache;
-  lengths_.data = b.lengths;
-  table_.data = b.table;
-  o_.data = b.o;
-  lse_.data = b.lse;
+  q_nope_->data = q_pe_->data = b.query;
+  ckv_->data = kpe_->data = bytes_->data = b.cache;
+  extra_ckv_->data = extra_kpe_->data = extra_bytes_->data = b.extra;
+  indices_->data = b.indices;
+  extra_indices_->data = b.extra_indices;
+  scale_->data = b.scale;
+  lengths_->data = b.lengths;
+  table_->data = b.table;
+  o_->data = b.o;
+  lse_->data = b.lse;
 }
 
 fastnorm_info MlaDecodeCall::query(fastnorm_context* context) const {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  check(fastnorm_mla_decode_query(context, &args_, &info));
+  check(fastnorm_mla_decode_query(context, args(), &info));
   return info;
 }
 
 void MlaDecodeCall::prepare(fastnorm_context* context) const {
-  check(fastnorm_mla_decode_prepare(context, &args_));
+  check(fastnorm_mla_decode_prepare(context, args()));
 }
 
 void MlaDecodeCall::run(fastnorm_context* context, void* workspace, size_t workspace_bytes,
                         void* stream) const {
-  check(fastnorm_mla_decode(context, &args_, workspace, workspace_bytes, stream));
+  check(fastnorm_mla_decode(context, args(), workspace, workspace_bytes, stream));
 }
 
 std::vector<int32_t> mla_decode_table(const MlaDecodeCase& c) {
@@ -226,6 +249,22 @@ std::vector<int32_t> mla_decode_table(const MlaDecodeCase& c) {
       table[b * width + static_cast<size_t>(i)] = order[next++];
   }
   return table;
+}
+
+std::vector<int32_t> mla_decode_indices(const MlaDecodeCase& c, int64_t topk, uint64_t seed) {
+  const std::vector<int32_t> table = mla_decode_table(c);
+  const auto width = static_cast<size_t>(c.pages_of_longest());
+  std::vector<int32_t> indices;
+  uint64_t state = seed;
+  for (size_t b = 0; b < c.lengths.size(); ++b) {
+    for (int64_t i = 0; i < c.new_tokens * topk; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const auto token = static_cast<int64_t>((state >> 33) % static_cast<uint64_t>(c.lengths[b]));
+      const int64_t page = table[b * width + static_cast<size_t>(token / c.page)];
+      indices.push_back(static_cast<int32_t>(page * c.page + token % c.page));
+    }
+  }
+  return indices;
 }
 
 namespace {
@@ -248,6 +287,9 @@ nlohmann::json row_of(const MlaDecodeCase& c, const MlaDecodeCeilings& ceilings,
                       {"new_tokens", c.new_tokens},
                       {"page", c.page},
                       {"causal", c.causal},
+                      {"row_bytes", c.row_bytes()},
+                      {"topk", c.topk},
+                      {"extra_topk", c.extra_topk},
                       {"bytes", c.bytes_moved()},
                       {"flops", c.flops()},
                       {"us", r.us},

@@ -7,6 +7,7 @@
 // beside.
 #include <cstdio>
 
+#include "bench/families.h"
 #include "bench/gpu.h"
 #include "bench/mla_decode.h"
 
@@ -146,7 +147,8 @@ MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& optio
 
 }  // namespace
 
-int bench_mla_decode_cuda(int id, const std::vector<MlaDecodeCase>& cases, const Options& options) {
+int bench_mla_decode_cuda(int id, const FamilyCases& asked, const Options& options) {
+  const auto cases = make_mla_decode_cases(asked.shapes, asked.dtypes);
   Gpu gpu(id);
   nlohmann::json document = describe_gpu(gpu, options);
   return time_all_mla_decode(

@@ -102,7 +102,7 @@ class Numbers {
   Numbers(fastnorm_dtype_id dtype, size_t ranks, bool exact);
 
   Bytes x(size_t rank, size_t elements) const { return repeated(x_[rank], elements); }
-  // Of all ranks in their order, in single precision, rounded once.
+  // The sum over all ranks in their order, in single precision, rounded once.
   Bytes sum(size_t elements) const { return repeated(sum_, elements); }
   Bytes residual(size_t elements) const { return repeated(residual_, elements); }
   Bytes weight(size_t elements) const { return repeated(weight_, elements); }
@@ -146,7 +146,7 @@ class RankCall {
   RankCall(const RankCall&) = delete;
 
   void fill(const Numbers& numbers);
-  // Of outputs and workspace.
+  // Overwrites outputs and workspace.
   void poison() const;
 
   const fastnorm_peer_allreduce_norm_args* allreduce() const { return &allreduce_; }
@@ -156,7 +156,7 @@ class RankCall {
   void* workspace() const { return workspace_.at(); }
   size_t workspace_bytes() const { return workspace_.bytes(); }
 
-  // The same by hand: NCCL's sum goes to sum_at(), then norm() follows. Sequence parallel: then y
+  // The call by hand: NCCL's sum goes to sum_at(), then norm() follows. Sequence parallel: then y
   // is gathered.
   const void* x_at() const { return x_.at(); }
   void* sum_at() const { return sum_.at(); }

@@ -2,8 +2,7 @@
 #include <stdexcept>
 
 #include "bench/devices.h"
-#include "bench/mla_decode.h"
-#include "bench/norm_heads_backward.h"
+#include "bench/families.h"
 
 namespace bench {
 
@@ -17,16 +16,9 @@ int bench_cuda(int, const std::vector<Case>&, const Options&) { return refuse();
 
 int bench_chain_cuda(int, const std::vector<Case>&, const Options&) { return refuse(); }
 
-int bench_mla_decode_cuda(int, const std::vector<MlaDecodeCase>&, const Options&) {
-  return refuse();
-}
-
-int bench_norm_heads_cuda(int, const std::vector<NormHeadsCase>&, const Options&) {
-  return refuse();
-}
-
-int bench_norm_heads_backward_cuda(int, const std::vector<NormHeadsBackwardCase>&, const Options&) {
-  return refuse();
-}
+#define FAMILY(name) \
+  int bench_##name##_cuda(int, const FamilyCases&, const Options&) { return refuse(); }
+FASTNORM_COMMAND_FAMILIES(FAMILY)
+#undef FAMILY
 
 }  // namespace bench

@@ -73,119 +73,97 @@ class BackwardLayout {
   int64_t weights_, workspace_, statistics_, tensor_, tensors_;
 };
 
-// Tensors and arguments of a case. Not copyable: the arguments point inside.
+// The text of a case's backward pass, that of the call of line_of() (bench/call.h).
+inline std::string backward_line_of(const Case& c) {
+  const std::vector<int64_t> shape = {c.rows, c.n};
+  std::vector<int64_t> strides;
+  if (c.gap != 0) strides = {c.n + c.gap, 1};
+  std::string line = "norm_backward eps=1e-06";
+  const auto rows = [&](const char* path) {
+    line += tensor_words(path, c.dtype, shape, strides, c.shift * c.element_bytes());
+  };
+  const auto parameter = [&](const char* path) { line += tensor_words(path, c.dtype, {c.n}); };
+  const auto statistic = [&](const char* path) { line += tensor_words(path, "f32", {c.rows}); };
+  rows("dy"), rows("x"), rows("dx");
+  parameter("weight"), parameter("dweight");
+  statistic("rstd");
+  if (c.adds()) rows("dresidual_in");
+  if (c.has_mean()) statistic("mean"), parameter("dbias"), line += " kind=layer";
+  if (c.gated()) rows("gate"), rows("dgate"), line += " gate_act=silu";
+  if (c.gate_before()) line += " gate_position=before_norm";
+  if (c.sandwich() || c.adaln()) rows("branch"), rows("dbranch");
+  if (c.sandwich()) {
+    line += " branch_norm,branch_rounded=1 branch_eps=1e-06";
+    parameter("branch_weight"), parameter("dbranch_weight");
+    statistic("branch_rstd");
+  }
+  if (c.adaln())
+    parameter("residual_gate"), parameter("dresidual_gate"), line += " weight_offset=1";
+  return line;
+}
+
+// A case's backward pass.
 class BackwardCall {
  public:
   static constexpr uint32_t kPdl =
       FASTNORM_NORM_BACKWARD_PDL_WAIT | FASTNORM_NORM_BACKWARD_PDL_TRIGGER;
 
-  BackwardCall(const Case& c, int32_t device_type, const BackwardBuffers& b) {
-    const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-    const fastnorm_tensor nothing = {nullptr, device_type, 0, 1, dtype_of(c), nullptr, nullptr, 0};
-    shape_[0] = c.rows;
-    shape_[1] = c.n;
-    x_ = weight_ = rstd_ = nothing;
-    x_.ndim = 2;
-    x_.shape = shape_;
-    if (c.gap != 0) {
-      strides_[0] = c.n + c.gap;
-      x_.strides = strides_;
-    }
-    x_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes());
-    dy_ = dresidual_in_ = dx_ = other_ = dother_ = x_;
-    weight_.shape = shape_ + 1;
-    dweight_ = dbias_ = more_ = dmore_ = weight_;
-    rstd_.dtype = f32;
-    rstd_.shape = shape_;
-    mean_ = rstd_;
-    args_.struct_size = sizeof args_;
-    args_.kind = c.has_mean() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-    args_.eps = 1e-6f;
-    args_.dy = &dy_;
-    args_.x = &x_;
-    args_.weight = &weight_;
-    args_.rstd = &rstd_;
-    args_.dx = &dx_;
-    args_.dweight = &dweight_;
-    if (c.adds()) args_.dresidual_in = &dresidual_in_;
-    if (c.has_mean()) {
-      args_.mean = &mean_;
-      args_.dbias = &dbias_;
-    }
-    if (c.gated()) add_gate(c);
-    if (c.sandwich()) add_branch_norm();
-    if (c.adaln()) add_modulation();
+  BackwardCall(const Case& c, int32_t device_type, const BackwardBuffers& b)
+      : call_(backward_line_of(c), device_type),
+        mean_(call_.tensor(c.sandwich() ? "branch_rstd" : "mean")),
+        other_(call_.tensor(c.gated() ? "gate" : "branch")),
+        dother_(call_.tensor(c.gated() ? "dgate" : "dbranch")),
+        more_(call_.tensor(c.sandwich() ? "branch_weight" : "residual_gate")),
+        dmore_(call_.tensor(c.sandwich() ? "dbranch_weight" : "dresidual_gate")) {
     set(b);
   }
-  BackwardCall(const BackwardCall&) = delete;
-  BackwardCall& operator=(const BackwardCall&) = delete;
 
   void set(const BackwardBuffers& b) {
-    dy_.data = b.dy;
-    x_.data = b.x;
-    dresidual_in_.data = b.dresidual_in;
-    dx_.data = b.dx;
-    weight_.data = b.weight;
-    mean_.data = b.mean;
-    rstd_.data = b.rstd;
-    dweight_.data = b.dweight;
-    dbias_.data = b.dbias;
-    other_.data = b.other;
-    dother_.data = b.dother;
-    more_.data = b.more;
-    dmore_.data = b.dmore;
+    dy_->data = b.dy;
+    x_->data = b.x;
+    dresidual_in_->data = b.dresidual_in;
+    dx_->data = b.dx;
+    weight_->data = b.weight;
+    mean_->data = b.mean;
+    rstd_->data = b.rstd;
+    dweight_->data = b.dweight;
+    dbias_->data = b.dbias;
+    other_->data = b.other;
+    dother_->data = b.dother;
+    more_->data = b.more;
+    dmore_->data = b.dmore;
     workspace_ = b.workspace;
   }
   // dweight and dbias follow the parameters.
   void use_f32_parameters() {
-    weight_.dtype = dweight_.dtype = dbias_.dtype = more_.dtype = dmore_.dtype =
-        fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+    for (fastnorm_tensor* t : {weight_, dweight_, dbias_, more_, dmore_})
+      t->dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
   }
-  void set_flags(uint32_t flags) { args_.flags = flags; }
+  void set_flags(uint32_t flags) { args().flags = flags; }
 
   void prepare(fastnorm_context* context) const {
-    check(fastnorm_norm_backward_prepare(context, &args_));
+    check(fastnorm_norm_backward_prepare(context, &args()));
   }
   fastnorm_info query(fastnorm_context* context) const {
     fastnorm_info info = {};
     info.struct_size = sizeof info;
-    check(fastnorm_norm_backward_query(context, &args_, &info));
+    check(fastnorm_norm_backward_query(context, &args(), &info));
     return info;
   }
   void run(fastnorm_context* context, uint64_t workspace_bytes, void* stream) const {
-    check(fastnorm_norm_backward(context, &args_, workspace_, workspace_bytes, stream));
+    check(fastnorm_norm_backward(context, &args(), workspace_, workspace_bytes, stream));
   }
 
  private:
-  // Each is the backward pass of Call's member for it (bench/call.h).
-  void add_gate(const Case& c) {
-    args_.gate = &other_;
-    args_.dgate = &dother_;
-    args_.gate_act = FASTNORM_ACTIVATION_SILU;
-    if (c.gate_before()) args_.gate_position = FASTNORM_GATE_BEFORE_NORM;
-  }
-  void add_branch_norm() {
-    args_.branch = &other_;
-    args_.dbranch = &dother_;
-    args_.branch_norm = args_.branch_rounded = 1;
-    args_.branch_eps = args_.eps;
-    args_.branch_weight = &more_;
-    args_.branch_rstd = &mean_;
-    args_.dbranch_weight = &dmore_;
-  }
-  void add_modulation() {
-    args_.weight_offset = 1;
-    args_.branch = &other_;
-    args_.dbranch = &dother_;
-    args_.residual_gate = &more_;
-    args_.dresidual_gate = &dmore_;
-  }
+  fastnorm_norm_backward_args& args() const { return call_.args<fastnorm_norm_backward_args>(); }
 
-  int64_t shape_[2], strides_[2] = {0, 1};
-  fastnorm_tensor dy_, x_, dresidual_in_, other_, dx_, dother_, weight_, mean_, rstd_, dweight_,
-      dbias_, more_, dmore_;
+  LineCall call_;
+  fastnorm_tensor *mean_, *other_, *dother_, *more_, *dmore_;
+  fastnorm_tensor *dy_ = call_.tensor("dy"), *x_ = call_.tensor("x"),
+                  *dresidual_in_ = call_.tensor("dresidual_in"), *dx_ = call_.tensor("dx"),
+                  *weight_ = call_.tensor("weight"), *rstd_ = call_.tensor("rstd"),
+                  *dweight_ = call_.tensor("dweight"), *dbias_ = call_.tensor("dbias");
   char* workspace_ = nullptr;
-  fastnorm_norm_backward_args args_ = {};
 };
 
 // Bytes of the workspace of a case's calls.

@@ -9,17 +9,22 @@
 #include <vector>
 
 #include "bench/devices.h"
+#include "bench/line_call.h"
 #include "fastnorm/fastnorm.h"
 
 namespace bench {
 
 // A layer's heads: norm and rope of query and key in place, or of the query in place with key and
-// value to a cache. Or the latents of MLA: norm of 512 columns and rope of 64 behind them.
+// value to a cache. Or the latents of MLA: norm of 512 columns and rope of 64 behind them, or of 64
+// among them, as rows of 584 bytes. Or the heads of an indexer: LayerNorm of a key, rope, rotation
+// and codes, and weights of 64 query heads.
 struct NormHeadsCase {
   std::string text;   // as it was asked for: "4096x32+8x128:fp8:across", "4096xmla:own"
   std::string cache;  // "none", "own" (x's dtype) or "fp8"
   std::string dtype;
   bool across = false;  // one statistic for all heads of a token, and a weight for each head
+  bool indexer = false;
+  bool tail = false;  // of MLA's rows: the last columns have no codes
   int64_t tokens = 0, query = 0, key = 0, columns = 0;
 
   static constexpr int64_t kPage = 64, kTableRows = 8192;
@@ -27,11 +32,12 @@ struct NormHeadsCase {
   bool mla() const { return query == 0; }
   bool in_place() const { return cache == "none"; }
   int64_t element_bytes() const { return dtype == "f32" ? 4 : 2; }
-  int64_t rope_dim() const { return mla() ? 64 : columns; }
+  int64_t rope_dim() const { return mla() || indexer ? 64 : columns; }
   int64_t pages() const { return (tokens + kPage - 1) / kPage; }
   // Bytes of a token in the buffer, and of its row in the caches of all heads.
   int64_t token_bytes() const {
-    return (mla() ? 576 : (query + 2 * key) * columns) * element_bytes();
+    if (indexer) return ((query + key) * columns + query) * element_bytes();
+    return (tail ? 512 : mla() ? 576 : (query + 2 * key) * columns) * element_bytes();
   }
   int64_t cached_bytes() const;
   // Bytes of a token that a call reads, and that it writes.
@@ -40,10 +46,14 @@ struct NormHeadsCase {
   }
   int64_t written_bytes() const {
     if (in_place()) return read_bytes();
+    if (indexer) return cached_bytes() + query_bytes();
     return cached_bytes() + (mla() ? 0 : query * columns * element_bytes());
   }
   int64_t buffer_bytes() const { return tokens * token_bytes(); }
-  int64_t cache_bytes() const { return pages() * kPage * cached_bytes(); }
+  // An indexer's codes, scales and weights of a token, which lie behind the cache.
+  int64_t query_bytes() const { return indexer ? query * (columns + 8) : 0; }
+  int64_t key_bytes() const { return pages() * kPage * cached_bytes(); }
+  int64_t cache_bytes() const { return key_bytes() + tokens * query_bytes(); }
   // Tables, positions, slots and weights are shared by all layers, and not counted.
   int64_t bytes_moved() const { return tokens * (read_bytes() + written_bytes()); }
   // What a stream that reads as much as it writes moves in each direction, rounded up to a vector.
@@ -51,11 +61,11 @@ struct NormHeadsCase {
 };
 
 // "TOKENSxQUERY+KEYxHEAD[:CACHE][:across]" or "TOKENSxmla[:CACHE]", CACHE being none, own or fp8;
-// or the name of a list. Throws std::invalid_argument.
+// "TOKENSxmla584" or "TOKENSxindexer"; or the name of a list. Throws std::invalid_argument.
 std::vector<NormHeadsCase> make_norm_heads_cases(const std::vector<std::string>& shapes,
                                                  const std::vector<std::string>& dtypes);
 
-// A model's layer: its heads, "mla", or "" if the name is none of a list.
+// A model's layer: its heads, "mla", "mla584", "indexer", or "" if the name is none of a list.
 struct HeadsOfList {
   const char* name;
   const char* heads;
@@ -92,25 +102,9 @@ struct NormHeadsBuffers {
   int32_t *positions, *slots;
 };
 
-// A tensor of a call, with its arrays.
-struct HeadsTensor {
-  int64_t shape[4] = {}, strides[4] = {};
-  fastnorm_tensor tensor = {};
-
-  // Without strides it is compact.
-  const fastnorm_tensor* describe(int32_t device_type, fastnorm_dtype dtype,
-                                  std::vector<int64_t> extents, std::vector<int64_t> steps = {},
-                                  int64_t offset = 0);
-};
-
-fastnorm_dtype dtype_of(const NormHeadsCase& c);
-
-// Not copyable: the arguments point inside.
 class NormHeadsCall {
  public:
   NormHeadsCall(const NormHeadsCase& c, int32_t device_type, const NormHeadsBuffers& b);
-  NormHeadsCall(const NormHeadsCall&) = delete;
-  NormHeadsCall& operator=(const NormHeadsCall&) = delete;
 
   void set(const NormHeadsBuffers& b);
   fastnorm_info query(fastnorm_context* context) const;
@@ -119,23 +113,17 @@ class NormHeadsCall {
   void run(fastnorm_context* context, void* stream) const;
 
  private:
-  enum Part { kFirst, kSecond, kThird, kParts };
-
-  const fastnorm_tensor* describe(HeadsTensor* t, fastnorm_dtype dtype, std::vector<int64_t> shape,
-                                  std::vector<int64_t> strides = {}, int64_t offset = 0) {
-    return t->describe(device_type_, dtype, std::move(shape), std::move(strides), offset);
+  const fastnorm_norm_heads_args* args() const { return &call_.args<fastnorm_norm_heads_args>(); }
+  const fastnorm_norm_heads_part* const* parts() const {
+    return call_.parts<fastnorm_norm_heads_part>();
   }
-  void add_heads(const NormHeadsCase& c);
-  void add_latents(const NormHeadsCase& c);
 
-  int32_t device_type_;
-  fastnorm_dtype dtype_;
-  HeadsTensor x_[kParts], cache_[kParts], weight_[kParts], cos_, sin_, scale_, positions_, slots_;
-  fastnorm_norm_heads_part part_[kParts] = {};
-  fastnorm_quant quant_ = {};  // of the caches
-  const fastnorm_norm_heads_part* parts_[kParts] = {&part_[0], &part_[1], &part_[2]};
-  int32_t count_ = 0;
-  fastnorm_norm_heads_args args_ = {};
+  LineCall call_;
+  std::vector<fastnorm_tensor*> x_, cache_, weight_;
+  fastnorm_tensor *cos_ = call_.tensor("cos"), *sin_ = call_.tensor("sin"),
+                  *positions_ = call_.tensor("positions"), *slots_ = call_.tensor("slots"),
+                  *scale_ = call_.tensor("parts[1].cache_quant.scale"),
+                  *scale_of_values_ = call_.tensor("parts[2].cache_quant.scale");
 };
 
 // Prints a row for each case, and saves the rows. Of norm_heads and its backward pass.
@@ -168,8 +156,5 @@ int time_all_heads(const std::vector<Case>& cases,
     table.add(heads_of_case(c), c.bytes_moved(), columns_of_case(c), [&] { return time(c); });
   return table.failed();
 }
-
-int bench_norm_heads_cpu(const std::vector<NormHeadsCase>& cases, const Options& options);
-int bench_norm_heads_cuda(int id, const std::vector<NormHeadsCase>& cases, const Options& options);
 
 }  // namespace bench

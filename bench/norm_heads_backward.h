@@ -13,7 +13,7 @@ namespace bench {
 
 // A layer's gradients of query, key and value, each compact, into one packed gradient of QKV.
 struct NormHeadsBackwardCase {
-  // Of the forward: in place, without a cache. `text` has the gradients, too.
+  // The forward: in place, without a cache. `text` has the gradients, too.
   NormHeadsCase heads;
   std::string gradients;  // "all" (dx and dweight), "dx", "across" (all, of one statistic for all
                           // heads of a token), "rope" (dx, without a norm)
@@ -24,7 +24,7 @@ struct NormHeadsBackwardCase {
   int64_t turned_heads() const { return heads.query + heads.key; }
   int64_t all_heads() const { return heads.query + 2 * heads.key; }
   int64_t row_bytes() const { return heads.columns * heads.element_bytes(); }
-  // Of dy, of dx and of x, in all heads of all tokens.
+  // The bytes of dy, of dx and of x, in all heads of all tokens.
   int64_t tensor_bytes() const { return heads.tokens * all_heads() * row_bytes(); }
   // rstd of query and key.
   int64_t statistics_bytes() const {
@@ -61,20 +61,17 @@ struct NormHeadsBackwardBuffers {
   int32_t* positions;
 };
 
-// Not copyable: the arguments point inside.
 class NormHeadsBackwardCall {
  public:
   NormHeadsBackwardCall(const NormHeadsBackwardCase& c, int32_t device_type,
                         const NormHeadsBackwardBuffers& b);
-  NormHeadsBackwardCall(const NormHeadsBackwardCall&) = delete;
-  NormHeadsBackwardCall& operator=(const NormHeadsBackwardCall&) = delete;
 
   void set(const NormHeadsBackwardBuffers& b);
   fastnorm_info query(fastnorm_context* context) const;
   void prepare(fastnorm_context* context) const;
   void run(fastnorm_context* context, void* workspace, size_t workspace_bytes, void* stream) const;
 
-  // Of a weight of the longest part: one row, or one for each head.
+  // The bytes of the weight of the longest part: one row, or one for each head.
   static int64_t weight_bytes(const NormHeadsBackwardCase& c) {
     return (c.across() ? c.turned_heads() : 1) * c.row_bytes();
   }
@@ -82,17 +79,17 @@ class NormHeadsBackwardCall {
  private:
   static constexpr int kParts = 3;  // query, key, value
 
-  HeadsTensor dy_[kParts], x_[kParts], dx_[kParts], rstd_[2], weight_[2], dweight_[2], cos_, sin_,
-      positions_;
-  int64_t weight_bytes_;
-  fastnorm_norm_heads_backward_part part_[kParts] = {};
-  const fastnorm_norm_heads_backward_part* parts_[kParts] = {&part_[0], &part_[1], &part_[2]};
-  fastnorm_norm_heads_args args_ = {};
-};
+  const fastnorm_norm_heads_args* args() const { return &call_.args<fastnorm_norm_heads_args>(); }
+  const fastnorm_norm_heads_backward_part* const* parts() const {
+    return call_.parts<fastnorm_norm_heads_backward_part>();
+  }
 
-int bench_norm_heads_backward_cpu(const std::vector<NormHeadsBackwardCase>& cases,
-                                  const Options& options);
-int bench_norm_heads_backward_cuda(int id, const std::vector<NormHeadsBackwardCase>& cases,
-                                   const Options& options);
+  LineCall call_;
+  int64_t weight_bytes_;
+  fastnorm_tensor *dy_[kParts], *x_[kParts], *dx_[kParts], *rstd_[kParts], *weight_[kParts],
+      *dweight_[kParts];
+  fastnorm_tensor *cos_ = call_.tensor("cos"), *sin_ = call_.tensor("sin"),
+                  *positions_ = call_.tensor("positions");
+};
 
 }  // namespace bench

@@ -22,8 +22,8 @@ struct Case {
   std::string dtype;  // "bf16", "f16", "f32"
   int64_t rows;       // of "qk": tokens
   int64_t n;          // of "qk": the size of a head
-  // Of every tensor of rows, not of "qk". gap: elements between one row and the next. shift:
-  // elements from an aligned address to the first row.
+  // Where rows lie, in every tensor of rows except for "qk". gap: elements between one row and the
+  // next. shift: elements from an aligned address to the first row.
   int64_t gap = 0, shift = 0;
 
   bool adds() const { return op.starts_with("add") || sandwich() || adaln(); }
@@ -73,11 +73,11 @@ struct Case {
            : codes() == Codes::kNvfp4 ? element_bytes() * 2
                                       : element_bytes();
   }
-  // Of what is normalised.
+  // The bytes that are normalised.
   int64_t tensor_bytes() const {
     return rows * n * element_bytes() * (heads() ? kQueryHeads + kKeyHeads : 1);
   }
-  // Of the memory that holds it.
+  // The bytes of the memory that holds them.
   int64_t buffer_bytes() const {
     return heads() ? rows * n * element_bytes() * kAllHeads
                    : (rows * (n + gap) + shift) * element_bytes();

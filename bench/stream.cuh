@@ -39,10 +39,10 @@ struct Traffic {
 // 2 as where rows of 16 bits leave as codes of 8; 4; 8.
 std::vector<Stream> streams(int reads, int shrink = 1);
 
-// The same sweep over rows that lie apart, R = 1; c may be a.
+// A sweep over rows that lie apart, R = 1; c may be a.
 std::vector<Stream> strided_streams();
 
-// The same sweep for kernels that read more tensors than they write, as a backward pass does: 2 or
+// A sweep for kernels that read more tensors than they write, as a backward pass does: 2 or
 // 3 and one, or 3 or 4 and two.
 std::vector<Stream> join_streams(int reads, int written = 1);
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The tables of GPU measurements in README.md and docs/performance.md, from bench/results: what
 stands between "<!-- bench/tables.py NAME -->" and "<!-- end -->" is written anew, or with --check
-compared."""
+compared. --stale VERSION names pages whose figures are of another minor version."""
 
 import argparse
+import csv
+import re
 import sys
 from pathlib import Path
 
@@ -11,10 +13,15 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 sys.path.insert(0, str(ROOT / "bench"))
 from compare import lines as result_lines  # noqa: E402
+from compare import tables as compared  # noqa: E402
+
+
+loaded = set()  # names of result files
 
 
 def load(name):
     """Results of bf16 by (op, rows, n)."""
+    loaded.add(f"h200_{name}.csv")
     results = result_lines.read(RESULTS / f"h200_{name}.csv")["results"]
     return {(r["op"], r["rows"], r["n"]): r for r in results if r["dtype"] == "bf16" and "us" in r}
 
@@ -102,7 +109,48 @@ def short():
     )
 
 
-TABLES = {f.__name__: f for f in (readme, large, decode, codes, heads, short)}
+def beside_others():
+    """The newest result of each case that was timed beside other libraries, with its card."""
+    newest = {}
+    for path in sorted(RESULTS.glob("h[0-9]*.csv")):
+        content = result_lines.read(path)
+        date = content.get("date") or (content.get("runs") or [{}])[-1].get("date", "")
+        for r in content["results"]:
+            if "contenders" in r and compared.best_peer(r):
+                key = path.name.split("_")[0], r["op"], r["dtype"], r["rows"], r["n"]
+                newest[key] = max(newest.get(key, ("",)), (date, path.name, r), key=lambda t: t[:2])
+    for (card, *_), (_, name, r) in newest.items():
+        loaded.add(name)
+        yield card, r
+
+
+def reason_of(**asked):
+    with open(ROOT / "bench" / "reasons.csv", newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        for row in rows:
+            if all(re.fullmatch(row[name], value) for name, value in asked.items()):
+                return row["reason"]
+    return "not known"
+
+
+def faster():
+    found = list(beside_others())
+    slow = [(card, r) for card, r in found if compared.beyond_spread(r)]
+    slow.sort(key=lambda pair: (pair[0], -compared.against_best(pair[1])))
+    rows = []
+    for card, r in slow:
+        peer, us = compared.best_peer(r)
+        own = compared.us_of(r, compared.own_beside(r, peer))
+        case = f"{r['op'].removesuffix(' forward')}, {r['dtype']}, {r['rows']} x {r['n']}"
+        times = f"{own:.2f} us, {us:.2f} us, {own / us:.2f}"
+        reason = reason_of(card=card, case=case, library=peer)
+        rows.append([card.upper(), case, peer, times, reason])
+    head = ["card", "case", "library", "this library, the other, ratio", "reason"]
+    share = f"{len(slow)} of {len(found)} cases, or {100 * len(slow) / len(found):.1f} %:"
+    return [share, "", *table(head, rows)]
+
+
+TABLES = {f.__name__: f for f in (readme, large, decode, codes, heads, short, faster)}
 
 
 def renewed(text):
@@ -116,23 +164,47 @@ def renewed(text):
     return text
 
 
+def stale(version):
+    """(page, result file, its version) of figures that are not of this minor version. docs/lab
+    tells what was learnt, whenever it was."""
+    minor = version.split(".")[:2]
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = page.read_text()
+        loaded.clear()
+        renewed(text)
+        named = re.findall(r"\b(\w+\.csv)`", text)
+        for name in sorted({*loaded, *(n for n in named if (RESULTS / n).exists())}):
+            library = result_lines.read(RESULTS / name).get("library", {})
+            version_of = re.search(r"\d+\.\d+\.\d+", str(library.get("version", library)))
+            found = version_of[0] if version_of else "no version"
+            if found.split(".")[:2] != minor:
+                yield page.relative_to(ROOT), name, found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit code 1 where a file would change"
     )
+    parser.add_argument("--stale", metavar="VERSION", help="change nothing; exit code 1 where a "
+                        "page has figures that are not of this minor version")
     options = parser.parse_args()
-    stale = []
+    if options.stale:
+        found = list(stale(options.stale))
+        for page, name, version in found:
+            print(f"{page}: {name} is of {version}; required: {options.stale}")
+        sys.exit(1 if found else 0)
+    changed = []
     for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
         old = path.read_text()
         new = renewed(old)
         if new != old:
-            stale.append(path.relative_to(ROOT))
+            changed.append(path.relative_to(ROOT))
             if not options.check:
                 path.write_text(new)
-    for path in stale:
+    for path in changed:
         print(f"{path}: {'tables are not those of bench/results' if options.check else 'written'}")
-    sys.exit(1 if stale and options.check else 0)
+    sys.exit(1 if changed and options.check else 0)
 
 
 if __name__ == "__main__":

@@ -75,12 +75,13 @@ def c_name(struct):
 
 
 class Recorder:
-    """Notes the structs that reach the functions of libraries, in `seen`: values by (struct,
-    field). A tensor that is there is the value 1."""
+    """Notes the structs that the functions of libraries take, in `seen`: values by (struct, field).
+    A tensor that is there is the value 1. A call that the library refuses does not count, but for
+    one that this device does not have."""
 
     def __init__(self, abi, *libraries):
         self.seen = {}
-        self._tensor = abi.TensorPointer
+        self._tensor, self._status = abi.TensorPointer, abi.Status
         self._structs = tuple(
             value
             for value in vars(abi).values()
@@ -99,9 +100,11 @@ class Recorder:
         function = getattr(functions, name)
 
         def watched(*arguments):
-            for argument in arguments:
-                self._note(argument)
-            return function(*arguments)
+            result = function(*arguments)
+            if result in (self._status.OK, self._status.ERROR_UNSUPPORTED):
+                for argument in arguments:
+                    self._note(argument)
+            return result
 
         setattr(functions, name, watched)
 
@@ -140,6 +143,22 @@ class Recorder:
                 elif kind in headers.enums:
                     found |= {n for n, number in headers.enums[kind].items() if number in values}
         return found
+
+
+def settings_of_codes(settings, ones):
+    """Keyword arguments of a Quant, from fastnorm.stages.SETTINGS: those that each scheme needs,
+    and beside them each other setting with each of its values. Some are refused, since not every
+    scheme has every setting. ones: a float32 tensor [1]. Rows are of 64 columns."""
+    values = {bool: (True,), int: (64,), float: (0.5,), None: (ones,)}
+    for scheme in filter(None, next(s.words for s in settings if s.name == "scheme")):
+        base = {"scheme": scheme, "rotation": 16}
+        base.update({"block_size": 64} if scheme == "per_block" else {})
+        base.update({"scale": ones} if scheme == "per_tensor" else {})
+        yield base
+        for s in settings:
+            if s.name not in base:
+                for value in s.words or values[s.kind]:
+                    yield {**base, s.name: value}
 
 
 def required(headers):

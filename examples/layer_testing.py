@@ -51,7 +51,7 @@ def test_layers(folder, work_of_a_layer, layers, share):
     cases.equal("two threads: the same figures", check_run("--threads", "2"), one)
     cases.check("another seed: other figures", check_run("--seed", "2") != one)
     with tempfile.TemporaryDirectory() as work:
-        # The same program with another eps in the reference.
+        # A copy of the program whose reference has another eps.
         copy = Path(work) / "examples" / folder.name / "__main__.py"
         copy.parent.mkdir(parents=True)
         (Path(work) / "packages").symlink_to(ROOT / "packages")

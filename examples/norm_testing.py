@@ -27,8 +27,9 @@ sys.path.append(str(ROOT / "tests" / "abi"))
 from cases import Cases  # noqa: E402
 
 UNIT = 2.0**-24
-# Of a format: bits of the significand, exponent of the least subnormal, greatest finite value.
 INF = float("inf")
+# A format has bits of the significand, the exponent of the least subnormal, and the greatest finite
+# value.
 FORMATS = {
     "float32": (24, -149, INF),
     "float16": (11, -24, INF),
@@ -38,6 +39,10 @@ FORMATS = {
     "int8": (54, 0, 127.0),
     "float4_e2m1fn": (2, -1, 6.0),
 }
+# Schemes of codes with their own blocks: columns of a scale, which is a power of two or not, and
+# whether codes have 4 bits.
+BLOCKS = {"mxfp8": (32, True, False), "nvfp4": (16, False, True), "mxfp4": (32, True, True)}
+FP4 = tuple(scheme for scheme, (_, _, pairs) in BLOCKS.items() if pairs)
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
@@ -126,12 +131,13 @@ class Exact:
         shape = (*self.z.shape[:-1], -1, block)
         amax = np.abs(np.pad(self.z, padding)).reshape(shape).max(-1)
         error = np.pad(self.high - self.low, padding).reshape(shape).max(-1) + 3 * UNIT * amax
-        if scheme in ("mxfp8", "mxfp4"):
+        _, pow2, pairs = BLOCKS.get(scheme, (block, False, False))
+        if pow2:
             fits = (amax - error <= greatest * scales) & (amax + error >= greatest * scales / 2)
             wrong = int(np.sum(~fits))
         else:
             low, high = (amax - error) / greatest, (amax + error) / greatest
-            if scheme == "nvfp4":
+            if pairs:
                 low, high = round_to(low, "float8_e4m3fn"), round_to(high, "float8_e4m3fn")
             wrong = int(np.sum((scales < low) | (scales > high)))
         return f"{wrong} of {scales.size} scales are wrong" if wrong else ""

@@ -1,5 +1,5 @@
-"""Links libfastnorm.so.1, and its plugins for JAX and ONNX Runtime, anew from the objects of a
-build, for systems with an old glibc.
+"""Links libfastnorm.so.1, and its plugins for JAX, ONNX Runtime and PyTorch, anew from the objects
+of a build, for systems with an old glibc.
 
 The objects are those of GCC. The linker of Zig's wheel knows the symbols of every glibc; libstdc++
 is linked in. libgcc_s stays shared: two unwinders in one process abort where an exception meets
@@ -14,13 +14,15 @@ import elf
 
 ROOT = Path(__file__).resolve().parents[1]
 GLIBC = (2, 28)
-# (Ninja's name of a plugin, what it exports)
+# (Ninja's name of a plugin, what it exports, whether it calls the library by itself)
 PLUGINS = (
-    ("examples/jax/libfastnorm_xla.so", "examples/jax/fastnorm_xla.map"),
+    ("examples/jax/libfastnorm_xla.so", "examples/jax/fastnorm_xla.map", True),
     (
         "integrations/onnxruntime/libfastnorm_onnxruntime.so",
         "integrations/onnxruntime/fastnorm_onnxruntime.map",
+        True,
     ),
+    ("packages/python/torch_stable/_C.so", "packages/python/torch_stable/stable.map", False),
 )
 
 
@@ -89,16 +91,17 @@ def relink(build, out, python, cache):
 def relink_plugins(build, library, python, cache):
     """The plugins, of a folder that is configured for them and need not be built. They are put
     beside the library, where they find it."""
-    for target, exported in PLUGINS:
+    for target, exported, calls in PLUGINS:
         parts, _ = objects(build, target, complete=False)
         ninja(build, *(path.relative_to(build) for path in parts))
-        more = [f"-Wl,--version-script,{ROOT / exported}", "-Wl,-rpath,$ORIGIN", library, "-ldl"]
+        more = [f"-Wl,--version-script,{ROOT / exported}", "-ldl"]
+        more += ["-Wl,-rpath,$ORIGIN", library] if calls else []
         link(parts, more, library.with_name(Path(target).name), python, cache)
 
 
 def plugins_of(library):
     """Where relink_plugins() puts them."""
-    return [library.with_name(Path(target).name) for target, _ in PLUGINS]
+    return [library.with_name(Path(target).name) for target, *_ in PLUGINS]
 
 
 def link(parts, more, out, python, cache):

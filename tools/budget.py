@@ -36,23 +36,23 @@ MEASURES = ("kernels", "bytes", "seconds")
 COLUMNS = ("family", "arch", *MEASURES, *(f"goal_{m}" for m in MEASURES))
 SLACK = {"kernels": 1.0, "bytes": 1.0, "seconds": 1.5}
 LIBRARY = "library"
-# A kernel's family by its name, the longer names first.
-FAMILIES = (
-    ("norm_backward", r"\bnorm_backward_"),
-    ("norm_heads_backward", r"\b(held_|fold_|tokens_|whole_)?norm_heads_backward_"),
-    ("norm_heads", r"\bnorm_heads_|\bheld_heads_"),
-    ("peer", r"\bpeer_"),
-    ("norm_stages", r"\bnorm_stages_"),
-    ("mla_decode", r"\bmla_decode_"),
-    ("norm", r"\bnorm_(pair_)?kernel<"),
-)
 # The object of a part of a family: src/cuda/libnorm_sm90_bf16_plain.a.p/norm_instances.cu.o
 OBJECT = re.compile(r"src/cuda/lib([a-z][a-z0-9_]*)_(sm\d+[af]?|ptx)_[a-z0-9_]+\.a\.p/.*\.o$")
 
 
-def family_of(name):
-    """Of a demangled kernel; "other" where it is nobody's."""
-    return next((family for family, pattern in FAMILIES if re.search(pattern, name)), "other")
+def family_names():
+    """What names of kernels contain -> their family, one that budget.csv has lines of."""
+    families = {family for family, _ in read_budget(BUDGET)} - {LIBRARY}
+    return {f: f for f in families} | {"heads": "norm_heads"}  # held_heads_kernel
+
+
+def family_of(name, families):
+    """Of a demangled kernel; "other" where it is nobody's. `families`: what family_names() gives.
+    The longest name counts, and of two the first: peer_norm_kernel is of peers."""
+    kernel = re.search(r"\w+_kernel\b", name)
+    words = f"_{kernel[0]}" if kernel else ""
+    found = [f for f in families if f"_{f}_" in words]
+    return families[max(found, key=lambda f: (len(f), -words.index(f)))] if found else "other"
 
 
 def arch_of(part):
@@ -62,9 +62,9 @@ def arch_of(part):
 
 def count_kernels(kernels):
     """{(family, arch): entry points} of (arch, demangled name) of every kernel."""
-    found = defaultdict(int)
+    found, families = defaultdict(int), family_names()
     for arch, name in kernels:
-        found[family_of(name), arch] += 1
+        found[family_of(name, families), arch] += 1
     return dict(found)
 
 

@@ -66,12 +66,12 @@ def add_to_check(text):
 BY_HAND = {
     "include/fastnorm/norm_backward.h": add_to_header,
     "src/schema/fields.csv": add_to_table,
-    "src/core/norm_backward_check.cpp": add_to_check,
+    "src/core/norm_backward/check.cpp": add_to_check,
 }
 # CONTRIBUTING.md names the files of norm. Each family has its own.
 NAMED_AS = {
     "include/fastnorm/norm_backward.h": "include/fastnorm/norm.h",
-    "src/core/norm_backward_check.cpp": "src/core/norm_check.cpp",
+    "src/core/norm_backward/check.cpp": "src/core/norm/check.cpp",
 }
 
 

@@ -50,7 +50,7 @@ def read_kernels(cuobjdump, library):
 
 
 # What a kernel's name stands for: an architecture, and packed() of a key and a tile
-# (src/core/norm_key.h), here with the shift and the bits of each number.
+# (src/core/norm/key.h), here with the shift and the bits of each number.
 FIELDS = {
     "dtype": (52, 4),
     "source": (48, 4),

@@ -238,7 +238,7 @@ def main():
     kernels = kernels_of(disassembly(cuobjdump, options.file))
     if not options.beside:
         return listing(kernels, options.match)
-    header = "".join((CORE / name).read_text() for name in ("dtype.h", "norm_backward_plan.h"))
+    header = "".join((CORE / name).read_text() for name in ("common/dtype.h", "norm_backward/plan.h"))
     product = steps_of(kernels, lambda name: product_tile(name, header))
     return beside(product, steps_of(kernels_of(disassembly(cuobjdump, options.beside)), lab_tile),
                   options.bound)

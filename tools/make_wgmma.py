@@ -17,7 +17,7 @@ HEAD = """\
 
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "core/common/dtype.h"
 
 // clang-format off
 namespace fastnorm::ptx {

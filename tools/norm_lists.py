@@ -1,5 +1,5 @@
 """The lists of kernels and of choices as Python sees them: src/cuda/norm/variants_*.inc and
-src/core/norm_choice_*.inc.
+src/core/norm/choice_*.inc.
 
 docs/kernels.md explains both notations. Reading is strict: a line that is not exactly of its
 notation is an error that names it.
@@ -63,7 +63,7 @@ class Wrong(Exception):
 
 
 def choice_file(name):
-    return f"src/core/norm_choice_{name}.inc"
+    return f"src/core/norm/choice_{name}.inc"
 
 
 def divide_up(a, b):
@@ -132,7 +132,7 @@ class Kernel(NamedTuple):
 
     def entry_points(self):
         """1, and one for each of its forms of grid: runs_pairs() and runs_heads() of
-        src/core/norm_key.h."""
+        src/core/norm/key.h."""
         pairs = (self.source == "plain" and self.sink == "store" and self.access == "vector"
                  and self.tile.threads <= 32 and self.flavour != "bare_cs")
         heads = pairs and self.flavour != "general" and self.affine == "once"
@@ -337,7 +337,7 @@ def kind_line(kind):
 
 def kernel_of(kind, dtype, tile, flavour="general"):
     """The kernel of a kind of call; `flavour` is the kernel's. key_of() of
-    src/core/norm_choice.h."""
+    src/core/norm/choice.h."""
     _, source, stat, weights, output, reach, _, _ = kind
     affine = {"own_dtype": "once", "f32_weights": "f32", "any_weights": "any"}[weights]
     sink = {"y": "store", "per_tensor": "static"}.get(output, "quant")
@@ -351,7 +351,7 @@ def dtypes_of(kind):
 
 def flavoured(full, ask, flavour):
     """The kernels that a line's flavour may mean for calls that ask for `ask`, of which `full` is
-    the full kernel: for_each_key() of src/core/norm_choice.h."""
+    the full kernel: for_each_key() of src/core/norm/choice.h."""
     if flavour == "full" or ask not in ("lean", "llama"):
         return [full]
     lean = "rounded" if ask == "llama" else "bare"
@@ -385,7 +385,7 @@ def tiles_of(kind, line):
 
 
 def rows_per_block(tile):
-    """rows_per_block() of src/core/norm_plan.h is more than one for rows of a warp or less."""
+    """rows_per_block() of src/core/norm/plan.h is more than one for rows of a warp or less."""
     return 2 if tile.threads <= 32 and tile.blocks == 1 else 1
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kernel_report import demangle, find_cuobjdump, numbers_of, read_kernels
 
-# What the numbers of a name stand for, as in src/core/norm_key.h.
+# What the numbers of a name stand for, as in src/core/norm/key.h.
 WORDS = {
     "dtype": ("f32", "f16", "bf16"),
     "source": ("plain", "add"),

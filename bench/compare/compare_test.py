@@ -22,11 +22,13 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
+import compare_mla_decode  # noqa: E402
 from cases import Cases  # noqa: E402
 from compare import (  # noqa: E402
     heads,
     laboratory,
     lines,
+    mla_peers,
     ops,
     peers,
     program,
@@ -46,6 +48,7 @@ from compare.library import (  # noqa: E402
     FastnormRounded,
     Library,
 )
+from compare.build_flashinfer import filled  # noqa: E402
 from compare.library import ctypes_api as abi  # noqa: E402
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
@@ -1860,7 +1863,8 @@ def test_program(cases, work, library):
         "fastnorm",
     )
     if has_module("torch"):
-        cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
+        ended = code in (0, lines.EXIT_LEFT)
+        cases.check("a run on the CPU", ended and "heads bf16 1x128" in out, out + err)
         test_backward_program(cases, work, library)
         test_backward_reference(cases, library)
     else:
@@ -2080,6 +2084,42 @@ def test_plots(cases, work):
     )
 
 
+# --- MLA decode ---
+
+C_TYPES = {
+    "int32_t": ctypes.c_int32,
+    "float": ctypes.c_float,
+}
+
+
+def test_mla(cases):
+    """The struct of FlashMLA's calls beside its declaration, the order of rounds, and the template
+    of FlashInfer's configuration."""
+    source = (HERE / "flashmla_c.cu").read_text()
+    body = source[source.index("struct FlashMlaCall {"):source.index("};", source.index("struct "))]
+    declared = []
+    for line in body.splitlines()[1:]:
+        kind, names = line.split("//")[0].strip().rstrip(";").removeprefix("const ").split(" ", 1)
+        for name in names.split(","):
+            pointer = "*" in kind + name
+            declared.append((name.strip(" *"), ctypes.c_void_p if pointer else C_TYPES[kind]))
+    cases.equal("fields of FlashMlaCall", mla_peers.FlashMlaCall._fields_, declared)
+
+    names = ["a", "b", "c", "d"]
+    rounds = list(compare_mla_decode.orders(names, 8))
+    cases.check("each round has all", all(sorted(r) == names for r in rounds), rounds)
+    for place in (0, -1):
+        cases.equal(f"place {place} of rounds", sorted(r[place] for r in rounds), sorted(names * 2))
+
+    cases.equal("a filled template", filled("{{ a }} {{ b }}", {"a": "1", "b": "2"}), "1 2")
+    for text in ("{% if a %}", "{{ a | upper }}"):
+        try:
+            found = filled(text, {"a": "1"})
+        except ValueError as error:
+            found = str(error)
+        cases.check(f"refuses {text}", "more than names" in found, found)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", type=Path, required=True)
@@ -2104,6 +2144,7 @@ def main():
         test_laboratory,
         test_backward_peers,
         test_timing,
+        test_mla,
     ):
         test(cases)
     with tempfile.TemporaryDirectory() as folder:

@@ -10,9 +10,10 @@ installed only says so.
 
 import dataclasses
 import importlib
+import os
 import types
 
-from compare import family
+from compare import family, tables
 from compare.ops import ALIKE, JOINED
 from compare.reference import EPS, QMAX
 from compare.timing import Unsupported
@@ -320,11 +321,36 @@ class Provider(family.Provider):
 
 
 class Fastnorm(Provider):
-    name, label = "fastnorm", "fastnorm, one call"
+    name, label = tables.OWN, "fastnorm, one call"
+    pdl = False
 
     def __init__(self, torch):
         super().__init__(torch)
         self.module = importlib.import_module("fastnorm.torch.norm_heads")
+        self.state = importlib.import_module("fastnorm.torch")
+        self.abi = importlib.import_module("fastnorm.abi")
+        self.contexts, self.made = {}, {}
+
+    def body(self, case, b):
+        """The call, in a context of this contender's, with or without PDL."""
+        run, device = super().body(case, b), b.slots.device
+        if device.type != "cuda":
+            return run
+        if device.index not in self.contexts:
+            self.contexts[device.index] = self.abi.Context(
+                self.state._library, self.abi.CUDA, device.index, pdl=self.pdl
+            )
+
+        def body(i):
+            calls = self.state._calls
+            before = self.state._contexts, calls.made
+            self.state._contexts, calls.made = self.contexts, self.made
+            try:
+                return run(i)
+            finally:
+                self.state._contexts, calls.made = before
+
+        return body
 
     def part(self, case, x, weight, norm, rope, **more):
         m = case.model
@@ -381,6 +407,14 @@ class Fastnorm(Provider):
                 [self.part(case, x, weight, norm, True)], **shared
             )[0],
         )
+
+
+class FastnormPdl(Fastnorm):
+    name, label = tables.OWN_PDL, "fastnorm, PDL"
+    pdl = True
+
+    def backward(self, case, b):
+        raise Unsupported("autograd's own thread has the calls of the contender without PDL")
 
 
 class FastnormChain(Fastnorm):
@@ -489,6 +523,35 @@ class FlashInfer(Provider):
                 self.page.append_paged_kv_cache(
                     k, v, paged_kv_cache=caches, kv_last_page_len=last, **places
                 )
+
+        return run
+
+
+class VllmHeads(Provider):
+    """fused_qk_norm_rope alone, in place: the library that build_vllm.py makes, which
+    FASTNORM_VLLM_HEADS names. It is launched with PDL for few tokens."""
+
+    name, label = tables.VLLM_HEADS, "vLLM fused_qk_norm_rope"
+
+    def __init__(self, torch):
+        super().__init__(torch)
+        built = os.environ.get("FASTNORM_VLLM_HEADS")
+        if not built:
+            raise ImportError("FASTNORM_VLLM_HEADS names no library; build_vllm.py makes one")
+        torch.ops.load_library(built)
+        self.run = torch.ops.vllm_heads.fused_qk_norm_rope
+
+    def forward(self, case, b):
+        m = case.model
+        if case.caches or not m.norm:
+            raise Unsupported("the kernel is query and key heads with a norm, in place")
+        weights = [(w.float() + m.weight_offset).to(w.dtype) for w in (b.q_weight, b.k_weight)]
+
+        def run(i):
+            self.run(
+                b.qkv[i].flatten(1), m.query, m.key, m.key, m.columns, EPS, *weights, b.table,
+                True, b.positions,
+            )
 
         return run
 
@@ -651,5 +714,15 @@ class Liger(Provider):
         return self._gradients(case, b, run)
 
 
-PROVIDERS = (Fastnorm, FastnormChain, FlashInfer, Vllm, Liger, TorchNative, TorchCompile)
+PROVIDERS = (
+    Fastnorm,
+    FastnormPdl,
+    FastnormChain,
+    FlashInfer,
+    VllmHeads,
+    Vllm,
+    Liger,
+    TorchNative,
+    TorchCompile,
+)
 CASE, GPU, HOST = HeadsCase, HeadsGpu, HeadsHost

@@ -15,6 +15,7 @@ from pathlib import Path
 FORMAT = 2
 MARK = "# "
 DIGITS = 4
+EXIT_LEFT = 75  # of a program whose time is over before its cases are; called again, it goes on
 FIRST = ("op", "shape", "dtype", "rows", "tokens", "n")  # of the columns
 
 
@@ -77,6 +78,17 @@ def write(path, content):
     draft = path.with_name(path.name + ".part")
     draft.write_text(text_of(content))
     os.replace(draft, path)
+
+
+def go_on(path, document, fresh=False):
+    """Gives the document the results that the file of a run before it has, if there is one."""
+    if fresh or path is None or not Path(path).exists():
+        return
+    found = read(path)
+    for name in ("device", "library"):
+        if found.get(name) != rounded(document[name]):
+            raise Mismatch(f"{path} is of another {name}; required: the same one, or --fresh")
+    document["results"] = found["results"]
 
 
 def convert(path):

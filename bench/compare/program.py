@@ -16,6 +16,7 @@ from compare.machine import DoesNotFit
 from compare.streams import Streams
 
 BENCH = Path(__file__).resolve().parents[1]
+CASE = ("op", "dtype", "rows", "n")  # what tells the results of a file apart
 
 
 def arguments(family, text):
@@ -38,7 +39,8 @@ def arguments(family, text):
     parser.add_argument("--case-seconds", type=float, default=60,
                         help="how long a contender may take to get ready for a case (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long")
-    parser.add_argument("--csv", type=Path, help="results")
+    parser.add_argument("--csv", type=Path, help="results; cases that the file has are left out")
+    parser.add_argument("--fresh", action="store_true", help="forget what the file has")
     return parser
 
 
@@ -113,15 +115,22 @@ def main(name, family, text):
         **runner.describe_machine(torch, device),
         "results": [],
     }
+    try:
+        lines.go_on(options.csv, document, options.fresh)
+    except lines.Mismatch as why:
+        sys.exit(f"{name}: {why}")
     for contender, why in unavailable.items():
         print(f"{contender}: not here: {why}")
+    timed = {tuple(r[field] for field in CASE) for r in document["results"]}
     cases = options.cases or family.cases_of(options.models, options.what, options.tokens)
     ceilings, patience = timing.Ceilings(), timing.Patience(options.case_seconds, 3600)
     start, wrong = time.monotonic(), False
     for case in cases:
+        if (case.op_name, case.dtype, case.rows, case.n) in timed:
+            continue
         if time.monotonic() - start > options.seconds:
             print("the time is over")
-            break
+            return lines.EXIT_LEFT
         try:
             result = timing.time_case(machine, case, contenders, ceilings, patience,
                                       options.replays, options.cold_mib << 20)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from compare import ops, peers, tables
+from compare import lines, ops, peers, tables
 from compare.laboratory import Lab, Laboratory
 from compare.library import Fastnorm, FastnormBefore, FastnormPdl, FastnormRounded, Library
 from compare.machine import DoesNotFit, Gpu, Host
@@ -250,7 +250,7 @@ def run_child(options):
     document.content["runs"][-1]["at_the_end"] = describe_machine(torch, machine.device)
     document.write()
     say(f"{left} measurements left to make" if left else "all measured")
-    return 0
+    return lines.EXIT_LEFT if left else 0
 
 
 def watch(command, progress, until):
@@ -292,7 +292,7 @@ def run_parent(options, command):
         code, why = watch([*command, "--until", str(options.until)], progress, options.until)
         contender, key, _ = progress.read()
         progress.clear()
-        if code in (0, EXIT_UNUSABLE):
+        if code in (0, EXIT_UNUSABLE, lines.EXIT_LEFT):
             return code
         why = why or (
             f"signal {-code}"

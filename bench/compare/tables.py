@@ -22,8 +22,8 @@ LABORATORY = "laboratory"
 NOT_PEERS = (OWN, OWN_ROUNDED, BEFORE, OWN_PDL, LABORATORY)
 # These launch their kernels with PDL. They are compared with the library doing the same, where that
 # was timed.
-CUDNN = "cudnn"
-PDL_PEERS = (CUDNN,)
+CUDNN, VLLM_HEADS = "cudnn", "vllm-heads"
+PDL_PEERS = (CUDNN, VLLM_HEADS)
 # These round the residual addition and the normalised row to 16 bits. They are compared with the
 # library doing the same, where that was timed.
 ROUNDING_PEERS = ("liger",)

@@ -611,7 +611,8 @@ var callNormBackwardMany = &family{
 // with these limits. CUDA: the addresses of QNope, QPE, CKV, KPE and O are multiples of 16 bytes,
 // and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes below
 // 2^40. This is stricter than [Norm]. CPU: addresses are multiples of the size of an element, and
-// strides of inputs may be 0.
+// strides of inputs may be 0. The bytes of FP8 caches may have any address and any strides, but
+// those of a page of MLACacheBytes584 must be contiguous.
 //
 // Aliasing: O, LSE and Profile must not overlap each other or any input. Two interleaved views of
 // one buffer that share no element are allowed.
@@ -640,21 +641,23 @@ type MLADecode struct {
 	// With Profile: number of events per warpgroup, 1 to 2^20; else 0. A query reports the size of the
 	// Profile for this number, even if Profile is not given.
 	ProfileEvents int
-	// Sum of KVLen; 0 = not known. It is used only for [Info].BytesRead, because a query does not read
-	// lengths.
+	// Sum of KVLen; 0 = not known. With Indices: the number of rows that all new tokens select; 0 = as
+	// many as there are Indices. It is used only for [Info].BytesRead, because a query reads neither
+	// lengths nor Indices.
 	TotalKVHint int64
-	// [N, H, 512] T, the query times W_UK. Required.
+	// [N, H, 512] T, the query times W_UK. MLACacheBytes584: [N, H, 448], the first columns of the
+	// query. Required.
 	QNope Tensor
 	// [N, H, 64] T, the query after RoPE. Required.
 	QPE Tensor
-	// [pages, page, 512] T, the normalised latents. Required.
+	// [pages, page, 512] T, the normalised latents. Required, except with an FP8 CacheFormat.
 	CKV Tensor
-	// [pages, page, 64] T, the keys after RoPE. Required.
+	// [pages, page, 64] T, the keys after RoPE. Required, except with an FP8 CacheFormat.
 	KPE Tensor
-	// [B] I32, the number of cached tokens of each request. Required.
+	// [B] I32, the number of cached tokens of each request. Required, except with Indices.
 	KVLen Tensor
 	// The numbers of the pages of each request: [B, max_pages] or, with KVIndptr, [total]; I32.
-	// Required.
+	// Required, except with Indices.
 	PageTable Tensor
 	// [B + 1] I32, where each request's pages begin in PageTable. Not given: PageTable is a block
 	// table.
@@ -672,6 +675,31 @@ type MLADecode struct {
 	Profile Tensor
 	// [MLADecodeFlags].
 	Flags MLADecodeFlags
+	// How the rows of the Cache are stored. Default: rows of T. Other formats: CPU only.
+	CacheFormat MLACacheFormat
+	// [pages, page, row] U8, where row is 656, 576 or 584: the Cache of an FP8 CacheFormat, which
+	// requires it. Not given with rows of T.
+	Cache Tensor
+	// [1] F32, the scale of all codes of Cache and ExtraCache. Not given: 1. MLACacheBytes576 only.
+	CacheScale Tensor
+	// [B, s_q, topk] I32, the rows of the Cache that each new token attends to, or -1. Not given: all
+	// of the request. CPU only.
+	Indices Tensor
+	// [B] or [B, s_q] I32, from 0 to topk: how many of a new token's Indices count. Not given: all.
+	TopkLength Tensor
+	// [H] F32, the sink of each head. Not given: none. CPU only.
+	AttentionSink Tensor
+	// [extra pages, extra page, 512] T, a second CKV, with pages of a size of their own. Not given:
+	// none.
+	ExtraCKV Tensor
+	// [extra pages, extra page, 64] T, the keys of ExtraCKV. Not given: none.
+	ExtraKPE Tensor
+	// [extra pages, extra page, row] U8, a second Cache. Not given: none.
+	ExtraCache Tensor
+	// [B, s_q, extra topk] I32, rows of the second Cache, or -1. Required with a second Cache.
+	ExtraIndices Tensor
+	// [B] or [B, s_q] I32, from 0 to extra topk: how many of the extra Indices count. Not given: all.
+	ExtraTopkLength Tensor
 }
 
 var mlaDecodeTensors = []string{
@@ -686,6 +714,16 @@ var mlaDecodeTensors = []string{
 	"o",
 	"lse",
 	"profile",
+	"cache",
+	"cache_scale",
+	"indices",
+	"topk_length",
+	"attention_sink",
+	"extra_ckv",
+	"extra_kpe",
+	"extra_cache",
+	"extra_indices",
+	"extra_topk_length",
 }
 
 func (d *MLADecode) encode(q *call, part int) {
@@ -699,6 +737,7 @@ func (d *MLADecode) encode(q *call, part int) {
 	w[raw.MlaDecodeProfileEvents] = uint64(clip(d.ProfileEvents))
 	w[raw.MlaDecodeTotalKvHint] = uint64(d.TotalKVHint)
 	w[raw.MlaDecodeFlags] = uint64(d.Flags)
+	w[raw.MlaDecodeCacheFormat] = uint64(d.CacheFormat)
 	q.tensor(part, raw.MlaDecodeBitQNope, &d.QNope)
 	q.tensor(part, raw.MlaDecodeBitQPe, &d.QPE)
 	q.tensor(part, raw.MlaDecodeBitCkv, &d.CKV)
@@ -710,6 +749,16 @@ func (d *MLADecode) encode(q *call, part int) {
 	q.tensor(part, raw.MlaDecodeBitO, &d.O)
 	q.tensor(part, raw.MlaDecodeBitLse, &d.LSE)
 	q.tensor(part, raw.MlaDecodeBitProfile, &d.Profile)
+	q.tensor(part, raw.MlaDecodeBitCache, &d.Cache)
+	q.tensor(part, raw.MlaDecodeBitCacheScale, &d.CacheScale)
+	q.tensor(part, raw.MlaDecodeBitIndices, &d.Indices)
+	q.tensor(part, raw.MlaDecodeBitTopkLength, &d.TopkLength)
+	q.tensor(part, raw.MlaDecodeBitAttentionSink, &d.AttentionSink)
+	q.tensor(part, raw.MlaDecodeBitExtraCkv, &d.ExtraCKV)
+	q.tensor(part, raw.MlaDecodeBitExtraKpe, &d.ExtraKPE)
+	q.tensor(part, raw.MlaDecodeBitExtraCache, &d.ExtraCache)
+	q.tensor(part, raw.MlaDecodeBitExtraIndices, &d.ExtraIndices)
+	q.tensor(part, raw.MlaDecodeBitExtraTopkLength, &d.ExtraTopkLength)
 }
 
 func (d *MLADecode) call() *call {
@@ -823,6 +872,7 @@ var callNormHeads = &family{
 // Any alignment that the dtype allows is accepted. All tensors are on the context's device.
 //
 // Outputs are Y, Quant.Out, Cache, Sumsq, Mean and Rstd; a part must have at least one of them.
+// HeadWeightsOut is an output, too, but requires codes.
 //
 // Aliasing: Y may be the same view as the part's X. No other output may share an element with any
 // tensor of the call, but outputs may be interleaved views of one buffer that share no element.
@@ -842,6 +892,9 @@ type NormHeadsPart struct {
 	// NormHeadsRope: the first column that is rotated, or -1 to rotate the last RopeDim columns; else
 	// 0.
 	RopeOffset int
+	// What each of HeadWeights is multiplied by, besides the Scale; finite. 0 = 1, and 0 if
+	// HeadWeights is not given.
+	HeadWeightsFactor float32
 	// [tokens, heads, d] T. Required.
 	X Tensor
 	// NormHeadsNorm: the Weight, [d], [1, d] or [heads, d]; dtypes as in [Norm]. Not given: 1.
@@ -871,16 +924,27 @@ type NormHeadsPart struct {
 	// rows. Not given: no codes.
 	Quant *Quant
 	// The Cache that the result is written to. [pages, page_size, heads, d] of T, or of codes of
-	// F8E4M3FN, F8E5M2 or I8. Output. Not given: no Cache.
+	// F8E4M3FN, F8E5M2 or I8. If CacheTail has the last e columns, it is [pages, page_size, heads, d -
+	// e] of codes. Output. Not given: no Cache.
 	Cache Tensor
 	// How the codes of the Cache are made; requires Cache. The Scheme is QuantPerTensor with Scale [1]
-	// F32, an input, or QuantPerBlock with Scale [pages, page_size, heads, ceil(d / BlockSize)], an
-	// output of any strides, which is F32 or, with ScalePow2, also F8E8M0FNU or U8. The codes go to
+	// F32, an input, or QuantPerBlock with Scale [pages, page_size, heads, blocks of Cache's columns],
+	// an output of any strides, which is F32 or, with ScalePow2, also F8E8M0FNU or U8. The codes go to
 	// Cache, so Out, GlobalScale, ClampScale and Amax are not given, and Clamp, ScaleLayout and
 	// YRotated are 0. If Quant is given, too, and both structs make codes that depend on Source and
 	// Division, then Source and Division of CacheQuant must equal those of Quant. Not given: the Cache
 	// has the dtype T.
 	CacheQuant *Quant
+	// A weight of each token and head: [tokens, heads], F32, F16 or BF16, of any strides. Input.
+	// Requires HeadWeightsOut. Not given: none.
+	HeadWeights Tensor
+	// The weights times the scales of Quant and HeadWeightsFactor: [tokens, heads] F32, of any
+	// strides. Output. Requires HeadWeights, and codes with one Scale for each row. Not given: none.
+	HeadWeightsOut Tensor
+	// The last columns of the result as elements: [pages, page_size, heads, e] T, with e from 1 to d -
+	// 1 and the other extents of Cache. Requires a cache of codes. Output. Not given: Cache has all
+	// columns.
+	CacheTail Tensor
 }
 
 var normHeadsPartTensors = []string{
@@ -894,6 +958,9 @@ var normHeadsPartTensors = []string{
 	"rstd_in",
 	"sumsq",
 	"cache",
+	"head_weights",
+	"head_weights_out",
+	"cache_tail",
 }
 
 func (d *NormHeadsPart) encode(q *call, part int) {
@@ -905,6 +972,7 @@ func (d *NormHeadsPart) encode(q *call, part int) {
 	w[raw.NormHeadsPartRounding] = uint64(d.Rounding)
 	w[raw.NormHeadsPartRopeRounding] = uint64(d.RopeRounding)
 	w[raw.NormHeadsPartRopeOffset] = uint64(clip(d.RopeOffset))
+	w[raw.NormHeadsPartHeadWeightsFactor] = uint64(math.Float32bits(d.HeadWeightsFactor))
 	q.tensor(part, raw.NormHeadsPartBitX, &d.X)
 	q.tensor(part, raw.NormHeadsPartBitWeight, &d.Weight)
 	q.tensor(part, raw.NormHeadsPartBitBias, &d.Bias)
@@ -915,6 +983,9 @@ func (d *NormHeadsPart) encode(q *call, part int) {
 	q.tensor(part, raw.NormHeadsPartBitRstdIn, &d.RstdIn)
 	q.tensor(part, raw.NormHeadsPartBitSumsq, &d.Sumsq)
 	q.tensor(part, raw.NormHeadsPartBitCache, &d.Cache)
+	q.tensor(part, raw.NormHeadsPartBitHeadWeights, &d.HeadWeights)
+	q.tensor(part, raw.NormHeadsPartBitHeadWeightsOut, &d.HeadWeightsOut)
+	q.tensor(part, raw.NormHeadsPartBitCacheTail, &d.CacheTail)
 	if d.Quant != nil {
 		q.enter(raw.NormHeadsPartBitQuant, "quant.", quantTensors)
 		d.Quant.encode(q, part)

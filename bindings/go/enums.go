@@ -345,6 +345,23 @@ const (
 	LSEBase2 LSEBase = raw.FASTNORM_LSE_BASE_2
 )
 
+// MLACacheFormat is how the rows of the Cache are stored. The table at the top of this header has
+// their bytes.
+type MLACacheFormat int32
+
+// Values of [MLACacheFormat].
+const (
+	// Rows of T: the tensors CKV and KPE.
+	MLACacheRows MLACacheFormat = raw.FASTNORM_MLA_CACHE_ROWS
+	// Rows of 656 bytes: 512 codes, 4 scales of F32, 64 numbers of BF16.
+	MLACacheBytes656 MLACacheFormat = raw.FASTNORM_MLA_CACHE_BYTES_656
+	// Rows of 576 codes, with one scale for the whole tensor.
+	MLACacheBytes576 MLACacheFormat = raw.FASTNORM_MLA_CACHE_BYTES_576
+	// Rows of 584 bytes: 448 codes, 64 numbers of BF16 and, behind the rows of the page, 7 scales of
+	// e8m0 and a byte that is not used. A head has 512 columns.
+	MLACacheBytes584 MLACacheFormat = raw.FASTNORM_MLA_CACHE_BYTES_584
+)
+
 // MLADecodeFlags are bits of [MLADecode].Flags.
 type MLADecodeFlags uint32
 

@@ -27,6 +27,10 @@ import (
 // Token j of request b is row j % page of the page with number list[j / page]. The list is row b of
 // PageTable or, with KVIndptr, begins at PageTable[KVIndptr[b]]. Entries and rows behind the end of
 // a request may hold anything.
+//
+// With a CacheFormat of FP8 the bytes of Cache are the rows, in place of CKV and KPE. With Indices,
+// a new token attends to the rows that it lists, in place of those of PageTable. AttentionSink
+// multiplies O[i,h] by exp(LSE) / (exp(LSE) + exp(AttentionSink[h])). A GPU has none of the three.
 func (m *MLADecode) Run(c *Context, options ...CallOption) error {
 	if m == nil {
 		return &Error{Status: StatusArgument, Message: "the MLADecode is nil; required: a description"}

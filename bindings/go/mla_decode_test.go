@@ -53,6 +53,38 @@ func TestMLADecode(t *testing.T) {
 	near(t, "lse", lse, math.Log2(3), 0)
 }
 
+// One new token that selects rows of bytes, of 1 and -3 times 2. The others are NaN. Half of the
+// weight is the sink's.
+func TestMLADecodeBytes(t *testing.T) {
+	const row = latent + rotary
+	cache := make([]uint8, 4*row)
+	for i := range cache {
+		cache[i] = []uint8{0xc4, 0x7f, 0x7f, 0x38}[i/row] // -3, NaN, NaN, 1
+	}
+	o, lse := make([]float32, latent), make([]float32, 1)
+	d := fastnorm.MLADecode{Scale: 1, CacheFormat: fastnorm.MLACacheBytes576,
+		QNope:         fastnorm.Of(make([]float32, latent), 1, 1, latent),
+		QPE:           fastnorm.Of(make([]float32, rotary), 1, 1, rotary),
+		Cache:         fastnorm.Of(cache, 2, 2, row),
+		CacheScale:    fastnorm.Of([]float32{2}, 1),
+		Indices:       fastnorm.Of([]int32{3, -1, 0, 99}, 1, 1, 4),
+		TopkLength:    fastnorm.Of([]int32{3}, 1),
+		AttentionSink: fastnorm.Of([]float32{float32(math.Log(2))}, 1),
+		O:             fastnorm.Of(o, 1, 1, latent), LSE: fastnorm.Of(lse, 1, 1)}
+	c := cpu(t)
+	check(t, c.MLADecode(d))
+	near(t, "o", []float32{o[0], o[latent-1]}, -1, -1)
+	near(t, "lse", lse, math.Log(2))
+	// The same rows, one of them of a second cache.
+	d.Indices, d.ExtraCache = fastnorm.Of([]int32{-1, 3, -1, 99}, 1, 1, 4), d.Cache
+	d.ExtraIndices = fastnorm.Of([]int32{0, 99}, 1, 1, 2)
+	d.ExtraTopkLength = fastnorm.Of([]int32{1}, 1, 1)
+	check(t, d.Run(c))
+	near(t, "o", []float32{o[0], o[latent-1]}, -1, -1)
+	d.Indices = fastnorm.Of([]int32{4, 0, 0, 0}, 1, 1, 4)
+	wantError(t, d.Run(c), fastnorm.ErrArgument, "indices[0][0][0] is 4; required: -1, or 0 to 3")
+}
+
 func TestMLADecodeRefused(t *testing.T) {
 	c := cpu(t)
 	o, lse := make([]float32, 2*latent), make([]float32, 2)

@@ -1,6 +1,6 @@
 package fastnorm
 
-// Run normalises, turns and stores the heads of all parts. On the CPU the work is done when Run
+// Run normalises, rotates and stores the heads of all parts. On the CPU the work is done when Run
 // returns, and positions and slots are checked before anything is written; on a GPU they must be
 // valid. No parts or no tokens are success: nothing is written. A NormHeads may be run again and
 // again, also by several goroutines if their outputs differ.
@@ -18,7 +18,7 @@ package fastnorm
 //	Quant.Out = codes of o, with Quant.Scale
 //	Cache     = o, rounded to T, or codes of o by CacheQuant
 //
-// With R = RopeDim / 2, rope turns pair j of columns by c = Cos[row, j] and s = Sin[row, j]:
+// With R = RopeDim / 2, rope rotates pair j of columns by c = Cos[row, j] and s = Sin[row, j]:
 //
 //	o1 = v1 * c - v2 * s
 //	o2 = v2 * c + v1 * s

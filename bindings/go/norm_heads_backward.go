@@ -7,7 +7,7 @@ package fastnorm
 // There are up to 8 parts over the same tokens, such as the query, the key and the value heads.
 // Each row of d columns of a part's DY goes through these steps:
 //
-//	dv = rope of DY, turned back           (NormHeadsRope; else dv = DY)
+//	dv = rope of DY, rotated back          (NormHeadsRope; else dv = DY)
 //	DX = the gradient of the Norm, of dv   (NormHeadsNorm; else DX = dv)
 //
 // and for each column, over all rows that share an element of Weight or the forward's Bias:

@@ -7,7 +7,7 @@ import (
 )
 
 // headsGradient is one of two parts over a token: a head of a norm, whose row is 3, 4 with an rstd
-// of 0.2, and one that rope turned by a right angle.
+// of 0.2, and one that rope rotated by a right angle.
 func headsGradient(dx, dweight []float32) fastnorm.NormHeadsBackward {
 	norm := fastnorm.NormHeadsBackwardPart{Flags: fastnorm.NormHeadsNorm, Eps: 12.5,
 		DY: fastnorm.Of([]float32{1, 0}, 1, 1, 2), X: fastnorm.Of([]float32{3, 4}, 1, 1, 2),

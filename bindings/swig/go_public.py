@@ -10,7 +10,17 @@ import textwrap
 from itertools import groupby
 
 import words
-from tree import Array, Enum, Named, Opaque, Pointer, TreeError, is_description, is_tensor
+from tree import (
+    Array,
+    Enum,
+    Named,
+    Opaque,
+    Pointer,
+    TreeError,
+    is_description,
+    is_tensor,
+    roles,
+)
 
 # Words that are not just written with a capital.
 WORDS = {
@@ -48,8 +58,8 @@ NAMES = {  # of enumerators, of fields, of functions
 # before their names.
 FACTORS = {"norm.alpha": "NORM_ALPHA", "norm_backward.alpha": "NORM_BACKWARD_ALPHA"}
 SWITCHES = {"fastnorm_norm_heads_flags": "FASTNORM_NORM_HEADS_"}
-BOOLS = {"branch_norm", "branch_rounded", "causal", "connected", "reuse_plan", "scale_pow2",
-         "y_rotated"}
+# The switches of calls, and one of a result.
+BOOLS = {field for (_, field), role in roles().items() if role == "switch"} | {"connected"}
 INT64 = {"total_kv_hint"}
 NO_FIELD = {"struct_size", "parallel_user", "reserved", "stage_reserved"}
 NO_FIELD_OF = {("norm_heads_backward", "slots")}  # gradients write to no cache

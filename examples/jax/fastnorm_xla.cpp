@@ -42,7 +42,7 @@ namespace ffi = xla::ffi;
 
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMostParts = 8;
-constexpr size_t kMostOperands = 160;      // of 8 parts with all their tensors
+constexpr size_t kMostOperands = 192;      // of 8 parts with all their tensors
 constexpr size_t kMostStructWords = 1024;  // of 8 bytes
 
 // How often XLA has called a handler.

@@ -17,6 +17,8 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 from jax_testing import bits, f64, normal, start  # noqa: E402
 from norm_testing import (  # noqa: E402
+    BLOCKS,
+    FP4,
     Exact,
     View,
     best_us,
@@ -401,8 +403,7 @@ def quant_cases():
         ("per_block", 128, jnp.int8),
         ("mxfp8", 0, e4m3),
         ("mxfp8", 0, e5m2),
-        ("nvfp4", 0, jnp.uint8),
-        ("mxfp4", 0, jnp.uint8),
+        *((scheme, 0, jnp.uint8) for scheme in FP4),
     )
 
 
@@ -414,7 +415,7 @@ def test_quantised(suite):
         def quant(x, weight):
             return fj.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
 
-        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4", "mxfp4").index(scheme)
+        number = getattr(fj._c.QuantScheme, scheme.upper())
         codes, scale = jax.eval_shape(quant, x, weight)
         outputs = {"quantized": out(codes), "scale": out(scale)}
         fields = {
@@ -426,11 +427,9 @@ def test_quantised(suite):
         }
         codes, scale = quant(x, weight)
         same(suite, name, [codes, scale], 0, outputs, **fields)
-        fp4 = scheme in ("nvfp4", "mxfp4")
+        fp4 = scheme in FP4
         form = "float4_e2m1fn" if fp4 else np.dtype(dtype).name
-        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[
-            scheme
-        ]
+        columns = BLOCKS[scheme][0] if scheme in BLOCKS else block or 320
         numbers = unpack_e2m1(np.asarray(codes)) if fp4 else f64(codes)
         exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=source)
         wrong = exact.holds_scales(f64(scale), form, columns, scheme)

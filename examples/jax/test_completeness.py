@@ -5,6 +5,7 @@ or that docs/reference.md says why not. The last line is the count.
 Run with a Python that has JAX and NumPy; --plugin names libfastnorm_xla.so.
 """
 
+import contextlib
 import sys
 
 sys.dont_write_bytecode = True
@@ -51,17 +52,11 @@ def call_stages():
     jax.grad(lambda a: fs.gated_norm(*a[:3], bias=a[3]).sum())([x, gate, weight, bias])
     fs.gated_norm(x, None, weight, kind="layer", mean_in=ones, rstd_in=ones)
     fs.gated_norm_sums(x)
-    quants = (
-        fs.Quant("per_tensor", scale=one, clamp=2.0, division="divide", source="rounded", y=True),
-        fs.Quant("per_row", pow2=True, amax_floor=1e-3, amax=0 * one),
-        fs.Quant("per_block", 64, clamp_scale=one),
-        fs.Quant("mxfp8", layout="swizzled_128x4"),
-        fs.Quant("nvfp4", global_scale=one),
-        fs.Quant("mxfp4"),
-        fs.Quant("per_row", y=True, rotation=64, rotation_signs=jnp.ones(64), y_rotated=True),
-    )
-    for quant in quants:
-        fs.gated_norm(x, None, weight, quant=quant)
+    for settings in completeness.settings_of_codes(stages.SETTINGS, one):
+        with contextlib.suppress(fj.FastnormError, ValueError):
+            fs.gated_norm(x, None, weight, quant=fs.Quant(**settings, y=True))
+    signs = jnp.ones(64)
+    fs.gated_norm(x, quant=fs.Quant("per_row", rotation=64, rotation_signs=signs))
     for kind in stages.KINDS:
         branch = {"branch_kind": kind, "branch_eps": 1e-4, "branch_weight_offset": 1.0}
 
@@ -111,15 +106,13 @@ def call_heads():
     for rounding in fh._ROPE_ROUNDINGS:
         part = fh.Part(x, rope=True, rope_rounding=rounding, rope_offset=-1, from_rounded=True)
         fh.norm_heads([part], cos=table, sin=table, rope_dim=32)
-    per_tensor = {"scheme": "per_tensor", "scale": one, "clamp": 1.0}
+    for settings in completeness.settings_of_codes(stages.SETTINGS, one):
+        named = {s.of_part: settings[s.name] for s in stages.SETTINGS if s.name in settings}
+        with contextlib.suppress(fj.FastnormError, ValueError):
+            fh.norm_heads([fh.Part(x, **named)])
     for more in (
-        {**per_tensor, "quant_source": "rounded", "division": "divide"},
-        {"scheme": "per_row", "pow2": True, "amax_floor": 1e-3, "amax": 0 * one},
-        {"scheme": "per_block", "block_size": 64, "clamp_scale": one},
-        {"scheme": "mxfp8", "layout": "swizzled_128x4"},
-        {"scheme": "nvfp4", "global_scale": one},
-        {"scheme": "mxfp4"},
-        {"scheme": "per_row", "rotation": 64, "rotation_signs": jnp.ones(64), "y_rotated": True},
+        {"scheme": "per_row", "rotation": 64, "rotation_signs": jnp.ones(64)},
+        {"scheme": "per_row", "head_weights": statistics, "head_weights_factor": 0.5},
         {"norm": "layer", "mean": True, "rstd": True, "sumsq": True, "across_heads": True},
         {"norm": "layer", "mean_in": statistics, "rstd_in": statistics},
     ):
@@ -128,6 +121,7 @@ def call_heads():
         {"cache": cache},
         {"cache": codes, "cache_scale": one},
         {"cache": codes, "cache_scale": block_scales, "cache_block": 64, "cache_pow2": True},
+        {"cache": codes[..., 8:], "cache_scale": one, "cache_tail": cache[..., :8]},
         {
             "cache": codes, "cache_scale": one, "cache_rotation": 32,
             "cache_rotation_signs": jnp.ones(32),
@@ -163,6 +157,17 @@ def call_mla():
             q, q_pe, ckv, kpe, lengths, table, sm_scale=0.1, causal=True, kv_indptr=kv_indptr,
             qo_indptr=qo_indptr, max_s_q=1, lse_base=base, split_tokens=64,
         )  # fmt: skip
+    indices, sink = jnp.zeros((2, 1, 3), jnp.int32), jnp.zeros(1, jnp.float32)
+    chosen = {"indices": indices, "topk_length": lengths, "extra_indices": indices}
+    chosen.update(extra_topk_length=lengths, attention_sink=sink, sm_scale=0.1)
+    fm.mla_decode(q, q_pe, ckv, kpe, None, None, extra_ckv=ckv, extra_kpe=kpe, **chosen)
+    for row in fm._FORMATS:
+        cache = jnp.zeros((2, 1, row), jnp.uint8)
+        scale = sink if row == 576 else None
+        nope = q[..., :448] if row == 584 else q
+        fm.mla_decode(
+            nope, q_pe, cache, None, None, None, extra_ckv=cache, cache_scale=scale, **chosen
+        )
 
 
 def test_completeness(suite):

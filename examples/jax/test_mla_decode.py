@@ -127,6 +127,85 @@ def test_values(suite):
     check_values(suite, "a split", batch, False, batch.run(split_tokens=64))
 
 
+def test_bytes(suite):
+    """Rows of bytes have the bits of the rows that they stand for, and indices those of the lengths
+    and pages that they list."""
+    if DEVICE != "cpu":
+        return suite.skip("rows of bytes, and indices", "the CPU has them")
+    random = np.random.default_rng(5)
+    pages, page, count, heads = 4, 8, 27, 3
+    lists = np.asarray([[2, 0, 3, 1]], np.int32)
+    order = (lists.repeat(page, 1) * page + np.arange(pages * page) % page)[:, :count]
+    indices = jnp.asarray(order.reshape(1, 1, count), jnp.int32)
+    lengths, table = jnp.asarray([count], jnp.int32), jnp.asarray(lists)
+    for row, width in ((656, 128), (576, 576), (584, 64)):
+        codes, nope = {656: (512, 512), 576: (576, 512), 584: (448, 448)}[row]
+        values = jnp.asarray(random.normal(size=(pages, page, codes)), jnp.float8_e4m3fn)
+        exponents = random.integers(-2, 2, (pages, page, codes // width))
+        rope = jnp.asarray(random.normal(size=(pages, page, 64)), jnp.bfloat16)
+        scales = np.exp2(exponents).astype(np.float32)
+        scale = np.float32(0.25)
+        factor = scale if row == 576 else np.repeat(scales, width, -1)
+        columns = [np.asarray(values, np.float32) * factor, np.asarray(rope, np.float32)]
+        parts = [np.asarray(values).view(np.uint8), np.asarray(rope).view(np.uint8)]
+        if row == 656:
+            parts.insert(1, scales.view(np.uint8))
+        cache = np.concatenate(parts[: 1 if row == 576 else None], -1)
+        if row == 584:  # scales behind the rows of a page
+            unused = np.zeros((pages, page, 1), np.uint8)
+            behind = np.concatenate([(exponents + 127).astype(np.uint8), unused], -1)
+            cache = np.concatenate([cache.reshape(pages, -1), behind.reshape(pages, -1)], -1)
+            cache = cache.reshape(pages, page, row)
+        q = jnp.asarray(random.normal(size=(1, heads, nope + 64)), jnp.float32)
+        full = jnp.asarray(np.concatenate(columns, -1))
+        # A head of 512 columns: zeros in the place of the others.
+        pad = jnp.zeros((1, heads, 64), jnp.float32)
+        wide = jnp.concatenate([q, pad], -1) if row == 584 else q
+        kpe = jnp.zeros((pages, page, 64), jnp.float32) if row == 584 else full[..., 512:576]
+        common = {"sm_scale": 0.05}
+        wanted = fm.mla_decode(
+            wide[..., :512], wide[..., 512:], full[..., :512], kpe, lengths, table, **common
+        )
+        given = (q[..., :nope], q[..., nope:], jnp.asarray(cache), None)
+        if row == 576:
+            common["cache_scale"] = jnp.asarray([scale])
+        dense = jax.jit(lambda g, o=common: fm.mla_decode(*g, lengths, table, **o))(given)
+        chosen = fm.mla_decode(*given, None, None, indices=indices, **common)
+        halves = fm.mla_decode(
+            *given, None, None, indices=indices, topk_length=jnp.asarray([11], jnp.int32),
+            extra_ckv=given[2], extra_indices=indices[..., 11:],
+            extra_topk_length=jnp.asarray([[count - 11]], jnp.int32), **common,
+        )  # fmt: skip
+        for name, found in (("dense", dense), ("selected", chosen), ("of two caches", halves)):
+            if row == 584:
+                close = np.allclose(found[0], wanted[0], rtol=1e-5, atol=1e-6)
+                suite.check(f"rows of {row} bytes, {name}: o", close)
+                suite.check(f"rows of {row} bytes, {name}: lse", np.allclose(found[1], wanted[1]))
+            else:
+                same = list(map(bits, found)) == list(map(bits, wanted))
+                suite.check(f"rows of {row} bytes, {name}: the same bits", same)
+        sink = jnp.asarray([0.5, jnp.inf, -jnp.inf], jnp.float32)
+        left = fm.mla_decode(*given, lengths, table, attention_sink=sink, **common)
+        factors = np.asarray(1 / (1 + jnp.exp(sink - wanted[1][0])))[None, :, None]
+        same = np.allclose(left[0], np.asarray(wanted[0]) * factors, rtol=1e-5, atol=1e-6)
+        suite.check(f"rows of {row} bytes, sinks", same)
+        suite.check(f"rows of {row} bytes, sinks: lse", bits(left[1]) == bits(dense[1]))
+    latents = jnp.zeros((pages, page, 512)), jnp.zeros((pages, page, 64))
+    two = {"extra_ckv": latents[0], "extra_kpe": latents[1], "extra_indices": indices}
+    query = jnp.zeros((1, heads, 512)), jnp.zeros((1, heads, 64))
+    o, lse = fm.mla_decode(*query, *latents, None, None, indices=indices, sm_scale=0.05, **two)
+    close = np.allclose(lse, np.log(2 * count))
+    suite.check("two caches of rows", close and not np.asarray(o).any(), lse)
+    for name, text, broken in (
+        ("rows of other bytes", "ckv.shape is [4, 8, 583] and its dtype is uint8; required: "
+         "[pages, page, row] with rows of 656, 576, 584 bytes",
+         lambda: fm.mla_decode(*given[:2], given[2][..., 1:], None, lengths, table, sm_scale=1.0)),
+        ("lengths and indices", "kv_len is given and so are indices",
+         lambda: fm.mla_decode(*given, lengths, table, indices=indices, sm_scale=1.0)),
+    ):  # fmt: skip
+        suite.raises(name, fj.FastnormError, text, broken)
+
+
 def test_vmap(suite):
     """One call for each part of the batch."""
     batch = Batch([(20, 1), (3, 1)], 2, 4, "float16")
@@ -191,5 +270,5 @@ if __name__ == "__main__":
     import fastnorm.jax as fj
     import fastnorm.jax.mla_decode as fm
 
-    suite.run([test_values, test_vmap, test_errors])
+    suite.run([test_values, test_bytes, test_vmap, test_errors])
     suite.finish()

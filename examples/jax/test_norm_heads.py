@@ -440,6 +440,60 @@ def test_quantised(suite):
     )  # fmt: skip
 
 
+def test_head_weights(suite):
+    """The weights of heads times the scales of their codes and a factor, in two products."""
+    x = normal((TOKENS, QUERY, HEAD), "bfloat16", 31)
+    weights = normal((TOKENS, QUERY), "float32", 32)
+    part = fh.Part(
+        x, y=False, scheme="per_row", rotation=HEAD, head_weights=weights, head_weights_factor=0.125
+    )
+
+    def call(w):
+        return fh.norm_heads([part._replace(head_weights=w)])[0]
+
+    for name, of in (("eager", call), ("jit", jax.jit(call))):
+        found = of(weights)
+        wanted = np.asarray(weights) * np.asarray(found.scale).reshape(TOKENS, QUERY)
+        wanted = wanted * np.float32(0.125)
+        suite.equal(f"head weights, {name}", bits(found.head_weights), wanted.tobytes())
+    suite.raises(
+        "a gradient of head weights", FastnormError,
+        "a gradient of parts[0].head_weights is wanted",
+        lambda: jax.grad(lambda w: call(w).head_weights.sum())(weights),
+    )  # fmt: skip
+    suite.raises(
+        "head weights without codes", FastnormError, "quant.quantized is NULL",
+        lambda: fh.norm_heads([fh.Part(x, head_weights=weights)]),
+    )  # fmt: skip
+
+
+def test_tail(suite):
+    """A cache of codes of the first columns of a head, and the last ones as they are."""
+    x = normal((TOKENS, KEY, HEAD), "bfloat16", 33)
+    part = fh.Part(
+        x, y=False, cache=jnp.zeros((2, TOKENS, KEY, HEAD - 8), jnp.float8_e4m3fn),
+        cache_scale=jnp.full(1, 0.5), cache_tail=jnp.zeros((2, TOKENS, KEY, 8), jnp.bfloat16),
+    )  # fmt: skip
+    slots = jnp.arange(TOKENS)[::-1] + 1
+
+    def call(tail):
+        return fh.norm_heads([part._replace(cache_tail=tail)], slots=slots)[0]
+
+    for name, of in (("eager", call), ("jit", jax.jit(call))):
+        found = of(part.cache_tail)
+        tail = found.cache_tail.reshape(2 * TOKENS, KEY, 8)
+        codes = found.cache.reshape(2 * TOKENS, KEY, HEAD - 8).astype(jnp.float32)
+        suite.equal(f"tail, {name}", bits(tail[slots]), bits(x[..., HEAD - 8 :]))
+        suite.check(f"tail, {name}: the rest is as before",
+                    not tail[0].any() and not tail[TOKENS + 1 :].any())
+        error = jnp.abs(codes[slots] / 2 - x[..., : HEAD - 8].astype(jnp.float32))
+        suite.check(f"codes before a tail, {name}", float(error.max()) <= 0.25, error.max())
+    suite.raises(
+        "a tail without codes", FastnormError, "cache_tail is given and cache_quant.scheme is",
+        lambda: fh.norm_heads([part._replace(cache_scale=None)], slots=slots),
+    )  # fmt: skip
+
+
 def test_donation(suite):
     """A cache that is given away is written in place."""
     layer = Layer("float32")
@@ -908,6 +962,8 @@ if __name__ == "__main__":
             test_codes,
             test_ranks,
             test_quantised,
+            test_head_weights,
+            test_tail,
             test_donation,
             test_cache_elsewhere,
             test_vmap,

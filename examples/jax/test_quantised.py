@@ -47,20 +47,9 @@ def by_heads(weight, quant, rows=ROWS, dtype="bfloat16"):
         "rms",
         weight,
         y=quant.y,
-        scheme=quant.scheme,
-        block_size=quant.block_size,
         codes=jnp.float8_e4m3fn if quant.dtype is None else quant.dtype,
-        scale=quant.scale,
-        division=quant.division,
-        quant_source=quant.source,
-        **{
-            name: getattr(quant, name)
-            for name in (
-                "layout", "pow2", "amax_floor", "clamp", "clamp_scale", "global_scale", "amax",
-                "rotation", "rotation_signs", "y_rotated",
-            )
-        },
-    )  # fmt: skip
+        **{s.of_part: getattr(quant, s.name) for s in stages.SETTINGS},
+    )
     (found,) = fh.norm_heads([part])
     return found
 
@@ -247,18 +236,12 @@ def test_cache(suite):
 def test_without_a_scheme(suite):
     """Settings of codes without codes are refused, not ignored."""
     x = x_of().reshape(ROWS, 1, N)
-    for name, value in (
-        ("block_size", 64),
-        ("scale", jnp.ones(1)),
-        ("pow2", True),
-        ("clamp", 1.0),
-        ("clamp_scale", jnp.ones(1)),
-        ("global_scale", jnp.ones(1)),
-        ("amax", jnp.zeros(1)),
-        ("rotation", 16),
-        ("rotation_signs", jnp.ones(16)),
-        ("y_rotated", True),
-    ):
+    of_caches_too = ("scheme", "division", "source", "layout", "amax_floor")
+    values = {int: 16, float: 1.0, bool: True, None: jnp.ones(1)}
+    refused = [s for s in stages.SETTINGS if s.name not in of_caches_too]
+    suite.check("settings of codes alone", len(refused) >= 10, refused)
+    for name, kind, *_ in refused:
+        value = values[kind]
         suite.raises(
             f"{name} without a scheme",
             fj.FastnormError,
@@ -277,6 +260,7 @@ if __name__ == "__main__":
     import fastnorm.jax as fj
     import fastnorm.jax.norm_heads as fh
     import fastnorm.jax.norm_stages as fs
+    from fastnorm import stages
 
     suite.run(
         [

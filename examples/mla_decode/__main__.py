@@ -33,6 +33,9 @@ PROMPTS = (1, 17, 40, 70)  # tokens; one request each
 # FLOAT stands for NumPy's products in float32, which are sums of up to 2048 terms. Both factors
 # leave room of 2 to 4; a wrong attention is far outside (test.py).
 FORMAT, FLOAT = 8, 128
+# In an FP8 cache a number of a latent has a relative error of up to 2^-4. The sums over 512 columns
+# and the mean over tokens average these errors, so that the bound takes a unit of 2^-6 for them.
+FP8_UNIT = 2.0 ** -6
 
 
 def parse_arguments():
@@ -42,6 +45,12 @@ def parse_arguments():
         choices=("f32", "bf16", "f16"),
         default="f32",
         help="of all tensors of norms and attention (default f32; a GPU needs bf16 or f16)",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=("rows", "656"),
+        default="rows",
+        help="rows of the dtype, or of 656 bytes with FP8 codes, on the CPU with bf16",
     )
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="where norms and attention run"
@@ -78,6 +87,8 @@ def parse_arguments():
     arguments = parser.parse_args()
     if min(arguments.steps, arguments.tokens, arguments.page, arguments.threads) < 1:
         parser.error("--steps, --tokens, --page and --threads must be at least 1")
+    if arguments.cache != "rows" and (arguments.dtype, arguments.device) != ("bf16", "cpu"):
+        parser.error("--cache 656 needs --dtype bf16 and --device cpu")
     return arguments
 
 
@@ -153,6 +164,24 @@ class Comparison:
         return f"{wrong} tokens differ though the margin is above the bound" if wrong else ""
 
 
+def compare_with_rows(arguments, library, config, weights, prompts, forced, found, made):
+    """Repeats the steps with a cache of bf16: how far its logits are, and which tokens it makes."""
+    compute = Compute(library, config, arguments.dtype, CPU, threads=arguments.threads)
+    capacity = max(PROMPTS) + arguments.steps + arguments.tokens
+    cache = Pages(config, compute, len(prompts), capacity, arguments.page)
+    model = Model(config, weights, compute)
+    rows, text = decode(model, cache, prompts, forced, arguments.tokens)
+    same = text == made
+    agreed = sum(int(np.argmin(s)) if not s.all() else s.size for s in same)
+    # Logits after a token that differs are of another text.
+    steps = 1 + arguments.steps
+    differences = np.abs(rows - found)[:, :steps]
+    print(
+        f"beside a cache of bf16: {agreed} of {same.size} generated tokens are the same before the first other one; "
+        f"largest difference of a logit in the forced steps {differences.max():.3e}"
+    )
+
+
 def main():
     arguments = parse_arguments()
     library = Library(arguments.build / "src" / "libfastnorm.so")
@@ -166,12 +195,14 @@ def main():
         arguments.build / "tests" / "support" / "libfastnorm_devmem.so",
         arguments.threads,
         arguments.scale_error,
+        arguments.cache != "rows",
     )
     generator = np.random.default_rng(arguments.seed + 1)
     prompts = [generator.integers(config.vocabulary, size=size).tolist() for size in PROMPTS]
     forced = generator.integers(config.vocabulary, size=(arguments.steps, len(prompts)))
+    kind = arguments.dtype + (", an FP8 cache" if compute.fp8 else "")
     print(
-        f"libfastnorm {library.version()} on the {compute.name}, {arguments.dtype}; {config.blocks} blocks, "
+        f"libfastnorm {library.version()} on the {compute.name}, {kind}; {config.blocks} blocks, "
         f"{config.heads} heads, latents of {config.kv_rank} + {config.rope_dim}; {len(prompts)} requests with prompts "
         f"of {', '.join(map(str, PROMPTS))} tokens; pages of {arguments.page}",
         flush=True,
@@ -193,7 +224,8 @@ def main():
     for request, prompt in enumerate(prompts):
         tokens = prompt + forced[:, request].tolist() + made[request, :-1].tolist()
         exact.append(reference.logits(tokens)[len(prompt) - 1:])
-    comparison = Comparison(found, np.stack(exact), compute.format.unit)
+    unit = FP8_UNIT if compute.fp8 else compute.format.unit
+    comparison = Comparison(found, np.stack(exact), unit)
     comparison.print_steps(arguments.steps)
     for request in range(len(prompts)):
         print(f"request {request} generated: {' '.join(map(str, made[request]))}")
@@ -201,6 +233,8 @@ def main():
         f"\n{compute.norms} norms and {compute.attentions} attentions by the library ({seconds:.1f} s with the rest of "
         f"the model in NumPy; {time.monotonic() - start:.1f} s for the reference)\n{comparison.summary()}"
     )
+    if compute.fp8:
+        compare_with_rows(arguments, library, config, weights, prompts, forced, found, made)
     failure = comparison.failure()
     if failure:
         sys.exit(f"mla_decode: {failure}")

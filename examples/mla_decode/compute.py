@@ -2,7 +2,12 @@
 
 import numpy as np
 
-from fastnorm.abi import BF16, CPU, CUDA, F16, F32, I32, Context, DeviceArray, Devmem
+from fastnorm.abi import (
+    BF16, CPU, CUDA, F16, F32, F8_E4M3FN, I32, PER_BLOCK, U8, Context, DeviceArray, Devmem,
+    MlaCacheFormat,
+)  # fmt: skip
+
+ROW_BYTES = 656  # of an FP8 cache: 512 codes, 4 scales of f32, 64 numbers of bf16
 
 
 class Format:
@@ -68,12 +73,13 @@ class Buffer:
 
 class Compute:
     """What the model asks for. `scale_error` makes every attention wrong by this factor: a test
-    that it is noticed."""
+    that it is noticed. `fp8`: the cache has rows of 656 bytes, and the format is bf16."""
 
     def __init__(
-        self, library, config, format_name, device, devmem_path=None, threads=1, scale_error=0.0
-    ):
-        self.config, self.format = config, Format(format_name)
+        self, library, config, format_name, device, devmem_path=None, threads=1, scale_error=0.0,
+        fp8=False,
+    ):  # fmt: skip
+        self.config, self.format, self.fp8 = config, Format(format_name), fp8
         self.scale = config.scale * (1 + scale_error)
         # The context first: where there is no GPU, the library's text says more than the driver's.
         self.context = Context(library, device, 0, 0 if device == CUDA else threads)
@@ -131,6 +137,8 @@ class Compute:
 
     def cache(self, pages, page, width):
         """Rows that no token has yet are NaN."""
+        if self.fp8:
+            return self._buffer(np.full((pages, page, ROW_BYTES), 0xff, np.uint8), U8)
         return self._buffer(self.format.encode(np.full((pages, page, width), np.nan)))
 
     def begin(self, cache, counts):
@@ -148,8 +156,49 @@ class Compute:
 
     def store(self, rows, slots, values):
         """Writes latents into pages, at slots = (pages, rows in them)."""
+        if self.fp8:
+            return self._store_codes(rows.host, slots, values)
         rows.host[slots] = self.format.encode(values)
         rows.upload()
+
+    def _store_codes(self, cache, slots, values):
+        """The library quantises the latents by 128 columns, with powers of two as scales."""
+        pages, page, rank = *cache.shape[:2], self.config.kv_rank
+        x = self.format.encode(values[:, None])
+
+        def part(of, dtype, first, columns, itemsize):
+            strides = (page * ROW_BYTES, ROW_BYTES, ROW_BYTES, itemsize)
+            shape = (pages, page, 1, columns)
+            return View(of.ctypes.data + first, dtype, shape, strides, itemsize)
+
+        def columns(which):
+            view = x[..., which]
+            return View(view.ctypes.data, BF16, view.shape, view.strides, view.itemsize)
+
+        self.context.norm_heads(
+            [
+                {
+                    "x": columns(slice(None, rank)),
+                    "cache": part(cache, F8_E4M3FN, 0, rank, 1),
+                    "cache_scheme": PER_BLOCK,
+                    "cache_block_size": 128,
+                    "cache_pow2": 1,
+                    "cache_scale": part(cache, F32, rank, rank // 128, 4),
+                },
+                {
+                    "x": columns(slice(rank, None)),
+                    "cache": part(cache, BF16, rank + rank // 32, values.shape[-1] - rank, 2),
+                },
+            ],
+            slots=(slots[0] * page + slots[1]).astype(np.int32),
+        ).run()
+
+    def _rows(self, rows):
+        """The cache of one block, by the fields of the call."""
+        if self.fp8:
+            return {"cache": rows.view(), "cache_format": MlaCacheFormat.BYTES_656}
+        rank = self.config.kv_rank
+        return {"ckv": rows.view(rows.host[..., :rank]), "kpe": rows.view(rows.host[..., rank:])}
 
     def attend(self, absorbed, rotary, rows):
         """Mixed latents of each new token and head. Query and cache are fused: two views of one
@@ -160,8 +209,7 @@ class Compute:
         call = self.context.mla_decode(
             q_nope=query.view(query.host[..., :rank]),
             q_pe=query.view(query.host[..., rank:]),
-            ckv=rows.view(rows.host[..., :rank]),
-            kpe=rows.view(rows.host[..., rank:]),
+            **self._rows(rows),
             kv_len=self._lengths.view(),
             page_table=self._table.view(),
             qo_indptr=None if self._starts is None else self._starts.view(),

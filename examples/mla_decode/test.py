@@ -30,7 +30,7 @@ def example(build, *options):
     return result.returncode, result.stdout, result.stderr
 
 
-def check_run(cases, build, dtype, steps, tokens, *options):
+def check_run(cases, build, dtype, steps, tokens, *options, fp8=False):
     name = " ".join((dtype, *options))
     code, text, errors = example(
         build, "--dtype", dtype, "--steps", str(steps), "--tokens", str(tokens), *options
@@ -56,7 +56,7 @@ def check_run(cases, build, dtype, steps, tokens, *options):
     )
     found = re.search(r"largest error of a logit (\S+), .*; bound (\S+); largest logit (\S+)", text)
     error, bound, largest = (float(value) for value in found.groups())
-    unit = {"f32": 2.0 ** -24, "bf16": 2.0 ** -8, "f16": 2.0 ** -11}[dtype]
+    unit = 2.0 ** -6 if fp8 else {"f32": 2.0 ** -24, "bf16": 2.0 ** -8, "f16": 2.0 ** -11}[dtype]
     cases.check(f"{name}: the error is there, and within the bound", 0 < error <= bound, found[0])
     cases.check(f"{name}: the bound is the stated one",
                 abs(bound / largest / (8 * unit + 128 * 2.0 ** -24) - 1) < 0.01, found[0])
@@ -68,9 +68,22 @@ def check_run(cases, build, dtype, steps, tokens, *options):
         f"{name}: margins decide some tokens, which are the same",
         counts
         and int(counts[2]) == passes * REQUESTS
-        and int(counts[3]) == int(counts[1]) > passes * REQUESTS / 4,
+        and int(counts[3]) == int(counts[1]) > passes * REQUESTS / (10 if fp8 else 4),
         text[-600:],
     )
+    beside = re.search(
+        r"beside a cache of bf16: (\d+) of (\d+) generated tokens are the same before the first other "
+        r"one; largest difference of a logit in the forced steps (\S+)\n",
+        text,
+    )
+    cases.equal(f"{name}: it is compared with a cache of bf16", beside is not None, fp8)
+    if beside:
+        cases.equal(f"{name}: generated tokens", int(beside[2]), REQUESTS * tokens)
+        cases.check(
+            f"{name}: some of them are the same, and logits differ by less than the bound",
+            int(beside[1]) > 0 and 0 < float(beside[3]) <= bound,
+            beside[0],
+        )
     calls = re.search(r"(\d+) norms and (\d+) attentions by the library", text)
     cases.equal(
         f"{name}: the library did every norm and attention",
@@ -108,6 +121,12 @@ def check_failures(cases, build):
                 "--steps, --tokens, --page and --threads must be at least 1",
                 ["--steps", "0"],
             ),
+            (
+                "an FP8 cache in f32",
+                2,
+                "--cache 656 needs --dtype bf16 and --device cpu",
+                ["--cache", "656"],
+            ),
             ("no GPU", 1, "mla_decode: FASTNORM_ERROR_DEVICE: ", ["--device", "cuda"]),
             ("no library", 1, "mla_decode: .*libfastnorm.so: cannot open", ["--build", empty]),
         ):
@@ -125,6 +144,7 @@ options = parser.parse_args()
 cases = Cases()
 check_run(cases, options.build, "f32", 64, 16)
 check_run(cases, options.build, "bf16", 64, 16, "--page", "64")
+check_run(cases, options.build, "bf16", 64, 16, "--cache", "656", fp8=True)
 check_run(cases, options.build, "f16", 8, 8, "--page", "5", "--seed", "3", "--threads", "2")
 check_failures(cases, options.build)
 cases.finish()

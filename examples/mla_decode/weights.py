@@ -26,8 +26,8 @@ class Config:
 
     @property
     def scale(self):
-        """Of the scores. It follows from the heads before absorption, not from the width of the
-        latents."""
+        """What scores are multiplied by. It follows from the heads before absorption, not from the
+        width of the latents."""
         return (self.nope_dim + self.rope_dim) ** -0.5
 
 

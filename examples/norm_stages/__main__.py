@@ -79,7 +79,8 @@ class Gemma:
             [matrix(random, *shape) for _ in range(self.LAYERS)]
             for shape in ((self.HIDDEN, 3 * self.HIDDEN), (self.HIDDEN, self.HIDDEN),
                           (self.HIDDEN, 2 * self.WIDE), (self.WIDE, self.HIDDEN)))
-        # Of a layer: before and after attention, before and after the MLP; then the last norm.
+        # Each layer has four: before and after attention, before and after the MLP. The last is the
+        # model's.
         self.norms = weights(random, 4 * self.LAYERS + 1, self.HIDDEN)
         self.input = random.standard_normal((TOKENS, self.HIDDEN)).astype(np.float32)
 
@@ -184,7 +185,7 @@ class Fused:
 
 
 class Plain:
-    """The same in double precision."""
+    """The layer and its gradients in double precision."""
 
     def __init__(self):
         self.kept = []

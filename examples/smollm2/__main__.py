@@ -24,13 +24,13 @@ from model import Model, generate  # noqa: E402
 from norms import CpuCompute, CudaCompute, DoubleNorms, LibraryNorms  # noqa: E402
 from weights import GgufModel, SyntheticModel, WeightsError, fetch  # noqa: E402
 
-# Of y, in units in the last place of f32, for rows of at most 1024 elements. A row is summed by a
-# chain of at most 16 additions, then a tree of 6; half of these errors and of three roundings reach
-# rstd, two more roundings follow it and three make y of it; a unit in the last place is at least
-# one rounding error and at most two.
+# The bound of y's error in units in the last place of f32, for rows of at most 1024 elements. A row
+# is summed by a chain of at most 16 additions, then a tree of 6; half of these errors and of three
+# roundings reach rstd, two more roundings follow it and three make y of it; a unit in the last
+# place is at least one rounding error and at most two.
 MAX_ULP = 18
-# Of rope, in roundoffs of f32 of what an element is the sum of: one of the table, one of the
-# product, one of the sum.
+# The bound of rope's error in roundoffs of f32 of what an element is the sum of: one of the table,
+# one of the product, one of the sum.
 MAX_TURN = 3
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import (
+    BLOCKS,
+    FP4,
     Exact,
     Suite,
     View,
@@ -312,9 +314,8 @@ def quant_cases():
         ("per_block", 128, torch.int8),
         ("mxfp8", 0, e4m3),
         ("mxfp8", 0, e5m2),
-        ("nvfp4", 0, torch.uint8),
-        ("mxfp4", 0, torch.uint8),
-        *((scheme, 0, ft._FP4) for scheme in ("nvfp4", "mxfp4") if ft._FP4 is not None),
+        *((scheme, 0, torch.uint8) for scheme in FP4),
+        *((scheme, 0, ft._FP4) for scheme in FP4 if ft._FP4 is not None),
     )
 
 
@@ -324,7 +325,7 @@ def test_quantised(suite):
     ):
         name = f"rms_norm_quant {scheme} {block or ''} {name_of(dtype)} of {name_of(source)}"
         x, weight = normal((6, 320), source, 11), normal((320,), source, 12, 0.2, 1.0)
-        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4", "mxfp4").index(scheme)
+        number = getattr(ft._c.QuantScheme, scheme.upper())
         like = ft._quant_outputs(x, scheme, block, dtype)
         fields = {
             "x": x,
@@ -343,14 +344,12 @@ def test_quantised(suite):
             f"{name}: bits of the C ABI",
             bits(codes) == bits(like["quantized"]) and bits(scale) == bits(like["scale"]),
         )
-        fp4 = scheme in ("nvfp4", "mxfp4")
+        fp4 = scheme in FP4
         if fp4:
             suite.equal(f"{name}: dtype of the codes", codes.dtype, dtype)
         numbers = unpack_e2m1(codes.view(torch.uint8).cpu().numpy()) if fp4 else f64(codes)
         form = "float4_e2m1fn" if fp4 else name_of(dtype)
-        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[
-            scheme
-        ]
+        columns = BLOCKS[scheme][0] if scheme in BLOCKS else block or 320
         scales = f64(scale.float())
         exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=name_of(source))
         wrong = exact.holds_scales(scales, form, columns, scheme)
@@ -1817,7 +1816,8 @@ def test_threads(suite):
 
 def test_number_of_threads(suite):
     """The context of the CPU follows torch.set_num_threads(), and the former one ends. Threads with
-    other numbers have other contexts, and calls that run keep theirs."""
+    other numbers have other contexts, and calls that run keep theirs. With PyTorch's loop there is
+    one context for all numbers."""
     if DEVICE.type != "cpu":
         suite.skip("the number of threads", "it is that of calls on the CPU")
         return
@@ -1830,13 +1830,14 @@ def test_number_of_threads(suite):
             wanted = y if wanted is None else wanted
             suite.check(f"{number} threads: the same bits", torch.equal(y, wanted))
             context = ft._calls.host
-            suite.equal(f"{number} threads: those of the context", context.num_threads, number)
+            own = 0 if ft._loop else number
+            suite.equal(f"{number} threads: those of the context", context.num_threads, own)
             suite.check("one context for all families", ft._context(-1) is context)
             made.append(weakref.ref(context))
             del context
             gc.collect()
             suite.equal("contexts that are left", [r() is not None for r in made],
-                        [False] * (len(made) - 1) + [True])  # fmt: skip
+                        [bool(ft._loop)] * (len(made) - 1) + [True])  # fmt: skip
         running, stop = [], threading.Event()
 
         def work():

@@ -159,8 +159,100 @@ def native_fused_add(x, x_residual, weight, epsilon, variance_size=None):
     return wide.to(x.dtype), total.to(x.dtype)
 
 
+# --- vLLM's kernels of a norm and fp8 codes: their signatures and arithmetic ---
+
+F8 = 448.0
+
+
+def quant_sum(x, residual):
+    """The sum in float32; it replaces the residual."""
+    total = x.float()
+    if residual is not None:
+        total = total + residual.float()
+        residual.copy_(total)
+    return total
+
+
+def quant_rms(wide, epsilon):
+    return torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+
+
+def native_static(result, x, weight, scale, epsilon):
+    wide = x.float()
+    y = (wide * quant_rms(wide, epsilon) * weight.float()).to(x.dtype).float()
+    result.copy_((y * (1 / scale)).clamp(-F8, F8).to(result.dtype))
+
+
+def native_add_static(result, x, residual, weight, scale, epsilon):
+    quant_sum(x, residual)
+    native_static(result, residual, weight, scale, epsilon)
+
+
+def native_block(
+    result, x, weight, scale, epsilon, scale_ub, residual, group_size, is_scale_transposed
+):
+    wide = quant_sum(x, residual)
+    y = ((wide * quant_rms(wide, epsilon)).to(x.dtype) * weight).float()
+    blocks = y.unflatten(-1, (-1, group_size))
+    amax = blocks.abs().amax(-1)
+    amax = amax if scale_ub is None else amax.minimum(scale_ub)
+    scale.copy_((amax / F8).clamp(min=1 / (F8 * 512)).view(scale.shape))
+    codes = blocks / scale.reshape(*amax.shape, 1)
+    result.copy_(codes.clamp(-F8, F8).flatten(-2).to(result.dtype))
+
+
+def native_token(result, x, weight, scale, epsilon, scale_ub, residual):
+    native_block(result, x, weight, scale, epsilon, scale_ub, residual, x.shape[-1], False)
+
+
+VLLM_KERNELS = {
+    "rms_norm_static_fp8_quant": (
+        "(Tensor! result, Tensor input, Tensor weight, Tensor scale, float epsilon) -> ()",
+        native_static,
+    ),
+    "fused_add_rms_norm_static_fp8_quant": (
+        "(Tensor! result, Tensor input, Tensor! residual, Tensor weight, Tensor scale, "
+        "float epsilon) -> ()",
+        native_add_static,
+    ),
+    "rms_norm_dynamic_per_token_quant": (
+        "(Tensor! result, Tensor input, Tensor weight, Tensor! scale, float epsilon, "
+        "Tensor? scale_ub, Tensor!? residual) -> ()",
+        native_token,
+    ),
+    "rms_norm_per_block_quant": (
+        "(Tensor! result, Tensor input, Tensor weight, Tensor! scale, float epsilon, "
+        "Tensor? scale_ub, Tensor!? residual, int group_size, bool is_scale_transposed) -> ()",
+        native_block,
+    ),
+    "another_kernel": ("(Tensor! result) -> ()", lambda result: None),
+}
+
+
+def vllm_pass_stand_in():
+    """The table of vLLM's compiler pass, with the kernels above."""
+    library = torch.library.Library("_C", "FRAGMENT")
+    for name, (schema, function) in VLLM_KERNELS.items():
+        library.define(name + schema)
+        library.impl(name, function, "CompositeExplicitAutograd")
+
+    class RMSNormQuantFusionPass:
+        def uuid(self):
+            return "of the pass"
+
+    return stand_in(
+        "vllm.compilation.passes.fusion.rms_quant_fusion",
+        FUSED_OPS={name: getattr(torch.ops._C, name).default for name in VLLM_KERNELS},
+        RMSNormQuantFusionPass=RMSNormQuantFusionPass,
+        library=library,
+    )
+
+
 def vllm_stand_in():
     class Platform:
+        def is_cuda(self):
+            return True
+
         @classmethod
         def get_default_ir_op_priority(cls, config):
             return types.SimpleNamespace(rms_norm=["native"], fused_add_rms_norm=["native"])
@@ -178,6 +270,7 @@ def test_vllm(suite):
     found, why = import_all(names)
     if found is None:
         vllm_stand_in()
+        vllm_pass_stand_in()
     import vllm.ir
     import vllm.platforms
 
@@ -230,6 +323,76 @@ def test_vllm(suite):
         ops.rms_norm(x.double(), weight.double(), EPS)
         ops.rms_norm(x, weight.half(), EPS)
     suite.equal("what it does not serve", counts, {})
+
+
+def quant_inputs(name, dtype, group, transposed, scale_ub, rows):
+    """The arguments of a kernel by name, with new memory for what it writes."""
+    n = rows.shape[-1]
+    found = {"result": torch.zeros(rows.shape, dtype=torch.float8_e4m3fn, device=DEVICE)}
+    found["input"] = rows
+    if "fused_add" in name:
+        # The sum's statistics are exact once it is rounded.
+        small = {torch.bfloat16: 2.0**-10, torch.float16: 2.0**-13}.get(dtype, 0.0)
+        found = {**found, "input": rows, "residual": rows * small}
+    found["weight"] = normal(n, dtype, 2, 0.2, 1.0)
+    if "static" in name:
+        return {**found, "scale": torch.tensor([0.03], device=DEVICE), "epsilon": EPS}
+    shape = (len(rows), n // group if group else 1)
+    # As vLLM makes them where rows of scales are padded to a multiple of 4.
+    padded = torch.zeros(shape[1], -(-shape[0] // 4) * 4, device=DEVICE).t()[: shape[0]]
+    found["scale"] = padded if transposed else torch.zeros(shape, device=DEVICE)
+    found |= {"epsilon": EPS, "scale_ub": scale_ub, "residual": None}
+    if "fused_add" not in name and scale_ub is None:
+        found |= {"input": rows / 2, "residual": rows / 2}
+    return {**found, **({"group_size": group, "is_scale_transposed": transposed} if group else {})}
+
+
+def test_vllm_codes(suite):
+    """What takes the place of vLLM's kernels of a norm and fp8 codes."""
+    name = "vllm.compilation.passes.fusion.rms_quant_fusion"
+    fusion = sys.modules.get(name)
+    if fusion is None:  # vLLM itself has no such kernels on a CPU
+        fusion = vllm_pass_stand_in()
+        of_vllm._replace_quantised(fusion)
+    suite.equal(
+        "another kernel stays", fusion.FUSED_OPS["another_kernel"].name(), "_C::another_kernel"
+    )
+    version = fusion.RMSNormQuantFusionPass().uuid()
+    suite.equal("the pass's version", version, f"of the pass-fastnorm-{ft.version()}")
+    cases = [(name, 0, False, bound) for name in list(VLLM_KERNELS)[:3] for bound in (False, True)]
+    cases += [("rms_norm_per_block_quant", g, t, False) for g in (64, 128) for t in (False, True)]
+    for name, group, transposed, bound in cases:
+        if bound and "token" not in name:
+            continue
+        ours = fusion.FUSED_OPS[name]
+        suite.equal(f"{name}: replaced", ours.name(), f"fastnorm::vllm_{name}")
+        names = [a.name for a in ours._schema.arguments]
+        theirs = getattr(torch.ops._C, name).default
+        suite.equal(f"{name}: arguments", names, [a.name for a in theirs._schema.arguments])
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            label = f"{name} {group or ''} {transposed} {bound} {dtype}"
+            scale_ub = torch.tensor([0.5], device=DEVICE) if bound else None
+            rows = exact_rows(256, dtype)
+            rows[1] = 0
+            found, wanted = (
+                quant_inputs(name, dtype, group, transposed, scale_ub, rows) for _ in range(2)
+            )
+            theirs(**wanted)
+            functional = auto_functionalized(ours, **found)
+            ours(**found)
+            written = [key for key in ("result", "scale", "residual") if found.get(key) is not None]
+            if DEVICE.type == "cuda" and bound:  # a last place of rstd may change a code
+                continue
+            for key in written:
+                codes = found[key].view(torch.uint8) if key == "result" else found[key]
+                target = wanted[key].view(torch.uint8) if key == "result" else wanted[key]
+                share = (codes != target).float().mean().item()
+                limit = 0.0 if DEVICE.type == "cpu" else 0.01
+                suite.check(f"{label}: {key}", share <= limit, share)
+            again = functional[1].view(torch.uint8)
+            suite.check(
+                f"{label}: functional", torch.equal(again, found["result"].view(torch.uint8))
+            )
 
 
 def test_vllm_layers(suite):
@@ -455,7 +618,7 @@ class Calls:
 
 
 def main():
-    global torch, ft, models, engines, DEVICE
+    global torch, ft, models, of_vllm, engines, DEVICE, auto_functionalized
     options = arguments(__doc__.splitlines()[0]).parse_args()
     use_library(options)
     suite = Suite("torch_engines", options)
@@ -472,10 +635,12 @@ def main():
     import fastnorm.engines as engines
     import fastnorm.torch as ft
     from fastnorm.torch import models
+    from fastnorm.torch import vllm as of_vllm
+    from torch._higher_order_ops.auto_functionalize import auto_functionalized
 
     DEVICE = torch.device(options.device)
     suite.results["versions"] = {"torch": torch.__version__, "libfastnorm": ft.version()}
-    suite.run([test_entry_points, test_vllm, test_vllm_layers, test_sglang])
+    suite.run([test_entry_points, test_vllm, test_vllm_codes, test_vllm_layers, test_sglang])
     suite.finish()
 
 

@@ -261,17 +261,189 @@ def test_errors(suite):
         suite.check("under no_grad", torch.equal(call(0, grad)[0], call()[0]))
 
 
+class Selected:
+    """Two requests of two new tokens that select rows of a cache of bytes, or of T (`row` 0), and
+    with `extra` those of a second cache. What is not selected is NaN."""
+
+    def __init__(self, row, dtype, extra, seed=3):
+        self.row, self.dtype, self.heads = row, dtype, 3
+        self.generator = torch.Generator().manual_seed(seed)
+        self.nope = 448 if row == 584 else LATENT
+        query = self.normal(2, 2, self.heads, self.nope + 64).to(dtype)
+        self.query = query
+        self.scale = torch.tensor([2.0**-7])
+        self.sink = self.normal(self.heads) * 3
+        self.caches = [self.make_cache(5, 7, 9)] + ([self.make_cache(3, 2, 4)] if extra else [])
+        self.lengths = torch.tensor([[9, 3], [0, 8]], dtype=torch.int32)
+
+    def normal(self, *shape):
+        return torch.randn(shape, generator=self.generator)
+
+    def make_cache(self, pages, page, topk):
+        """(values, stored, indices): the rows in double, and the cache as the operator takes it."""
+        indices = torch.randint(-1, pages * page, (2, 2, topk), generator=self.generator)
+        indices = indices.to(torch.int32)
+        used = indices.unique()
+        used = used[used >= 0].long()
+        rows = pages * page
+        values = torch.full((rows, WIDE), math.nan, dtype=torch.float64)
+        if not self.row:
+            stored = torch.full((rows, WIDE), math.nan, dtype=self.dtype)
+            stored[used] = self.normal(len(used), WIDE).to(self.dtype)
+            values[used] = stored[used].double()
+            return values, stored.view(pages, page, WIDE), indices
+        count = {656: 512, 576: 576, 584: 448}[self.row]
+        codes = (self.normal(rows, count) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
+        rope = self.normal(rows, 64).bfloat16()
+        exponents = torch.randint(-8, -5, (rows, 7), generator=self.generator)
+        stored = torch.full((pages, page * self.row), 255, dtype=torch.uint8)
+        for r in used.tolist():
+            base, in_page = stored[r // page], r % page
+            width = {656: 128, 576: 576, 584: 64}[self.row]
+            blocks = count // width
+            scales = (
+                self.scale.double()
+                if self.row == 576
+                else torch.ldexp(torch.ones(7), exponents[r]).double()[:blocks]
+            )
+            values[r, :count] = codes[r].double() * scales.repeat_interleave(width)
+            at = in_page * (576 if self.row == 584 else self.row)
+            base[at : at + count] = codes[r].view(torch.uint8)
+            if self.row == 576:
+                continue
+            values[r, count : count + 64] = rope[r].double()
+            values[r, count + 64 :] = 0
+            if self.row == 656:
+                base[at + 512 : at + 528] = scales.float().view(torch.uint8)
+                base[at + 528 : at + 656] = rope[r].view(torch.uint8)
+            else:
+                base[at + 448 : at + 576] = rope[r].view(torch.uint8)
+                behind = page * 576 + in_page * 8
+                base[behind : behind + 7] = (exponents[r] + 127).to(torch.uint8)
+        return values, stored.view(pages, page, self.row), indices
+
+    def options(self):
+        found = {
+            "indices": self.caches[0][2],
+            "topk_length": self.lengths,
+            "attention_sink": self.sink,
+            "sm_scale": SCALE,
+        }
+        if self.row == 576:
+            found["cache_scale"] = self.scale
+        if len(self.caches) > 1:
+            found.update(extra_ckv=self.caches[1][1], extra_indices=self.caches[1][2])
+        return found
+
+    def run(self, **more):
+        cache = self.caches[0][1].unsqueeze(2)
+        return fm.mla_decode(self.query, None, cache, None, None, None, **self.options(), **more)
+
+    def operator_arguments(self):
+        query, options = self.query.flatten(0, 1), self.options()
+        return (
+            query[..., : self.nope],
+            query[..., self.nope :],
+            self.caches[0][1],
+            *(None,) * 5,
+            options.get("cache_scale"),
+            options["indices"],
+            options["topk_length"],
+            options["attention_sink"],
+            options.get("extra_ckv"),
+            None,
+            options.get("extra_indices"),
+            None,
+        )
+
+    def exact(self, b, i):
+        """o, the factor of its tolerance and lse of one new token."""
+        rows = []
+        for number, (values, _, indices) in enumerate(self.caches):
+            chosen = indices[b, i]
+            chosen = chosen[: int(self.lengths[b, i])] if number == 0 else chosen
+            rows.append(values[chosen[chosen >= 0].long()])
+        keys = torch.cat(rows)
+        query = self.query[b, i].double()
+        scores = query @ keys[:, : query.shape[-1]].T * SCALE
+        lse = torch.logsumexp(scores, -1)
+        left = 1 / (1 + torch.exp(self.sink.double() - lse))
+        weights = torch.exp(scores - lse[:, None]) * left[:, None]
+        values = keys[:, :LATENT]
+        return weights @ values, weights @ values.abs(), lse
+
+
+def test_selected(suite):
+    if DEVICE.type != "cpu":
+        sparse = Selected(656, torch.bfloat16, False)
+        cache = sparse.caches[0][1].to(DEVICE)
+        lengths, table = (torch.zeros(s, dtype=torch.int32, device=DEVICE) for s in ((2,), (2, 1)))
+        suite.raises(
+            "bytes on a GPU",
+            fm.FastnormError,
+            "cache_format is FASTNORM_MLA_CACHE_BYTES_656 (1) on a CUDA device",
+            lambda: fm.mla_decode(
+                sparse.query.to(DEVICE), None, cache, None, lengths, table, sm_scale=SCALE
+            ),
+        )
+        return
+    for row in (0, 656, 576, 584):
+        for dtype in dtypes():
+            for extra in (False, True):
+                sparse = Selected(row, dtype, extra)
+                name = f"rows of {row} bytes, {dtype}" if row else f"selected rows, {dtype}"
+                name += ", two caches" if extra else ""
+                o, lse = sparse.run()
+                again = sparse.run(workspace=torch.empty(0, dtype=torch.uint8))
+                suite.check(f"{name}: again", torch.equal(o, again[0]))
+                tolerance = TOLERANCE[str(dtype).removeprefix("torch.")]
+                for b, i in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                    exact, magnitude, log = sparse.exact(b, i)
+                    error = (o[b, i].double() - exact).abs()
+                    suite.check(
+                        f"{name}: o[{b}][{i}]",
+                        bool((error <= tolerance * (exact.abs() + magnitude)).all()),
+                        error.max(),
+                    )
+                    same = (lse[b, i].double() == log) | ((lse[b, i].double() - log).abs() <= 2e-4)
+                    suite.check(f"{name}: lse[{b}][{i}]", bool(same.all()), lse[b, i])
+    sparse = Selected(656, torch.bfloat16, True)
+    cache = sparse.caches[0][1]
+    dense = [torch.tensor(v, dtype=torch.int32) for v in ([9, 9], [[0, 1], [2, 3]])]
+    for name, text, call in (
+        ("rows of other bytes", "ckv.shape is [5, 7, 655] and its dtype is uint8; required: "
+         "[pages, page, row] with rows of 656, 576, 584 bytes",
+         lambda: fm.mla_decode(sparse.query, None, cache[..., 1:], None, *dense, sm_scale=SCALE)),
+        ("bytes with kpe", "kpe is given and cache_format is FASTNORM_MLA_CACHE_BYTES_656 (1)",
+         lambda: fm.mla_decode(sparse.query, None, cache, sparse.query[..., 512:].flatten(0, 1),
+                               *dense, sm_scale=SCALE)),
+        ("lengths and indices", "kv_len is given and so are indices",
+         lambda: fm.mla_decode(sparse.query, None, cache, None, *dense, **sparse.options())),
+        ("an index that is not there", "indices[0][0][0] is 35; required: -1, or 0 to 34",
+         lambda: fm.mla_decode(sparse.query, None, cache, None, None, None, **{
+             **sparse.options(), "indices": torch.full((2, 2, 9), 35, dtype=torch.int32)})),
+        ("a scale of other rows", "cache_scale is given and cache_format is",
+         lambda: sparse.run(cache_scale=sparse.scale)),
+    ):  # fmt: skip
+        suite.raises(name, fm.FastnormError, text, call)
+    compiled = torch.compile(lambda: sparse.run()[0] + 1, fullgraph=True, backend="aot_eager")
+    suite.check("compile of selected rows", torch.equal(compiled(), sparse.run()[0] + 1))
+
+
 def test_opcheck(suite):
     batch = Batch([(20, 2), (3, 2)], 2, 4, torch.bfloat16)
-    arguments = (*batch.arguments, None, None, SCALE, True, 0, "natural", 0)
+    rest = (None,) * 8  # of a dense call with rows
+    arguments = (*batch.arguments, None, None, *rest, SCALE, True, 0, "natural", 0)
     workspace = fm.workspace_for(*batch.arguments, **batch.options)
     workspace = (
         workspace if workspace.numel() else torch.empty(256, dtype=torch.uint8, device=DEVICE)
     )
-    for name, args in (
-        ("mla_decode", arguments),
-        ("mla_decode_planned", (workspace, False, *arguments)),
-    ):
+    calls = [("mla_decode", arguments), ("mla_decode_planned", (workspace, False, *arguments))]
+    if DEVICE.type == "cpu":
+        sparse = Selected(656, torch.bfloat16, True)
+        given = [*sparse.operator_arguments(), SCALE, False, 0, "natural", 0]
+        calls += [("mla_decode", given), ("mla_decode_planned", (workspace, False, *given))]
+    for name, args in calls:
         found = torch.library.opcheck(
             getattr(torch.ops.fastnorm, name).default, args, raise_exception=False
         )
@@ -458,6 +630,7 @@ if __name__ == "__main__":
             test_workspace,
             test_layouts,
             test_errors,
+            test_selected,
             test_opcheck,
             test_compile,
             test_threads,

@@ -3,20 +3,21 @@
 
 Models of transformers have random weights and small sizes. Norms of a module and of its patched
 form have the same bits on rows whose statistics are exact. Logits of a model differ at most as the
-last places of statistics let them. Run with a Python that has PyTorch; without transformers or PEFT
-their cases are skipped.
+last places of statistics let them. A case says whether Python's operators ran or compiled ones. Run
+with a Python that has PyTorch; without transformers or PEFT their cases are skipped.
 """
 
 import copy
 import io
 import pickle
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
+from norm_testing import ROOT, Suite, arguments, missing, use_library  # noqa: E402
 
 DTYPES = ("float32", "bfloat16", "float16")
 # Of the greatest magnitude: what a model's logits may differ by.
@@ -444,6 +445,25 @@ def test_training(suite):
 # --- models of transformers ---
 
 
+def test_path(suite):
+    """Which operators run: those that --path names, which compute all norms of a forward."""
+    print(f"  norms run by the path {compiled.path()}")
+    suite.results["path"] = compiled.path()
+    if PATH:
+        suite.equal("the path", compiled.path(), PATH)
+    model = torch.nn.Sequential(torch.nn.RMSNorm(16, eps=1e-6), torch.nn.LayerNorm(16)).to(DEVICE)
+    ft.patch(model)
+    before = compiled.runs()
+    with torch.no_grad():
+        model(normal((3, 16), torch.float32, 1))
+    suite.equal("calls by compiled operators", compiled.runs() - before, compiled_calls(2))
+
+
+def compiled_calls(calls):
+    """How many calls of norms compiled operators run."""
+    return 0 if compiled.path() == "python" else calls
+
+
 def test_models(suite):
     for kind, (_, count, what, _) in MODELS.items():
         if not hasattr(transformers.models, kind.removesuffix("_text")):
@@ -456,9 +476,12 @@ def test_models(suite):
             report = ft.patch(model)
             suite.equal(f"{label}: replaced", (len(report.replaced), len(report.kept)), (count, 0))
             suite.equal(f"{label}: how", {entry.what for entry in report}, {what})
+            before = compiled.runs()
             with Calls() as counts:
                 found = logits(model)
             suite.equal(f"{label}: calls", sum(counts.values()), count)
+            ran = compiled.runs() - before
+            suite.equal(f"{label}: calls by {compiled.path()}", ran, compiled_calls(count))
             scale = wanted.float().abs().max().item()
             off = (found.float() - wanted.float()).abs().max().item() / scale
             share = (found != wanted).double().mean().item()
@@ -638,9 +661,45 @@ def test_peft(suite):
 # --- all ---
 
 
+def test_benchmark(suite):
+    """bench/compare_models.py on a small Llama: its lines, logits and operators."""
+    sys.path.append(str(ROOT / "bench"))
+    from compare import lines
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "models.csv"
+        more = ["--hidden", 64, "--layers", 2, "--heads", 4, "--vocabulary", 128, "--tokens", 16]
+        command = [sys.executable, ROOT / "bench" / "compare_models.py", "--csv", path, *more]
+        command += ["--rounds", 3, "--dtype", "float32", "--device", DEVICE.type]
+        ran = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        if not suite.check("the benchmark runs", ran.returncode == 0, ran.stderr[-3000:]):
+            return
+        content = lines.parse(path.read_text())
+    suite.equal("the benchmark: operators", content["operators"], compiled.path())
+    rows = content["results"]
+    variants = ("stock", "patch", "patch, fused")
+    suite.equal(
+        "the benchmark: lines",
+        [(row["mode"], row["variant"]) for row in rows if row["variant"] in variants],
+        [(mode, variant) for mode in ("prefill", "decode", "train") for variant in variants],
+    )
+    for row in rows:
+        name = f"the benchmark: {row['mode']}, {row['variant']}"
+        ordered = 0 < row["low_ms"] <= row["median_ms"] <= row["high_ms"]
+        suite.check(f"{name}: times", ordered and row["ratio"] > 0 < row["tokens_s"], row)
+        if row["mode"] != "train":
+            suite.check(f"{name}: logits", row["logits"] <= LOGITS["float32"], row)
+            norms = compiled_calls(5) if row["variant"] == "patch" else 0
+            if row["variant"] in ("stock", "patch"):
+                suite.equal(f"{name}: compiled calls", row["compiled"], norms)
+
+
 def main():
-    global torch, transformers, ft, models, DEVICE, CompileCounterWithBackend
-    options = arguments(__doc__.splitlines()[0]).parse_args()
+    global torch, transformers, ft, compiled, models, DEVICE, PATH, CompileCounterWithBackend
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--path", help="the operators that must run: python, stable or compiled")
+    options = parser.parse_args()
+    PATH = options.path
     use_library(options)
     suite = Suite("torch_models", options)
     why = missing("torch", "numpy")
@@ -656,12 +715,13 @@ def main():
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.torch as ft
-    from fastnorm.torch import models
+    from fastnorm.torch import compiled, models
 
     DEVICE = torch.device(options.device)
     suite.results["versions"] = {"torch": torch.__version__, "libfastnorm": ft.version()}
     suite.run(
         [
+            test_path,
             test_modules,
             test_roundings,
             test_kept,
@@ -685,6 +745,7 @@ def main():
                 test_compiled_models,
                 test_pretrained,
                 test_peft,
+                test_benchmark,
             ]
         )
     suite.finish()

@@ -370,6 +370,146 @@ def test_quantised(suite):
     )  # fmt: skip
 
 
+def test_indexer(suite):
+    """Scores of a sparse attention's indexer from codes, against double precision without codes and
+    without a rotation. A page has the codes of its tokens first, or rows have their own scale."""
+    generator = torch.Generator().manual_seed(3)
+    tokens, heads, d, page, factor = 9, 6, 128, 4, 128**-0.5
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(torch.bfloat16).to(DEVICE)
+
+    q, k, weights = random(tokens, heads, d), random(tokens, 1, d), random(tokens, heads)
+    weight, bias = 1 + 0.2 * random(d), 0.2 * random(d)
+    cos, sin = tables(tokens, 32)
+    slots = torch.arange(tokens, dtype=torch.int32, device=DEVICE).flip(0)
+
+    def turned(x):
+        a, b, c, s = x[..., :32], x[..., 32:64], cos[:, None].double(), sin[:, None].double()
+        return torch.cat([a * c - b * s, b * c + a * s, x[..., 64:]], -1)
+
+    exact_k = torch.nn.functional.layer_norm(
+        k.double(), (d,), weight.double(), bias.double(), EPS
+    )
+    exact = torch.einsum("thd,sd->ths", turned(q.double()), turned(exact_k)[:, 0]).relu()
+    exact = torch.einsum("ths,th->ts", exact, weights.double()) * factor
+    e4m3, rope = torch.float8_e4m3fn, {"cos": cos, "sin": sin, "rope_dim": 64}
+    for name in ("codes first", "rows with their scale"):
+        buffer = torch.zeros(3, page * 132, dtype=torch.uint8, device=DEVICE)
+        if name == "codes first":
+            codes = buffer[:, : page * d].unflatten(1, (page, 1, d))
+            scales = buffer.view(torch.float32)[:, page * d // 4 :].unflatten(1, (page, 1, 1))
+        else:
+            codes = buffer.unflatten(1, (page, 1, 132))[..., :d]
+            scales = buffer.view(torch.float32).unflatten(1, (page, 1, 33))[..., 32:]
+        key = fh.Part(
+            k, norm="layer", weight=weight, bias=bias, eps=EPS, rope=True, y=False, cache=codes,
+            cache_dtype=e4m3, cache_block=d, cache_scale=scales, cache_rotation=d,
+        )  # fmt: skip
+        query = fh.Part(
+            q, rope=True, y=False, scheme="per_row", rotation=d,
+            quantized=torch.zeros(q.shape, dtype=torch.uint8, device=DEVICE).view(e4m3),
+            scale=torch.zeros(tokens, heads, device=DEVICE), head_weights=weights,
+            head_weights_out=torch.zeros(tokens, heads, device=DEVICE),
+            head_weights_factor=factor,
+        )  # fmt: skip
+        fh.norm_heads([key, query], slots=slots, **rope)
+        wanted = weights.float() * query.scale * factor
+        suite.check(f"{name}: head weights", torch.equal(query.head_weights_out, wanted))
+        rows = codes.flatten(0, 2)[slots].view(e4m3).double()
+        found = torch.einsum("thd,sd->ths", query.quantized.double(), rows).relu()
+        found = torch.einsum("ths,th->ts", found, query.head_weights_out.double())
+        found = found * scales.flatten()[slots].double()
+        error = (found - exact).abs().max() / exact.abs().max()
+        suite.check(f"{name}: scores", bool(0 < error < 1 / 16), error)
+    suite.raises(
+        "a gradient with head weights", RuntimeError, "norm_heads has no backward",
+        lambda: fh.norm_heads([query._replace(x=q.clone().requires_grad_(), y=True)], **rope),
+    )  # fmt: skip
+    suite.raises(
+        "head weights without their result", RuntimeError, "required: both or neither",
+        lambda: fh.norm_heads([query._replace(head_weights_out=None)], **rope),
+    )  # fmt: skip
+    suite.raises(
+        "head weights of several scales", RuntimeError, "with 2 scales for a row of 128 columns",
+        lambda: fh.norm_heads(
+            [query._replace(scheme="per_block", block_size=64, rotation=0,
+                            scale=torch.zeros(tokens, heads, 2, device=DEVICE))], **rope
+        ),
+    )  # fmt: skip
+
+
+def test_rows_of_584_bytes(suite):
+    """Heads of 512 columns as rows of MLA decode, by three views of one buffer: codes, the rotated
+    columns as they are, and scales behind the rows of a page."""
+    generator = torch.Generator().manual_seed(5)
+    tokens, page, pages, d, coded = 11, 4, 5, 512, 448
+    x, weight = (
+        torch.randn(shape, generator=generator).to(torch.bfloat16).to(DEVICE)
+        for shape in ((tokens, 1, d), (d,))
+    )
+    cos, sin = tables(tokens, 32)
+    slots = torch.tensor([3, 4, 5, 6, 7, -1, 16, 17, 18, 8, 9], dtype=torch.int32, device=DEVICE)
+    buffer = torch.full((pages, page * 584 + 576), 0xff, dtype=torch.uint8, device=DEVICE)
+    rows = buffer[:, : page * 576].unflatten(1, (page, 1, 576))
+    scales = buffer[:, page * 576 : page * 584].unflatten(1, (page, 1, 8))[..., :7]
+    tail = rows[..., coded:].view(torch.bfloat16)
+    part = fh.Part(
+        x, norm="rms", weight=weight, eps=EPS, rope=True, rope_offset=-1, interleaved=True, y=False,
+        cache=rows[..., :coded], cache_dtype=torch.float8_e4m3fn, cache_block=64,
+        cache_scale=scales, cache_pow2=True, cache_tail=tail,
+    )  # fmt: skip
+    fh.norm_heads([part], cos=cos, sin=sin, rope_dim=64, slots=slots)
+    exact = x[:, 0].double()
+    exact = exact * weight.double() / (exact.pow(2).mean(-1, keepdim=True) + EPS).sqrt()
+    a, b, c, s = exact[:, coded::2], exact[:, coded + 1 :: 2], cos.double(), sin.double()
+    turned = torch.stack([a * c - b * s, b * c + a * s], -1).flatten(1)
+    exact = torch.cat([exact[:, :coded], turned], -1)
+    live = slots >= 0
+    at = slots[live].long()
+    codes = rows[..., :coded].flatten(0, 2)[at].view(torch.float8_e4m3fn).double()
+    steps = torch.exp2(scales.flatten(0, 2)[at].double() - 127).repeat_interleave(64, -1)
+    found = torch.cat([codes * steps, tail.flatten(0, 2)[at].double()], -1)
+    allowed = torch.cat([
+        torch.maximum(exact[live, :coded].abs() / 16, steps / 1024),
+        exact[live, coded:].abs() * UNIT["bfloat16"],
+    ], -1)  # fmt: skip
+    error = (found - exact[live]).abs() / (1.01 * allowed + 1e-6)
+    suite.check("rows of 584 bytes", bool((error <= 1).all()), error.max())
+    unused = torch.ones(pages * page, dtype=torch.bool, device=DEVICE)
+    unused[at] = False
+    suite.check(
+        "rows of 584 bytes: nothing else is written",
+        bool((rows.flatten(0, 2)[unused] == 0xff).all())
+        and bool((buffer[:, page * 584 :] == 0xff).all()),
+    )
+    suite.raises(
+        "a tail of other columns", RuntimeError, "without those of cache_tail",
+        lambda: fh.norm_heads(
+            [part._replace(cache_tail=tail[..., 1:])], cos=cos, sin=sin, rope_dim=64, slots=slots
+        ),
+    )  # fmt: skip
+    if DEVICE.type != "cpu":
+        suite.skip("rows of 584 bytes, read", "MLA decode reads them on a CPU")
+        return
+    from fastnorm.torch.mla_decode import mla_decode
+
+    q = torch.randn(2, 1, 3, d, generator=generator).to(torch.bfloat16)
+    indices = torch.tensor([[[3, 4, 5, -1]], [[18, 16, 9, 9]]], dtype=torch.int32)
+    cache = buffer[:, : page * 584].unflatten(1, (page, 584))
+    o, lse = mla_decode(q, None, cache, None, None, None, sm_scale=0.05, indices=indices)
+    for b, chosen in enumerate(indices[:, 0]):
+        keys = torch.zeros(pages * page, d).double()
+        keys[at] = found
+        keys = keys[chosen[chosen >= 0].long()]
+        scores = q[b, 0].double() @ keys.T * 0.05
+        wanted = torch.softmax(scores, -1) @ keys
+        bound = 2.0**-8 * (wanted.abs() + torch.softmax(scores, -1) @ keys.abs())
+        suite.check("rows of 584 bytes, read", bool(((o[b, 0] - wanted).abs() <= bound).all()))
+        log = torch.logsumexp(scores, -1)
+        suite.check("rows of 584 bytes, lse", bool(((lse[b, 0] - log).abs() < 1e-4).all()))
+
+
 def test_settings_of_codes(suite):
     """Each setting of codes gives the codes that rms_norm_quant has of the same rows."""
     x, weight = Layer(torch.bfloat16).heads()[0], Layer(torch.bfloat16).weights[0]
@@ -878,6 +1018,9 @@ def test_opcheck(suite):
         quantized=torch.zeros(q.x.shape, dtype=torch.int8, device=DEVICE),
         scheme="per_row",
         scale=torch.zeros(q.x.shape[:2], device=DEVICE),
+        head_weights=torch.ones(q.x.shape[:2], device=DEVICE),
+        head_weights_out=torch.zeros(q.x.shape[:2], device=DEVICE),
+        head_weights_factor=0.5,
     )
     for name, written in (("norm_heads", results), ("norm_heads_", None)):
         args = fh._arguments(parts, written, cos, sin, rope_dim, positions, slots, (), False)
@@ -1004,6 +1147,8 @@ if __name__ == "__main__":
             test_codes,
             test_division,
             test_quantised,
+            test_indexer,
+            test_rows_of_584_bytes,
             test_settings_of_codes,
             test_bytes,
             test_tables,

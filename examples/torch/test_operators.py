@@ -6,6 +6,7 @@ The operators are those that PyTorch has by name, so that a new one without call
 arguments are those that the public functions give them.
 """
 
+import contextlib
 import itertools
 import os
 import sys
@@ -175,8 +176,11 @@ def recorded():
 
 
 def every_operator():
+    """Their names, without those behind compiled operators, which have the same schemas, and those
+    of _C.so, which test_stable.py calls."""
     names = torch._C._dispatch_get_all_op_names()
-    return {n.partition("::")[2] for n in names if n.startswith("fastnorm::")}
+    found = {n.partition("::")[2] for n in names if n.startswith("fastnorm::")}
+    return {n for n in found if not n.endswith("_by_python") and not n.startswith("eager_")}
 
 
 def test_opcheck(suite):
@@ -364,9 +368,9 @@ def test_completeness(suite):
         signs = torch.ones(256, device=DEVICE)
         ft.rms_norm_quant(x, scheme="per_row", rotation=64, rotation_signs=signs)
         ft.fused_add_rms_norm_quant(x, residual.clone(), scheme="mxfp8", rotation=32)
-        rotated = {"rotation": 128, "rotation_signs": signs[:128], "y_rotated": True}
-        fs.gated_norm(x, x.clone(), quant=fs.Quant("per_row", y=True, **rotated))
-        fs.gated_norm(x, x.clone(), quant=fs.Quant("per_tensor", scale=one, amax=one))
+        for settings in completeness.settings_of_codes(stages.SETTINGS, one):
+            with contextlib.suppress(ft.FastnormError, ValueError):
+                fs.gated_norm(x, x.clone(), quant=fs.Quant(**settings, y=True))
         for act in ("identity", "silu", "sigmoid", "tanh"):
             fs.gated_norm(x, x.clone(), w, gate_act=act, activation=act, group_size=64)
             fs.adaln(x, w, residual=residual, residual_gate=b, residual_gate_act=act)
@@ -423,6 +427,21 @@ def test_completeness(suite):
     completeness.check(suite, ft._c, "PyTorch", recorder)
 
 
+def complete_codes(x, settings):
+    """One part with these settings of a Quant, or nothing where they do not go together."""
+    quant = fs.Quant(**settings)
+    part = {s.of_part: getattr(quant, s.name) for s in stages.SETTINGS}
+    with contextlib.suppress(ft.FastnormError, ValueError):
+        if quant.scheme == "per_tensor":
+            part["quantized"] = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+        elif quant.scale is None:
+            codes, scale = ft._quant_outputs(
+                x, quant.scheme, quant.block_size, torch.float8_e4m3fn, quant.layout, quant.pow2
+            ).values()
+            part.update(quantized=codes, scale=scale)
+        fh.norm_heads([fh.Part(x, **part)])
+
+
 def complete_heads(dtype, one):
     def rows(heads=2):
         return normal(5, heads, 64, dtype=dtype)
@@ -450,30 +469,24 @@ def complete_heads(dtype, one):
         **turned, positions=positions[:3], mrope=(6, 5, 5), mrope_interleaved=True,
     )  # fmt: skip
     fh.norm_heads([fh.Part(rows(), norm="rms", rope=True, from_rounded=True)], **turned)
+    for settings in completeness.settings_of_codes(stages.SETTINGS, one):
+        complete_codes(rows(), settings)
     codes = {"quantized": empty(5, 2, 64, dtype=e4m3)}
-    fh.norm_heads([fh.Part(rows(), scheme="per_tensor", scale=one, quant_source="rounded",
-                           clamp=2.0, amax=empty(1), **codes)])  # fmt: skip
-    fh.norm_heads([fh.Part(rows(), scheme="per_row", scale=empty(5, 2), division="divide",
-                           amax_floor=0.5, clamp_scale=one, **codes)])  # fmt: skip
-    fh.norm_heads([fh.Part(rows(), scheme="per_block", block_size=64, scale=empty(5, 2, 1),
-                           pow2=True, layout="column_major", **codes)])  # fmt: skip
     signs = torch.ones(64, device=DEVICE)
     fh.norm_heads([fh.Part(rows(), scheme="per_row", scale=empty(5, 2), rotation=64,
-                           rotation_signs=signs, y_rotated=True, cache_rotation=32,
+                           rotation_signs=signs, cache_rotation=32,
                            cache_rotation_signs=signs[:32], cache_scale=one,
                            cache=empty(2, 4, 2, 64, dtype=e4m3), **codes)],
                   slots=slots)  # fmt: skip
-    scales = empty(512, dtype=torch.uint8)
-    fh.norm_heads([fh.Part(rows(), scheme="mxfp8", scale=scales, layout="swizzled_128x4", **codes)])
-    pairs = {"quantized": empty(5, 2, 32, dtype=torch.uint8)}
-    fh.norm_heads([fh.Part(rows(), scheme="nvfp4", scale=empty(5, 2, 4, dtype=e4m3),
-                           global_scale=one, **pairs)])  # fmt: skip
-    scales = empty(5, 2, 2, dtype=torch.uint8)
-    fh.norm_heads([fh.Part(rows(), scheme="mxfp4", scale=scales, **pairs)])
+    fh.norm_heads([fh.Part(rows(), y=False, scheme="per_row", scale=empty(5, 2),
+                           head_weights=empty(5, 2), head_weights_out=empty(5, 2),
+                           head_weights_factor=0.5, **codes)])  # fmt: skip
     bytes_of = {"cache": empty(2, 4, 2, 64, dtype=torch.uint8), "cache_dtype": e4m3}
     fh.norm_heads([fh.Part(rows(), cache_scale=one, **bytes_of)], slots=slots)
     fh.norm_heads([fh.Part(rows(), cache_scale=empty(2, 4, 2, 1), cache_block=64, cache_pow2=True,
                            **bytes_of)], slots=slots)  # fmt: skip
+    fh.norm_heads([fh.Part(rows(), cache=empty(2, 4, 2, 56, dtype=e4m3), cache_scale=one,
+                           cache_tail=empty(2, 4, 2, 8, dtype=dtype))], slots=slots)  # fmt: skip
     weight = w.clone().requires_grad_()
     x = rows().requires_grad_()
     for part in (
@@ -489,6 +502,25 @@ def complete_heads(dtype, one):
     fh.norm_heads([part], **turned, **more)[0].float().pow(2).sum().backward()
 
 
+def call_selected_rows(query, cache, lengths):
+    """Caches of rows and of bytes, with all that goes with indices. A GPU refuses them."""
+    indices = torch.zeros(2, 1, 3, dtype=torch.int32, device=DEVICE)
+    sink = normal(16)
+    more = {"indices": indices, "topk_length": lengths * 0 + 2, "attention_sink": sink}
+    more.update(extra_indices=indices, extra_topk_length=lengths * 0, sm_scale=0.07)
+    calls = [(query, cache[..., :512], cache[..., 512:], {"extra_kpe": cache[..., 512:]})]
+    for row in fm._FORMATS:
+        stored = torch.zeros(4, 64, row, dtype=torch.uint8, device=DEVICE)
+        scale = {"cache_scale": sink[:1]} if row == 576 else {}
+        calls.append((query[..., 64:] if row == 584 else query, stored, None, scale))
+    for q, ckv, kpe, own in calls:
+        try:
+            fm.mla_decode(q, None, ckv, kpe, None, None, extra_ckv=ckv, **own, **more)
+        except ft.FastnormError as error:
+            if DEVICE.type == "cpu" or "on a CUDA device" not in str(error):
+                raise
+
+
 def complete_decodes():
     query, cache, lengths, pages = decode_tensors()
     given = (query.flatten(0, 1), None, cache, None, lengths)
@@ -501,6 +533,7 @@ def complete_decodes():
     workspace = fm.workspace_for(*given, pages, sm_scale=0.07)
     for reuse in (False, True):
         fm.mla_decode(*given, pages, sm_scale=0.07, workspace=workspace, reuse_plan=reuse)
+    call_selected_rows(query, cache, lengths)
     profile = torch.zeros(1 << 20, dtype=torch.uint8, device=DEVICE)
     try:
         fm.mla_decode(*given, pages, sm_scale=0.07, profile=profile, profile_events=16)
@@ -524,6 +557,7 @@ if __name__ == "__main__":
     import fastnorm.torch.mla_decode as fm
     import fastnorm.torch.norm_heads as fh
     import fastnorm.torch.norm_stages as fs
+    from fastnorm import stages
 
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     HAS_MLA = DEVICE.type == "cpu" or torch.cuda.get_device_capability() == (9, 0)

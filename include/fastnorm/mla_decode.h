@@ -38,6 +38,46 @@
  *  it: ckv, and kpe at byte_offset + 512 elements, both with the strides of rows of 576. A fused
  *  query of [N, H, 576] is passed in the same way.
  *
+ *  **FP8 caches.** With a cache_format other than 0 the tensor `cache` of bytes takes the place of
+ *  ckv and kpe. A row of it is what a token has, and `code` is an f8_e4m3fn number:
+ *
+ *  | cache_format | bytes of a row | columns that the row stands for                             |
+ *  |--------------|----------------|-------------------------------------------------------------|
+ *  | BYTES_656    | 0 .. 511       | 512 codes: ckv, column c = code[c] * scale[c / 128]         |
+ *  |              | 512 .. 527     | scale: 4 f32                                                |
+ *  |              | 528 .. 655     | 64 bf16: kpe                                                |
+ *  | BYTES_576    | 0 .. 575       | 576 codes: ckv, then kpe, column c = code[c] * cache_scale  |
+ *  | BYTES_584    | 0 .. 447       | 448 codes: column c = code[c] * 2^(scale[c / 64] - 127)     |
+ *  |              | 448 .. 575     | 64 bf16: columns 448 .. 511, after RoPE                     |
+ *  |              | behind rows    | scale: 7 bytes, and one that is not used                    |
+ *
+ *  A page of BYTES_584 has the 576 bytes of all its tokens first and then the 8 bytes of scales of
+ *  all its tokens, so that its rows are not at multiples of 584 bytes. In this format a head has
+ *  512 columns in place of 576: q_nope has its first 448 and q_pe its last 64, and all 512 columns
+ *  of a row, the rotated ones included, are both key and value:
+ *
+ *      s[j]     = sm_scale * (dot(q_nope[i,h,:], row[j,0:448]) + dot(q_pe[i,h,:], row[j,448:512]))
+ *      o[i,h,:] = sum over allowed j of exp(s[j] - lse) * row[j,0:512]
+ *
+ *  Before they are used, the numbers of a row are rounded to T: the product of code and scale is
+ *  rounded to single precision and then to T, and a bf16 number is rounded to T where that is f16.
+ *  If the scale is a power of two and the product is a normal number of T, nothing is lost.
+ *  fastnorm_norm_heads writes rows of BYTES_656 and, with cache_tail, of BYTES_584. A code of NaN,
+ *  or a scale of NaN or Inf, makes numbers of its row NaN or Inf.
+ *
+ *  **Sparse.** With `indices`, new token i of request b attends to the rows that it lists and to no
+ *  others: index k of 0 .. min(topk, topk_length) - 1 is page * page_size + offset, the number of
+ *  a row of the cache, or -1, which is skipped. A row that is listed twice counts twice. Rows that
+ *  are not listed are never read. There are no kv_len, page_table, kv_indptr and qo_indptr, and
+ *  causal is 0. B is the first extent of indices, and each request has N / B new tokens. A second
+ *  cache of the same format, `extra_cache` or `extra_ckv` and `extra_kpe`, with `extra_indices` of
+ *  its own is attended to in the same sum: allowed j are the rows listed in either.
+ *
+ *  **A sink** takes a share of the sum of exponentials and adds no value. With `attention_sink`,
+ *  o[i,h,:] is multiplied by exp(lse) / (exp(lse) + exp(attention_sink[h])), in which lse is the
+ *  natural one. What is stored in lse does not contain the sink. A sink of minus infinity changes
+ *  nothing, and one of plus infinity makes o 0.
+ *
  *  **Same bits.** Two calls with equal arguments give equal bits. On the CPU the bits of a row
  *  depend on the row's own request and on the instruction set, but not on the number of threads. On
  *  CUDA the library chooses where to cut a long request into pieces, and this depends on the other
@@ -49,8 +89,8 @@
  *  **Devices.** CUDA: compute capability 9.0 (Hopper); any other capability returns
  *  FASTNORM_ERROR_UNSUPPORTED. CPU: every CPU; its code aims at correct results and not at speed.
  *
- *  **Not supported** are FP8 caches, widths other than 512 + 64, several KV heads (make one call
- *  for each KV head), f32 on CUDA, and the profile on the CPU. Each of these returns
+ *  **Not supported** are FP8 caches, indices and sinks on CUDA, other widths, several KV heads
+ *  (make one call for each KV head), f32 on CUDA, and the profile on the CPU. Each of these returns
  *  FASTNORM_ERROR_UNSUPPORTED, and the error text names the nearest supported case.
  */
 #ifndef FASTNORM_MLA_DECODE_H_
@@ -70,6 +110,19 @@ typedef enum fastnorm_lse_base {
   FASTNORM_LSE_BASE_MAX_ENUM = 0x7fffffff
 } fastnorm_lse_base;
 
+/** How the rows of the cache are stored. The table at the top of this header has their bytes. */
+typedef enum fastnorm_mla_cache_format {
+  FASTNORM_MLA_CACHE_ROWS = 0, /**< Rows of T: the tensors ckv and kpe. */
+  /** Rows of 656 bytes: 512 codes, 4 scales of f32, 64 numbers of bf16. */
+  FASTNORM_MLA_CACHE_BYTES_656 = 1,
+  /** Rows of 576 codes, with one scale for the whole tensor. */
+  FASTNORM_MLA_CACHE_BYTES_576 = 2,
+  /** Rows of 584 bytes: 448 codes, 64 numbers of bf16 and, behind the rows of the page, 7 scales of
+   *  e8m0 and a byte that is not used. A head has 512 columns. */
+  FASTNORM_MLA_CACHE_BYTES_584 = 3,
+  FASTNORM_MLA_CACHE_FORMAT_MAX_ENUM = 0x7fffffff
+} fastnorm_mla_cache_format;
+
 /** Bits of fastnorm_mla_decode_args.flags. */
 typedef enum fastnorm_mla_decode_flags {
   /** Programmatic dependent launch is not used around the call: it starts when all earlier kernels
@@ -86,7 +139,8 @@ typedef enum fastnorm_mla_decode_flags {
  *  with these limits. CUDA: the addresses of q_nope, q_pe, ckv, kpe and o are multiples of 16
  *  bytes, and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes
  *  below 2^40. This is stricter than fastnorm_norm. CPU: addresses are multiples of the size of an
- *  element, and strides of inputs may be 0.
+ *  element, and strides of inputs may be 0. The bytes of FP8 caches may have any address and any
+ *  strides, but those of a page of BYTES_584 must be contiguous.
  *
  *  Aliasing: o, lse and profile must not overlap each other or any input. Two interleaved views of
  *  one buffer that share no element are allowed.
@@ -117,18 +171,23 @@ typedef struct fastnorm_mla_decode_args {
   /** With profile: number of events per warpgroup, 1 to 2^20; else 0. A query reports the size of
    *  the profile for this number, even if profile is NULL. */
   int32_t profile_events;
-  /** Sum of kv_len; 0 = not known. It is used only for fastnorm_info.bytes_read, because a query
-   *  does not read lengths. */
+  /** Sum of kv_len; 0 = not known. With indices: the number of rows that all new tokens select; 0 =
+   *  as many as there are indices. It is used only for fastnorm_info.bytes_read, because a query
+   *  reads neither lengths nor indices. */
   int64_t total_kv_hint;
 
-  const fastnorm_tensor* q_nope; /**< [N, H, 512] T, the query times W_UK. Required. */
-  const fastnorm_tensor* q_pe;   /**< [N, H, 64] T, the query after RoPE. Required. */
-  const fastnorm_tensor* ckv;    /**< [pages, page, 512] T, the normalised latents. Required. */
-  const fastnorm_tensor* kpe;    /**< [pages, page, 64] T, the keys after RoPE. Required. */
-  /** [B] i32, the number of cached tokens of each request. Required. */
+  /** [N, H, 512] T, the query times W_UK. BYTES_584: [N, H, 448], the first columns of the query.
+   *  Required. */
+  const fastnorm_tensor* q_nope;
+  const fastnorm_tensor* q_pe; /**< [N, H, 64] T, the query after RoPE. Required. */
+  /** [pages, page, 512] T, the normalised latents. Required, except with an FP8 cache_format. */
+  const fastnorm_tensor* ckv;
+  /** [pages, page, 64] T, the keys after RoPE. Required, except with an FP8 cache_format. */
+  const fastnorm_tensor* kpe;
+  /** [B] i32, the number of cached tokens of each request. Required, except with indices. */
   const fastnorm_tensor* kv_len;
   /** The numbers of the pages of each request: [B, max_pages] or, with kv_indptr, [total]; i32.
-   *  Required. */
+   *  Required, except with indices. */
   const fastnorm_tensor* page_table;
   /** [B + 1] i32, where each request's pages begin in page_table. NULL: page_table is a block
    *  table. */
@@ -143,8 +202,32 @@ typedef struct fastnorm_mla_decode_args {
    *  did and when, for fastnorm_profile_decode. Output; its old contents do not matter. NULL = no
    *  profile. CUDA only. */
   const fastnorm_tensor* profile;
-  uint32_t flags;   /**< fastnorm_mla_decode_flags. */
-  int32_t reserved; /**< Must be 0. */
+  uint32_t flags; /**< fastnorm_mla_decode_flags. */
+  /** How the rows of the cache are stored. Default: rows of T. Other formats: CPU only. */
+  fastnorm_mla_cache_format cache_format;
+  /** [pages, page, row] u8, where row is 656, 576 or 584: the cache of an FP8 cache_format, which
+   *  requires it. NULL with rows of T. */
+  const fastnorm_tensor* cache;
+  /** [1] f32, the scale of all codes of cache and extra_cache. NULL = 1. BYTES_576 only. */
+  const fastnorm_tensor* cache_scale;
+  /** [B, s_q, topk] i32, the rows of the cache that each new token attends to, or -1. NULL = all of
+   *  the request. CPU only. */
+  const fastnorm_tensor* indices;
+  /** [B] or [B, s_q] i32, from 0 to topk: how many of a new token's indices count. NULL = all. */
+  const fastnorm_tensor* topk_length;
+  /** [H] f32, the sink of each head. NULL = none. CPU only. */
+  const fastnorm_tensor* attention_sink;
+  /** [extra pages, extra page, 512] T, a second ckv, with pages of a size of their own. NULL =
+   *  none. */
+  const fastnorm_tensor* extra_ckv;
+  /** [extra pages, extra page, 64] T, the keys of extra_ckv. NULL = none. */
+  const fastnorm_tensor* extra_kpe;
+  /** [extra pages, extra page, row] u8, a second cache. NULL = none. */
+  const fastnorm_tensor* extra_cache;
+  /** [B, s_q, extra topk] i32, rows of the second cache, or -1. Required with a second cache. */
+  const fastnorm_tensor* extra_indices;
+  /** [B] or [B, s_q] i32, from 0 to extra topk: how many of the extra indices count. NULL = all. */
+  const fastnorm_tensor* extra_topk_length;
 } fastnorm_mla_decode_args;
 
 /** Say what a call would do: its workspace, kernel, launches and bytes. The query does not touch
@@ -186,7 +269,9 @@ FASTNORM_API fastnorm_status fastnorm_mla_decode_prepare(fastnorm_context* conte
  *  does not check them, and a wrong value may read outside of the cache.
  *
  *  CPU: the work is done when the call returns, and requests, tokens and heads are spread over the
- *  context's threads. The CPU checks these values before it writes anything.
+ *  context's threads. The CPU checks these values before it writes anything, and also that
+ *  topk_length is from 0 to topk and each index that counts is -1 or a row of the cache. Where a
+ *  device does not check indices, those that are out of range are undefined behaviour.
  *
  *  B = 0 or N = 0 is a success that does nothing. Some of the requests may have s_q = 0 or kv_len =
  *  0. Rows of the query that belong to no request, because they lie after qo_indptr[B], are not
@@ -204,9 +289,10 @@ FASTNORM_API fastnorm_status fastnorm_mla_decode_prepare(fastnorm_context* conte
  *          FASTNORM_ERROR_ARGUMENT: context, args or a required tensor is null; a tensor has no
  *          shape, or it has elements but no data; a struct_size is too small; a scalar is out of
  *          range; sm_scale is 0; there is qo_indptr without max_s_q; the workspace is too small;
- *          there is a stream on the CPU; there is profile_events without a profile; CPU: a length,
- *          index or page number is out of range; parallel_for did not cover the rows exactly once,
- *          in which case some of them may have been written
+ *          there is a stream on the CPU; there is profile_events without a profile; tensors of the
+ *          cache do not suit cache_format; there are indices beside kv_len, page_table, kv_indptr,
+ *          qo_indptr or causal; CPU: a length, index or page number is out of range; parallel_for
+ *          did not cover the rows exactly once, in which case some of them may have been written
  *          FASTNORM_ERROR_SHAPE: ranks or extents do not fit; without qo_indptr, N is not a
  *          multiple of B; the profile is too short
  *          FASTNORM_ERROR_DTYPE: a tensor has a dtype that its role does not allow

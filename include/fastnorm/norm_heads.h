@@ -13,6 +13,8 @@
  *      y = o rounded to its dtype
  *      quant                    codes and scales from o, by the rules of norm.h
  *      cache                    o rounded to T, or codes from o by cache_quant
+ *      cache_tail               the last columns of o rounded to T, where cache has codes of the
+ *                               columns before them
  *
  *  **Norm.** The arithmetic is that of fastnorm_norm, to the bit, and kind, eps, weight, bias,
  *  weight_offset and rounding mean the same as there. A call with ROPE_FROM_ROUNDED therefore gives
@@ -66,6 +68,26 @@
  *  or 128 columns, by the rules of norm.h for FASTNORM_QUANT_PER_TENSOR and PER_BLOCK. cache_quant
  *  chooses between the two. Values on their way to a cache are not clamped, and the codes of a
  *  cache have no amax.
+ *
+ *  **Tail of a cache.** Of a head of d columns, cache_tail takes the last e columns as elements of
+ *  T, and the cache has codes of the first d - e columns. The norm's statistic is that of all d
+ *  columns. fastnorm_mla_decode reads such rows as FASTNORM_MLA_CACHE_BYTES_584: for T = bf16 and d
+ *  = 512 a page of P tokens has bytes at
+ *
+ *      576 * row                    448 codes of f8_e4m3fn    cache, with blocks of 64 columns
+ *      576 * row + 448              64 bf16, after rope       cache_tail
+ *      576 * P + 8 * row            7 scales of f8_e8m0fnu    cache_quant.scale, by scale_pow2
+ *      576 * P + 8 * row + 7        nothing: not written
+ *
+ *  **Head weights.** A sparse attention's indexer adds up the scores of its query heads, each
+ *  multiplied by a weight. The scale of a query's codes and the factor of the scores can be
+ *  multiplied into that weight, so that the product of codes needs neither:
+ *
+ *      head_weights_out = (head_weights * scale) * head_weights_factor
+ *
+ *  scale is the dequantisation scale of the codes of this token and head, so quant must have one
+ *  scale for each row: PER_TENSOR, PER_ROW, or PER_BLOCK with d <= block_size. Both products are
+ *  rounded to f32.
  *
  *  **Statistics of several devices.** If heads are spread over devices and the statistic covers all
  *  of them, a first call on each device gives that device's part of the statistic in sumsq, and a
@@ -132,7 +154,7 @@ typedef enum fastnorm_rope_rounding {
  *  Any alignment that the dtype allows is accepted. All tensors are on the context's device.
  *
  *  Outputs are y, quant.quantized, cache, sumsq, mean and rstd; a part must have at least one of
- *  them.
+ *  them. head_weights_out is an output, too, but requires codes.
  *
  *  Aliasing: y may be the same view as the part's x. No other output may share an element with any
  *  tensor of the call, but outputs may be interleaved views of one buffer that share no element. */
@@ -146,7 +168,9 @@ typedef struct fastnorm_norm_heads_part {
   fastnorm_rope_rounding rope_rounding; /**< ROPE: where rope rounds, by default once; else 0. */
   /** ROPE: the first column that is rotated, or -1 to rotate the last rope_dim columns; else 0. */
   int32_t rope_offset;
-  int32_t reserved; /**< Must be 0. */
+  /** What each of head_weights is multiplied by, besides the scale; finite. 0 = 1, and 0 if
+   *  head_weights is NULL. */
+  float head_weights_factor;
 
   const fastnorm_tensor* x; /**< [tokens, heads, d] T. Required. */
   /** NORM: the weight, [d], [1, d] or [heads, d]; dtypes as in fastnorm_norm_args. NULL = 1. */
@@ -177,16 +201,29 @@ typedef struct fastnorm_norm_heads_part {
    *  NULL = no codes. */
   const fastnorm_quant* quant;
   /** The cache that the result is written to. [pages, page_size, heads, d] of T, or of codes of
-   *  f8_e4m3fn, f8_e5m2 or i8. Output. NULL = no cache. */
+   *  f8_e4m3fn, f8_e5m2 or i8. If cache_tail has the last e columns, it is [pages, page_size,
+   *  heads, d - e] of codes. Output. NULL = no cache. */
   const fastnorm_tensor* cache;
   /** How the codes of the cache are made; requires cache. The scheme is PER_TENSOR with scale [1]
-   *  f32, an input, or PER_BLOCK with scale [pages, page_size, heads, ceil(d / block_size)], an
-   *  output of any strides, which is f32 or, with scale_pow2, also f8_e8m0fnu or u8. The codes go
-   *  to cache, so quantized, global_scale, clamp_scale and amax are NULL, and clamp, scale_layout
-   *  and y_rotated are 0. If quant is given, too, and both structs make codes that depend on source
-   *  and division, then source and division of cache_quant must equal those of quant. NULL = the
-   *  cache has the dtype T. */
+   *  f32, an input, or PER_BLOCK with scale [pages, page_size, heads, blocks of cache's columns],
+   *  an output of any strides, which is f32 or, with scale_pow2, also f8_e8m0fnu or u8. The codes
+   *  go to cache, so quantized, global_scale, clamp_scale and amax are NULL, and clamp,
+   *  scale_layout and y_rotated are 0. If quant is given, too, and both structs make codes that
+   *  depend on source and division, then source and division of cache_quant must equal those of
+   *  quant. NULL = the cache has the dtype T. */
   const fastnorm_quant* cache_quant;
+
+  /** A weight of each token and head: [tokens, heads], f32, f16 or bf16, of any strides. Input.
+   *  Requires head_weights_out. NULL = none. */
+  const fastnorm_tensor* head_weights;
+  /** The weights times the scales of quant and head_weights_factor: [tokens, heads] f32, of any
+   *  strides. Output. Requires head_weights, and codes with one scale for each row. NULL = none. */
+  const fastnorm_tensor* head_weights_out;
+
+  /** The last columns of the result as elements: [pages, page_size, heads, e] T, with e from 1 to
+   *  d - 1 and the other extents of cache. Requires a cache of codes. Output. NULL = cache has all
+   *  columns. */
+  const fastnorm_tensor* cache_tail;
 } fastnorm_norm_heads_part;
 
 /** What all parts of a call share. */

@@ -7,7 +7,7 @@
  *  A part takes dy, the gradient of the forward's y, of shape [tokens, heads, d]. For each row of d
  *  columns:
  *
- *      dv = rope of dy, turned back        FASTNORM_NORM_HEADS_ROPE; else dv = dy
+ *      dv = rope of dy, rotated back       FASTNORM_NORM_HEADS_ROPE; else dv = dy
  *      dx = norm's gradient of dv          FASTNORM_NORM_HEADS_NORM; else dx = dv
  *
  *  For each column, summed over all rows that share an element of the weight or the bias:

@@ -53,7 +53,7 @@
  *  peer fails at once until fastnorm_peer_reset, while the process goes on. On a CPU the failing
  *  call writes no output. On CUDA the call has already returned when the error occurs;
  *  fastnorm_peer_status reports it, the outputs hold nothing useful, and the kernels of later calls
- *  end at once.
+ *  end at once. A rank that is late, but no more than wait_ns, changes nothing but the time.
  *
  *  **CPU.** The ranks are threads of one process, each with a peer and usually a context of its
  *  own. With fastnorm_peer_create_from_pointers over shared memory the ranks may also be processes.
@@ -62,14 +62,16 @@
  *  (CUDA IPC), one process with several GPUs, or several ranks on one GPU. Calls are asynchronous,
  *  can be captured in CUDA graphs and use programmatic dependent launch: by default a call waits
  *  for the stream's previous kernel inside its own kernel. A kernel that waits for other ranks lets
- *  the next kernel start early only with FASTNORM_NORM_PDL_TRIGGER, because the next kernel might
- *  take the room that another rank on the same GPU needs. An all-reduce and norm of aligned rows of
- *  up to 16 KB, with weights of x's dtype, takes one kernel; other rows take an exchange into the
- *  workspace and then the norm's own kernel. A sharded norm takes one kernel for up to 256 tokens
- *  of aligned heads if each part has at most 16 KB per token, and otherwise three kernels. A kernel
- *  of a call waits on its GPU until the other ranks make the same call. Before a call, therefore,
- *  queue nothing on one rank that itself waits for a later call of another rank: the two ranks
- *  would wait for each other until wait_ns has passed. NVLink multicast is never used.
+ *  the next kernel start early only with FASTNORM_NORM_PDL_TRIGGER. Ranks that share a GPU have to
+ *  be on it at the same time: their calls use fewer rings, so that all of them have room, and
+ *  ignore PDL_TRIGGER, because the next kernel might take the room that another rank needs. An
+ *  all-reduce and norm of aligned rows of up to 16 KB, with weights of x's dtype, takes one kernel;
+ *  other rows take an exchange into the workspace and then the norm's own kernel. A sharded norm
+ *  takes one kernel for up to 256 tokens of aligned heads if each part has at most 16 KB per token,
+ *  and otherwise three kernels. A kernel of a call waits on its GPU until the other ranks make the
+ *  same call. Before a call, therefore, queue nothing on one rank that itself waits for a later
+ *  call of another rank: the two ranks would wait for each other until wait_ns has passed. NVLink
+ *  multicast is never used.
  */
 #ifndef FASTNORM_PEER_H_
 #define FASTNORM_PEER_H_
@@ -137,9 +139,10 @@ typedef struct fastnorm_peer_options {
   int64_t one_shot_bytes;
   /** The longest wait for another rank in nanoseconds: 1000 to 10^12; 0 = 10 s. */
   int64_t wait_ns;
-  /** Number of rings in the buffer of a rank, 1 to 256; 0 = 8 on a CPU and 128 on CUDA. A
-   *  ring is a part of the buffer through which one row after another travels, so this is the
-   *  number of rows that may travel at once. On CUDA it also limits the number of thread blocks. */
+  /** Number of rings in the buffer of a rank, 1 to 256; 0 = 8 on a CPU; on CUDA 256 for two ranks
+   *  and 128 for more. A ring is a part of the buffer through which one row after another travels,
+   *  so this is the number of rows that may travel at once. On CUDA each thread block or cluster of
+   *  them has a ring, so it limits their number, too. */
   int32_t rings;
   int32_t reserved; /**< Must be 0. */
 } fastnorm_peer_options;

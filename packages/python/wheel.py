@@ -2,7 +2,7 @@
 """Makes the wheel of the package `fastnorm` around a built library. Prints the wheel's path.
 
     packages/python/wheel.py --library build/src/libfastnorm.so.1 --out dist
-        [--plugin libfastnorm_xla.so] [--plugin libfastnorm_onnxruntime.so]
+        [--plugin libfastnorm_xla.so] [--plugin libfastnorm_onnxruntime.so] [--plugin _C.so]
 
 Nothing is compiled. Two runs with the same files write the same bytes."""
 
@@ -24,8 +24,9 @@ from version import version as project_version  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SONAME = "libfastnorm.so.1"
-# What fastnorm.jax and fastnorm.onnxruntime load from beside the library.
-PLUGINS = ("libfastnorm_xla.so", "libfastnorm_onnxruntime.so")
+# What fastnorm.jax and fastnorm.onnxruntime load from beside the library, and fastnorm.torch from
+# its own folder: folders by names.
+PLUGINS = {"libfastnorm_xla.so": "lib", "libfastnorm_onnxruntime.so": "lib", "_C.so": "torch"}
 DATE = (1980, 1, 1, 0, 0, 0)  # of every file: the contents alone decide the bytes
 
 
@@ -75,7 +76,7 @@ def check_library(path):
 def check_plugins(paths):
     wrong = [str(path) for path in paths if path.name not in PLUGINS]
     if wrong:
-        raise SystemExit(f"{wrong[0]} is no plugin; required: {' or '.join(PLUGINS)}")
+        raise SystemExit(f"{wrong[0]} is no plugin; required: one of {', '.join(PLUGINS)}")
     names = [path.name for path in paths]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -87,11 +88,11 @@ def contents(library, plugins):
     cross = "aarch64-linux-gnu-" if elf.machine(library) != elf.machine(sys.executable) else ""
     files = {}
     for path in sorted((HERE / "fastnorm").rglob("*")):
-        if path.is_file() and path.suffix in (".py", ".typed"):
+        if path.is_file() and path.suffix in (".py", ".typed", ".cpp", ".h"):
             files[str(path.relative_to(HERE))] = path.read_bytes()
     files[f"fastnorm/lib/{SONAME}"] = stripped(library, cross)
     for plugin in sorted(plugins, key=lambda path: path.name):
-        files[f"fastnorm/lib/{plugin.name}"] = stripped(plugin, cross)
+        files[f"fastnorm/{PLUGINS[plugin.name]}/{plugin.name}"] = stripped(plugin, cross)
     return files
 
 
@@ -151,7 +152,7 @@ def main():
         action="append",
         default=[],
         help="libfastnorm_xla.so, for fastnorm.jax; libfastnorm_onnxruntime.so, for "
-        "fastnorm.onnxruntime",
+        "fastnorm.onnxruntime; _C.so, for fastnorm.torch",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheel")
     options = parser.parse_args()

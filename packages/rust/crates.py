@@ -30,7 +30,8 @@ CANDLE_CRATES = {
     "fastnorm-candle": f"{CANDLE}/fastnorm-candle",
 }
 FLAG_SEPARATOR = "\x1f"
-# Of a compiler's arguments: what build.rs chooses itself, and what only people see.
+# Arguments of a compiler that a crate does not need: what build.rs chooses itself, and what only
+# people see.
 DROPPED = re.compile(
     r"-(W|O|g|I|M|std=|o$|c$|fdiagnostics|fPIC|ffile-prefix|fmacro-prefix|D_FILE_OFFSET)"
 )

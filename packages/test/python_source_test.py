@@ -55,7 +55,7 @@ def main():
     wanted = {
         str(p.relative_to(package))
         for p in (package / "fastnorm").rglob("*")
-        if p.suffix in (".py", ".typed")
+        if p.suffix in (".py", ".typed", ".cpp")
     }
     cases.equal(
         "installed files", sorted(found), sorted({*wanted, "fastnorm/lib/libfastnorm.so.1"})

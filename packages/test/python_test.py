@@ -332,7 +332,7 @@ print("named")
 
 
 def check_onnxruntime(cases, wheel, without, work):
-    """The same with ONNX Runtime of PyPI and the program of the page of its operators."""
+    """Installs the wheel beside ONNX Runtime of PyPI and runs the program of its operators' page."""
     folder, page = work / "onnxruntime", ROOT / "integrations" / "onnxruntime" / "README.md"
     python = folder / "bin" / "python"
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -357,21 +357,87 @@ def check_onnxruntime(cases, wheel, without, work):
         cases.equal(f"ONNX Runtime: {name} prints", found, result)
 
 
+TORCH = """
+import torch
+import fastnorm.torch as fn
+from fastnorm.torch import compiled
+x, weight = torch.tensor([[3.0, 4.0], [0.0, 5.0]]), torch.tensor([1.0, 2.0])
+y = fn.rms_norm(x, weight, eps=0.0)
+torch.testing.assert_close(y, torch.tensor([[0.848528, 2.262742], [0.0, 2.828427]]))
+print(compiled.path(), compiled.runs())
+"""
+NAMED_TORCH = """
+try:
+    import fastnorm.torch
+except ImportError as error:
+    assert "FASTNORM_TORCH_LIBRARY is '/absent.so'; required: a _C.so" in str(error), error
+else:
+    raise SystemExit("FASTNORM_TORCH_LIBRARY was not used")
+print("named")
+"""
+ABOUT_TORCH = """
+import pathlib, torch
+major, minor = map(int, torch.__version__.split(".")[:2])
+print(pathlib.Path(torch.__file__).parents[1])
+print("stable 1" if (major, minor) >= (2, 10) else "python 0")
+"""
+
+
+def torch_python():
+    """A Python with PyTorch, as tools/testing has it."""
+    named = os.environ.get("FASTNORM_TORCH_PYTHON")
+    return named or os.path.join(sys.base_prefix, "bin", "python3")
+
+
+def check_torch(cases, wheel, without, work):
+    """Tests the wheel in the PyTorch that is there, which is too large to be installed here."""
+    there = torch_python()
+    about = subprocess.run([there, "-c", ABOUT_TORCH], capture_output=True, text=True)
+    if about.returncode != 0:
+        cases.skip("the wheel in PyTorch", f"no PyTorch in {there}")
+        return
+    folder, (site, path) = work / "torch", about.stdout.splitlines()
+    python = folder / "bin" / "python"
+    run_clean(cases, "PyTorch: a venv", [there, "-m", "venv", "--clear", folder], work)
+    own = run_clean(
+        cases, "PyTorch: its folder", [python, "-c", "import site; print(*site.getsitepackages())"],
+        work,
+    )
+    Path(own.split()[0], "torch.pth").write_text(f"{site}\n")
+    nothing = {"FASTNORM_CACHE": str(work / "nothing")}
+    for name, file, text, printed, env in (
+        ("the wheel", wheel, TORCH, f"{path}\n", nothing),
+        ("the wheel, by Python", wheel, TORCH, "python 0\n", {"FASTNORM_TORCH_COMPILED": "0"}),
+        ("a file that is not there", wheel, NAMED_TORCH, "named\n", {
+            "FASTNORM_TORCH_LIBRARY": "/absent.so"
+        }),
+        ("a wheel without the file", without, TORCH, "python 0\n", nothing),
+    ):
+        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        run_clean(
+            cases, f"PyTorch: pip install, {name}", [*pip, "--force-reinstall", "--no-deps", file],
+            work,
+        )
+        found = run_clean(cases, f"PyTorch: {name}", [python, "-c", text], work, **env)
+        cases.equal(f"PyTorch: {name} prints", found, printed)
+
+
 def check_plugins(cases, options, wheel, work):
     """Each plugin in a program of its engine."""
     without = wheel_maker.make(options.library, work / "without")
     given = {path.name for path in options.plugin}
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    for name, check in zip(wheel_maker.PLUGINS, (check_jax, check_onnxruntime), strict=True):
+    checks = (check_jax, check_onnxruntime, check_torch)
+    for (name, place), check in zip(wheel_maker.PLUGINS.items(), checks, strict=True):
         if name not in given:
             cases.skip(f"the wheel with {name}", "no --plugin names it")
             continue
-        cases.check(f"the wheel has {name}", f"fastnorm/lib/{name}" in names)
+        cases.check(f"the wheel has {name}", f"fastnorm/{place}/{name}" in names)
         check(cases, wheel, without, work)
     for paths, message in (
-        ([Path("libother.so")], "libother.so is no plugin; required: libfastnorm_xla.so or "
-         "libfastnorm_onnxruntime.so"),
+        ([Path("libother.so")], "libother.so is no plugin; required: one of libfastnorm_xla.so, "
+         "libfastnorm_onnxruntime.so, _C.so"),
         ([Path("a/libfastnorm_xla.so"), Path("b/libfastnorm_xla.so")],
          "libfastnorm_xla.so is named twice; required: each plugin once"),
     ):
@@ -405,7 +471,11 @@ def check_archive(cases, wheel):
             "[vllm.general_plugins] fastnorm = fastnorm.engines:vllm_plugin "
             "[sglang.srt.plugins] fastnorm = fastnorm.engines:sglang_plugin".split(),
         )
-        modules = {str(p.relative_to(PACKAGE)) for p in (PACKAGE / "fastnorm").rglob("*.py")}
+        modules = {
+            str(p.relative_to(PACKAGE))
+            for p in (PACKAGE / "fastnorm").rglob("*")
+            if p.suffix in (".py", ".cpp", ".h")
+        }
         cases.equal("modules that are left out", sorted(modules - set(names)), [])
 
 
@@ -417,7 +487,7 @@ def main():
         type=Path,
         action="append",
         default=[],
-        help="libfastnorm_xla.so or libfastnorm_onnxruntime.so",
+        help="libfastnorm_xla.so, libfastnorm_onnxruntime.so or _C.so",
     )
     parser.add_argument("--wheel", type=Path, help="a wheel that was made of them")
     parser.add_argument("--program", type=Path, help="not used")

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 from clean import ROOT, Cases
 
@@ -186,6 +187,14 @@ def main():
     )
     said = "gpu cannot be made here; required: one of" in result.stderr
     cases.check("an unknown kind is refused", result.returncode != 0 and said, result.stderr)
+    with patch.object(release, "project_version", lambda: "99.0.0"):
+        try:
+            release.check_figures()
+            said = "nothing"
+        except SystemExit as why:
+            said = str(why)
+    stale = "README.md: h200_large.csv is of " in said and "required: 99.0.0" in said
+    cases.check("figures of another version are refused", stale, said)
     check_tools(cases, release, options.work.resolve())
     cases.finish()
 

@@ -6,8 +6,9 @@
 #include <new>
 
 #include "core/backend.h"
-#include "core/check.h"
-#include "core/norm_index.h"
+#include "core/common/check.h"
+#include "core/norm/batch.h"
+#include "core/norm/index.h"
 #include "core/tuning.h"
 #include "fastnorm/context.h"
 
@@ -50,6 +51,14 @@ inline fastnorm_status check_info(const fastnorm_info* info, Error& error) {
                    "info.struct_size is %zu; required: at least %zu", info->struct_size,
                    kFirstInfo);
   return FASTNORM_OK;
+}
+
+// What a query reports of planned calls of the norm.
+inline fastnorm_info norm_info(const fastnorm_context& context, std::span<const NormCall> calls,
+                               uint64_t workspace_bytes) {
+  const Device& device = *context.device;
+  return batch_info(device.facts, calls, workspace_bytes,
+                    calls.empty() ? "" : device.variant_text(calls.front()));
 }
 
 // A call's memory and stream.

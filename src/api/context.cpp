@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "api/api.h"
 #include "fastnorm/version.h"
@@ -78,8 +79,8 @@ fastnorm_status load_tuning(const fastnorm_context_options& options, fastnorm_co
   auto tuning = std::make_unique<Tuning>();
   const Device& device = *context->device;
   FASTNORM_TRY(read_tuning(text, fastnorm_version_string(),
-                           {device.norm_table(), device.norm_backward_table()}, device.facts,
-                           tuning.get(), error));
+                           {device.table<NormEntry>(), device.table<NormBackwardEntry>()},
+                           device.facts, tuning.get(), error));
   if (options.log != nullptr) {
     char line[320];
     std::snprintf(line, sizeof line, "tuning: %zu rules of %.200s", tuning->size(),
@@ -107,7 +108,7 @@ fastnorm_status create(fastnorm_device device, const fastnorm_context_options* o
   FASTNORM_TRY(check_options(*ours, device.device_type, error));
   auto made = std::make_unique<fastnorm_context>();
   FASTNORM_TRY(backend->create(device.device_id, *ours, &made->device, error));
-  made->norm_index = std::make_unique<const NormIndex>(made->device->norm_table());
+  made->norm_index = std::make_unique<const NormIndex>(made->device->table<NormEntry>());
   FASTNORM_TRY(load_tuning(*ours, made.get(), error));
   *context = made.release();
   return FASTNORM_OK;
@@ -127,35 +128,19 @@ fastnorm_status describe_device(fastnorm_device device, fastnorm_device_info* in
   return FASTNORM_OK;
 }
 
-// Calls fn(family, arch, name) for each kernel of the build until it returns true.
+// Calls fn(family, arch, name) for each kernel of the build until it returns true: first those of
+// the norm.
 template <typename Fn>
 void for_each_kernel(Fn fn) {
-  for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {
-    for (const KernelSet& set : backend->kernel_sets()) {
-      for (const NormEntry& entry : set.norm) {
-        if (fn("norm", set.arch, entry.name)) return;
-      }
-      for (const NormEntry& entry : set.norm_stages) {
-        if (fn("norm", set.arch, entry.name)) return;
-      }
-    }
-  }
-  for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {
-    for (const KernelSet& set : backend->kernel_sets()) {
-      for (const char* name : set.norm_backward) {
-        if (fn("norm_backward", set.arch, name)) return;
-      }
-      for (const char* name : set.mla_decode) {
-        if (fn("mla_decode", set.arch, name)) return;
-      }
-      for (const char* name : set.norm_heads) {
-        if (fn("norm_heads", set.arch, name)) return;
-      }
-      for (const char* name : set.norm_heads_backward) {
-        if (fn("norm_heads_backward", set.arch, name)) return;
-      }
-      for (const char* name : set.peer) {
-        if (fn("peer", set.arch, name)) return;
+  for (const bool norm : {true, false}) {
+    for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {
+      for (const KernelSet& set : backend->kernel_sets()) {
+        for (const FamilyNames& family : set.families) {
+          if ((std::string_view(family.family) == "norm") != norm) continue;
+          for (const char* name : family.names) {
+            if (fn(family.family, set.arch, name)) return;
+          }
+        }
       }
     }
   }

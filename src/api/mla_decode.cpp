@@ -8,10 +8,10 @@
 #include <cstring>
 
 #include "api/api.h"
-#include "core/mla_decode_check.h"
-#include "core/mla_decode_plan.h"
-#include "core/mla_decode_trace.h"
-#include "core/pdl.h"
+#include "core/common/pdl.h"
+#include "core/mla_decode/check.h"
+#include "core/mla_decode/plan.h"
+#include "core/mla_decode/trace.h"
 
 namespace fastnorm {
 namespace {
@@ -60,13 +60,12 @@ fastnorm_status run(fastnorm_context& context, const Call& call, void* workspace
   const MlaDecodePlan& plan = call.plan;
   FASTNORM_TRY(
       check_workspace(context, {workspace, workspace_bytes, stream}, plan.workspace_bytes, error));
-  FASTNORM_REQUIRE(call.desc.profile_events == 0 || call.desc.profile != nullptr,
-                   FASTNORM_ERROR_ARGUMENT,
+  FASTNORM_REQUIRE(plan.profile_bytes == 0 || call.desc.profile != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "profile is NULL and profile_events is %d; required: a tensor of %" PRIu64
                    " bytes, or profile_events 0",
                    call.desc.profile_events, plan.profile_bytes);
   if (plan.launches == 0) return FASTNORM_OK;
-  return context.device->run_mla_decode(call.desc, plan, workspace, stream, error);
+  return context.device->run(MlaDecodeCall{&call.desc, &plan}, workspace, stream, error);
 }
 
 fastnorm_status decode(const void* buffer, size_t bytes, fastnorm_profile_event* events,
@@ -133,7 +132,7 @@ fastnorm_status fastnorm_mla_decode_prepare(fastnorm_context* context,
     fastnorm::Call call;
     FASTNORM_TRY(fastnorm::plan(context, args, &call, error));
     if (call.plan.launches == 0) return FASTNORM_OK;
-    return context->device->prepare_mla_decode(call.desc, call.plan, error);
+    return context->device->prepare(fastnorm::MlaDecodeCall{&call.desc, &call.plan}, error);
   });
 }
 

@@ -4,8 +4,8 @@
 #include <cinttypes>
 
 #include "api/api.h"
-#include "core/norm_batch.h"
-#include "core/norm_check.h"
+#include "core/norm/batch.h"
+#include "core/norm/check.h"
 
 namespace fastnorm {
 namespace {
@@ -26,7 +26,7 @@ fastnorm_status with_one(fastnorm_context* context, const fastnorm_norm_args* ar
   });
 }
 
-// The same for several calls.
+// Checks and plans several calls, then lets `use` have those with rows.
 template <typename Use>
 fastnorm_status with_many(fastnorm_context* context, const fastnorm_norm_args* const* args,
                           int32_t count, Use use) {
@@ -44,21 +44,21 @@ auto run(fastnorm_context* context, void* workspace, size_t workspace_bytes, voi
     // No kernel of the norm needs workspace.
     FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream}, 0, error));
     if (calls.empty()) return FASTNORM_OK;
-    return context->device->run_norm(calls, workspace, stream, error);
+    return context->device->run(calls, workspace, stream, error);
   };
 }
 
 auto prepare(fastnorm_context* context) {
   return [=](std::span<const NormCall> calls, Error& error) {
     if (calls.empty()) return FASTNORM_OK;
-    return context->device->prepare_norm(calls, error);
+    return context->device->prepare(calls, error);
   };
 }
 
 auto describe(fastnorm_context* context, fastnorm_info* info) {
   return [=](std::span<const NormCall> calls, Error& error) {
     FASTNORM_TRY(check_info(info, error));
-    give_struct(batch_info(*context->device, calls, 0), info);
+    give_struct(norm_info(*context, calls, 0), info);
     return FASTNORM_OK;
   };
 }

@@ -19,7 +19,7 @@ fastnorm_status with_one(fastnorm_context* context, const fastnorm_norm_backward
   });
 }
 
-// The same for several.
+// Checks and plans several calls, then lets `use` have their batch.
 template <typename Use>
 fastnorm_status with_many(fastnorm_context* context, const fastnorm_norm_backward_args* const* args,
                           int32_t count, Use use) {

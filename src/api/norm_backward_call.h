@@ -4,51 +4,52 @@
 #include <cinttypes>
 
 #include "api/api.h"
-#include "core/norm_backward_batch.h"
+#include "core/norm_heads_backward/batch.h"
 
 namespace fastnorm {
 
+// Without tuning, or with that of a context.
+inline NormBackwardPlanner backward_planner_of(const Device& device,
+                                               const NormBackwardTuning* tuning = nullptr) {
+  return {device.facts, device.table<NormBackwardEntry>(), device.table<NormHeadsBackwardEntry>(),
+          tuning};
+}
 inline NormBackwardPlanner backward_planner_of(const fastnorm_context& context) {
-  return {*context.device, context.norm_backward_tuning()};
+  return backward_planner_of(*context.device, context.norm_backward_tuning());
+}
+
+// Calls `use` with what a device takes of a batch that launches something.
+template <typename Use>
+fastnorm_status with_call(const NormBackwardBatch& batch, Use use) {
+  if (batch.together.launches != 0) {
+    const HeadsGradients gradients = heads_gradients(batch);
+    return use(NormHeadsBackwardCall{&gradients, &batch.together});
+  }
+  return batch.count == 0 ? FASTNORM_OK : use(batch.planned());
 }
 
 inline auto run_backward(fastnorm_context* context, void* workspace, size_t workspace_bytes,
                          void* stream) {
   return [=](const NormBackwardBatch& batch, Error& error) {
-    const uint64_t needed = batch.workspace_bytes;
-    FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream}, needed, error));
-    if (batch.together.launches != 0) {
-      return context->device->run_norm_heads_backward(heads_gradients(batch), batch.together,
-                                                      workspace, stream, error);
-    }
-    for (const NormBackwardCall& call : batch.planned())
-      FASTNORM_TRY(context->device->check_norm_backward_values(call.desc, error));
-    for (const NormBackwardCall& call : batch.planned()) {
-      // By integers: without a workspace there is no address to add to.
-      const uintptr_t at = reinterpret_cast<uintptr_t>(workspace) + call.workspace_offset;
-      void* const own = needed == 0 ? nullptr : reinterpret_cast<void*>(at);
-      FASTNORM_TRY(context->device->run_norm_backward(call.desc, call.plan, own, stream, error));
-    }
-    return FASTNORM_OK;
+    FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream},
+                                 batch.workspace_bytes, error));
+    return with_call(batch, [&](const auto& call) {
+      return context->device->run(call, workspace, stream, error);
+    });
   };
 }
 
 inline auto prepare_backward(fastnorm_context* context) {
   return [=](const NormBackwardBatch& batch, Error& error) {
-    if (batch.together.launches != 0) {
-      return context->device->prepare_norm_heads_backward(heads_gradients(batch), batch.together,
-                                                          error);
-    }
-    for (const NormBackwardCall& call : batch.planned())
-      FASTNORM_TRY(context->device->prepare_norm_backward(call.desc, call.plan, error));
-    return FASTNORM_OK;
+    return with_call(batch,
+                     [&](const auto& call) { return context->device->prepare(call, error); });
   };
 }
 
 inline auto describe_backward(fastnorm_context* context, fastnorm_info* info) {
   return [=](const NormBackwardBatch& batch, Error& error) {
     FASTNORM_TRY(check_info(info, error));
-    give_struct(norm_backward_info(*context->device, batch), info);
+    give_struct(norm_backward_info(context->device->facts, batch), info);
     return FASTNORM_OK;
   };
 }

@@ -2,9 +2,9 @@
 #include "fastnorm/norm_heads.h"
 
 #include "api/api.h"
-#include "core/norm_heads_check.h"
-#include "core/norm_heads_plan.h"
-#include "core/pdl.h"
+#include "core/common/pdl.h"
+#include "core/norm_heads/check.h"
+#include "core/norm_heads/plan.h"
 
 namespace fastnorm {
 namespace {
@@ -22,7 +22,8 @@ fastnorm_status with_heads(fastnorm_context* context, const fastnorm_norm_heads_
     FASTNORM_TRY(
         check_norm_heads(args, parts, count, {facts.device_type, facts.device_id}, &desc, error));
     desc.pdl = with_pdl(desc.pdl, facts.pdl);
-    FASTNORM_TRY(plan_norm_heads(desc, facts, context->device->norm_heads_table(), &plan, error));
+    FASTNORM_TRY(
+        plan_norm_heads(desc, facts, context->device->table<NormHeadsEntry>(), &plan, error));
     return use(desc, plan, error);
   });
 }
@@ -79,7 +80,7 @@ fastnorm_status fastnorm_norm_heads_prepare(fastnorm_context* context,
       context, args, parts, count,
       [=](const NormHeadsDesc& desc, const NormHeadsPlan& plan, Error& error) -> fastnorm_status {
         if (plan.launches == 0) return FASTNORM_OK;
-        return context->device->prepare_norm_heads(desc, plan, error);
+        return context->device->prepare(fastnorm::NormHeadsCall{&desc, &plan}, error);
       });
 }
 
@@ -96,6 +97,7 @@ fastnorm_status fastnorm_norm_heads(fastnorm_context* context, const fastnorm_no
             FASTNORM_ERROR_ARGUMENT, "stream is %p and the context is a CPU's; required: NULL",
             stream);
         if (plan.launches == 0) return FASTNORM_OK;
-        return context->device->run_norm_heads(desc, plan, stream, error);
+        return context->device->run(fastnorm::NormHeadsCall{&desc, &plan}, workspace, stream,
+                                    error);
       });
 }

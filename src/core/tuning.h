@@ -13,15 +13,15 @@
 //     KIND(many, b16, rms, plain)
 //     ROWS(4096, 4096, 513, 4096, 512, 1, 1, 1, 2, 1)
 //
-// KIND and ROWS are those of the library's lists: of the forward (norm_choice.h) or of the backward
-// pass (norm_backward_choice.h). A KIND line says whose lines follow.
+// KIND and ROWS are those of the library's lists: of the forward (norm/choice.h) or of the backward
+// pass (norm_backward/choice.h). A KIND line says whose lines follow.
 #pragma once
 
 #include <span>
 #include <string_view>
 
-#include "core/norm_backward_tuning.h"
-#include "core/norm_tuning.h"
+#include "core/norm/tuning.h"
+#include "core/norm_backward/tuning.h"
 
 namespace fastnorm {
 

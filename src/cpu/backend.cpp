@@ -9,23 +9,23 @@
 #include <string>
 #include <vector>
 
-#include "core/check.h"
-#include "core/mla_decode_check.h"
-#include "core/norm_backward_cpu_plan.h"
-#include "core/norm_check_quant.h"
-#include "core/norm_check_stages.h"
-#include "core/norm_heads_check.h"
-#include "cpu/fp_mode.h"
+#include "core/common/check.h"
+#include "core/mla_decode/check.h"
+#include "core/norm/check_quant.h"
+#include "core/norm/check_stages.h"
+#include "core/norm_backward/cpu_plan.h"
+#include "core/norm_heads/check.h"
+#include "cpu/common/fp_mode.h"
+#include "cpu/common/machine.h"
+#include "cpu/common/parallel.h"
 #include "cpu/isa.h"
-#include "cpu/machine.h"
-#include "cpu/mla_decode.h"
-#include "cpu/norm.h"
-#include "cpu/norm_backward.h"
-#include "cpu/norm_heads.h"
-#include "cpu/norm_heads_backward.h"
-#include "cpu/norm_stages.h"
-#include "cpu/parallel.h"
-#include "cpu/peer.h"
+#include "cpu/mla_decode/run.h"
+#include "cpu/norm/run.h"
+#include "cpu/norm_backward/run.h"
+#include "cpu/norm_heads/run.h"
+#include "cpu/norm_heads_backward/run.h"
+#include "cpu/norm_stages/run.h"
+#include "cpu/peer/link.h"
 
 namespace fastnorm {
 namespace cpu {
@@ -71,96 +71,29 @@ void run_counted_range(void* task, int64_t begin, int64_t end) {
   t.ends.fetch_add(hash(end) - hash(begin), std::memory_order_relaxed);
 }
 
+// A dry run's end: the work of making a task counts, and is not optimised away.
+template <class Task>
+fastnorm_status keep(const Task& task) {
+  asm volatile("" ::"m"(task));
+  return FASTNORM_OK;
+}
+
 class CpuDevice final : public Device {
  public:
   CpuDevice(const IsaKernels& isa, bool avx512_bf16, const fastnorm_context_options& options)
-      : Device(facts_of(isa, options)),
+      : Device(facts_of(isa, options), {kNormTable, {}, {}, {}, {}}),
         isa_(isa),
-        avx512_bf16_(avx512_bf16),
+        norm_kernels_(norm_kernels(isa, avx512_bf16)),
         parallel_for_(options.parallel_for),
         parallel_user_(options.parallel_user),
         dry_run_((options.flags & FASTNORM_CONTEXT_DRY_RUN) != 0) {
     if (parallel_for_ == nullptr && options.num_threads > 1) pool_.emplace(options.num_threads);
   }
 
-  std::span<const NormEntry> norm_table() const override { return kNormTable; }
-
-  fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
-
-  fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error& error) override {
-    for (const NormCall& call : calls) {
-      if (!call.desc->has_stages || dry_run_) continue;
-      if (call.desc->stages.modulation_index)
-        FASTNORM_TRY(check_modulation_index(*call.desc, error));
-      FASTNORM_TRY(check_rotation_signs("quant", call.desc->quant, call.desc->n, error));
-    }
-    for (const NormCall& call : calls) FASTNORM_TRY(run_one(call, error));
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, Error&) override {
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status run_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan&, void*, void*,
-                                 Error& error) override {
-    MlaDecodeTask task = mla_decode_task(desc);
-    if (dry_run_) {
-      asm volatile("" ::"m"(task));
-      return FASTNORM_OK;
-    }
-    FASTNORM_TRY(check_mla_decode_values(desc, error));
-    return spread({run_mla_decode_range, &task, mla_decode_groups(desc), mla_decode_grain(desc)},
-                  desc.parallel_user, "groups of heads", error);
-  }
-
-  fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
-                                        Error&) override {
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status check_norm_backward_values(const NormBackwardDesc& desc, Error& error) override {
-    const NormBackwardHeads& heads = desc.of_heads;
-    if (dry_run_ || !heads.rope || desc.rows == 0) return FASTNORM_OK;
-    return check_rope_positions(heads.tables, desc.rows / heads.heads, error);
-  }
-
-  fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
-                                    void* workspace, void*, Error& error) override {
-    NormBackwardTask task = make_norm_backward_task(desc, plan, isa_, workspace);
-    if (dry_run_) {
-      asm volatile("" ::"m"(task));
-      return FASTNORM_OK;
-    }
-    const NormBackwardUnits units = norm_backward_units(desc);
-    const char* const word = desc.has_sums() ? "blocks of rows" : "rows";
-    if (desc.of_heads.needs_own_kernels()) {
-      FASTNORM_TRY(turn_rows(desc, plan, workspace, units, word, error));
-    } else if (units.count != 0) {
-      FASTNORM_TRY(spread({run_norm_backward_range, &task, units.count, units.grain},
-                          desc.parallel_user, word, error));
-    }
-    if (!desc.has_sums()) return FASTNORM_OK;
-    task.range = norm_backward_fold(desc, isa_);
-    return spread({run_norm_backward_range, &task, norm_backward_fold_units(desc),
-                   norm_backward_fold_grain(plan)},
-                  desc.parallel_user, "chunks of columns", error);
-  }
-
-  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
-                                 Error& error) override {
-    NormHeadsTask task = norm_heads_task(desc);
-    if (dry_run_) {
-      asm volatile("" ::"m"(task));
-      return FASTNORM_OK;
-    }
-    FASTNORM_TRY(check_norm_heads_values(desc, error));
-    return spread({run_norm_heads_range, &task, desc.tokens, plan.grain}, desc.parallel_user,
-                  "tokens", error);
+  fastnorm_status prepare(const AnyCall&, Error&) override { return FASTNORM_OK; }
+  fastnorm_status run(const AnyCall& call, void* workspace, void*, Error& error) override {
+    return std::visit([&](const auto& planned) { return run_call(planned, workspace, error); },
+                      call);
   }
 
   fastnorm_status check_peers(Error&) const override { return FASTNORM_OK; }
@@ -172,10 +105,74 @@ class CpuDevice final : public Device {
   }
 
  private:
+  fastnorm_status run_call(std::span<const NormCall> calls, void*, Error& error) {
+    for (const NormCall& call : calls) {
+      if (!call.desc->has_stages || dry_run_) continue;
+      if (call.desc->stages.modulation_index)
+        FASTNORM_TRY(check_modulation_index(*call.desc, error));
+      FASTNORM_TRY(check_rotation_signs("quant", call.desc->quant, call.desc->n, error));
+    }
+    for (const NormCall& call : calls) FASTNORM_TRY(run_one(call, error));
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status run_call(const MlaDecodeCall& call, void*, Error& error) {
+    const MlaDecodeDesc& desc = *call.desc;
+    MlaDecodeTask task = mla_decode_task(desc);
+    if (dry_run_) return keep(task);
+    FASTNORM_TRY(check_mla_decode_values(desc, error));
+    return spread({run_mla_decode_range, &task, mla_decode_groups(desc), mla_decode_grain(desc)},
+                  desc.parallel_user, "groups of heads", error);
+  }
+
+  fastnorm_status run_call(const NormHeadsCall& call, void*, Error& error) {
+    NormHeadsTask task = norm_heads_task(*call.desc);
+    if (dry_run_) return keep(task);
+    FASTNORM_TRY(check_norm_heads_values(*call.desc, error));
+    return spread({run_norm_heads_range, &task, call.desc->tokens, call.plan->grain},
+                  call.desc->parallel_user, "tokens", error);
+  }
+
+  // Each part of norm_heads_backward has a plan of its own here.
+  fastnorm_status run_call(const NormHeadsBackwardCall&, void*, Error& error) {
+    return error.set(FASTNORM_ERROR_INTERNAL, "a plan of a GPU's");
+  }
+
+  fastnorm_status run_call(std::span<const NormBackwardCall> calls, void* workspace, Error& error) {
+    // All values first, before the call writes anything.
+    for (const NormBackwardCall& call : calls) {
+      const NormBackwardHeads& heads = call.desc.of_heads;
+      if (dry_run_ || !heads.rope || call.desc.rows == 0) continue;
+      FASTNORM_TRY(check_rope_positions(heads.tables, call.desc.rows / heads.heads, error));
+    }
+    for (const NormBackwardCall& call : calls)
+      FASTNORM_TRY(run_gradient(call.desc, call.plan, call.own(workspace), error));
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status run_gradient(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                               void* workspace, Error& error) {
+    NormBackwardTask task = make_norm_backward_task(desc, plan, isa_, workspace);
+    if (dry_run_) return keep(task);
+    const NormBackwardUnits units = norm_backward_units(desc);
+    const char* const word = desc.has_sums() ? "blocks of rows" : "rows";
+    if (desc.of_heads.needs_own_kernels()) {
+      FASTNORM_TRY(rotate_rows(desc, plan, workspace, units, word, error));
+    } else if (units.count != 0) {
+      FASTNORM_TRY(spread({run_norm_backward_range, &task, units.count, units.grain},
+                          desc.parallel_user, word, error));
+    }
+    if (!desc.has_sums()) return FASTNORM_OK;
+    task.range = norm_backward_fold(desc, isa_);
+    return spread({run_norm_backward_range, &task, norm_backward_fold_units(desc),
+                   norm_backward_fold_grain(plan)},
+                  desc.parallel_user, "chunks of columns", error);
+  }
+
   // All of a norm_heads_backward part except the fold of its sums.
-  fastnorm_status turn_rows(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
-                            void* workspace, const NormBackwardUnits& units, const char* word,
-                            Error& error) {
+  fastnorm_status rotate_rows(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                              void* workspace, const NormBackwardUnits& units, const char* word,
+                              Error& error) {
     NormHeadsBackwardTask task = make_norm_heads_backward_task(desc, plan, isa_, workspace);
     if (const int64_t tokens = norm_backward_tokens(desc); tokens != 0) {
       task.range = task.tokens;
@@ -194,19 +191,13 @@ class CpuDevice final : public Device {
     const int64_t grain = call.plan->rows_per_block;
     if (call.desc->has_stages) return run_stages(call, error);
     NormTask task = make_task(call);
-    if (dry_run_) {
-      asm volatile("" ::"m"(task));  // keeps the work from being optimised away
-      return FASTNORM_OK;
-    }
+    if (dry_run_) return keep(task);
     return spread({run_norm_range, &task, rows, grain}, call.desc->parallel_user, "rows", error);
   }
 
   fastnorm_status run_stages(const NormCall& call, Error& error) {
     StagesTask task = stages_task(call);
-    if (dry_run_) {
-      asm volatile("" ::"m"(task));
-      return FASTNORM_OK;
-    }
+    if (dry_run_) return keep(task);
     return spread({run_stages_range, &task, call.desc->rows, call.plan->rows_per_block},
                   call.desc->parallel_user, "rows", error);
   }
@@ -227,7 +218,7 @@ class CpuDevice final : public Device {
 
   NormTask make_task(const NormCall& call) const {
     const FpMode mode;
-    return {isa_.norm_kernel(call.plan->index, avx512_bf16_),
+    return {norm_kernels_[call.plan->index],
             make_params(*call.desc, *call.plan, isa_, facts.l2_bytes), call.desc->rows};
   }
 
@@ -259,7 +250,7 @@ class CpuDevice final : public Device {
   }
 
   const IsaKernels& isa_;
-  const bool avx512_bf16_;
+  const ChosenNormKernels norm_kernels_;
   const fastnorm_parallel_for_fn parallel_for_;
   void* const parallel_user_;
   const bool dry_run_;
@@ -302,7 +293,7 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
   const Features features = machine_features();
   const IsaKernels* isa = nullptr;
   FASTNORM_TRY(choose_isa(features, &isa, error));
-  const bool bf16 = features.avx512_bf16 && isa->norm_bf16 != nullptr;
+  const bool bf16 = features.avx512_bf16 && isa->has_bf16;
   *device = std::make_unique<CpuDevice>(*isa, bf16, options);
   log_choice(options, *isa, bf16, (*device)->facts);
   return FASTNORM_OK;
@@ -311,9 +302,17 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
 std::span<const KernelSet> kernel_sets() {
   static const std::vector<KernelSet> sets = [] {
     std::vector<KernelSet> list;
-    for (const IsaKernels& isa : built_isas())
-      list.push_back({isa.name, kNormTable, kMlaDecodeNames, kNormBackwardCpuNames, kNormHeadsNames,
-                      kNormBackwardCpuNames, kStagesTable});
+    const auto named = [](const char* family, const auto& names) {
+      return FamilyNames{family, {std::begin(names), std::end(names)}};
+    };
+    for (const IsaKernels& isa : built_isas()) {
+      list.push_back(
+          {isa.name,
+           {names_of<NormEntry>("norm", kNormTable), names_of<NormEntry>("norm", kStagesTable),
+            named("norm_backward", kNormBackwardCpuNames), named("mla_decode", kMlaDecodeNames),
+            named("norm_heads", kNormHeadsNames),
+            named("norm_heads_backward", kNormBackwardCpuNames)}});
+    }
     return list;
   }();
   return sets;

@@ -5,13 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/error.h"
-#include "cpu/mla_decode_params.h"
-#include "cpu/norm_backward_params.h"
-#include "cpu/norm_heads_backward_params.h"
-#include "cpu/norm_heads_params.h"
-#include "cpu/norm_kernels.h"
-#include "cpu/norm_stages_params.h"
+#include "core/common/error.h"
 
 namespace fastnorm::cpu {
 
@@ -42,23 +36,40 @@ struct IsaKernels {
   Isa isa;
   const char* name;
   int32_t vector_bytes;
-  const NormKernels* norm;
-  const NormKernels* norm_bf16;  // bf16 kernels for machines with AVX512_BF16; nullptr = norm
-  const MlaDecodeKernels* mla_decode;
-  const NormBackwardKernels* norm_backward;
-  const NormHeadsKernels* norm_heads;
-  const StagesKernels* norm_stages;
-  const NormHeadsBackwardKernels* norm_heads_backward;
+  bool has_bf16;           // the norm has kernels for machines with AVX512_BF16, too
   bool prefetch_in_cache;  // prefetching the next row also helps when rows are in the cache
-
-  // The address of a table entry's kernel, on a machine with or without AVX512_BF16.
-  NormKernel norm_kernel(int32_t index, bool avx512_bf16) const {
-    if (avx512_bf16 && norm_bf16 != nullptr && norm_bf16->at[index] != nullptr) {
-      return norm_bf16->at[index];
-    }
-    return norm->at[index];
-  }
 };
+
+// A family's kernels for each instruction set of this build. Its run.cpp has them:
+// constexpr ByIsa<NormHeadsKernels> kKernels = FASTNORM_BY_ISA(kNormHeads).
+template <class Kernels>
+struct ByIsa {
+  const Kernels* at[4];  // by Isa
+
+  const Kernels& operator[](const IsaKernels& of) const { return *at[static_cast<int>(of.isa)]; }
+};
+
+#if defined(__x86_64__) && defined(FASTNORM_WITHOUT_AVX512)
+#define FASTNORM_BY_ISA(name)                        \
+  {                                                  \
+    { &name##Scalar, nullptr, &name##Avx2, nullptr } \
+  }
+#elif defined(__x86_64__)
+#define FASTNORM_BY_ISA(name)                              \
+  {                                                        \
+    { &name##Scalar, nullptr, &name##Avx2, &name##Avx512 } \
+  }
+#elif defined(__aarch64__)
+#define FASTNORM_BY_ISA(name)                        \
+  {                                                  \
+    { &name##Scalar, &name##Neon, nullptr, nullptr } \
+  }
+#else
+#define FASTNORM_BY_ISA(name)                    \
+  {                                              \
+    { &name##Scalar, nullptr, nullptr, nullptr } \
+  }
+#endif
 
 // The instruction sets of this build, in increasing order of preference.
 std::span<const IsaKernels> built_isas();

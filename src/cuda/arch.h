@@ -1,7 +1,7 @@
 // All numbers of GPU architectures. Needs no CUDA: every build can plan for every architecture.
 #pragma once
 
-#include "core/arch_spec.h"
+#include "core/common/arch_spec.h"
 
 namespace fastnorm {
 
@@ -10,33 +10,36 @@ extern const NormBackwardChoices kNormBackwardChoicesSm90, kNormBackwardChoicesD
 
 namespace cuda {
 
-// Kernels with stages: with forms that hold rows in registers, and without.
-extern const StagesKernelList kStagesHeldList, kStagesGeneralList;
+// The architectures, in the order of the lists' columns.
+enum ArchColumn : int { kColumn80, kColumn90, kColumn100, kColumn120, kColumnPtx, kArchCount };
 
-constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
+// The kernels of calls with stages of each.
+extern const StagesKernelList kStages80, kStages90, kStages100, kStages120, kStagesPtx;
+
+constexpr ArchSpec make_arch(const char* name, ArchColumn column, int32_t capability,
+                             int32_t max_cluster_blocks, const StagesKernelList& stages,
                              const NormChoices& choices = kNormChoicesDefault,
-                             const NormBackwardChoices& backward = kNormBackwardChoicesDefault,
-                             bool holds_rows = false) {
+                             const NormBackwardChoices& backward = kNormBackwardChoicesDefault) {
   return {.name = name,
+          .column = column,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
           .bulk_prefetch = capability >= 90,
           .max_blocks = 0x7fffffff,
           .choices = &choices,
           .backward_choices = &backward,
-          .holds_rows = holds_rows,
-          .stages = holds_rows ? &kStagesHeldList : &kStagesGeneralList};
+          .stages = &stages};
 }
 
-inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
+inline constexpr ArchSpec kSm80 = make_arch("sm_80", kColumn80, 80, 1, kStages80);
 inline constexpr ArchSpec kSm90 =
-    make_arch("sm_90", 90, 8, kNormChoicesSm90, kNormBackwardChoicesSm90, true);
-inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 8);
-inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
+    make_arch("sm_90", kColumn90, 90, 8, kStages90, kNormChoicesSm90, kNormBackwardChoicesSm90);
+inline constexpr ArchSpec kSm100 = make_arch("sm_100f", kColumn100, 100, 8, kStages100);
+inline constexpr ArchSpec kSm120 = make_arch("sm_120f", kColumn120, 120, 8, kStages120);
 // PTX for capability 9.0 and later. The GPU's driver compiles it when a kernel is first loaded.
-inline constexpr ArchSpec kPtx = make_arch("ptx_90", 90, 8);
+inline constexpr ArchSpec kPtx = make_arch("ptx_90", kColumnPtx, 90, 8, kStagesPtx);
 
-inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120, &kPtx};
+inline constexpr const ArchSpec* kArchs[kArchCount] = {&kSm80, &kSm90, &kSm100, &kSm120, &kPtx};
 
 // The architecture whose kernels run on a device of `capability` (major * 10 + minor), among those
 // that `built` has; nullptr if there is none. Binary code runs on later minor versions of its major
@@ -48,9 +51,6 @@ constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchS
   }
   return capability >= kPtx.capability && built(kPtx) ? &kPtx : nullptr;
 }
-
-// True if a kernel may start before the previous kernel of its stream has ended.
-constexpr bool launches_early(const ArchSpec& arch) { return arch.capability >= 90; }
 
 }  // namespace cuda
 }  // namespace fastnorm

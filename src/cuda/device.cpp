@@ -1,48 +1,48 @@
 #include "cuda/device.h"
 
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "core/check.h"
+#include "core/common/check.h"
+#include "cuda/kernels.h"
+#include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
 namespace {
 
+template <int kArch>
+ArchKernels kernels_of(const ArchSpec& arch) {
+  ArchKernels kernels = {&arch, {}};
+  Families::for_each([&]<class Family>() {
+    kernels.of[Families::index_of<Family>()] = all_kernels<Family, kArch>();
+  });
+  return kernels;
+}
+
 // The architectures of this build. The option gpu_archs sets the macros.
-std::span<const KernelTable> kernel_tables() {
-  static const KernelTable tables[] = {
+std::span<const ArchKernels> built_kernels() {
+  static const ArchKernels kernels[] = {
 #ifdef FASTNORM_HAS_SM80
-      {&kSm80, kernel_parts<80>(), all_norm_backward_kernels<80>(), all_norm_heads_kernels<80>(),
-       all_norm_heads_backward_kernels<80>(), all_norm_stages_kernels<80>(),
-       all_peer_kernels<80>()},
+      kernels_of<80>(kSm80),
 #endif
 #ifdef FASTNORM_HAS_SM90
-      {&kSm90, kernel_parts<90>(), all_norm_backward_kernels<90>(), all_norm_heads_kernels<90>(),
-       all_norm_heads_backward_kernels<90>(), all_norm_stages_kernels<90>(),
-       all_peer_kernels<90>()},
+      kernels_of<90>(kSm90),
 #endif
 #ifdef FASTNORM_HAS_SM100
-      {&kSm100, kernel_parts<100>(), all_norm_backward_kernels<100>(),
-       all_norm_heads_kernels<100>(), all_norm_heads_backward_kernels<100>(),
-       all_norm_stages_kernels<100>(), all_peer_kernels<100>()},
+      kernels_of<100>(kSm100),
 #endif
 #ifdef FASTNORM_HAS_SM120
-      {&kSm120, kernel_parts<120>(), all_norm_backward_kernels<120>(),
-       all_norm_heads_kernels<120>(), all_norm_heads_backward_kernels<120>(),
-       all_norm_stages_kernels<120>(), all_peer_kernels<120>()},
+      kernels_of<120>(kSm120),
 #endif
 #ifdef FASTNORM_HAS_PTX
-      {&kPtx, kernel_parts<kPtxNumber>(), all_norm_backward_kernels<kPtxNumber>(),
-       all_norm_heads_kernels<kPtxNumber>(), all_norm_heads_backward_kernels<kPtxNumber>(),
-       all_norm_stages_kernels<kPtxNumber>(), all_peer_kernels<kPtxNumber>()},
+      kernels_of<kPtxNumber>(kPtx),
 #endif
   };
-  return tables;
-}  // namespace
+  return kernels;
+}
 
-bool is_built(const ArchSpec& arch) { return kernel_table(arch) != nullptr; }
+bool is_built(const ArchSpec& arch) { return arch_kernels(arch) != nullptr; }
 
 // A version as CUDA counts it, 13000 for 13.0, as text.
 std::string version_text(int version) {
@@ -118,8 +118,8 @@ fastnorm_status find_driver_function(const char* name, Function* function, Error
 }
 
 // The largest cluster that this device, or slice of a device, can run.
-int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
-  const std::span<const NormEntry> table = norm_table(arch);
+int32_t largest_cluster(const ArchSpec& arch, const ArchKernels& kernels) {
+  const std::span<const NormEntry> table = table_of<NormFamily>(arch);
   for (auto blocks = static_cast<int8_t>(arch.max_cluster_blocks);
        Tile{.blocks = blocks}.is_cluster(); blocks = static_cast<int8_t>(blocks / 2)) {
     const NormEntry* largest = nullptr;
@@ -129,8 +129,10 @@ int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
         largest = &entry;
     }
     if (largest != nullptr) {
-      const auto kernel =
-          reinterpret_cast<const void*>(kernels.at(static_cast<int32_t>(largest - table.data())));
+      const int32_t number =
+          norm_kernel_number(static_cast<int32_t>(largest - table.data()), GridForm::kRows);
+      const void* const kernel =
+          kernels.of[Families::index_of<NormFamily>()][static_cast<size_t>(number)];
       cudaLaunchAttribute attribute = {};
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
@@ -155,7 +157,7 @@ fastnorm_status create_on(int32_t device_id, uint32_t flags, const Driver& drive
   fastnorm_device_info info = {};
   FASTNORM_TRY(describe(device_id, &info, error));
   const ArchSpec* arch = arch_for(info.capability, is_built);
-  const KernelTable* kernels = arch != nullptr ? kernel_table(*arch) : nullptr;
+  const ArchKernels* kernels = arch != nullptr ? arch_kernels(*arch) : nullptr;
   FASTNORM_REQUIRE(kernels != nullptr, FASTNORM_ERROR_UNSUPPORTED,
                    "device %d, %s, has compute capability %d.%d; this build has no kernels for it; "
                    "nearest: a build with that "
@@ -195,55 +197,26 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
   return status;
 }
 
-// Names of the MLA decode kernels of an architecture.
-std::span<const char* const> mla_decode_kernels(const ArchSpec& arch) {
-  static constexpr const char* kNames[] = {"bf16", "f16", "bf16_profile", "f16_profile"};
-  if (&arch == &kSm90) return kNames;
-  return {};
-}
-
-// Names of an architecture's kernels of one family, without the family's.
-template <auto kTableOf>
-std::span<const char* const> names_of(const ArchSpec& arch) {
-  static const struct Names {
-    Names() {
-      for (const ArchSpec* a : kArchs) {
-        std::vector<const char*>& names = of[a->holds_rows ? 1 : 0];
-        if (!names.empty()) continue;
-        for (const auto& entry : kTableOf(*a)) names.push_back(std::strchr(entry.name, ' ') + 1);
-      }
-    }
-    std::vector<const char*> of[2];
-  } names;
-  return names.of[arch.holds_rows ? 1 : 0];
-}
-
-std::span<const PeerEntry> peer_table_of(const ArchSpec&) { return peer_table(); }
-
 std::span<const KernelSet> kernel_sets() {
-  static const struct Sets {
-    Sets() {
-      for (const KernelTable& table : kernel_tables()) {
-        set[count] = {table.arch->name,
-                      norm_table(*table.arch),
-                      mla_decode_kernels(*table.arch),
-                      names_of<norm_backward_table>(*table.arch),
-                      names_of<norm_heads_table>(*table.arch),
-                      names_of<norm_heads_backward_table>(*table.arch),
-                      norm_stages_entries(*table.arch)};
-        set[count++].peer = names_of<peer_table_of>(*table.arch);
-      }
+  static const std::vector<KernelSet> sets = [] {
+    std::vector<KernelSet> list;
+    for (const ArchKernels& built : built_kernels()) {
+      KernelSet& set = list.emplace_back(KernelSet{built.arch->name, {}});
+      Families::for_each([&]<class Family>() {
+        set.families.push_back(names_of(Family::kName, table_of<Family>(*built.arch)));
+      });
+      if (built.arch == &kSm90)
+        set.families.push_back({"mla_decode", {"bf16", "f16", "bf16_profile", "f16_profile"}});
     }
-    KernelSet set[std::size(kArchs)];
-    size_t count = 0;
-  } sets;
-  return {sets.set, sets.count};
+    return list;
+  }();
+  return sets;
 }
 
 const char* build_info() {
   static const std::string text = [] {
     std::string s = "cuda: runtime " + version_text(runtime_version()) + "\ngpu architectures:";
-    for (const KernelTable& table : kernel_tables()) s += std::string(" ") + table.arch->name;
+    for (const ArchKernels& built : built_kernels()) s += std::string(" ") + built.arch->name;
     return s + "\n";
   }();
   return text.c_str();
@@ -271,16 +244,9 @@ bool is_sticky(cudaError_t code) {
 
 }  // namespace
 
-NormKernel KernelTable::at(int32_t index) const { return kernel_at(parts.kernels, index); }
-
-NormPairKernel KernelTable::pair_at(int32_t index, GridForm form) const {
-  const PairKernels kernels = kernel_at(parts.pair_kernels, index);
-  return form == GridForm::kHeads ? kernels.heads : kernels.pair;
-}
-
-const KernelTable* kernel_table(const ArchSpec& arch) {
-  for (const KernelTable& table : kernel_tables()) {
-    if (table.arch == &arch) return &table;
+const ArchKernels* arch_kernels(const ArchSpec& arch) {
+  for (const ArchKernels& built : built_kernels()) {
+    if (built.arch == &arch) return &built;
   }
   return nullptr;
 }

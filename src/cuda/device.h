@@ -1,26 +1,18 @@
-// One CUDA device: the facts read once, its kernels' addresses, and the primary context.
+// One CUDA device: the facts read once, its kernels, and the primary context.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "core/backend.h"
-#include "core/check.h"
-#include "cuda/norm/kernels.h"
-#include "cuda/norm/launch_params.h"
-#include "cuda/norm/table.h"
-#include "cuda/norm_backward/kernels.h"
-#include "cuda/norm_backward/table.h"
-#include "cuda/norm_heads/kernels.h"
-#include "cuda/norm_heads/table.h"
-#include "cuda/norm_heads_backward/kernels.h"
-#include "cuda/norm_heads_backward/table.h"
-#include "cuda/norm_stages/kernels.h"
-#include "cuda/norm_stages/table.h"
-#include "cuda/peer/kernels.h"
-#include "cuda/peer/table.h"
+#include "core/common/check.h"
+#include "cuda/families.h"
+#include "cuda/gpu_device.h"
+#include "cuda/launch.h"
 
 // Leaves the function with a device error if `expression` fails.
 #define FASTNORM_CUDA_TRY(expression)                                                              \
@@ -35,22 +27,25 @@ namespace fastnorm::cuda {
 // Sets the text and the code of a failed CUDA call, and clears errors that are not sticky.
 fastnorm_status device_error(const char* expression, cudaError_t code, Error& error);
 
-// The kernels of one architecture in this build.
-struct KernelTable {
+// The kernels of one architecture in this build: the addresses of those of a family, by their
+// numbers (kernels.h), at the family's place in Families.
+struct ArchKernels {
   const ArchSpec* arch;
-  KernelParts parts;
-  NormBackwardKernels backward;
-  NormHeadsKernels heads;
-  NormHeadsBackwardKernels heads_backward;
-  NormStagesKernels stages;
-  PeerKernels peers;
-
-  NormKernel at(int32_t index) const;  // in the order of norm_table()
-  NormPairKernel pair_at(int32_t index, GridForm form) const;
+  std::vector<const void*> of[Families::kCount];
 };
 
 // nullptr if this build has no kernels for the architecture.
-const KernelTable* kernel_table(const ArchSpec& arch);
+const ArchKernels* arch_kernels(const ArchSpec& arch);
+
+struct DeviceKernel {
+  const void* address = nullptr;
+  std::atomic<uint32_t> allowed_bytes = 0;  // of shared memory that a launch may ask for
+};
+
+// Starts a kernel on the current device, which lets it have the shape's shared memory.
+// `arguments`: the addresses of the kernel's parameters.
+fastnorm_status launch_kernel(const void* kernel, const LaunchShape& shape, void** arguments,
+                              cudaStream_t stream, Error& error);
 
 // Functions of the driver that the runtime does not offer. They are found through the runtime.
 struct Driver {
@@ -60,79 +55,66 @@ struct Driver {
   void* encode_tiled = nullptr;  // cuTensorMapEncodeTiled
 };
 
-class CudaDevice final : public Device {
+// Its functions are in launch.cpp, and those for MLA decode and for peers in the folders of these
+// families. device.cpp finds devices and creates objects of this class.
+class CudaDevice final : public GpuDevice {
  public:
-  CudaDevice(const DeviceFacts& facts, const KernelTable& kernels, const Driver& driver,
-             void* primary)
-      : Device(facts),
-        kernels_(kernels),
-        driver_(driver),
-        primary_(primary),
-        allowed_large_(std::make_unique<std::atomic<bool>[]>(cuda::norm_table(*facts.arch).size())),
-        allowed_backward_(
-            std::make_unique<std::atomic<bool>[]>(cuda::norm_backward_table(*facts.arch).size())),
-        allowed_heads_backward_(std::make_unique<std::atomic<bool>[]>(
-            cuda::norm_heads_backward_table(*facts.arch).size())) {}
+  CudaDevice(const DeviceFacts& facts, const ArchKernels& kernels, const Driver& driver,
+             void* primary);
 
-  std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
-  const char* variant_text(const NormEntry& entry) const override {
-    return cuda::variant_text(entry);
-  }
-  fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) override;
-  fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
-                           Error& error) override;
-  GridCount grids(std::span<const NormCall> calls) const override { return count_grids(calls); }
-  std::span<const NormBackwardEntry> norm_backward_table() const override;
-  fastnorm_status prepare_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
-                                        Error& error) override;
-  fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
-                                    void* workspace, void* stream, Error& error) override;
-  std::span<const NormHeadsEntry> norm_heads_table() const override;
-  fastnorm_status prepare_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
-                                     Error& error) override;
-  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void* stream,
-                                 Error& error) override;
-  std::span<const NormHeadsBackwardEntry> norm_heads_backward_table() const override;
-  fastnorm_status prepare_norm_heads_backward(const HeadsGradients& call,
-                                              const NormHeadsBackwardPlan& plan,
-                                              Error& error) override;
-  fastnorm_status run_norm_heads_backward(const HeadsGradients& call,
-                                          const NormHeadsBackwardPlan& plan, void* workspace,
-                                          void* stream, Error& error) override;
-  std::span<const PeerEntry> peer_table() const override { return cuda::peer_table(); }
+  fastnorm_status prepare(const AnyCall& call, Error& error) override;
+  fastnorm_status run(const AnyCall& call, void* workspace, void* stream, Error& error) override;
   fastnorm_status check_peers(Error&) const override { return FASTNORM_OK; }
   fastnorm_status create_peer(const PeerDesc& desc, void* const* buffers,
                               std::unique_ptr<PeerLink>* link, Error& error) override;
-  const PeerKernels& peer_kernels() const { return kernels_.peers; }
-#ifdef FASTNORM_HAS_SM90
-  fastnorm_status prepare_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
-                                     Error& error) override;
-  fastnorm_status run_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
-                                 void* workspace, void* stream, Error& error) override;
-#endif
+
   // Runs body() with this device current, then restores the device that was current, also where
   // body() throws.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
 
- private:
-  // Allows more shared memory than is portable, if the kernel needs it. Once per kernel: the
-  // runtime remembers it.
-  fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
-  fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
-  fastnorm_status allow_heads_backward(const HeadsBackwardStep& step, Error& error);
-  fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
-  // On the current device.
-  fastnorm_status prepare_stages(const NormCall& call, Error& error);
-  fastnorm_status run_stages(const NormCall& call, cudaStream_t stream, Error& error);
-  // One launch on the current device.
-  fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
+  // On the current device: loads a launch's kernel, and lets it have its shared memory.
+  template <class Family>
+  fastnorm_status load(const Launch<Family>& launch, Error& error) {
+    DeviceKernel& kernel = kernel_of<Family>(launch.kernel);
+    cudaFuncAttributes attributes;  // reading them loads the kernel
+    FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel.address));
+    return allow(kernel, launch.shape.shared_bytes, error);
+  }
+  // On the current device: what can fail before anything is started.
+  template <class Family>
+  fastnorm_status allow(const Launch<Family>& launch, Error& error) {
+    return allow(kernel_of<Family>(launch.kernel), launch.shape.shared_bytes, error);
+  }
+  // On the current device: starts a launch.
+  template <class Family, class Params>
+  fastnorm_status start(const Launch<Family>& launch, Params& params, void* stream, Error& error) {
+    void* arguments[] = {&params};
+    DeviceKernel& kernel = kernel_of<Family>(launch.kernel);
+    FASTNORM_TRY(allow(kernel, launch.shape.shared_bytes, error));
+    return launch_kernel(kernel.address, launch.shape, arguments, static_cast<cudaStream_t>(stream),
+                         error);
+  }
 
-  const KernelTable& kernels_;
+ private:
+  template <class Family>
+  DeviceKernel& kernel_of(int32_t number) {
+    return kernels_[Families::index_of<Family>()][number];
+  }
+  fastnorm_status allow(DeviceKernel& kernel, uint32_t shared_bytes, Error& error) {
+    const bool allowed = shared_bytes <= kernel.allowed_bytes.load(std::memory_order_relaxed);
+    return __builtin_expect(allowed, 1) ? FASTNORM_OK : allow_more(kernel, shared_bytes, error);
+  }
+  fastnorm_status allow_more(DeviceKernel& kernel, uint32_t shared_bytes, Error& error);
+  // MLA decode has launches of its own.
+  fastnorm_status prepare_mla_decode(const MlaDecodeCall& call, Error& error);
+  fastnorm_status run_mla_decode(const MlaDecodeCall& call, void* workspace, void* stream,
+                                 Error& error);
+
+  std::unique_ptr<DeviceKernel[]> kernels_[Families::kCount];
+  std::mutex allowing_;  // one thread at a time changes a kernel's shared memory
   const Driver driver_;
-  void* const primary_;                                       // the device's primary CUDA context
-  const std::unique_ptr<std::atomic<bool>[]> allowed_large_;  // per kernel: already allowed
-  const std::unique_ptr<std::atomic<bool>[]> allowed_backward_, allowed_heads_backward_;
+  void* const primary_;                             // the device's primary CUDA context
   std::atomic<bool> mla_decode_loaded_[2][2] = {};  // by f16 and profile: whether the kernels are
 };
 

@@ -1,15 +1,19 @@
-// Turns the lines of a family's variants.inc into kernels. A line describes several kernels. A
-// kernel's word packs its numbers. A table has the kernels of an architecture, sorted by word. The
-// parts below are the words, the tables and the kernels' addresses. Needs no CUDA.
+// Turns the lines of a family's lists into kernels. A line describes several kernels. A kernel's
+// word packs its numbers. A table has the kernels of an architecture, sorted by word, and consists
+// of parts that are compiled separately. Needs no CUDA.
 //
-// A family is a struct with these members:
+// A family is a struct with these members, most of which FamilyOf<> has:
 //
-//   Variant, Entry           one kernel as data; a variant with its kernel's name
-//   kLines                   the file's lines: structs that derive from FamilyLine<Variant>
-//   kDetailBits              the low bits of a word that do not tell kernels apart
-//   variant_of(word)         the inverse of packed(variant)
-//   make_entry(variant, line)
-//   expand(line, variant, use)   calls use(variant) for what a line combines besides dtypes
+//   kName                    as fastnorm_kernel_describe() has it
+//   Variant, Word, Entry     one kernel as data; packed; with its name
+//   kLines                   the lines: structs with dtypes, and per_sm for each architecture
+//   kParts, part_of(line, dtype)   the table's parts, in its order
+//   kForms                   kernels of an entry, for several forms of a launch
+//   kOwnSharedBytes          shared memory of a block that no launch asks for, at the most
+//   word_of(variant), variant_of(word), order_of(word)
+//                            the order is the table's; a kernel is in it once
+//   make_entry(word, line)
+//   expand(line, dtype, arch, use)   calls use(variant) for what a line combines besides dtypes
 #pragma once
 
 #include <algorithm>
@@ -19,142 +23,159 @@
 #include <span>
 #include <utility>
 
-#include "core/dtype.h"
+#include "core/common/dtype.h"
+#include "cuda/arch.h"
 
 namespace fastnorm::cuda {
 
-// The words that a line of variants.inc may use.
+// The words that a list may use.
 namespace family_words {
 
 constexpr uint8_t dtype_bit(Dtype dtype) { return 1 << static_cast<int>(dtype); }
 inline constexpr uint8_t F32 = dtype_bit(Dtype::kF32), F16 = dtype_bit(Dtype::kF16),
                          BF16 = dtype_bit(Dtype::kBF16), HALF = F16 | BF16, ALL = F32 | HALF;
-// SM90: the line is for architectures whose kernels hold rows in registers; EVERY: for all.
-enum Archs : uint8_t { EVERY, SM90 };
 
 }  // namespace family_words
+
+// Thread blocks of a multiprocessor on each architecture, for __launch_bounds__; 0: it has no such
+// kernel.
+struct PerArch {
+  uint8_t of[kArchCount] = {};
+};
 
 template <class Variant>
 struct FamilyLine {
   Variant variant;  // without what the line combines
   uint8_t dtypes;
-  family_words::Archs archs = family_words::EVERY;
+  PerArch per_sm;
 };
 
-// The default of expand(): a line combines dtypes alone.
-struct ExpandsDtypes {
-  template <class Line, class Variant, typename Use>
-  static constexpr void expand(const Line&, const Variant& variant, Use use) {
+// What most families have: a part for each dtype, a word of one number, and lines that combine
+// dtypes alone. The low `kBits` bits of a word do not tell kernels apart.
+template <class ItsVariant, class ItsWord, int kBits>
+struct FamilyOf {
+  using Variant = ItsVariant;
+  using Word = ItsWord;
+  static constexpr int kParts = kRowDtypes, kForms = 1;
+  static constexpr uint32_t kOwnSharedBytes = 40 << 10;
+  static constexpr int part_of(const auto&, Dtype dtype) { return static_cast<int>(dtype); }
+  static constexpr Word word_of(const Variant& variant) { return packed(variant); }
+  static constexpr Word order_of(Word word) { return word >> kBits; }
+  static constexpr void expand(const auto& line, Dtype dtype, int arch, auto use) {
+    Variant variant = line.variant;
+    variant.dtype = dtype;
+    variant.per_sm = static_cast<int8_t>(line.per_sm.of[arch]);
     use(variant);
   }
 };
 
-// Calls use(variant, line) for each kernel of an architecture. `held`: also for the SM90 lines.
+// Calls use(variant, line) for each kernel of a part of an architecture's table.
 template <class Family, typename Use>
-constexpr void for_each_kernel(bool held, Use use) {
+constexpr void for_each_kernel(int arch, int part, Use use) {
   uint16_t number = 0;
   for (const auto& line : Family::kLines) {
     const uint16_t mine = number++;
-    if (line.archs == family_words::SM90 && !held) continue;
-    for (int dtype = 0; dtype < kRowDtypes; ++dtype) {
-      if ((line.dtypes >> dtype & 1) == 0) continue;
-      typename Family::Variant variant = line.variant;
-      variant.dtype = static_cast<Dtype>(dtype);
-      Family::expand(line, variant, [&](const typename Family::Variant& v) { use(v, mine); });
+    if (line.per_sm.of[arch] == 0) continue;
+    for (int i = 0; i < kRowDtypes; ++i) {
+      const auto dtype = static_cast<Dtype>(i);
+      if ((line.dtypes >> i & 1) == 0 || Family::part_of(line, dtype) != part) continue;
+      Family::expand(line, dtype, arch, [&](const auto& variant) { use(variant, mine); });
     }
   }
 }
-
-template <class Family>
-constexpr size_t count_kernels(bool held) {
-  size_t count = 0;
-  for_each_kernel<Family>(held, [&](const auto&, uint16_t) { ++count; });
-  return count;
-}
-
-template <class Family>
-using FamilyWord = decltype(packed(typename Family::Variant{}));
 
 // A kernel, and the number of its line.
 template <class Family>
 struct NumberedWord {
-  FamilyWord<Family> word = 0;
+  typename Family::Word word = {};
   uint16_t line = 0;
 };
 
-template <class Family, bool kHeld>
-constexpr auto make_numbered_words() {
-  std::array<NumberedWord<Family>, count_kernels<Family>(kHeld)> words = {};
+template <class Family>
+constexpr size_t count_kernels(int arch, int part) {
   size_t count = 0;
-  for_each_kernel<Family>(kHeld, [&](const auto& variant, uint16_t line) {
-    words[count++] = {packed(variant), line};
+  for_each_kernel<Family>(arch, part, [&](const auto&, uint16_t) { ++count; });
+  return count;
+}
+
+// The kernels of a part, in the table's order. An object with kernels expands only its own part,
+// and no names: its compiler passes over it several times.
+template <class Family, int kArch, int kPart>
+constexpr auto make_words() {
+  std::array<NumberedWord<Family>, count_kernels<Family>(kArch, kPart)> words = {};
+  size_t count = 0;
+  for_each_kernel<Family>(kArch, kPart, [&](const auto& variant, uint16_t line) {
+    words[count++] = {Family::word_of(variant), line};
   });
-  std::sort(words.begin(), words.end(),
-            [](const auto& a, const auto& b) { return a.word < b.word; });
+  std::sort(words.begin(), words.end(), [](const auto& a, const auto& b) {
+    return Family::order_of(a.word) < Family::order_of(b.word);
+  });
   return words;
 }
 
-// An architecture's kernels, sorted by their words.
-template <class Family, bool kHeld>
-inline constexpr auto kNumberedWords = make_numbered_words<Family, kHeld>();
+template <class Family, int kArch, int kPart>
+inline constexpr auto kWords = make_words<Family, kArch, kPart>();
 
-template <class Family, bool kHeld>
-constexpr typename Family::Variant variant_at(size_t index) {
-  return Family::variant_of(kNumberedWords<Family, kHeld>[index].word);
+// --- tables
+
+// The first architecture with the same kernels, which has the table of both: their kernels may
+// differ in the thread blocks of a multiprocessor alone. An entry of a shared table has the per_sm
+// of the first architecture, which plans of norm_heads, for example, then read. The compiled kernel
+// has that of its own architecture.
+template <class Family>
+constexpr int table_arch(int arch) {
+  for (int first = 0; first < arch; ++first) {
+    const bool same =
+        std::all_of(std::begin(Family::kLines), std::end(Family::kLines), [&](const auto& line) {
+          return (line.per_sm.of[first] == 0) == (line.per_sm.of[arch] == 0);
+        });
+    if (same) return first;
+  }
+  return arch;
 }
 
-template <class Family, bool kHeld>
+// True if each kernel is in its part once.
+template <class Family, int kArch, int kPart>
 constexpr bool each_once() {
-  const auto& words = kNumberedWords<Family, kHeld>;
+  const auto& words = kWords<Family, kArch, kPart>;
   for (size_t i = 1; i < words.size(); ++i) {
-    if (words[i - 1].word >> Family::kDetailBits >= words[i].word >> Family::kDetailBits)
-      return false;
+    if (Family::order_of(words[i - 1].word) >= Family::order_of(words[i].word)) return false;
   }
   return true;
 }
 
-// The architecture's kernels with their names. Each kernel is there once.
-template <class Family, bool kHeld>
-constexpr auto make_entries() {
-  constexpr auto& kWords = kNumberedWords<Family, kHeld>;
-  static_assert(each_once<Family, kHeld>(), "two lines make the same kernel");
-  std::array<typename Family::Entry, kWords.size()> entries = {};
-  for (size_t i = 0; i < entries.size(); ++i)
-    entries[i] = Family::make_entry(Family::variant_of(kWords[i].word), kWords[i].line);
-  return entries;
+// An architecture's kernels with their names. Each kernel is there once.
+template <class Family, int kArch>
+constexpr auto make_table() {
+  constexpr size_t kCount = []<int... kPart>(std::integer_sequence<int, kPart...>) {
+    static_assert((each_once<Family, kArch, kPart>() && ...), "two lines make the same kernel");
+    return (kWords<Family, kArch, kPart>.size() + ...);
+  }
+  (std::make_integer_sequence<int, Family::kParts>());
+  std::array<typename Family::Entry, kCount> table = {};
+  size_t count = 0;
+  const auto append = [&](const auto& words) {
+    for (const auto& numbered : words)
+      table[count++] = Family::make_entry(numbered.word, numbered.line);
+  };
+  [&]<int... kPart>(std::integer_sequence<int, kPart...>) {
+    (append(kWords<Family, kArch, kPart>), ...);
+  }
+  (std::make_integer_sequence<int, Family::kParts>());
+  return table;
 }
 
 // --- addresses
 
-// Kernels by address: those of one dtype are neighbours in the table.
-template <class Kernel>
-struct FamilyKernels {
-  std::span<const Kernel> of[kRowDtypes];  // by Dtype
-
-  // The kernel at an index of the table. An empty Kernel if the build has none.
-  Kernel at(int32_t index) const {
-    auto left = static_cast<size_t>(index);
-    for (const std::span<const Kernel>& part : of) {
-      if (left < part.size()) return part[left];
-      left -= part.size();
-    }
-    return {};
-  }
-};
-
-// The kernels of one dtype. Maker::of<word>() is the kernel of a word.
-template <class Family, class Maker, bool kHeld, Dtype kDtype>
-constexpr auto make_kernels() {
-  constexpr auto first_of = [](int dtype) {
-    size_t first = 0;
-    for (const auto& numbered : kNumberedWords<Family, kHeld>)
-      first += static_cast<int>(Family::variant_of(numbered.word).dtype) < dtype ? 1 : 0;
-    return first;
-  };
-  constexpr size_t kFirst = first_of(static_cast<int>(kDtype));
-  constexpr size_t kCount = first_of(static_cast<int>(kDtype) + 1) - kFirst;
-  return []<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::array{Maker::template of<kNumberedWords<Family, kHeld>[kFirst + kIndex].word>()...};
+// The addresses of a part's kernels, for kernels.h. Maker::kernel<number>() is the kernel of a
+// number within the part. The part is a template argument because nvcc may give Makers of several
+// objects one name.
+template <class Family, int kArch, int kPart, class Maker, size_t kCount>
+std::span<const void* const> addresses_of() {
+  return []<size_t... kNumber>(std::index_sequence<kNumber...>) {
+    static const void* const all[] = {
+        reinterpret_cast<const void*>(Maker::template kernel<kNumber>())...};
+    return std::span<const void* const>(all);
   }
   (std::make_index_sequence<kCount>());
 }

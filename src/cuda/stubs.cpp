@@ -1,7 +1,7 @@
 // The CUDA backend of a build without CUDA: the same symbols, no devices. Dry runs work, because
 // planning needs no CUDA.
-#include "core/check.h"
-#include "cuda/norm/table.h"
+#include "core/common/check.h"
+#include "cuda/gpu_device.h"
 
 namespace fastnorm {
 namespace {

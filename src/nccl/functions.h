@@ -6,7 +6,7 @@
 
 namespace fastnorm::nccl {
 
-// Of ncclDataType_t and ncclRedOp_t, which all versions share.
+// Values of ncclDataType_t and ncclRedOp_t, which all versions share.
 enum NcclType : int { kNcclUint8 = 1, kNcclFloat16 = 6, kNcclFloat32 = 7, kNcclBfloat16 = 9 };
 inline constexpr int kNcclSum = 0;
 

@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/peer_norm_fields.h"
+#include "core/common/workspace.h"
+#include "core/peer/norm_fields.h"
 #include "nccl/functions.h"
 #include "nccl/staging.h"
 
@@ -44,7 +45,7 @@ fastnorm_status accept(const Struct* given, const char* name, Struct* own) {
   return FASTNORM_OK;
 }
 
-// Of a shape that check_shape() passed.
+// The number of elements of a tensor whose shape check_shape() passed.
 int64_t elements_of(const fastnorm_tensor& t) {
   if (std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim) return 0;
   int64_t elements = 1;
@@ -401,7 +402,7 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_peer_allreduce_
   NCCL_TRY(nccl_type(x, "norm.x", h, &call->type));
   NCCL_TRY(require_compact(x, "norm.x"));
   call->elements = static_cast<uint64_t>(elements_of(x));
-  call->workspace_bytes = aligned(bytes);
+  call->workspace_bytes = workspace_aligned(bytes);
   call->x = address_of(x);
   if (call->args.parallel_user != nullptr) call->norm.parallel_user = call->args.parallel_user;
   call->sum = x;
@@ -580,7 +581,7 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_nccl_sequence_n
   NCCL_TRY(slice_of(h, "x", *n.x, tokens, &call->sum));
   call->x = call->sum.all;
   call->elements = static_cast<uint64_t>(elements_of(*n.x)) / static_cast<uint64_t>(h.ranks);
-  call->workspace_bytes = aligned(call->sum.local_bytes);
+  call->workspace_bytes = workspace_aligned(call->sum.local_bytes);
   call->sum.tensor.data = workspace;
   n.x = &call->sum.tensor;
   call->gathers = 0;

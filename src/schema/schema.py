@@ -29,15 +29,16 @@ HOST_ROLES = (
 )  # fmt: skip
 TENSOR_ROLES = (
     "rows-in", "rows-out", "weight-in", "weight-out", "stat-in", "stat-out", "index-in",
-    "scalar-in", "scalar-inout", "table-in", "codes-out", "scales", "bytes-out",
+    "scalar-in", "scalar-inout", "table-in", "codes-out", "scales", "bytes-in", "bytes-out",
 )  # fmt: skip
 DTYPES = ("T", "any", "own", "codes", "scales", "f32", "f16", "bf16", "i32", "i64", "u8")
 NUMBERS = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 SHAPES = (
     "x", "x2", "own", "one", "codes", "scales", "row", "groups", "sums", "weight", "group_weight",
-    "spread", "add", "signs", "heads", "heads_weight", "heads_stat", "heads_sums", "cache", "rope",
-    "positions", "slots", "columns", "columns_weight", "latent", "pe", "ckv", "kpe", "requests",
-    "offsets", "page_table", "heads_row", "bytes",
+    "spread", "add", "signs", "heads", "heads_weight", "heads_stat", "heads_sums", "heads_each",
+    "cache", "cache_tail", "rope", "positions", "slots", "columns", "columns_weight", "latent", "nope", "pe",
+    "ckv", "kpe", "mla_cache", "requests", "offsets", "page_table", "topk", "topk_length",
+    "heads_row", "each_head", "bytes",
 )  # fmt: skip
 PREFIX = "fastnorm_"
 
@@ -325,7 +326,7 @@ def cpp_field(struct_fields, f):
 
 
 def cpp(fields, enums):
-    """The lines that src/core/schema.h, which has the types, includes."""
+    """The lines that src/core/common/schema.h, which has the types, includes."""
     lines = [
         "// Written by src/schema/schema.py from fields.csv and tests/abi/layout.txt.",
         enum_class("Role", HOST_ROLES + TENSOR_ROLES),

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/mla_decode_profile.h"
+#include "core/mla_decode/profile.h"
 #include "cuda/arch.h"
 #include "fastnorm/fastnorm.h"
 
@@ -65,8 +65,7 @@ enum class Where {
   kDescribe,
   kCreate,
   kSets,
-  kTable,
-  kGrids,
+  kText,
   kPrepare,
   kRun,
   kMlaPrepare,
@@ -111,42 +110,31 @@ constexpr std::array<NormEntry, kEntries> make_table() {
 
 constexpr std::array<NormEntry, kEntries> kTable = make_table();
 
+// Where a call of each family faults.
+struct CallFaults {
+  Where operator()(std::span<const NormCall>) const { return norm; }
+  Where operator()(const MlaDecodeCall&) const { return mla_decode; }
+  Where operator()(const NormHeadsCall&) const { return norm_heads; }
+  Where operator()(const auto&) const { return Where::kNowhere; }
+
+  Where norm, mla_decode, norm_heads;
+};
+
 class FaultyDevice final : public Device {
  public:
-  using Device::Device;
-  std::span<const NormEntry> norm_table() const override {
-    fault(Where::kTable);
-    return kTable;
-  }
-  fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override {
-    fault(Where::kPrepare);
+  explicit FaultyDevice(const DeviceFacts& device_facts)
+      : Device(device_facts, {kTable, {}, {}, {}, {}}) {}
+  fastnorm_status prepare(const AnyCall& call, Error&) override {
+    fault(std::visit(CallFaults{Where::kPrepare, Where::kMlaPrepare, Where::kHeadsPrepare}, call));
     return FASTNORM_OK;
   }
-  fastnorm_status run_norm(std::span<const NormCall>, void*, void*, Error&) override {
-    fault(Where::kRun);
+  fastnorm_status run(const AnyCall& call, void*, void*, Error&) override {
+    fault(std::visit(CallFaults{Where::kRun, Where::kMlaRun, Where::kHeadsRun}, call));
     return FASTNORM_OK;
   }
-  fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, Error&) override {
-    fault(Where::kMlaPrepare);
-    return FASTNORM_OK;
-  }
-  fastnorm_status run_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, void*, void*,
-                                 Error&) override {
-    fault(Where::kMlaRun);
-    return FASTNORM_OK;
-  }
-  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
-    fault(Where::kHeadsPrepare);
-    return FASTNORM_OK;
-  }
-  fastnorm_status run_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, void*,
-                                 Error&) override {
-    fault(Where::kHeadsRun);
-    return FASTNORM_OK;
-  }
-  GridCount grids(std::span<const NormCall> calls) const override {
-    fault(Where::kGrids);
-    return Device::grids(calls);
+  const char* variant_text(const NormCall&) const override {
+    fault(Where::kText);
+    return "";
   }
 };
 
@@ -171,8 +159,8 @@ fastnorm_status create(int32_t, const fastnorm_context_options& options,
 
 std::span<const KernelSet> kernel_sets() {
   fault(Where::kSets);
-  static constexpr KernelSet kSets[] = {{"faulty", kTable}};
-  return kSets;
+  static const KernelSet set = {"faulty", {names_of<NormEntry>("norm", kTable)}};
+  return {&set, 1};
 }
 
 const char* build_info() { return "faulty: yes\n"; }
@@ -289,18 +277,17 @@ const Site kSites[] = {
        return fastnorm_device_describe(kCpu, &info);
      }},
     {"context_create", Where::kCreate, call_create},
-    {"context_create, table", Where::kTable, call_create},
     {"kernel_describe", Where::kSets,
      [](fastnorm_context*, Call&) {
        fastnorm_kernel_info info{};
        info.struct_size = sizeof info;
        return fastnorm_kernel_describe(0, &info);
      }},
-    {"norm_query", Where::kGrids,
+    {"norm_query", Where::kText,
      [](fastnorm_context* c, Call& call) {
        return fastnorm_norm_query(c, &call.args, &call.info);
      }},
-    {"norm_many_query", Where::kGrids,
+    {"norm_many_query", Where::kText,
      [](fastnorm_context* c, Call& call) {
        return fastnorm_norm_many_query(c, call.list, 1, &call.info);
      }},
@@ -362,21 +349,6 @@ void test_throwing_backend() {
   fastnorm_context_destroy(context);
 }
 
-// Calls take the table from their context and do not ask the backend for it.
-void test_no_table_in_calls() {
-  fastnorm_context* context = nullptr;
-  check("context", fastnorm_context_create(kCpu, nullptr, &context) == FASTNORM_OK);
-  Call call;
-  fault_where = Where::kTable;
-  check("norm_query: no table",
-        fastnorm_norm_query(context, &call.args, &call.info) == FASTNORM_OK);
-  check("norm: no table", fastnorm_norm(context, &call.args, nullptr, 0, nullptr) == FASTNORM_OK);
-  check("norm_many: no table",
-        fastnorm_norm_many(context, call.list, 1, nullptr, 0, nullptr) == FASTNORM_OK);
-  fault_where = Where::kNowhere;
-  fastnorm_context_destroy(context);
-}
-
 // It returns no status.
 void test_kernel_count() {
   check("kernel_count", fastnorm_kernel_count() == 2 * fastnorm::kEntries);
@@ -422,7 +394,7 @@ void test_allocation_failures(fastnorm_device device, const fastnorm_context_opt
   check("creating a context allocates, and comes to an end", n > 0 && n < kMost);
 }
 
-// The same for a context with a tuning file, whose rules need memory.
+// Faults while a context reads a tuning file, whose rules need memory.
 void test_tuned_context() {
   char path[] = "/tmp/fastnorm_tuning_XXXXXX";
   std::FILE* file = fdopen(mkstemp(path), "w");
@@ -486,7 +458,6 @@ void test_profile_without_memory() {
 
 int main() {
   test_throwing_backend();
-  test_no_table_in_calls();
   test_kernel_count();
   test_allocation_failures(kCpu, nullptr);
   test_tuned_context();

@@ -1,10 +1,12 @@
-/* What the files of the API test share: counts, tensors on one line, and the list of tests. */
+/* What the files of the API test share: counts, tensors on one line, and the tests. */
 #ifndef FASTNORM_TESTS_API_TEST_H_
 #define FASTNORM_TESTS_API_TEST_H_
 
 #include <fastnorm/fastnorm.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "support/families.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +28,9 @@ int check_status(fastnorm_status found, fastnorm_status wanted, const char* expr
 
 /* Counts a skip, with its reason. */
 void skip(const char* what, const char* why);
+
+/* Prints the counts. Returns what main() does. */
+int finish(void);
 
 /* A tensor of rank 1 to 8 with its arrays. */
 typedef struct tensor_of {
@@ -60,23 +65,35 @@ void fill_random(float* values, size_t count, uint32_t seed);
 void test_status(void);
 void test_context(void);
 void test_structs(void);
-void test_norm(void);
 void test_shapes(void);
 void test_aliasing(void);
 void test_many(void);
-void test_threads(void);
+void test_families(void);
 void test_large(void);
 void test_quant(void);
 void test_dry_run(void);
 void test_tuning(void);
-void test_mla_decode(void);
-void test_norm_backward(void);
-void test_norm_heads(void);
 void test_norm_modulation(void);
 void test_norm_stages(void);
-void test_norm_heads_backward(void);
-void test_peer(void);
 void test_cuda(void);
+
+/* Calls of a family as lines of text (support/operands.h), with which families.cpp and
+ * alloc_test.cpp test what all families promise. */
+typedef struct family_lines {
+  const char* call;  /* of rows for several threads; NULL = the family's own test has all of it */
+  const char* empty; /* without rows */
+  const char* units; /* what the CPU spreads over threads, as errors name it */
+  const char* wrong; /* one of its arguments is wrong */
+  const char* gpu;   /* what a GPU has in place of `call`; NULL = the same */
+  const char* others[8]; /* more calls that allocate nothing; the last is NULL */
+} family_lines;
+
+/* The tests and the lines in a family's own file. */
+#define FAMILY(name)      \
+  void test_##name(void); \
+  extern const family_lines name##_lines;
+FASTNORM_FAMILIES(FAMILY)
+#undef FAMILY
 
 /* A parallel_for that throws a C++ exception. */
 void throwing_loop(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task);

@@ -1,5 +1,6 @@
 #include "api/call.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +20,13 @@ std::list<Call>& calls() {
 }
 
 void* args_of(Call& call) { return const_cast<void*>(call.args<void>()); }
+
+Call& call_with(const void* args) {
+  for (Call& call : calls()) {
+    if (args_of(call) == args) return call;
+  }
+  throw std::runtime_error("no call_of() has made these args");
+}
 
 // Each tensor of the line, PATH=DTYPE[..] or PATH,PATH=DTYPE[..], gets the next address.
 void give_memory(Call& call, const std::string& line, va_list memory) {
@@ -68,13 +76,37 @@ void change(void* args, const char* line, ...) {
   va_list memory;
   va_start(memory, line);
   read(line, [&]() -> Call& {
-    for (Call& call : calls()) {
-      if (args_of(call) != args) continue;
-      call.change(line);
-      give_memory(call, line, memory);
-      return call;
-    }
-    throw std::runtime_error("no call_of() has made these args");
+    Call& call = call_with(args);
+    call.change(line);
+    give_memory(call, line, memory);
+    return call;
   });
   va_end(memory);
+}
+
+int is_known_family(const char* name) {
+  const auto& all = fastnorm::support::families();
+  return std::any_of(all.begin(), all.end(), [&](const auto& family) {
+    const std::string of = family.name;
+    return of == name || (std::string("peer") == name && of.starts_with("peer_"));
+  });
+}
+
+const char* words(const char* format, ...) {
+  static thread_local char text[512];
+  va_list values;
+  va_start(values, format);
+  std::vsnprintf(text, sizeof text, format, values);
+  va_end(values);
+  return text;
+}
+
+const void* parts_of(const void* args) {
+  const void* parts = nullptr;
+  read("parts_of", [&]() -> Call& {
+    Call& call = call_with(args);
+    parts = call.parts<void>();
+    return call;
+  });
+  return parts;
 }

@@ -12,15 +12,23 @@ extern "C" {
  * tensors, in the order in which the line gives them. */
 void* call_of(const char* line, ...);
 
-/* The same without memory, for dry runs. */
+/* The args of a call whose tensors have no memory, for dry runs. */
 void* dry_call_of(const char* line);
 
 /* Changes fields of such a call. Tensors that the line gives have their memory behind it. */
 void change(void* args, const char* line, ...);
 
+/* Words of a line, as printf writes them. Valid until the next ones. */
+const char* words(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The parts of such a call, until it changes. */
+const void* parts_of(const void* args);
+
+/* Whether lines have calls of this family, or of peers. */
+int is_known_family(const char* name);
+
 /* Names the family: NORM("kind=layer x,y=f32[2,4]", x, y). */
 #define NORM(...) ((fastnorm_norm_args*)call_of("norm " __VA_ARGS__))
-#define NORM_BACKWARD(...) ((fastnorm_norm_backward_args*)call_of("norm_backward " __VA_ARGS__))
 
 #ifdef __cplusplus
 }

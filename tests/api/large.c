@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "api/api_test.h"
+#include "api/call.h"
 
 static const uint16_t kOne = 0x3f80, kTwo = 0x4000, kFour = 0x4080; /* bf16 */
 
@@ -21,29 +22,27 @@ static void far_rows(fastnorm_context* context) {
   const size_t bytes = (size_t)(2 * stride + n) * 2;
   uint16_t* memory = (uint16_t*)mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  tensor_of t;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args =
+      NORM("x,y=bf16[3,1000] x,y.strides=[1073741837,1]", memory, memory);
   int64_t r, i, wrong = 0;
   if (memory == MAP_FAILED) {
     skip("rows far apart", "no 4 GiB of address space");
     return;
   }
-  args.x = args.y = make_rows(&t, memory, FASTNORM_DTYPE_BF16, 3, n);
-  t.strides[0] = stride;
   for (r = 0; r < 3; ++r) {
     for (i = 0; i < n; ++i) memory[r * stride + i] = kTwo;
   }
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   for (r = 0; r < 3; ++r) {
     for (i = 0; i < n; ++i) wrong += memory[r * stride + i] != kOne;
   }
   CHECK(wrong == 0);
   CHECK(memory[n] == 0 && memory[stride - 1] == 0 && memory[2 * stride - 1] == 0);
   /* Backwards: negative strides of the same size. */
-  t.tensor.data = memory + 2 * stride;
-  t.strides[0] = -stride;
+  change(args, "x,y=bf16[3,1000] x,y.strides=[-1073741837,1]", memory + 2 * stride,
+         memory + 2 * stride);
   for (r = 0; r < 3; ++r) memory[r * stride] = kFour;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(memory[0] == memory[2 * stride] && memory[1] == memory[2 * stride + 1]);
   CHECK(memory[0] != kFour && memory[0] > kTwo);
   munmap(memory, bytes);
@@ -80,35 +79,27 @@ static uint16_t* repeated_memory(size_t bytes) {
 
 /* Seconds for 2^31 elements, predicted from 2^20. */
 static double predicted_seconds(fastnorm_context* context, uint16_t* x, uint16_t* y) {
-  tensor_of tx, ty;
-  fastnorm_norm_args args = empty_args();
+  const fastnorm_norm_args* const args = NORM("x,y=bf16[512,1024]", x, y);
   double start;
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_BF16, 512, 1024);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_BF16, 512, 1024);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   start = seconds();
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   return (seconds() - start) * 4096;
 }
 
 /* A few more than 2^31 elements, in many rows and in one row. */
 static void dense(fastnorm_context* context, uint16_t* x, uint16_t* y) {
   const int64_t n = 1024, rows = ((int64_t)1 << 21) + 3, all = ((int64_t)1 << 31) + 17;
-  tensor_of tx, ty, tr;
   float rstd = 0;
-  fastnorm_norm_args args = empty_args();
+  fastnorm_norm_args* const args = NORM("x,y=bf16[2097155,1024]", x, y);
   int64_t i;
-  args.x = make_rows(&tx, x, FASTNORM_DTYPE_BF16, rows, n);
-  args.y = make_rows(&ty, y, FASTNORM_DTYPE_BF16, rows, n);
   y[(rows * n) % (1 << 20)] = 0;
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(y[0] == kOne && y[rows * n - 1] == kOne);
 
   for (i = 0; i < 1 << 20; ++i) y[i] = 0;
-  args.x = make_vector(&tx, x, FASTNORM_DTYPE_BF16, all);
-  args.y = make_vector(&ty, y, FASTNORM_DTYPE_BF16, all);
-  args.rstd = make_vector(&tr, &rstd, FASTNORM_DTYPE_F32, 1);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  change(args, "x,y=bf16[2147483665] rstd=f32[1]", x, y, &rstd);
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   CHECK(rstd == 0.5f); /* the sum of 2^31 and 17 fours is 2^33 in single precision */
   CHECK(y[0] == kOne && y[all - 1] == kOne && y[(1 << 20) - 1] == kOne);
 }

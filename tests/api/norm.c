@@ -4,6 +4,27 @@
 #include "api/api_test.h"
 #include "api/call.h"
 
+const family_lines norm_lines = {
+    .call = "norm kind=layer eps=1e-5 x,y=f32[300,1024]",
+    .empty = "norm x,y=f32[0,1024]",
+    .units = "rows",
+    .wrong = "norm eps=-1 x,y=f32[2,4]",
+    .others =
+        {
+            "norm x,y=f32[64,4096]",
+            "norm flags=0x3 x,y=f32[64,4096]",
+            "norm kind=layer rounding=every_step x,y=f32[64,4096] weight,bias=f32[4096] "
+            "residual,residual_out=f32[64,4096] residual_out.address=residual rstd=f32[64]",
+            "norm x=f32[64,4096] quant.scheme=per_tensor quant.quantized=f8_e4m3fn[64,4096] "
+            "quant.scale=f32[1]",
+            "norm x,y=f32[64,4096] quant.scheme=per_block quant.block_size=128 "
+            "quant.quantized=f8_e5m2[64,4096] quant.scale=f32[64,32]",
+            "norm x,y=f32[64,4096] quant.scheme=nvfp4 quant.scale_layout=swizzled_128x4 "
+            "quant.global_scale=f32[1] quant.quantized=u8[64,2048] quant.scale=f8_e4m3fn[32768]",
+            "norm x,y=f32[64,3,1024] x,y.strides=[4096,1024,1]",
+        },
+};
+
 static void root_mean_square(fastnorm_context* context) {
   float x[8] = {3, 4, 0, 0, 0, 0, 5, 12}; /* mean squares 6.25 and 42.25 */
   float weight[4] = {1, 2, 3, 4}, y[8], rstd[2];
@@ -39,7 +60,7 @@ static void constant_rows(fastnorm_context* context) {
   static uint16_t half[kMost], half_y[kMost];
   size_t v, l;
   int64_t i;
-  const float eps = 1e-5f, rstd_of_0 = 1 / sqrtf(1e-5f);
+  const float rstd_of_0 = 1 / sqrtf(1e-5f);
   for (i = 0; i < kMost; ++i) weight[i] = 1.7f, bias[i] = (float)(i % 13) / 7;
   for (v = 0; v < sizeof values / sizeof *values; ++v) {
     for (l = 0; l < sizeof lengths / sizeof *lengths; ++l) {
@@ -47,37 +68,29 @@ static void constant_rows(fastnorm_context* context) {
       uint32_t bits;
       int wrong = 0;
       float mean, rstd;
-      tensor_of tx, tw, tb, ty, tm, tr;
-      fastnorm_norm_args args = empty_args();
+      fastnorm_norm_args* const args =
+          call_of(words("norm kind=layer eps=1e-05 x,y=f32[1,%d] mean,rstd=f32[1]", (int)n), x, y,
+                  &mean, &rstd);
       for (i = 0; i < n; ++i) x[i] = values[v];
-      args.kind = FASTNORM_NORM_LAYER;
-      args.eps = eps;
-      args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 1, n);
-      args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, 1, n);
-      args.mean = make_vector(&tm, &mean, FASTNORM_DTYPE_F32, 1);
-      args.rstd = make_vector(&tr, &rstd, FASTNORM_DTYPE_F32, 1);
-      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
       for (i = 0; i < n; ++i) wrong += y[i] != 0;
       CHECK(wrong == 0 && mean == values[v] && rstd == rstd_of_0);
-      args.weight = make_vector(&tw, weight, FASTNORM_DTYPE_F32, n);
-      args.bias = make_vector(&tb, bias, FASTNORM_DTYPE_F32, n);
-      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      change(args, words("weight,bias=f32[%d]", (int)n), weight, bias);
+      CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
       for (i = 0; i < n; ++i) wrong += y[i] != bias[i];
       CHECK(wrong == 0 && mean == values[v] && rstd == rstd_of_0);
       /* bf16: its upper half. */
       memcpy(&bits, &values[v], sizeof bits);
       bits &= 0xffff0000u;
       for (i = 0; i < n; ++i) half[i] = (uint16_t)(bits >> 16), half_y[i] = 1;
-      args.x = make_rows(&tx, half, FASTNORM_DTYPE_BF16, 1, n);
-      args.y = make_rows(&ty, half_y, FASTNORM_DTYPE_BF16, 1, n);
-      args.weight = args.bias = NULL;
-      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      change(args, words("weight,bias=null x,y=bf16[1,%d]", (int)n), half, half_y);
+      CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
       for (i = 0; i < n; ++i) wrong += (half_y[i] & 0x7fff) != 0;
       CHECK(wrong == 0 && memcmp(&mean, &bits, sizeof bits) == 0 && rstd == rstd_of_0);
       /* f16: values between 1 and 2, whose bits follow from v. */
       for (i = 0; i < n; ++i) half[i] = (uint16_t)(0x3c00 + 97 * v), half_y[i] = 1;
-      tx.tensor.dtype = ty.tensor.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F16);
-      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      change(args, "x,y.dtype=f16");
+      CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
       for (i = 0; i < n; ++i) wrong += (half_y[i] & 0x7fff) != 0;
       CHECK(wrong == 0 && mean == 1 + (float)(97 * v) / 1024 && rstd == rstd_of_0);
     }

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 
 #include "api/api_test.h"
+#include "api/call.h"
+
+const family_lines peer_lines = {.call = NULL}; /* calls of peers need ranks */
 
 enum { kRanks = 3, kRows = 5, kColumns = 16 };
 
@@ -12,6 +15,7 @@ enum { kRanks = 3, kRows = 5, kColumns = 16 };
 typedef struct rank_of {
   fastnorm_context* context;
   fastnorm_peer* peer;
+  fastnorm_peer_allreduce_norm_args* args;
   float x[kRows * kColumns], y[kRows * kColumns], residual[kRows * kColumns];
   fastnorm_status status;
   int number;
@@ -22,28 +26,16 @@ static rank_of ranks[kRanks];
 static unsigned char blobs[kRanks][FASTNORM_PEER_BLOB_BYTES];
 
 static fastnorm_status call(rank_of* rank) {
-  tensor_of x, y, residual;
   fastnorm_info info = empty_info();
-  fastnorm_norm_args norm = empty_args();
-  fastnorm_peer_allreduce_norm_args args;
   void* workspace = NULL;
-  fastnorm_status status;
-  memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.peer = rank->peer;
-  args.norm = &norm;
-  norm.x = make_rows(&x, rank->x, FASTNORM_DTYPE_F32, kRows, kColumns);
-  norm.y = make_rows(&y, rank->y, FASTNORM_DTYPE_F32, kRows, kColumns);
-  norm.residual = make_rows(&residual, rank->residual, FASTNORM_DTYPE_F32, kRows, kColumns);
-  norm.residual_out = norm.residual;
-  status = fastnorm_peer_allreduce_norm_prepare(rank->context, &args);
+  fastnorm_status status = fastnorm_peer_allreduce_norm_prepare(rank->context, rank->args);
   if (status != FASTNORM_OK) return status;
-  status = fastnorm_peer_allreduce_norm_query(rank->context, &args, &info);
+  status = fastnorm_peer_allreduce_norm_query(rank->context, rank->args, &info);
   if (status != FASTNORM_OK) return status;
   if (posix_memalign(&workspace, 256, (size_t)info.workspace_bytes) != 0) {
     return FASTNORM_ERROR_OUT_OF_MEMORY;
   }
-  status = fastnorm_peer_allreduce_norm(rank->context, &args, workspace,
+  status = fastnorm_peer_allreduce_norm(rank->context, rank->args, workspace,
                                         (size_t)info.workspace_bytes, NULL);
   free(workspace);
   return status;
@@ -117,6 +109,10 @@ void test_peer(void) {
     ranks[r].number = r;
     ranks[r].context = cpu_context(NULL);
     CHECK_OK(fastnorm_peer_create(ranks[r].context, &options, &ranks[r].peer));
+    ranks[r].args =
+        call_of("peer_allreduce_norm norm.x,norm.y,norm.residual,norm.residual_out=f32[5,16]",
+                ranks[r].x, ranks[r].y, ranks[r].residual, ranks[r].residual);
+    ranks[r].args->peer = ranks[r].peer;
     CHECK_OK(fastnorm_peer_export(ranks[r].peer, blobs[r], sizeof blobs[r]));
   }
   CHECK_STATUS(call(&ranks[0]), FASTNORM_ERROR_ARGUMENT);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "api/api_test.h"
+#include "api/call.h"
 
 enum { kMost = 1000 * 384, kFill = 0xaa };
 
@@ -14,52 +15,36 @@ static union {
 } scales;
 
 typedef struct quant_call {
-  int64_t rows, n;
-  tensor_of x, weight, y, quantized, scale, global_scale, amax, clamp_scale;
-  fastnorm_norm_args args;
-  fastnorm_quant quant;
+  fastnorm_norm_args* args;
+  fastnorm_quant* quant; /* of args */
 } quant_call;
 
 /* Rows whose results are z [rows, n]. n must be 2, 3 or 5 times a power of two, so that n * (1 / n)
- * = 1. */
-static void make_call(quant_call* c, float* z, int64_t rows, int64_t n) {
+ * = 1. Codes of u8 and of type x2 are pairs; without a scheme there are none. */
+static void make_call(quant_call* c, float* z, int64_t rows, int64_t n, const char* scheme,
+                      const char* dtype) {
+  const int pairs = strcmp(dtype, "u8") == 0 || strcmp(dtype, "f4_e2m1fn_x2") == 0;
+  char line[160];
   int64_t i;
   /* A weight of -0 would lose its sign in weight + weight_offset. So x supplies the sign. */
   for (i = 0; i < rows * n; ++i) x_values[i] = z[i] == 0 && signbit(z[i]) ? -1.0f : 1.0f;
   memset(codes, kFill, sizeof codes);
   memset(&scales, kFill, sizeof scales);
-  c->rows = rows;
-  c->n = n;
-  c->args = empty_args();
-  memset(&c->quant, 0, sizeof c->quant);
-  c->quant.struct_size = sizeof c->quant;
-  c->args.quant = &c->quant;
-  c->args.x = make_rows(&c->x, x_values, FASTNORM_DTYPE_F32, rows, n);
-  c->args.weight = make_rows(&c->weight, z, FASTNORM_DTYPE_F32, rows, n);
-}
-
-static void with_scheme(quant_call* c, fastnorm_quant_scheme scheme, fastnorm_dtype_id dtype) {
-  c->quant.scheme = scheme;
-  c->quant.quantized = make_rows(&c->quantized, codes, dtype, c->rows, c->n);
-}
-
-static void with_row_scales(quant_call* c, fastnorm_dtype_id dtype) {
-  c->quant.scale = make_vector(&c->scale, &scales, dtype, c->rows);
-}
-
-static void with_block_scales(quant_call* c, fastnorm_dtype_id dtype, int64_t blocks) {
-  c->quant.scale = make_rows(&c->scale, &scales, dtype, c->rows, blocks);
-}
-
-static void with_amax(quant_call* c, float* amax) {
-  c->quant.amax = make_vector(&c->amax, amax, FASTNORM_DTYPE_F32, 1);
+  snprintf(line, sizeof line, "norm x,weight=f32[%d,%d] quant.scheme=%s", (int)rows, (int)n,
+           scheme);
+  c->args = call_of(line, x_values, z);
+  c->quant = (fastnorm_quant*)c->args->quant;
+  if (strcmp(scheme, "none") == 0) return;
+  snprintf(line, sizeof line, "quant.quantized=%s[%d,%d]", dtype, (int)rows,
+           (int)(pairs ? n / 2 : n));
+  change(c->args, line, codes);
 }
 
 /* Runs the call. The first `count` codes must be these, and the byte after them must not change. */
 static void gives(fastnorm_context* context, const quant_call* c, const uint8_t* expected,
                   size_t count, const char* what) {
   size_t i;
-  CHECK_OK(fastnorm_norm(context, &c->args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c->args, NULL, 0, NULL));
   for (i = 0; i < count; ++i) {
     if (codes[i] == expected[i]) continue;
     printf("%s: code %d is 0x%02x, required 0x%02x\n", what, (int)i, codes[i], expected[i]);
@@ -80,9 +65,8 @@ static void tensor_e4m3(fastnorm_context* context) {
                                    0x01, 0x00, 0x02, 0x38, 0x3a, 0x7e, 0xfe, 0x7f};
   float scale = 2;
   quant_call c;
-  make_call(&c, z, 1, 16);
-  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  make_call(&c, z, 1, 16, "per_tensor", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[1]", &scale);
   GIVES(context, &c, e4m3);
   CHECK(scale == 2);
 }
@@ -94,9 +78,8 @@ static void tensor_e5m2(fastnorm_context* context) {
                                    0xbc, 0x3e, 0x2c, 0xfb, 0x7b, 0xfb, 0x7f, 0x02};
   float scale = 1;
   quant_call c;
-  make_call(&c, z, 1, 16);
-  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E5M2);
-  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  make_call(&c, z, 1, 16, "per_tensor", "f8_e5m2");
+  change(c.args, "quant.scale=f32[1]", &scale);
   GIVES(context, &c, e5m2);
 }
 
@@ -107,9 +90,8 @@ static void tensor_i8(fastnorm_context* context) {
                                  0x80, 0x80, 0x82, 127, 127,  0x80, 0,   2};
   float scale = 0.5f;
   quant_call c;
-  make_call(&c, z, 1, 16);
-  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_I8);
-  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  make_call(&c, z, 1, 16, "per_tensor", "i8");
+  change(c.args, "quant.scale=f32[1]", &scale);
   GIVES(context, &c, i8);
 }
 
@@ -124,20 +106,17 @@ static void rotated(fastnorm_context* context) {
   static const uint8_t minus[16] = {0, 0xc0, 0, 0xc0, 0, 0xc0, 0, 0xc0,
                                     0, 0xc0, 0, 0xc0, 0, 0xc0, 0, 0xc0};
   float z[128] = {4, 4}, scale = 1, signs[128], amax = 0, y[128];
-  tensor_of signs_tensor;
   quant_call c;
   int i, block;
   for (i = 0; i < 128; ++i) signs[i] = i == 0 ? -1.0f : 1.0f;
   for (i = 0; i < 2; ++i) {
-    make_call(&c, z, 1, 16);
-    with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-    c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
-    c.quant.rotation = 16;
+    make_call(&c, z, 1, 16, "per_tensor", "f8_e4m3fn");
+    change(c.args, "quant.scale=f32[1]", &scale);
+    c.quant->rotation = 16;
     amax = 0;
-    with_amax(&c, &amax);
-    c.args.y = make_rows(&c.y, y, FASTNORM_DTYPE_F32, 1, 16);
-    c.quant.y_rotated = i;
-    if (i == 1) c.quant.rotation_signs = make_vector(&signs_tensor, signs, FASTNORM_DTYPE_F32, 16);
+    change(c.args, "quant.amax=f32[1] y=f32[1,16]", &amax, y);
+    c.quant->y_rotated = i;
+    if (i == 1) change(c.args, "quant.rotation_signs=f32[16]", signs);
     gives(context, &c, i == 0 ? both : minus, 16, "rotated");
     CHECK(amax == 2);
     CHECK(y[0] == (i == 0 ? 4 : 0) && y[1] == (i == 0 ? 4 : -2) && y[3] == (i == 0 ? 0 : -2));
@@ -147,11 +126,10 @@ static void rotated(fastnorm_context* context) {
     const float most = 448 * (float)(1 / sqrt((double)block));
     memset(z, 0, sizeof z);
     z[0] = 448;
-    make_call(&c, z, 1, 128);
-    with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-    with_row_scales(&c, FASTNORM_DTYPE_F32);
-    c.quant.rotation = block;
-    CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+    make_call(&c, z, 1, 128, "per_row", "f8_e4m3fn");
+    change(c.args, "quant.scale=f32[1]", &scales);
+    c.quant->rotation = block;
+    CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
     CHECK(scales.f32[0] == most / 448);
     for (i = 0; i < 128; ++i) CHECK(codes[i] == (i < block ? 0x7e : 0));
   }
@@ -165,16 +143,13 @@ static void rotated_of_many(fastnorm_context* context) {
   uint8_t straight[16];
   quant_call c, other;
   const fastnorm_norm_args* list[2];
-  make_call(&c, z, 1, 16);
-  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
-  c.quant.rotation = 16;
-  make_call(&other, z, 1, 16);
-  with_scheme(&other, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-  other.quant.scale = make_vector(&other.scale, &scale, FASTNORM_DTYPE_F32, 1);
-  other.quant.quantized = make_rows(&other.quantized, straight, FASTNORM_DTYPE_F8_E4M3FN, 1, 16);
-  list[0] = &other.args;
-  list[1] = &c.args;
+  make_call(&c, z, 1, 16, "per_tensor", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[1]", &scale);
+  c.quant->rotation = 16;
+  make_call(&other, z, 1, 16, "per_tensor", "f8_e4m3fn");
+  change(other.args, "quant.scale=f32[1] quant.quantized=f8_e4m3fn[1,16]", &scale, straight);
+  list[0] = other.args;
+  list[1] = c.args;
   CHECK_OK(fastnorm_norm_many(context, list, 2, NULL, 0, NULL));
   CHECK(memcmp(codes, both, sizeof both) == 0);
   CHECK(straight[0] == 0x48 && straight[1] == 0x48 && straight[2] == 0);
@@ -182,19 +157,17 @@ static void rotated_of_many(fastnorm_context* context) {
 
 static void rotations_refused(fastnorm_context* context) {
   float z[128] = {4, 4}, scale = 1, signs[16];
-  tensor_of signs_tensor;
   quant_call c;
   int i;
-  make_call(&c, z, 1, 96);
-  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
-  c.quant.rotation = 64;
-  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_SHAPE);
+  make_call(&c, z, 1, 96, "per_tensor", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[1]", &scale);
+  c.quant->rotation = 64;
+  CHECK_STATUS(fastnorm_norm(context, c.args, NULL, 0, NULL), FASTNORM_ERROR_SHAPE);
   CHECK_TEXT("quant.rotation is 64 and n is 96; required: a divisor of n");
   for (i = 0; i < 16; ++i) signs[i] = i == 5 ? 2.0f : -1.0f;
-  c.quant.rotation = 16;
-  c.quant.rotation_signs = make_vector(&signs_tensor, signs, FASTNORM_DTYPE_F32, 16);
-  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  c.quant->rotation = 16;
+  change(c.args, "quant.rotation_signs=f32[16]", signs);
+  CHECK_STATUS(fastnorm_norm(context, c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
   CHECK_TEXT("quant.rotation_signs[5] is 2; required: 1 or -1");
   CHECK(codes[0] == kFill);
 }
@@ -221,42 +194,37 @@ static void rows_e4m3(fastnorm_context* context) {
                                       0x7f, 0x7f, 0x7f, 0x7f, 0x40, 0xc0, 0x7e, 0xfe};
   quant_call c;
   six_rows(z);
-  make_call(&c, z, 6, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  make_call(&c, z, 6, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[6]", &scales);
   GIVES(context, &c, by_division);
   CHECK(scales.f32[0] == 1 && scales.f32[1] == 2 && scales.f32[2] == 449.0f / 448.0f);
   CHECK(scales.f32[3] == 1e-10f / 448.0f);
   CHECK(isnan(scales.f32[4]) && isinf(scales.f32[5]) && scales.f32[5] > 0);
   CHECK(scales.bytes[24] == kFill);
 
-  make_call(&c, z, 6, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.quant.clamp = 224; /* makes it the largest magnitude of the rows that have more */
+  make_call(&c, z, 6, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[6]", &scales);
+  c.quant->clamp = 224; /* makes it the largest magnitude of the rows that have more */
   GIVES(context, &c, clamped);
   CHECK(scales.f32[0] == 0.5f && scales.f32[1] == 0.5f && scales.f32[2] == 0.5f);
   CHECK(isnan(scales.f32[4]) && scales.f32[5] == 0.5f);
 
-  /* The same from memory, which each call reads. A value that is not above 0 switches it off. */
+  /* A limit in memory, which each call reads. A value that is not above 0 switches it off. */
   for (i = 0; i < 5; ++i) {
     const float limits[5] = {224, 0, -224, NAN, -0.0f};
     limit = limits[i];
-    make_call(&c, z, 6, 4);
-    with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-    with_row_scales(&c, FASTNORM_DTYPE_F32);
-    c.quant.clamp_scale = make_vector(&c.clamp_scale, &limit, FASTNORM_DTYPE_F32, 1);
+    make_call(&c, z, 6, 4, "per_row", "f8_e4m3fn");
+    change(c.args, "quant.scale=f32[6] quant.clamp_scale=f32[1]", &scales, &limit);
     gives(context, &c, i == 0 ? clamped : by_division, sizeof clamped, "clamp_scale");
     CHECK(scales.f32[0] == (i == 0 ? 0.5f : 1.0f));
   }
-  c.quant.clamp = 2;
-  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  c.quant->clamp = 2;
+  CHECK_STATUS(fastnorm_norm(context, c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
   CHECK_TEXT("quant.clamp is 2 and quant.clamp_scale is given");
 
-  make_call(&c, small, 2, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.quant.amax_floor = 3.5f; /* scale 2^-7 for both rows */
+  make_call(&c, small, 2, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[2]", &scales);
+  c.quant->amax_floor = 3.5f; /* scale 2^-7 for both rows */
   GIVES(context, &c, floored);
   CHECK(scales.f32[0] == 0x1p-7f && scales.f32[1] == 0x1p-7f);
 }
@@ -301,23 +269,20 @@ static void divided(fastnorm_context* context) {
     }
   }
   CHECK(products > 0);
-  make_call(&c, z, kRows, kN);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.quant.division = FASTNORM_QUANT_DIVIDE;
+  make_call(&c, z, kRows, kN, "per_row", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[512]", &scales);
+  c.quant->division = FASTNORM_QUANT_DIVIDE;
   GIVES(context, &c, expected);
-  make_call(&c, z, kRows, kN);
-  with_scheme(&c, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN);
-  c.quant.block_size = 64;
-  with_block_scales(&c, FASTNORM_DTYPE_F32, 1);
-  c.quant.division = FASTNORM_QUANT_DIVIDE;
+  make_call(&c, z, kRows, kN, "per_block", "f8_e4m3fn");
+  c.quant->block_size = 64;
+  change(c.args, "quant.scale=f32[512,1]", &scales);
+  c.quant->division = FASTNORM_QUANT_DIVIDE;
   GIVES(context, &c, expected);
-  make_call(&c, z, kRows, kN);
-  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  make_call(&c, z, kRows, kN, "per_tensor", "f8_e4m3fn");
   scales.f32[0] = -0.0237f;
   for (i = 0; i < kRows * kN; ++i) expected[i] = nearest_e4m3(z[i] / scales.f32[0]);
-  c.quant.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F32, 1);
-  c.quant.division = FASTNORM_QUANT_DIVIDE;
+  change(c.args, "quant.scale=f32[1]", &scales);
+  c.quant->division = FASTNORM_QUANT_DIVIDE;
   GIVES(context, &c, expected);
 }
 
@@ -325,9 +290,8 @@ static void rows_i8(fastnorm_context* context) {
   float z[8] = {127, -126, 0.5f, 1.5f, -254, 2, 3, 5};
   static const uint8_t i8[8] = {127, 0x82, 0, 2, 0x81, 1, 2, 2};
   quant_call c;
-  make_call(&c, z, 2, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_I8);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  make_call(&c, z, 2, 4, "per_row", "i8");
+  change(c.args, "quant.scale=f32[2]", &scales);
   GIVES(context, &c, i8);
   CHECK(scales.f32[0] == 1 && scales.f32[1] == 2);
 }
@@ -338,23 +302,21 @@ static void rows_pow2(fastnorm_context* context) {
   static const uint8_t pow2[24] = {0x7e, 0xb8, 0x30, 0x00, 0xfe, 0x38, 0x30, 0x00,
                                    0x76, 0x00, 0x30, 0xb8, 0x00, 0x80, 0x00, 0x00,
                                    0x7f, 0x7f, 0x7f, 0x7f, 0x00, 0x80, 0x7e, 0xfe};
-  const fastnorm_dtype_id bytes[2] = {FASTNORM_DTYPE_F8_E8M0FNU, FASTNORM_DTYPE_U8};
+  static const char* const kScales[] = {"quant.scale=f8_e8m0fnu[6]", "quant.scale=u8[6]"};
   quant_call c;
   int i;
   six_rows(z);
   for (i = 0; i < 2; ++i) {
-    make_call(&c, z, 6, 4);
-    with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-    with_row_scales(&c, bytes[i]);
-    c.quant.scale_pow2 = 1;
+    make_call(&c, z, 6, 4, "per_row", "f8_e4m3fn");
+    change(c.args, kScales[i], &scales);
+    c.quant->scale_pow2 = 1;
     GIVES(context, &c, pow2);
     CHECK(memcmp(scales.bytes, exponents, 6) == 0);
     CHECK(scales.bytes[6] == kFill);
   }
-  make_call(&c, z, 6, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  c.quant.scale_pow2 = 1;
+  make_call(&c, z, 6, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[6]", &scales);
+  c.quant->scale_pow2 = 1;
   GIVES(context, &c, pow2);
   CHECK(scales.f32[0] == 1 && scales.f32[1] == 2 && scales.f32[2] == 2);
   CHECK(scales.f32[3] == 0x1p-42f && isnan(scales.f32[4]) && scales.f32[5] == 0x1p127f);
@@ -367,9 +329,8 @@ static void make_blocks(quant_call* c) {
   static const float most[4] = {448, 896, 224, 1792};
   int64_t i;
   for (i = 0; i < 2 * 96; ++i) z_values[i] = most[i / 96 * 2 + i % 96 / 64] / (i % 2 == 0 ? 1 : -4);
-  make_call(c, z_values, 2, 96);
-  with_scheme(c, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN);
-  c->quant.block_size = 64;
+  make_call(c, z_values, 2, 96, "per_block", "f8_e4m3fn");
+  c->quant->block_size = 64;
 }
 
 /* Every even code is 448, and every odd one -112. */
@@ -386,25 +347,22 @@ static void blocks(fastnorm_context* context) {
   memset(&untouched, kFill, sizeof untouched);
 
   make_blocks(&c);
-  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  change(c.args, "quant.scale=f32[2,2]", &scales);
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   check_block_codes();
   CHECK(scales.f32[0] == 1 && scales.f32[1] == 2 && scales.f32[2] == 0.5f && scales.f32[3] == 4);
 
   make_blocks(&c);
-  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
-  c.scale.tensor.strides = NULL;
-  c.quant.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  change(c.args, "quant.scale=f32[2,2]", &scales);
+  c.quant->scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   check_block_codes();
   CHECK(scales.f32[0] == 1 && scales.f32[1] == 0.5f && scales.f32[2] == 2 && scales.f32[3] == 4);
 
   make_blocks(&c); /* columns 5 floats apart, rows 2 */
-  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
-  c.scale.strides[0] = 2;
-  c.scale.strides[1] = 5;
-  c.quant.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  change(c.args, "quant.scale=f32[2,2] quant.scale.strides=[2,5]", &scales);
+  c.quant->scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   check_block_codes();
   CHECK(scales.f32[0] == 1 && scales.f32[2] == 0.5f && scales.f32[5] == 2 && scales.f32[7] == 4);
   CHECK(memcmp(&scales.f32[1], &untouched, sizeof untouched) == 0);
@@ -412,17 +370,17 @@ static void blocks(fastnorm_context* context) {
   CHECK(memcmp(&scales.f32[6], &untouched, sizeof untouched) == 0);
 
   make_blocks(&c);
-  with_block_scales(&c, FASTNORM_DTYPE_F8_E8M0FNU, 2);
-  c.quant.scale_pow2 = 1;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  change(c.args, "quant.scale=f8_e8m0fnu[2,2]", &scales);
+  c.quant->scale_pow2 = 1;
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   check_block_codes();
   CHECK(scales.bytes[0] == 127 && scales.bytes[1] == 128 && scales.bytes[2] == 126);
   CHECK(scales.bytes[3] == 129 && scales.bytes[4] == kFill);
 
   make_blocks(&c); /* one block of 128 columns holds the row */
-  with_block_scales(&c, FASTNORM_DTYPE_F32, 1);
-  c.quant.block_size = 128;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  change(c.args, "quant.scale=f32[2,1]", &scales);
+  c.quant->block_size = 128;
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(scales.f32[0] == 2 && scales.f32[1] == 4);
   CHECK(codes[0] == 0x76 && codes[1] == 0xe6); /* 224 and -56 */
 }
@@ -438,10 +396,9 @@ static void mxfp8(fastnorm_context* context) {
   for (five = 0; five < 2; ++five) {
     int wrong = 0;
     for (i = 0; i < 8 * 32; ++i) z_values[i] = i % 32 == 7 ? first[i / 32] : 0.0f;
-    make_call(&c, z_values, 4, 64);
-    with_scheme(&c, FASTNORM_QUANT_MXFP8, five ? FASTNORM_DTYPE_F8_E5M2 : FASTNORM_DTYPE_F8_E4M3FN);
-    with_block_scales(&c, FASTNORM_DTYPE_F8_E8M0FNU, 2);
-    CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+    make_call(&c, z_values, 4, 64, "mxfp8", five ? "f8_e5m2" : "f8_e4m3fn");
+    change(c.args, "quant.scale=f8_e8m0fnu[4,2]", &scales);
+    CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
     CHECK(memcmp(scales.bytes, five ? e5m2 : e4m3, 8) == 0);
     CHECK(scales.bytes[8] == kFill);
     for (i = 0; i < 8; ++i) {
@@ -456,8 +413,7 @@ static void mxfp4(fastnorm_context* context) {
   static const float first[8] = {6, 1, 0, 7, NAN, INFINITY, -6, 0x1p-149f};
   static const uint8_t e8m0[8] = {127, 125, 0, 128, 0xff, 254, 127, 0};
   static const uint8_t e2m1[8] = {7, 6, 0, 6, 7, 7, 15, 0}; /* 7 is 3.5 * 2, a tie */
-  const fastnorm_dtype_id dtypes[3] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
-                                       FASTNORM_DTYPE_U8};
+  static const char* const kDtypes[] = {"f4_e2m1fn", "f4_e2m1fn_x2", "u8"};
   uint8_t expected[8 * 16];
   quant_call c;
   int i, k;
@@ -469,10 +425,8 @@ static void mxfp4(fastnorm_context* context) {
   }
   for (k = 0; k < 3; ++k) {
     for (i = 0; i < 8 * 32; ++i) z_values[i] = i % 32 == 7 ? first[i / 32] : 0.0f;
-    make_call(&c, z_values, 4, 64);
-    with_scheme(&c, FASTNORM_QUANT_MXFP4, dtypes[k]);
-    if (k > 0) c.quant.quantized = make_rows(&c.quantized, codes, dtypes[k], 4, 32);
-    with_block_scales(&c, k > 0 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E8M0FNU, 2);
+    make_call(&c, z_values, 4, 64, "mxfp4", kDtypes[k]);
+    change(c.args, k > 0 ? "quant.scale=u8[4,2]" : "quant.scale=f8_e8m0fnu[4,2]", &scales);
     GIVES(context, &c, expected);
     CHECK(memcmp(scales.bytes, e8m0, 8) == 0);
     CHECK(scales.bytes[8] == kFill);
@@ -485,11 +439,10 @@ static void swizzled(fastnorm_context* context) {
   quant_call c;
   int i, wrong = 0;
   for (i = 0; i < kRows * kScales * 32; ++i) z_values[i] = ldexpf(448, i / 32 % 11 - 5);
-  make_call(&c, z_values, kRows, kScales * 32);
-  with_scheme(&c, FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E4M3FN);
-  c.quant.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_U8, kBytes);
-  c.quant.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  make_call(&c, z_values, kRows, kScales * 32, "mxfp8", "f8_e4m3fn");
+  change(c.args, "quant.scale=u8[2048]", &scales);
+  c.quant->scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   for (i = 0; i < kRows * kScales * 32; ++i) wrong += codes[i] != 0x7e;
   CHECK(wrong == 0);
   for (i = 0; i < kBytes; ++i) {
@@ -522,8 +475,7 @@ static void nvfp4(fastnorm_context* context) {
       0x70, 0,    0,    0,    0,    0,    0,    0};
   static const uint8_t sf[7] = {0x38, 0x40, 0, 0x7f, 0x7e, 0, 0x7e};
   static const uint8_t halved[7] = {0x30, 0x38, 0, 0x7f, 0x7e, 0, 0x7e};
-  const fastnorm_dtype_id dtypes[3] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
-                                       FASTNORM_DTYPE_U8};
+  static const char* const kDtypes[] = {"f4_e2m1fn", "f4_e2m1fn_x2", "u8"};
   uint8_t negative[7 * 8];
   float global = 2;
   quant_call c;
@@ -533,25 +485,21 @@ static void nvfp4(fastnorm_context* context) {
   z[5 * 16] = 0.001f, z[5 * 16 + 1] = -0.001f;
   z[6 * 16 + 1] = 1e6f;
   for (i = 0; i < 3; ++i) {
-    make_call(&c, z, 7, 16);
-    with_scheme(&c, FASTNORM_QUANT_NVFP4, dtypes[i]);
-    if (i > 0) c.quant.quantized = make_rows(&c.quantized, codes, dtypes[i], 7, 8);
-    with_block_scales(&c, i > 0 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E4M3FN, 1);
+    make_call(&c, z, 7, 16, "nvfp4", kDtypes[i]);
+    change(c.args, i > 0 ? "quant.scale=u8[7,1]" : "quant.scale=f8_e4m3fn[7,1]", &scales);
     GIVES(context, &c, fp4);
     CHECK(memcmp(scales.bytes, sf, sizeof sf) == 0);
     CHECK(scales.bytes[7] == kFill);
   }
-  make_call(&c, z, 7, 16);
-  with_scheme(&c, FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN);
-  with_block_scales(&c, FASTNORM_DTYPE_F8_E4M3FN, 1);
-  c.quant.global_scale = make_vector(&c.global_scale, &global, FASTNORM_DTYPE_F32, 1);
+  make_call(&c, z, 7, 16, "nvfp4", "f4_e2m1fn");
+  change(c.args, "quant.scale=f8_e4m3fn[7,1] quant.global_scale=f32[1]", &scales, &global);
   GIVES(context, &c, fp4); /* the scales halve, the products with them stay */
   CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
   /* The first scale is 431.99999 before it is rounded, just below the middle of 416 and 448. With 1
    * / (6 * global) rounded at once it would be 432, whose nearest even code is that of 448. */
   global = 0.0037f;
   z[0] = 9.5903997f;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(scales.bytes[0] == 0x7d);
   z[0] = 6, global = 2;
   CHECK(global == 2);
@@ -571,21 +519,18 @@ static void sources(fastnorm_context* context) {
   float z[4] = {1.0625f + 0x1p-12f, 448, -0x1.008p8f, 0};        /* above a tie, exact, below 257 */
   float scale = 1, amax = 0;
   quant_call c;
-  make_call(&c, z, 1, 4);
-  c.args.x = make_rows(&c.x, x, FASTNORM_DTYPE_BF16, 1, 4);
-  c.args.y = make_rows(&c.y, y, FASTNORM_DTYPE_BF16, 1, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
-  c.quant.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
-  with_amax(&c, &amax);
-  c.quant.clamp = 256.5f;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  make_call(&c, z, 1, 4, "per_tensor", "f8_e4m3fn");
+  change(c.args, "x=bf16[1,4] y=bf16[1,4] quant.scale=f32[1] quant.amax=f32[1]", x, y, &scale,
+         &amax);
+  c.quant->clamp = 256.5f;
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(codes[0] == 0x39 && codes[1] == 0x78 && codes[2] == 0xf8 && codes[3] == 0);
   CHECK(amax == 256.5f);                   /* what is quantised */
   CHECK(y[0] == 0x3f88 && y[1] == 0x43e0); /* rounded, not clamped */
   CHECK(y[2] == 0xc380 && y[3] == 0);
-  c.quant.source = FASTNORM_QUANT_FROM_ROUNDED;
-  c.quant.clamp = 0;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  c.quant->source = FASTNORM_QUANT_FROM_ROUNDED;
+  c.quant->clamp = 0;
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(codes[0] == 0x38 && codes[1] == 0x7e && codes[2] == 0xf8);
   CHECK(amax == 448);
 }
@@ -596,19 +541,15 @@ static void in_place(fastnorm_context* context) {
   quant_call c;
   int i;
   six_rows(z);
-  make_call(&c, z, 6, 4);
-  c.args.y = make_rows(&c.y, y_values, FASTNORM_DTYPE_F32, 6, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  make_call(&c, z, 6, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "y=f32[6,4] quant.scale=f32[6]", y_values, &scales);
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   memcpy(first, codes, 24);
   memcpy(other, scales.f32, 24);
   for (i = 0; i < 24; ++i) CHECK(isnan(z[i]) ? isnan(y_values[i]) : y_values[i] == z[i]);
-  make_call(&c, z, 6, 4);
-  c.args.y = make_rows(&c.y, x_values, FASTNORM_DTYPE_F32, 6, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  make_call(&c, z, 6, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "y=f32[6,4] quant.scale=f32[6]", x_values, &scales);
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(memcmp(codes, first, 24) == 0);
   CHECK(memcmp(scales.f32, other, 24) == 0);
   CHECK(memcmp(x_values, y_values, sizeof z) == 0);
@@ -619,40 +560,36 @@ static void largest_magnitude(fastnorm_context* context) {
   static uint16_t x[8], y[8];
   quant_call c;
   int i;
-  make_call(&c, z, 2, 4); /* of y, where nothing is quantised */
-  c.args.y = make_rows(&c.y, y_values, FASTNORM_DTYPE_F32, 2, 4);
-  with_amax(&c, &amax);
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  make_call(&c, z, 2, 4, "none", ""); /* of y, where nothing is quantised */
+  change(c.args, "y=f32[2,4] quant.amax=f32[1]", y_values, &amax);
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(amax == 3 && y_values[1] == -3 && codes[0] == kFill);
   amax = 3.5f;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(amax == 3.5f);
   z[6] = -4;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(amax == 4);
   z[6] = -INFINITY;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(isinf(amax) && amax > 0);
   z[2] = NAN;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(isnan(amax));
   z[2] = z[6] = 0;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(isnan(amax)); /* a NaN of an earlier call stays */
 
   z[1] = -(1 + 0x1p-12f); /* y rounds it to -1 */
   z[7] = 0.25f;
-  make_call(&c, z, 2, 4);
+  make_call(&c, z, 2, 4, "none", "");
   for (i = 0; i < 8; ++i) x[i] = 0x3f80;
-  c.args.x = make_rows(&c.x, x, FASTNORM_DTYPE_BF16, 2, 4);
-  c.args.y = make_rows(&c.y, y, FASTNORM_DTYPE_BF16, 2, 4);
-  with_amax(&c, &amax);
+  change(c.args, "x=bf16[2,4] y=bf16[2,4] quant.amax=f32[1]", x, y, &amax);
   amax = 0;
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(amax == 1);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_I8);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  change(c.args, "quant.scheme=per_row quant.quantized=i8[2,4] quant.scale=f32[2]", codes, &scales);
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(amax == 1 + 0x1p-12f);
 }
 
@@ -673,15 +610,13 @@ static void same_bytes_of_threads(void) {
     quant_call c;
     options.num_threads = threads;
     context = cpu_context(&options);
-    make_call(&c, z_values, kRows, kN);
-    c.args.y = make_rows(&c.y, y_values, FASTNORM_DTYPE_F32, kRows, kN);
-    with_scheme(&c, FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN);
-    c.quant.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F8_E4M3FN, kScales);
-    c.quant.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
-    with_amax(&c, &amax);
-    CHECK_OK(fastnorm_norm_query(context, &c.args, &info));
+    make_call(&c, z_values, kRows, kN, "nvfp4", "f4_e2m1fn");
+    change(c.args, "y=f32[1000,384] quant.scale=f8_e4m3fn[24576]", y_values, &scales);
+    c.quant->scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+    change(c.args, "quant.amax=f32[1]", &amax);
+    CHECK_OK(fastnorm_norm_query(context, c.args, &info));
     CHECK(info.blocks == (uint64_t)threads);
-    CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+    CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
     CHECK(codes[kCodes] == kFill && scales.bytes[kScales] == kFill);
     if (threads == 1) {
       int i;
@@ -704,14 +639,12 @@ static void without_rows(fastnorm_context* context) {
   float z[4] = {1, 2, 3, 4}, amax = 0.5f;
   fastnorm_info info = empty_info();
   quant_call c;
-  make_call(&c, z, 0, 4);
-  c.args.weight = NULL;
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  with_amax(&c, &amax);
-  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  make_call(&c, z, 0, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "weight=null");
+  change(c.args, "quant.scale=f32[0] quant.amax=f32[1]", &scales, &amax);
+  CHECK_OK(fastnorm_norm(context, c.args, NULL, 0, NULL));
   CHECK(amax == 0.5f && codes[0] == kFill && scales.bytes[0] == kFill);
-  CHECK_OK(fastnorm_norm_query(context, &c.args, &info));
+  CHECK_OK(fastnorm_norm_query(context, c.args, &info));
   CHECK(info.launches == 0 && info.bytes_written == 0);
 }
 
@@ -721,8 +654,8 @@ static void query(fastnorm_context* context) {
   int32_t i, listed = 0;
   quant_call c;
   make_blocks(&c);
-  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
-  CHECK_OK(fastnorm_norm_query(context, &c.args, &info));
+  change(c.args, "quant.scale=f32[2,2]", &scales);
+  CHECK_OK(fastnorm_norm_query(context, c.args, &info));
   CHECK(info.workspace_bytes == 0 && info.launches == 1);
   CHECK(info.bytes_written == 2 * 96 + 4 * 4);
   memset(&kernel, 0, sizeof kernel);
@@ -732,7 +665,7 @@ static void query(fastnorm_context* context) {
     listed += strcmp(kernel.name, info.kernel) == 0;
   }
   CHECK(listed >= 1);
-  CHECK_OK(fastnorm_norm_prepare(context, &c.args));
+  CHECK_OK(fastnorm_norm_prepare(context, c.args));
   CHECK(codes[0] == kFill && scales.bytes[0] == kFill);
 }
 
@@ -744,31 +677,26 @@ static void refused(fastnorm_context* context) {
   float z[4] = {1, 2, 3, 4}, amax = 0.5f;
   fastnorm_info info = empty_info();
   quant_call c;
-  make_call(&c, z, 1, 4);
-  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
-  with_row_scales(&c, FASTNORM_DTYPE_F32);
-  with_amax(&c, &amax);
-  c.quant.amax_floor = -1;
-  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  make_call(&c, z, 1, 4, "per_row", "f8_e4m3fn");
+  change(c.args, "quant.scale=f32[1] quant.amax=f32[1]", &scales, &amax);
+  c.quant->amax_floor = -1;
+  CHECK_STATUS(fastnorm_norm(context, c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
   CHECK_TEXT("quant.amax_floor is -1");
   CHECK(amax == 0.5f && codes[0] == kFill && scales.bytes[0] == kFill);
-  c.quant.amax_floor = 0;
+  c.quant->amax_floor = 0;
 
   options.flags = FASTNORM_CONTEXT_DRY_RUN;
   options.dry_run_capability = 90;
   CHECK_OK(fastnorm_context_create(device, &options, &cuda));
   if (cuda == NULL) return;
-  c.x.tensor.device_type = c.weight.tensor.device_type = FASTNORM_DEVICE_CUDA;
-  c.quantized.tensor.device_type = c.scale.tensor.device_type = FASTNORM_DEVICE_CUDA;
-  c.amax.tensor.device_type = FASTNORM_DEVICE_CUDA;
-  CHECK_OK(fastnorm_norm_query(cuda, &c.args, &info));
+  change(c.args, "device=cuda:0");
+  CHECK_OK(fastnorm_norm_query(cuda, c.args, &info));
   CHECK(strstr(info.kernel, " quant ") != NULL);
-  c.quant.scheme = FASTNORM_QUANT_NONE;
-  c.quant.quantized = c.quant.scale = NULL;
-  c.args.y = c.args.x;
-  CHECK_OK(fastnorm_norm(cuda, &c.args, NULL, 0, NULL));
-  c.quant.amax = NULL;
-  CHECK_OK(fastnorm_norm_prepare(cuda, &c.args));
+  change(c.args, "quant.scheme=none quant.quantized,quant.scale=null y=f32[1,4] y.address=x",
+         codes);
+  CHECK_OK(fastnorm_norm(cuda, c.args, NULL, 0, NULL));
+  change(c.args, "quant.amax=null");
+  CHECK_OK(fastnorm_norm_prepare(cuda, c.args));
   fastnorm_context_destroy(cuda);
 }
 

@@ -23,14 +23,27 @@ static int64_t row_of(const fastnorm_tensor* x, const fastnorm_tensor* t, int64_
   return number;
 }
 
+/* A shape as a line has it; `at` is one of the texts that are valid together. */
+static const char* text_of(int at, int32_t rank, const int64_t* shape) {
+  static char texts[3][64];
+  int32_t d, length = 0;
+  for (d = 0; d < rank; ++d)
+    length += snprintf(texts[at] + length, sizeof texts[at] - (size_t)length, "%s%d",
+                       d == 0 ? "" : ",", (int)shape[d]);
+  return texts[at];
+}
+
 /* Runs a LayerNorm of x's shape with these shapes of weight and bias, then each row alone. */
 static void compare(fastnorm_context* context, int32_t rank, const int64_t* shape,
                     int32_t weight_rank, const int64_t* weight_shape, int32_t bias_rank,
                     const int64_t* bias_shape) {
   static float x[kMostRows * kN], y[kMostRows * kN], weight[kMostRows * kN], bias[kMostRows * kN];
   float one[kN];
-  tensor_of tx, ty, tw, tb, rx, ry, rw, rb;
-  fastnorm_norm_args args = empty_args();
+  const fastnorm_norm_args* const args =
+      call_of(words("norm kind=layer eps=1e-05 x,y=f32[%s] weight=f32[%s] bias=f32[%s]",
+                    text_of(0, rank, shape), text_of(1, weight_rank, weight_shape),
+                    text_of(2, bias_rank, bias_shape)),
+              x, y, weight, bias);
   int64_t rows = 1, row;
   int32_t d;
   fill_random(x, kMostRows * kN, 11);
@@ -39,22 +52,13 @@ static void compare(fastnorm_context* context, int32_t rank, const int64_t* shap
   memset(y, 0, sizeof y);
   for (d = 0; d + 1 < rank; ++d) rows *= shape[d];
   if (!CHECK(rows <= kMostRows)) return;
-  args.kind = FASTNORM_NORM_LAYER;
-  args.eps = 1e-5f;
-  args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, rank, shape);
-  args.y = make_tensor(&ty, y, FASTNORM_DTYPE_F32, rank, shape);
-  args.weight = make_tensor(&tw, weight, FASTNORM_DTYPE_F32, weight_rank, weight_shape);
-  args.bias = make_tensor(&tb, bias, FASTNORM_DTYPE_F32, bias_rank, bias_shape);
-  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
   for (row = 0; row < rows; ++row) {
-    fastnorm_norm_args alone = args;
-    alone.x = make_vector(&rx, x + row * kN, FASTNORM_DTYPE_F32, kN);
-    alone.y = make_vector(&ry, one, FASTNORM_DTYPE_F32, kN);
-    alone.weight =
-        make_vector(&rw, weight + row_of(&tx.tensor, &tw.tensor, row) * kN, FASTNORM_DTYPE_F32, kN);
-    alone.bias =
-        make_vector(&rb, bias + row_of(&tx.tensor, &tb.tensor, row) * kN, FASTNORM_DTYPE_F32, kN);
-    CHECK_OK(fastnorm_norm(context, &alone, NULL, 0, NULL));
+    CHECK_OK(fastnorm_norm(context,
+                           NORM("kind=layer eps=1e-05 x,y,weight,bias=f32[24]", x + row * kN, one,
+                                weight + row_of(args->x, args->weight, row) * kN,
+                                bias + row_of(args->x, args->bias, row) * kN),
+                           NULL, 0, NULL));
     CHECK(memcmp(one, y + row * kN, sizeof one) == 0);
   }
 }
@@ -90,43 +94,26 @@ static void broadcast(fastnorm_context* context) {
 /* Leading dimensions that do not join: at most three. */
 static void folding(fastnorm_context* context) {
   static float x[4096], y[48 * kN], flat[48 * kN];
-  const int64_t shape[6] = {2, 2, 2, 3, 2, kN};
-  const int64_t steps[3][5] = {
-      {960, 480, 240, 80, 40}, {2000, 960, 300, 80, 40}, {2000, 960, 300, 90, 40}};
+  const int64_t steps[2][5] = {{960, 480, 240, 80, 40}, {1800, 900, 450, 80, 40}};
+  fastnorm_norm_args* const args =
+      NORM("x,y=f32[2,2,2,3,2,24] x.strides=[2000,960,300,90,40,1]", x, y);
   int which;
   fill_random(x, 4096, 21);
-  for (which = 0; which < 3; ++which) {
-    tensor_of tx, ty;
-    fastnorm_norm_args args = empty_args();
-    args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, 6, shape);
-    memcpy(tx.strides, steps[which], sizeof steps[which]);
-    args.y = make_tensor(&ty, y, FASTNORM_DTYPE_F32, 6, shape);
-    if (which == 2) {
-      CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
-      CHECK_TEXT("x.shape is [2, 2, 2, 3, 2, 24]");
-      CHECK_TEXT("5 leading dimensions remain");
-      CHECK_TEXT("nearest");
-      continue;
-    }
-    if (which == 1) {
-      CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
-      tx.strides[0] = 1800; /* the first three join, and the last two */
-      tx.strides[1] = 900;
-      tx.strides[2] = 450;
-    }
-    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
-    {
-      int64_t row;
-      for (row = 0; row < 48; ++row) {
-        tensor_of rx, ry;
-        fastnorm_norm_args alone = args;
-        const int64_t at = row / 24 * tx.strides[0] + row / 12 % 2 * tx.strides[1] +
-                           row / 6 % 2 * tx.strides[2] + row / 2 % 3 * tx.strides[3] +
-                           row % 2 * tx.strides[4];
-        alone.x = make_vector(&rx, x + at, FASTNORM_DTYPE_F32, kN);
-        alone.y = make_vector(&ry, flat + row * kN, FASTNORM_DTYPE_F32, kN);
-        CHECK_OK(fastnorm_norm(context, &alone, NULL, 0, NULL));
-      }
+  CHECK_STATUS(fastnorm_norm(context, args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+  CHECK_TEXT("x.shape is [2, 2, 2, 3, 2, 24]");
+  CHECK_TEXT("5 leading dimensions remain");
+  CHECK_TEXT("nearest");
+  change(args, "x.strides=[2000,960,300,80,40,1]");
+  CHECK_STATUS(fastnorm_norm(context, args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+  for (which = 0; which < 2; ++which) { /* all join; the first three, and the last two */
+    const int64_t* const s = steps[which];
+    int64_t row;
+    change(args, words("x.strides=[%s,1]", text_of(0, 5, s)));
+    CHECK_OK(fastnorm_norm(context, args, NULL, 0, NULL));
+    for (row = 0; row < 48; ++row) {
+      const int64_t at = row / 24 * s[0] + row / 12 % 2 * s[1] + row / 6 % 2 * s[2] +
+                         row / 2 % 3 * s[3] + row % 2 * s[4];
+      CHECK_OK(fastnorm_norm(context, NORM("x,y=f32[24]", x + at, flat + row * kN), NULL, 0, NULL));
     }
     CHECK(memcmp(flat, y, sizeof y) == 0);
   }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "api/api_test.h"
+#include "api/call.h"
 
 fastnorm_status create_tuned(fastnorm_device device, int32_t dry_run_capability, const char* arch,
                              const char* rules, fastnorm_context** context) {
@@ -68,15 +69,11 @@ static void refusals(void) {
 
 /* The kernel for RMSNorm of bf16 rows. */
 static const char* kernel_for(fastnorm_context* context, int64_t rows, int64_t n) {
-  const uintptr_t address = 0x100000000000u;
-  tensor_of tx, ty;
-  fastnorm_norm_args args = empty_args();
   fastnorm_info info = empty_info();
-  args.x = make_rows(&tx, (void*)address, FASTNORM_DTYPE_BF16, rows, n);
-  args.y = make_rows(&ty, (void*)(2 * address), FASTNORM_DTYPE_BF16, rows, n);
-  tx.tensor.device_type = ty.tensor.device_type = FASTNORM_DEVICE_CUDA;
-  CHECK_OK(fastnorm_norm_query(context, &args, &info));
-  CHECK_OK(fastnorm_norm(context, &args, NULL, (size_t)info.workspace_bytes, NULL));
+  const fastnorm_norm_args* const args =
+      dry_call_of(words("norm device=cuda:0 x,y=bf16[%d,%d]", (int)rows, (int)n));
+  CHECK_OK(fastnorm_norm_query(context, args, &info));
+  CHECK_OK(fastnorm_norm(context, args, NULL, (size_t)info.workspace_bytes, NULL));
   return info.kernel;
 }
 

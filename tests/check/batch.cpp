@@ -290,7 +290,7 @@ const std::byte* Batch::fill(int pass) {
   return before_.data();
 }
 
-// The same tensors, surrounded by other bytes.
+// Fills the tensors again, surrounded by other bytes.
 void Batch::refill(int pass) {
   std::vector<std::byte> inputs(bytes_), outputs;
   for (size_t i = 0; i < bytes_; i += 8) {

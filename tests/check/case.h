@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "core/norm_desc.h"
-#include "core/norm_key.h"
+#include "core/norm/desc.h"
+#include "core/norm/key.h"
 #include "ref/data.h"
 #include "ref/norm_spec.h"
 #include "ref/quant_spec.h"

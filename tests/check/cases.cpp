@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/norm_plan.h"
+#include "core/norm/plan.h"
 
 namespace fastnorm::check {
 namespace {
@@ -51,8 +51,8 @@ class CaseMaker {
         every_(!cuda || entry.every),
         any_weights_(!cuda || entry.key.affine == Affine::kAny),
         any_dims_(any_weights_),
-        bare_(entry.key.beside != Beside::kAny),
-        rounded_(with_streaming_loads(entry.key.beside) == Beside::kRoundedCs),
+        bare_(entry.key.flavour != Flavour::kGeneral),
+        rounded_(with_streaming_loads(entry.key.flavour) == Flavour::kRoundedStreaming),
         weight_dtype_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
         grain_(vector_only_ ? ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
@@ -359,7 +359,7 @@ class CaseMaker {
     }
   }
 
-  // The same rows in cases of their own: few, many, at equal and at varying distances.
+  // Rows in cases of their own: few, many, at equal and at varying distances.
   void many_rows(int64_t n) {
     const Content c = plain_content(n);
     const int64_t many = fitting_rows(n, 4099, kManyElements);
@@ -602,9 +602,9 @@ class CaseMaker {
     if (key_.sink == Sink::kStatic) return all;
     ref::QuantOptions q;
     q.format = Format::kE2M1;
-    for (const Scheme scheme : {Scheme::kNvfp4, Scheme::kMxfp4}) {
+    for (const Scheme scheme : ref::kSchemes) {
       q.scheme = scheme;
-      all.push_back(q);
+      if (is_fp4(scheme)) all.push_back(q);
     }
     return all;
   }

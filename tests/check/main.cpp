@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "check/family.h"
 #include "check/mla_decode.h"
-#include "check/random_calls.h"
 #include "check/run_call.h"
 #include "check/sweep.h"
 #include "cuda/arch.h"
@@ -32,10 +32,18 @@ bool has_mla_decode(const Target& target, const Options& options, Counts* counts
   return false;
 }
 
-bool has_norm_backward(const Target& target, const Options& options, Counts* counts) {
-  if (!target.cuda || !target.devices[0]->norm_backward_table().empty()) return true;
-  if (options.wants("norm_backward")) skip(target.name + " norm_backward", "no kernels", counts);
-  return false;
+// Those that have kernels of a family.
+std::vector<Target*> targets_of(const FamilyChecks& family, std::span<Target> targets,
+                                const Options& options, Counts* counts) {
+  std::vector<Target*> found;
+  for (Target& target : targets) {
+    if (family.runs_on(target)) {
+      found.push_back(&target);
+    } else if (options.wants(family.family)) {
+      skip(target.name + " " + family.family, "no kernels", counts);
+    }
+  }
+  return found;
 }
 
 void run(std::span<Target> targets, const Options& options, SameBits* same_bits, Counts* counts) {
@@ -47,23 +55,19 @@ void run(std::span<Target> targets, const Options& options, SameBits* same_bits,
     }
     if (!options.call.empty()) return;
     if (options.wants_norm()) sweep(targets, options, same_bits, counts);
-    std::vector<Target*> all, with_gradients;
     for (Target& target : targets) {
       what = target.name.c_str();
-      all.push_back(&target);
       // It plans rows of its own, which have this dtype.
       if (options.wants("bf16 plain rms") && target.has_all())
         check_sensitivity(target, options, counts);
       if (target.host_memory) check_page_edges(target, options, counts);
       if (has_mla_decode(target, options, counts)) check_mla_decode(target, options, counts);
-      if (has_norm_backward(target, options, counts)) with_gradients.push_back(&target);
     }
     what = targets[0].name.c_str();
-    check_norm_heads(all, options, counts);
-    check_norm_stages(all, options, counts);
-    if (with_gradients.empty()) return;
-    check_norm_heads_backward(with_gradients, options, counts);
-    check_norm_backward(with_gradients, options, counts);
+    for (const FamilyChecks& family : all_checks()) {
+      const std::vector<Target*> with_kernels = targets_of(family, targets, options, counts);
+      if (!with_kernels.empty()) family.check(with_kernels, options, counts);
+    }
   } catch (const support::CallTextError& e) {
     std::fprintf(stderr, "fastnorm_check: %s\n", e.what());
     std::exit(2);

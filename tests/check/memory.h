@@ -14,7 +14,7 @@ class Memory {
   virtual void release() = 0;  // the block
   void upload(const std::byte* from, size_t bytes) { write(0, from, bytes); }
   void download(std::byte* to, size_t bytes) { read(0, to, bytes); }
-  // The same, `at` bytes into the block.
+  // Copies bytes to a place `at` bytes into the block.
   virtual void write(size_t at, const std::byte* from, size_t bytes) = 0;
   // Waits for all queued work. Throws if any of it failed.
   virtual void read(size_t at, std::byte* to, size_t bytes) = 0;

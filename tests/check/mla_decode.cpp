@@ -10,8 +10,8 @@
 
 #include "check/mla_decode_placed.h"
 #include "check/parallel.h"
-#include "core/mla_decode_plan.h"
-#include "core/pdl.h"
+#include "core/common/pdl.h"
+#include "core/mla_decode/plan.h"
 #include "ref/data.h"
 #include "ref/mla_decode_ref.h"
 
@@ -31,25 +31,35 @@ struct RowId {
 };
 
 // What a wrong kernel might compute. The comparison must detect each of these.
-enum class Mistake { kNone, kScale, kLastToken, kMask, kNoRope, kLseBase };
+enum class Mistake { kNone, kScale, kLastToken, kMask, kNoRope, kLseBase, kNoSink, kNoExtra };
 
 struct Expected {
   int64_t allowed = 0;
   ref::MlaDecodeRow row;
 };
 
+// The rows of a request, or those that a new token of a sparse call selects.
+std::vector<float> latents_of(const MlaPlaced& placed, const RowId& id, Mistake mistake) {
+  if (!placed.what().sparse()) return placed.latents(id.request);
+  return placed.selected(id.request, id.token, mistake != Mistake::kNoExtra);
+}
+
 Expected expect(const MlaPlaced& placed, const RowId& id, const std::vector<float>& latents,
                 Mistake mistake) {
   const MlaCase& c = placed.what();
-  const MlaRequest& r = c.requests[id.request];
   const bool causal = mistake == Mistake::kMask ? !c.causal : c.causal;
   const double scale = c.sm_scale * (mistake == Mistake::kScale ? 1.02 : 1.0);
   Expected e;
-  e.allowed = ref::mla_decode_allowed(r.kv_len, r.s_q, id.token, causal);
+  e.allowed = c.sparse() ? static_cast<int64_t>(latents.size()) / ref::kMlaWidth
+                         : placed.allowed(id.request, id.token, causal);
   if (mistake == Mistake::kLastToken) e.allowed = std::max<int64_t>(0, e.allowed - 1);
   std::vector<float> q = placed.query(placed.first_token()[id.request] + id.token, id.head);
-  if (mistake == Mistake::kNoRope) std::fill(q.begin() + ref::kMlaLatent, q.end(), 0.0f);
+  if (mistake == Mistake::kNoRope)
+    std::fill(q.begin() + (c.format == ref::MlaFormat::k584 ? 448 : ref::kMlaLatent), q.end(),
+              0.0f);
   e.row = ref::mla_decode_row(q.data(), latents.data(), e.allowed, scale);
+  if (c.sinks != MlaSinks::kNone && mistake != Mistake::kNoSink)
+    ref::add_mla_sink(placed.sink(id.head), &e.row);
   const bool to_base_2 = c.base_2 != (mistake == Mistake::kLseBase);
   if (to_base_2) e.row.lse *= std::numbers::log2e;
   return e;
@@ -153,9 +163,8 @@ std::string MlaRun::run_once(Target& target, int pass, bool reuse_plan) {
     return std::string("failed: ") + error.text;
   desc.pdl = with_pdl(desc.pdl, device.facts.pdl);
   if (plan_mla_decode(desc, device.facts, &plan, error) != FASTNORM_OK ||
-      (plan.launches != 0 &&
-       device.run_mla_decode(desc, plan, block + workspace_at, target.memory->stream(pass),
-                             error) != FASTNORM_OK)) {
+      (plan.launches != 0 && device.run(MlaDecodeCall{&desc, &plan}, block + workspace_at,
+                                        target.memory->stream(pass), error) != FASTNORM_OK)) {
     return std::string("failed: ") + error.text;
   }
   after_.resize(all);
@@ -234,7 +243,9 @@ std::string MlaRun::compare_row(const RowId& id, const Expected& e) const {
 }
 
 std::string MlaRun::cosine(const std::vector<Expected>& expected) const {
-  if (placed_.what().dtype == ref::Type::kF32) return "";
+  const MlaCase& c = placed_.what();
+  // If a sink leaves next to nothing of o, only the bounds of each element say something.
+  if (c.dtype == ref::Type::kF32 || c.sinks == MlaSinks::kExtreme) return "";
   double xy = 0, xx = 0, yy = 0;
   for (size_t i = 0; i < rows_.size(); ++i) {
     const std::vector<float> o = output(rows_[i]);
@@ -256,8 +267,7 @@ std::string MlaRun::compare_others() const {
   const MlaCase& c = placed_.what();
   for (size_t b = 0; b < c.requests.size(); ++b) {
     for (int32_t t = 0; t < c.requests[b].s_q; ++t) {
-      const bool empty =
-          ref::mla_decode_allowed(c.requests[b].kv_len, c.requests[b].s_q, t, c.causal) == 0;
+      const bool empty = placed_.allowed(b, t, c.causal) == 0;
       for (int32_t h = 0; h < c.heads; ++h) {
         const RowId id = {b, t, h};
         for (const float v : output(id)) {
@@ -277,14 +287,17 @@ std::string MlaRun::compare_others() const {
 std::string MlaRun::compare() const {
   std::vector<Expected> expected(rows_.size());
   std::vector<std::string> findings(rows_.size());
-  // Rows of one request share its cache.
+  // Rows of one request, or of one new token of a sparse call, share what they attend to.
+  const bool sparse = placed_.what().sparse();
   std::vector<size_t> starts;
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (i == 0 || rows_[i].request != rows_[i - 1].request) starts.push_back(i);
+    if (i == 0 || rows_[i].request != rows_[i - 1].request ||
+        (sparse && rows_[i].token != rows_[i - 1].token))
+      starts.push_back(i);
   }
   starts.push_back(rows_.size());
   for (size_t s = 0; s + 1 < starts.size(); ++s) {
-    const std::vector<float> latents = placed_.latents(rows_[starts[s]].request);
+    const std::vector<float> latents = latents_of(placed_, rows_[starts[s]], Mistake::kNone);
     const size_t from = starts[s];
     parallel_for(static_cast<int64_t>(starts[s + 1] - from), options_.threads, [&](int64_t k, int) {
       const size_t i = from + static_cast<size_t>(k);
@@ -315,13 +328,18 @@ std::string MlaRun::run(Target& target) {
 }
 
 int MlaRun::undetected() const {
+  const MlaCase& c = placed_.what();
+  std::vector<Mistake> mistakes = {Mistake::kScale, Mistake::kLastToken, Mistake::kNoRope,
+                                   Mistake::kLseBase};
+  if (!c.sparse()) mistakes.push_back(Mistake::kMask);
+  if (c.sinks != MlaSinks::kNone) mistakes.push_back(Mistake::kNoSink);
+  if (c.extra.given()) mistakes.push_back(Mistake::kNoExtra);
   int missed = 0;
-  for (const Mistake mistake : {Mistake::kScale, Mistake::kLastToken, Mistake::kMask,
-                                Mistake::kNoRope, Mistake::kLseBase}) {
+  for (const Mistake mistake : mistakes) {
     bool found = false;
     for (const RowId& id : rows_) {
       if (found) break;
-      const std::vector<float> latents = placed_.latents(id.request);
+      const std::vector<float> latents = latents_of(placed_, id, mistake);
       found = !compare_row(id, expect(placed_, id, latents, mistake)).empty();
     }
     missed += found ? 0 : 1;
@@ -342,6 +360,19 @@ MlaCase telling_case(ref::Type dtype) {
   return c;
 }
 
+// A case of the calls that only a CPU computes.
+MlaCase telling_sparse_case(ref::MlaFormat format) {
+  MlaCase c = telling_case(ref::Type::kBF16);
+  c.requests = {{0, 2}, {0, 2}};
+  c.causal = false;
+  c.q_scale = 2;
+  c.format = format;
+  c.sinks = MlaSinks::kNormal;
+  c.selected = {40, 5, 7, MlaSelection::Lengths::kOfToken};
+  c.extra = {40, 3, 20, MlaSelection::Lengths::kOfRequest};
+  return c;
+}
+
 void check_one(const MlaCase& c, Target& target, const Options& options, Counts* counts) {
   const std::string finding = MlaRun(c, target, options).run(target);
   finding.empty() ? ++counts->passed : ++counts->failed;
@@ -353,8 +384,12 @@ void check_one(const MlaCase& c, Target& target, const Options& options, Counts*
 
 void check_mla_decode(Target& target, const Options& options, Counts* counts) {
   const Counts before = *counts;
-  for (const ref::Type dtype : {ref::Type::kBF16, ref::Type::kF16}) {
-    const MlaCase c = telling_case(dtype);
+  std::vector<MlaCase> telling = {telling_case(ref::Type::kBF16), telling_case(ref::Type::kF16)};
+  for (const ref::MlaFormat format :
+       {ref::MlaFormat::kNone, ref::MlaFormat::k656, ref::MlaFormat::k576, ref::MlaFormat::k584}) {
+    if (!target.cuda) telling.push_back(telling_sparse_case(format));
+  }
+  for (const MlaCase& c : telling) {
     if (!options.wants(c.text())) continue;
     MlaRun run(c, target, options);
     const std::string finding = run.run(target);

@@ -199,6 +199,87 @@ void add_long(bool cuda, std::vector<MlaCase>* cases) {
         }
 }
 
+// Caches of FP8 rows, dense: `count` cases for each format.
+void add_fp8(int count, std::vector<MlaCase>* cases) {
+  ref::Random random(0x667038);
+  constexpr int32_t kPages[] = {1, 2, 3, 16, 33, 64, 128};
+  constexpr int32_t kHeads[] = {1, 3, 16, 17, 32, 64, 128};
+  constexpr int32_t kMeans[] = {1, 15, 40, 65, 130, 300};
+  for (const ref::MlaFormat format :
+       {ref::MlaFormat::k656, ref::MlaFormat::k576, ref::MlaFormat::k584}) {
+    for (int i = 0; i < count; ++i) {
+      MlaCase c;
+      c.group = "fp8";
+      c.format = format;
+      c.dtype = i % 3 == 0 ? Type::kBF16 : random.of(ref::kTypes);
+      c.scales = random.one_in(2) ? MlaScales::kAny : MlaScales::kPowersOfTwo;
+      c.sinks = random.one_in(3)   ? MlaSinks::kExtreme
+                : random.one_in(2) ? MlaSinks::kNormal
+                                   : MlaSinks::kNone;
+      c.heads = random.of(kHeads);
+      c.page = random.of(kPages);
+      c.causal = random.one_in(2);
+      c.csr = random.one_in(2);
+      c.ragged = random.one_in(2);
+      c.fused_query = random.one_in(2);
+      c.padded = random.one_in(3);
+      c.odd = random.one_in(3);
+      c.base_2 = random.one_in(3);
+      const int64_t batch = 1 + random.below(4);
+      const int32_t mean = random.of(kMeans);
+      const auto s_q = static_cast<int32_t>(1 + random.below(4));
+      for (int64_t b = 0; b < batch; ++b) {
+        MlaRequest r = {random.one_in(6) ? 0 : spread_length(random, mean, 0), s_q};
+        if (c.ragged) r.s_q = static_cast<int32_t>(random.below(5));
+        c.requests.push_back(r);
+      }
+      cases->push_back(c);
+    }
+  }
+}
+
+MlaSelection random_selection(ref::Random& random) {
+  constexpr int32_t kTopk[] = {0, 1, 7, 16, 17, 64, 100, 128};
+  constexpr int32_t kPages[] = {1, 2, 3, 16, 64, 128};
+  constexpr MlaSelection::Lengths kLengths[] = {MlaSelection::Lengths::kNone,
+                                                MlaSelection::Lengths::kOfRequest,
+                                                MlaSelection::Lengths::kOfToken};
+  const int32_t topk = random.of(kTopk), page = random.of(kPages);
+  const auto pages = static_cast<int32_t>(random.one_in(12) ? 0 : 1 + random.below(300 / page + 2));
+  return {topk, pages, page, random.of(kLengths)};
+}
+
+// Rows that each new token selects, of rows of T and of bytes.
+void add_sparse(int count, std::vector<MlaCase>* cases) {
+  ref::Random random(0x737061727365);
+  constexpr int32_t kHeads[] = {1, 2, 16, 19, 32, 64, 128};
+  for (const ref::MlaFormat format :
+       {ref::MlaFormat::kNone, ref::MlaFormat::k656, ref::MlaFormat::k584, ref::MlaFormat::k576}) {
+    for (int i = 0; i < count; ++i) {
+      MlaCase c;
+      c.group = "sparse";
+      c.format = format;
+      c.dtype = i % 3 == 0 ? Type::kBF16 : random.of(ref::kTypes);
+      c.scales = random.one_in(2) ? MlaScales::kAny : MlaScales::kPowersOfTwo;
+      c.sinks = random.one_in(3)   ? MlaSinks::kExtreme
+                : random.one_in(2) ? MlaSinks::kNormal
+                                   : MlaSinks::kNone;
+      c.heads = random.of(kHeads);
+      c.fused_cache = random.one_in(2);
+      c.fused_query = random.one_in(2);
+      c.padded = random.one_in(3);
+      c.odd = random.one_in(3);
+      c.base_2 = random.one_in(3);
+      c.lse = !random.one_in(5);
+      c.selected = random_selection(random);
+      if (random.one_in(2)) c.extra = random_selection(random);
+      const auto s_q = static_cast<int32_t>(1 + random.below(4));
+      c.requests.assign(static_cast<size_t>(1 + random.below(4)), {0, s_q});
+      cases->push_back(c);
+    }
+  }
+}
+
 // Only one case in this many of a group runs: emulators and sanitizers are slow.
 int64_t one_in(std::string_view group, bool cuda, bool reduced) {
   if (group == "pages" || group == "lengths") return reduced ? 160 : cuda ? 1 : 40;
@@ -220,6 +301,18 @@ std::string MlaCase::text() const {
   const auto flag = [&](bool on, const char* name) {
     if (on) text += std::string(" ") + name;
   };
+  constexpr const char* kFormats[] = {"", "656", "576", "584"};
+  flag(fp8(), kFormats[static_cast<int>(format)]);
+  flag(fp8() && scales == MlaScales::kAny, "any-scale");
+  flag(sinks == MlaSinks::kNormal, "sink");
+  flag(sinks == MlaSinks::kExtreme, "extreme-sink");
+  for (const MlaSelection* s : {&selected, &extra}) {
+    constexpr const char* kLengths[] = {"", " by request", " by token"};
+    if (!s->given()) continue;
+    text += std::string(s == &selected ? " topk " : " extra topk ") + std::to_string(s->topk) +
+            kLengths[static_cast<int>(s->lengths)] + " of " + std::to_string(s->pages) + "x" +
+            std::to_string(s->page);
+  }
   flag(causal, "causal");
   flag(base_2, "base2");
   flag(csr, "csr");
@@ -241,7 +334,8 @@ int64_t MlaCase::tokens() const {
 
 int64_t MlaCase::macs() const {
   int64_t pairs = 0;
-  for (const MlaRequest& r : requests) pairs += int64_t{r.kv_len} * r.s_q;
+  const int64_t selects = std::max(selected.topk, 0) + std::max(extra.topk, 0);
+  for (const MlaRequest& r : requests) pairs += (sparse() ? selects : int64_t{r.kv_len}) * r.s_q;
   return pairs * heads * 1088;
 }
 
@@ -254,6 +348,8 @@ std::vector<MlaCase> make_mla_cases(bool cuda, const Options& options) {
   add_dense(&all);
   add_pages(&all);
   add_ragged_lengths(&all);
+  if (!cuda) add_fp8(60, &all);
+  if (!cuda) add_sparse(60, &all);
   // A CPU runs the small cases, and a part of the large matrices.
   const int64_t most = options.reduced ? 3'000'000 : cuda ? INT64_MAX : 10'000'000;
   std::vector<MlaCase> cases;

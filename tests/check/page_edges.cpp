@@ -109,7 +109,7 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   c.options.kind = entry.key.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
   c.options.eps = 1e-5f;
   c.add = entry.key.source == Source::kAdd;
-  if (with_streaming_loads(entry.key.beside) == Beside::kRoundedCs) {
+  if (with_streaming_loads(entry.key.flavour) == Flavour::kRoundedStreaming) {
     c.options.rounding = ref::Rounding::kNormalized;
     if (c.add) c.options.residual_rounding = ref::ResidualRounding::kBeforeStatistics;
   }
@@ -136,14 +136,14 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   }
   if (c.options.kind == ref::Kind::kLayer) p.mean = rows(4, ref::Type::kF32, 1);
   p.rstd = rows(5, ref::Type::kF32, 1);
-  if (entry.key.beside != Beside::kAny) p.mean.present = p.rstd.present = false;
+  if (entry.key.flavour != Flavour::kGeneral) p.mean.present = p.rstd.present = false;
   p.weight = weight(6);
   p.bias = weight(7);
   // On a GPU only the most general kernels support a bias in RMS.
   if (cuda && entry.key.affine != Affine::kAny && entry.key.stat == Stat::kRms)
     p.bias.present = false;
   if (entry.key.sink != Sink::kStore) {
-    if (entry.key.beside != Beside::kAny) p.y.present = false;
+    if (entry.key.flavour != Flavour::kGeneral) p.y.present = false;
     PlacedQuant& q = p.quant;
     q.present = true;
     q.code_bytes = n;
@@ -170,7 +170,7 @@ class EdgeCheck {
   void run(const Options& options) {
     if (windows_.block() == nullptr) return count(false, "no memory");
     const FaultMessage faults;
-    const std::span<const NormEntry> table = target_.devices[0]->norm_table();
+    const std::span<const NormEntry> table = target_.devices[0]->table<NormEntry>();
     for (size_t i = 0; i < table.size(); ++i) {
       if (!options.wants(table[i].name) || !target_.has(i)) continue;
       entry_ = static_cast<int32_t>(i);
@@ -201,7 +201,7 @@ class EdgeCheck {
       count(false, error.text);
       return 0;
     }
-    if (make_plan_for_entry(desc, facts, device.norm_table(), entry_, &plan, error) !=
+    if (make_plan_for_entry(desc, facts, device.table<NormEntry>(), entry_, &plan, error) !=
         FASTNORM_OK) {
       return 0;
     }
@@ -213,7 +213,7 @@ class EdgeCheck {
                   static_cast<long long>(n));
     std::fflush(stdout);
     const NormCall call = {&desc, &plan};
-    const fastnorm_status status = device.run_norm({&call, 1}, nullptr, nullptr, error);
+    const fastnorm_status status = device.run(std::span(&call, 1), nullptr, nullptr, error);
     if (status != FASTNORM_OK || !has_result(placed)) {
       count(false, std::string(entry.name) + " n " + std::to_string(n) + " is wrong " + error.text);
     }

@@ -2,8 +2,8 @@
 
 #include <bit>
 
-#include "core/dtype.h"
-#include "core/norm_check.h"
+#include "core/common/dtype.h"
+#include "core/norm/check.h"
 
 namespace fastnorm::check {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "check/case.h"
-#include "core/error.h"
+#include "core/common/error.h"
 
 namespace fastnorm::check {
 

@@ -2,7 +2,7 @@
 """A failing case of fastnorm_check prints a command that finds the same failure again. Sums that
 are expected in a wrong order make cases fail.
 
-  replay_test.py PROGRAM"""
+  replay_test.py PROGRAM FAMILY..."""
 
 import os
 import re
@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "abi"))
 sys.dont_write_bytecode = True
 from cases import Cases  # noqa: E402
 
-NAMES = ("norm_backward", "norm_heads", "norm_heads_backward", "norm_stages")
 MOST = 5  # failures of each that run again
 
 
@@ -34,7 +33,7 @@ def failures(text):
 def main():
     cases, program = Cases(), sys.argv[1]
     only = ["--device", "cpu", "--isa", "scalar"]
-    for name in NAMES:
+    for name in sys.argv[2:]:
         few = ["--reduced", "--every", "5", "--filter", f"{name} "]
         code, text, _ = run(program, *only, *few, "--wrong-order")
         found = failures(text)

@@ -3,159 +3,35 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <optional>
+#include <stdexcept>
 
+#include "check/family.h"
 #include "check/placed_call.h"
-#include "core/norm_backward_batch.h"
-#include "core/norm_check.h"
-#include "core/norm_heads_check.h"
-#include "core/norm_plan.h"
-#include "core/pdl.h"
 
 namespace fastnorm::check {
 namespace {
 
 using support::CheckedCall;
 
-// A call that is checked and planned for a device.
-class Planned {
- public:
-  virtual ~Planned() = default;
-  virtual fastnorm_status plan(const CheckedCall& call, const Device& device, int32_t kernel,
-                               Error& error) = 0;
-  virtual uint64_t workspace_bytes() const { return 0; }
-  // Does nothing where there is nothing to do.
-  virtual fastnorm_status run(Device& device, std::byte* workspace, void* stream, Error& error) = 0;
-  virtual std::string kernel() const = 0;
-};
-
-class PlannedNorm final : public Planned {
- public:
-  fastnorm_status plan(const CheckedCall& call, const Device& device, int32_t kernel,
-                       Error& error) override {
-    const DeviceFacts& facts = device.facts;
-    const fastnorm_status status = check_norm(&call.args<fastnorm_norm_args>(),
-                                              {facts.device_type, facts.device_id}, &desc_, error);
-    if (status != FASTNORM_OK) return status;
-    desc_.flags = with_pdl(desc_.flags, facts.pdl);
-    return kernel == kChosen ? make_plan(desc_, facts, device.norm_table(), &plan_, error)
-                             : plan_stages_for(desc_, facts, kernel, &plan_, error);
-  }
-  fastnorm_status run(Device& device, std::byte*, void* stream, Error& error) override {
-    const NormCall call = {&desc_, &plan_};
-    return plan_.entry == nullptr ? FASTNORM_OK
-                                  : device.run_norm({&call, 1}, nullptr, stream, error);
-  }
-  std::string kernel() const override { return plan_.entry == nullptr ? "" : plan_.entry->name; }
-
- private:
-  NormDesc desc_;
-  NormPlan plan_;
-};
-
-class PlannedHeads final : public Planned {
- public:
-  fastnorm_status plan(const CheckedCall& call, const Device& device, int32_t kernel,
-                       Error& error) override {
-    const DeviceFacts& facts = device.facts;
-    const fastnorm_status status = check_norm_heads(
-        &call.args<fastnorm_norm_heads_args>(), call.parts<fastnorm_norm_heads_part>(),
-        call.count(), {facts.device_type, facts.device_id}, &desc_, error);
-    if (status != FASTNORM_OK) return status;
-    desc_.pdl = with_pdl(desc_.pdl, facts.pdl);
-    const auto table = device.norm_heads_table();
-    return kernel == kChosen ? plan_norm_heads(desc_, facts, table, &plan_, error)
-                             : plan_norm_heads_for(desc_, facts, table, kernel, &plan_, error);
-  }
-  fastnorm_status run(Device& device, std::byte*, void* stream, Error& error) override {
-    return plan_.launches == 0 ? FASTNORM_OK : device.run_norm_heads(desc_, plan_, stream, error);
-  }
-  std::string kernel() const override { return plan_.kernel; }
-
- private:
-  NormHeadsDesc desc_;
-  NormHeadsPlan plan_;
-};
-
-fastnorm_status run_parts(Device& device, const NormBackwardBatch& batch, std::byte* workspace,
-                          void* stream, Error& error) {
-  for (const NormBackwardCall& part : batch.planned()) {
-    const fastnorm_status status = device.run_norm_backward(
-        part.desc, part.plan, workspace + part.workspace_offset, stream, error);
-    if (status != FASTNORM_OK) return status;
-  }
-  return FASTNORM_OK;
-}
-
-class PlannedHeadsBackward final : public Planned {
- public:
-  fastnorm_status plan(const CheckedCall& call, const Device& device, int32_t,
-                       Error& error) override {
-    batch_.emplace();
-    return plan_norm_heads_backward(device, &call.args<fastnorm_norm_heads_args>(),
-                                    call.parts<fastnorm_norm_heads_backward_part>(), call.count(),
-                                    &*batch_, error);
-  }
-  uint64_t workspace_bytes() const override { return batch_->workspace_bytes; }
-  fastnorm_status run(Device& device, std::byte* workspace, void* stream, Error& error) override {
-    if (batch_->together.launches != 0)
-      return device.run_norm_heads_backward(heads_gradients(*batch_), batch_->together, workspace,
-                                            stream, error);
-    return run_parts(device, *batch_, workspace, stream, error);
-  }
-  std::string kernel() const override {
-    return batch_->together.launches != 0 ? batch_->together.kernel : "";
-  }
-
- private:
-  std::optional<NormBackwardBatch> batch_;
-};
-
-class PlannedBackward final : public Planned {
- public:
-  fastnorm_status plan(const CheckedCall& call, const Device& device, int32_t,
-                       Error& error) override {
-    batch_.emplace();
-    return plan_norm_backward_one(device, &call.args<fastnorm_norm_backward_args>(), &*batch_,
-                                  error);
-  }
-  uint64_t workspace_bytes() const override { return batch_->workspace_bytes; }
-  fastnorm_status run(Device& device, std::byte* workspace, void* stream, Error& error) override {
-    return run_parts(device, *batch_, workspace, stream, error);
-  }
-  std::string kernel() const override { return ""; }
-
- private:
-  std::optional<NormBackwardBatch> batch_;
-};
-
-std::unique_ptr<Planned> make_planned(std::string_view family) {
-  if (family == "norm_backward") return std::make_unique<PlannedBackward>();
-  if (family == "norm") return std::make_unique<PlannedNorm>();
-  if (family == "norm_heads") return std::make_unique<PlannedHeads>();
-  return std::make_unique<PlannedHeadsBackward>();
+const FamilyChecks& checks_of(std::string_view family) {
+  const auto& all = all_checks();
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const FamilyChecks& f) { return f.family == family; });
+  if (found == all.end()) throw std::runtime_error("no checks of " + std::string(family));
+  return *found;
 }
 
 }  // namespace
 
 std::vector<std::string> kernels_for(std::string_view family, const Target& target) {
-  std::vector<std::string> names;
-  const Device& device = *target.devices[0];
-  if (family == "norm_heads") {
-    for (const NormHeadsEntry& entry : device.norm_heads_table()) names.emplace_back(entry.name);
-  }
-  if (family == "norm" && target.cuda) {
-    const StagesKernelList& list = *device.facts.arch->stages;
-    for (int32_t i = 0; i < list.count; ++i) names.emplace_back(list.entries[i].norm.name);
-  }
-  return names;
+  return checks_of(family).kernels(target);
 }
 
 std::vector<int32_t> able_kernels(CheckedCall& call, Target& target,
                                   const std::vector<int32_t>& wanted) {
   if (wanted.empty()) return {};
   const PlacedCall placed(call, target);
-  const auto planned = make_planned(call.family().name);
+  const auto planned = checks_of(call.family().name).planned();
   std::vector<int32_t> able;
   for (const int32_t kernel : wanted) {
     Error error;
@@ -167,7 +43,7 @@ std::vector<int32_t> able_kernels(CheckedCall& call, Target& target,
 
 std::string run_call(CheckedCall& call, Target& target, int32_t kernel) {
   if (!call.out_of_bounds().empty()) return call.difference();
-  const auto planned = make_planned(call.family().name);
+  const auto planned = checks_of(call.family().name).planned();
   auto placed = std::make_unique<PlacedCall>(call, target);
   uint64_t room = 0;
   for (const std::unique_ptr<Device>& device : target.devices) {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "check/family.h"
 #include "check/options.h"
 #include "check/sweep.h"
 #include "check/target.h"
@@ -12,12 +13,10 @@
 
 namespace fastnorm::check {
 
-inline constexpr int32_t kChosen = -1;  // the kernel that planning chooses
-
 // Kernels of a GPU that a call of this family may be run on.
 std::vector<std::string> kernels_for(std::string_view family, const Target& target);
 
-// Of those, the ones from `wanted` that can run the call.
+// The kernels of `wanted` that can run the call.
 std::vector<int32_t> able_kernels(support::CheckedCall& call, Target& target,
                                   const std::vector<int32_t>& wanted);
 

@@ -55,11 +55,11 @@ std::string run(Target& target, const PlacedCase& placed, const std::vector<floa
   Error error;
   if (describe(placed, block, device.facts.device_type, device.facts.device_id, &desc, error) !=
           FASTNORM_OK ||
-      make_plan(desc, device.facts, device.norm_table(), &plan, error) != FASTNORM_OK) {
+      make_plan(desc, device.facts, device.table<NormEntry>(), &plan, error) != FASTNORM_OK) {
     return error.text;
   }
   const NormCall call = {&desc, &plan};
-  if (device.run_norm({&call, 1}, nullptr, target.memory->stream(0), error) != FASTNORM_OK)
+  if (device.run(std::span(&call, 1), nullptr, target.memory->stream(0), error) != FASTNORM_OK)
     return error.text;
   target.memory->download(memory.data(), bytes);
   rstd->resize(kRows);

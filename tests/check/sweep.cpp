@@ -6,7 +6,7 @@
 
 #include "check/batch.h"
 #include "check/cases.h"
-#include "core/pdl.h"
+#include "core/common/pdl.h"
 
 namespace fastnorm::check {
 namespace {
@@ -22,7 +22,7 @@ class KernelSweep {
       : targets_(targets),
         options_(options),
         index_(index),
-        entry_(targets[0].devices[0]->norm_table()[static_cast<size_t>(index)]),
+        entry_(targets[0].devices[0]->table<NormEntry>()[static_cast<size_t>(index)]),
         same_bits_(same_bits),
         counts_(counts) {}
 
@@ -30,7 +30,7 @@ class KernelSweep {
   int64_t run() {
     std::vector<PlacedCase> batch;
     std::optional<Case> left_out;
-    // Of cases that the kernel supports; each kernel begins at another one.
+    // Counts cases that the kernel supports; each kernel begins at another one.
     int number = index_ + options_.from;
     for (const Case& what :
          make_cases(entry_, targets_[0].cuda, options_.reduced, ref::hash(7, index_))) {
@@ -63,7 +63,7 @@ class KernelSweep {
       error.status = FASTNORM_ERROR_INTERNAL;  // the case is wrong, not merely unsupported
       return error.status;
     }
-    return make_plan_for_entry(*desc, facts, device.norm_table(), index_, plan, error);
+    return make_plan_for_entry(*desc, facts, device.table<NormEntry>(), index_, plan, error);
   }
 
   // True if the kernel supports the case. A case that nothing supports is a failure.
@@ -150,8 +150,8 @@ class KernelSweep {
       calls[count] = {&descs[count], &plans[count]};
       ++count;
     }
-    if (device.run_norm({calls, count}, nullptr, target.memory->stream(pass), error) !=
-        FASTNORM_OK) {
+    if (device.run(std::span<const NormCall>(calls, count), nullptr, target.memory->stream(pass),
+                   error) != FASTNORM_OK) {
       for (size_t i = 0; i < cases.size(); ++i) findings[i] = error.text;
     }
   }
@@ -192,7 +192,7 @@ void sweep(std::span<Target> targets, const Options& options, SameBits* same_bit
   const Target& first = targets[0];
   std::string names = first.name;
   for (const Target& target : targets.subspan(1)) names += ", " + target.name;
-  const std::span<const NormEntry> table = first.devices[0]->norm_table();
+  const std::span<const NormEntry> table = first.devices[0]->table<NormEntry>();
   int64_t wanted = 0, covered = 0, absent = 0, cases = 0;
   for (size_t i = 0; i < table.size(); ++i) {
     const NormEntry& entry = table[i];

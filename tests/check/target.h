@@ -17,7 +17,7 @@ struct Target {
   bool cuda = false;    // kernels of the CUDA backend
   bool host_memory = false;
   ref::Order order = ref::Order::kCpu;
-  // The same device under different conditions, one for each run. On CPUs: alone, with threads,
+  // One device under different conditions, one for each run. On CPUs: alone, with threads,
   // with the caller's loop.
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<Memory> memory;
@@ -29,7 +29,7 @@ struct Target {
   }
   bool has_all() const {
     bool all = true;
-    for (size_t i = 0; i < devices[0]->norm_table().size(); ++i) all = all && has(i);
+    for (size_t i = 0; i < devices[0]->table<NormEntry>().size(); ++i) all = all && has(i);
     return all;
   }
 };

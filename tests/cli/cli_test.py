@@ -18,8 +18,15 @@ SUBCOMMANDS = ("info", "run", "bench", "explain", "mla_decode", "peer", "selftes
                "completion")
 
 
+def groups(program):
+    """The commands that do nothing without a subcommand."""
+    commands = program.json("completion --json", "completion")
+    words = [c["command"].split()[1:] for c in commands if c["commands"]]
+    return [group for group in words if group != ["mla_decode"]]
+
+
 def test_usage(program):
-    for family in ((), ("norm_heads",), ("norm_heads_backward",), ("peer",)):
+    for family in groups(program):
         program.expect(
             f"{' '.join(family)} without a command", USAGE, *family,
             says=("Examples:\n", f"Usage: {' '.join(('fastnorm', *family))} ", "Subcommands:",
@@ -114,9 +121,9 @@ def test_info(program):
     cases.equal(
         "info: every kernel is listed once", (len(kernels), len(names)), (info["kernel_count"],) * 2
     )
-    families = {"norm", "norm_backward", "norm_heads", "norm_heads_backward", "mla_decode"}
-    if any(k["arch"].startswith("sm_") for k in kernels):
-        families.add("peer")  # on the CPU it has no kernels
+    families = {k["family"] for k in kernels}
+    headers = {path.stem for path in (ROOT / "include" / "fastnorm").glob("*.h")}
+    cases.check("info: each family has a header", families and families <= headers, families)
     listed = program.expect("info --kernels", SUCCESS, "info", "--kernels").splitlines()
     cases.equal(
         "info --kernels: one line each",
@@ -239,6 +246,10 @@ def test_explain(program):
                 16 * plain["vectors_per_thread"] * plain["threads_per_row"] >= n * 2,
                 plain,
             )
+
+
+def test_explained_shapes(program):
+    cases = program.cases
     cases.equal(
         "explain: both forms of a shape",
         program.json("explain 7x4096", "explain", "--shape", "7x3x4096"),
@@ -290,6 +301,10 @@ def test_explain(program):
         "1,1,1,1,1,1,1,1,8",
         says="FASTNORM_ERROR_SHAPE",
     )
+
+
+def test_explained_quantisation(program):
+    cases = program.cases
     quantised = program.json(
         "explain quantised",
         "explain",
@@ -760,6 +775,8 @@ def test(program):
     else:
         program.cases.skip("without a GPU", "there is one")
     test_explain(program)
+    test_explained_shapes(program)
+    test_explained_quantisation(program)
     test_explain_without_kernels(program)
     test_bench(program)
     test_bench_shapes(program)

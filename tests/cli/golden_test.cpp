@@ -2,9 +2,11 @@
 // model in tests/ref: both columns, on any machine. `--print` writes it, for
 // tools/fastnorm/selftest_golden.inc.
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
+#include "fastnorm/dtype.h"
 #include "fastnorm/selftest_backward.h"
 #include "ref/norm_backward_model.h"
 #include "ref/norm_model.h"
@@ -202,6 +204,23 @@ void test_backward(Tally* tally) {
                 "a wrong order of rows shows in " + std::to_string(told) + " cases");
 }
 
+// Every number of 16 bits means in the program what it means in the reference.
+void test_numbers(Tally* tally) {
+  for (const auto id : {FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
+    const fastnorm_dtype dtype = fastnorm_dtype_of(id);
+    int32_t differ = 0;
+    for (uint32_t number = 0; number < 0x10000; ++number) {
+      const auto bits = static_cast<uint16_t>(number);
+      float wanted = 0;
+      ref::decode_row(type_of(dtype), &bits, &wanted, 1);
+      const double found = decode(dtype, &bits);
+      differ += std::isnan(wanted) ? !std::isnan(found) : found != wanted;
+    }
+    tally->expect(differ == 0, std::to_string(differ) + " numbers of dtype " + std::to_string(id) +
+                                   " differ from the reference");
+  }
+}
+
 void test_column(ref::Order order, bool cuda, Tally* tally) {
   for (const SelftestCase& c : share_of(selftest_cases()))
     compare(c.name(), cuda, hash_of(model_outputs(c, order)), tally);
@@ -239,6 +258,7 @@ int main(int argc, char** argv) {
   tool::test_column(ref::Order::kCpu, false, &tally);
   tool::test_column(ref::Order::kGpu, true, &tally);
   tool::test_backward(&tally);
+  tool::test_numbers(&tally);
   tally.print();
   std::printf("%lld passed, %lld failed, 0 skipped\n", static_cast<long long>(tally.passed),
               static_cast<long long>(tally.failed));

@@ -33,7 +33,10 @@ def run(program, name, *arguments):
         document,
     )
     size = ELEMENT[call["dtype"]]
-    moved = (call["cached_tokens"] * 576 + rows * (576 + 512)) * size + rows * 4
+    row_bytes = int(call["cache"]) if call["cache"].isdigit() else 576 * size
+    query = 512 if call["cache"] == "584" else 576
+    read = call["tokens"] * (call["topk"] + call["extra_topk"]) or call["cached_tokens"]
+    moved = read * row_bytes + rows * (query + 512) * size + rows * 4
     cases.equal(f"{name}: bytes", call["bytes_moved"], moved)
     cases.equal(f"{name}: kernel", document["kernel"], call["dtype"] if rows else "")
     return document
@@ -78,6 +81,48 @@ def test_runs(program):
                 f"{name}: an error that is not 0",
                 document["max_error_o"] > 0 and document["max_error_lse"] > 0,
             )
+    for cache in ("656", "576", "584"):
+        for dtype, *more in (
+            ("bf16", "--causal", "--csr"),
+            ("f16", "--sink"),
+            ("f32", "--topk", "40", "--sink", "--lse-base", "2"),
+        ):
+            document = run(
+                program, f"mla_decode rows of {cache} bytes, {dtype}", "--cache", cache, "--dtype",
+                dtype, "--lengths", "90,3,130", "--batch", "3", "--heads", "5", "--new-tokens", "2",
+                "--page", "7", *more,
+            )  # fmt: skip
+            cases.check(
+                f"mla_decode rows of {cache} bytes, {dtype}: an error that is not 0",
+                document["max_error_o"] > 0 and document["max_error_lse"] > 0,
+            )
+    selected = run(
+        program, "mla_decode topk", "--topk", "17", "--lengths", "90,0", "--batch", "2", "--heads",
+        "3", "--separate",
+    )  # fmt: skip
+    cases.equal(
+        "mla_decode topk: pairs, and a request without rows",
+        (selected["call"]["flops"], selected["call"]["table"], selected["empty_rows"]),
+        (2 * 3 * (576 + 512) * 17 * 2, "none", 3),
+    )
+    # Two caches, and lengths of 0 to topk.
+    two = ("--topk", "17", "--extra-topk", "9", "--extra-length", "33", "--extra-page", "3",
+           "--lengths", "90,0", "--batch", "2", "--heads", "3", "--new-tokens", "4", "--page", "7")
+    for more in ((), ("--cache", "656"), ("--cache", "576", "--dtype", "f16"),
+                 ("--cache", "584", "--sink"), ("--separate", "--dtype", "f32")):
+        width = 1024 if "584" in more else 576 + 512
+        for lengths in ((), ("--topk-lengths",)):
+            name = " ".join(("mla_decode of two caches", *more, *lengths))
+            document = run(program, name, *two, *more, *lengths)
+            call = document["call"]
+            cases.equal(f"{name}: the call",
+                        (call["extra_topk"], call["topk_lengths"], call["flops"]),
+                        (9, bool(lengths), 2 * 3 * width * (17 + 9) * 2 * 4))
+            cases.check(f"{name}: an error that is not 0",
+                        document["max_error_o"] > 0 and document["max_error_lse"] > 0)
+    none = run(program, "mla_decode of two empty caches", "--topk", "5", "--extra-topk", "3",
+               "--lengths", "0", "--extra-length", "0", "--sink")
+    cases.equal("mla_decode of two empty caches", none["empty_rows"], none["checked_rows"])
     ragged = run(
         program,
         "mla_decode ragged",
@@ -177,6 +222,24 @@ def test_bench(program):
         f"median {document['median_us']:.2f} us" in text,
         text,
     )
+    timed = program.json(
+        "mla_decode bench of bytes", "mla_decode", "bench", "--cache", "656", "--lengths", "100",
+        "--topk", "8", "--repeats", "1",
+    )  # fmt: skip
+    cases.equal(
+        "mla_decode bench of bytes: the call",
+        (timed["call"]["cache"], timed["call"]["topk"], timed["median_us"] > 0),
+        ("656", 8, True),
+    )
+    timed = program.json(
+        "mla_decode bench of two caches", "mla_decode", "bench", "--cache", "584", "--lengths",
+        "100", "--topk", "8", "--extra-topk", "4", "--repeats", "1",
+    )  # fmt: skip
+    cases.equal(
+        "mla_decode bench of two caches: bytes",
+        timed["call"]["bytes_moved"],
+        4 * ((8 + 4) * 584 + 16 * (1024 * 2 + 4)),
+    )
     before = program.json(
         "mla_decode, options before bench",
         "mla_decode",
@@ -200,6 +263,17 @@ def test_refusals(program):
         ("no heads", "--heads", ("--heads", "0")),
         ("a device to plan for", "not cpu or cuda:N", ("--device", "sm_90")),
         ("an unknown word", "'fly' is one argument too many", ("fly",)),
+        ("rows of other bytes", "600 not in", ("--cache", "600")),
+        ("indices and causal", "--causal is given with --topk; required: one of them",
+         ("--topk", "4", "--causal")),
+        ("indices and a list", "--csr is given with --topk", ("--topk", "4", "--csr")),
+        ("bytes apart", "--separate is given with a --cache of bytes",
+         ("--cache", "576", "--separate")),
+        ("indices of some", "--new-tokens differ and --topk is given; required: one number",
+         ("--topk", "4", "--batch", "2", "--new-tokens", "1,2")),
+        ("a second cache without indices", "--extra-topk is given without --topk; required: both",
+         ("--extra-topk", "4")),
+        ("lengths without indices", "--topk-lengths is given without --topk", ("--topk-lengths",)),
         ("two lengths for four requests", "--lengths has 2 numbers", ("--lengths", "1x2")),
         ("a length below 0", "--lengths is 4,-1; required: numbers from 0 to 16777216",
          ("--lengths", "4,-1")),

@@ -359,13 +359,33 @@ def test_refused(program, rng):
         )
 
 
+def explained(program, *options):
+    return program.json(f"explain {' '.join(options)}", "explain", "--backward", *options)
+
+
+def launched(program, *options, device="sm_90"):
+    found = explained(program, "--device", device, *options)
+    program.cases.check(
+        f"explain {options}: launches are those named",
+        found["launches"] == found["launched"].count(",") + 1,
+        found,
+    )
+    program.cases.equal(
+        f"explain {options}: a line of choices",
+        [found[k].split("(")[0] for k in ("kind", "choice")],
+        (
+            ["", ""]
+            if found["launched"].startswith(("columns, fold", "statistics, columns, fold"))
+            else ["KIND", "ROWS"]
+        ),
+    )
+    return found["launched"]
+
+
 def test_explain(program):
     cases = program.cases
 
-    def explained(*options):
-        return program.json(f"explain {' '.join(options)}", "explain", "--backward", *options)
-
-    cpu = explained("--shape", "4096,512", "--threads", "2")
+    cpu = explained(program, "--shape", "4096,512", "--threads", "2")
     cases.equal(
         "explain: bytes of a call",
         (cpu["bytes_read"], cpu["bytes_written"]),
@@ -374,7 +394,8 @@ def test_explain(program):
     # nb blocks of n floats: nb is the least of 128, 2^20 / n and, with 8192 / n lanes, 4096 / 16.
     cases.equal("explain: workspace of dweight", cpu["workspace_bytes"], 128 * 512 * 4)
     layer = explained(
-        "--shape", "4096,512", "--kind", "layer", "--bias", "--dresidual-in", "--accumulate"
+        program, "--shape", "4096,512", "--kind", "layer", "--bias", "--dresidual-in",
+        "--accumulate"
     )
     cases.equal(
         "explain: bytes of LayerNorm with everything",
@@ -382,26 +403,8 @@ def test_explain(program):
         (3 * 4096 * 1024 + 2 * 4096 * 4 + 3 * 1024, 4096 * 1024 + 2 * 1024),
     )
     cases.equal("explain: workspace of both", layer["workspace_bytes"], 2 * 128 * 512 * 4)
-    frozen = explained("--shape", "4096,512", "--no-dweight")
+    frozen = explained(program, "--shape", "4096,512", "--no-dweight")
     cases.equal("explain: dx alone needs no workspace", frozen["workspace_bytes"], 0)
-
-    def launched(*options, device="sm_90"):
-        found = explained("--device", device, *options)
-        cases.check(
-            f"explain {options}: launches are those named",
-            found["launches"] == found["launched"].count(",") + 1,
-            found,
-        )
-        cases.equal(
-            f"explain {options}: a line of choices",
-            [found[k].split("(")[0] for k in ("kind", "choice")],
-            (
-                ["", ""]
-                if found["launched"].startswith(("columns, fold", "statistics, columns, fold"))
-                else ["KIND", "ROWS"]
-            ),
-        )
-        return found["launched"]
 
     for options, wanted in {
         ("--shape", "512,4096"): "few",
@@ -424,13 +427,13 @@ def test_explain(program):
         ("--shape", "4096,4096", "--no-dx"): "columns, fold",
         ("--shape", "4096,4097", "--no-dweight"): "rows",
     }.items():
-        cases.equal(f"explain {' '.join(options)}", launched(*options), wanted)
+        cases.equal(f"explain {' '.join(options)}", launched(program, *options), wanted)
     cases.equal(
         "explain on sm_80: the general form",
-        launched("--shape", "512,4096", device="sm_80"),
+        launched(program, "--shape", "512,4096", device="sm_80"),
         "columns, rows, fold",
     )
-    heads = launched("--shape", "4096,32,128", "--head-weights")
+    heads = launched(program, "--shape", "4096,32,128", "--head-weights")
     cases.equal("explain: a weight for each head", heads, "persistent, fold")
     text = program.expect(
         "explain as text",
@@ -447,6 +450,10 @@ def test_explain(program):
         "launches           2: persistent, fold" in text and "\ngrids  " in text,
         text,
     )
+
+
+def test_explained_stages(program):
+    cases = program.cases
     stages = ("--shape", "4096,512")
     rows = 4096 * 1024
     for options, read, written, workspace in (
@@ -458,15 +465,15 @@ def test_explain(program):
         (("--branch", "--branch-norm", "rms", "--branch-weight", "--no-dweight"),
          3 * rows + 4 * 4096 + 1024, 2 * rows, 0),
     ):
-        found = explained(*stages, *options)
+        found = explained(program, *stages, *options)
         cases.equal(
             f"explain {' '.join(options)}",
             (found["bytes_read"], found["bytes_written"], found["workspace_bytes"]),
             (read + 4 * 4096 + 1024, written, workspace),
         )
-    sums = explained(*stages, "--branch", "--branch-norm", "layer", "--branch-weight",
+    sums = explained(program, *stages, "--branch", "--branch-norm", "layer", "--branch-weight",
                      "--branch-bias", "--residual-gate", "512", "--sum-scale")  # fmt: skip
-    more = explained(*stages, "--branch", "--branch-norm", "layer", "--branch-weight",
+    more = explained(program, *stages, "--branch", "--branch-norm", "layer", "--branch-weight",
                      "--branch-bias", "--residual-gate", "512", "--sum-scale",
                      "--accumulate")  # fmt: skip
     cases.equal(
@@ -474,20 +481,23 @@ def test_explain(program):
         (sums["workspace_bytes"], more["bytes_read"] - sums["bytes_read"]),
         (4 * 128 * 512 * 4, 4 * 1024),
     )
-    again = explained(*stages, "--branch", "--branch-norm", "rms", "--recompute")
-    given = explained(*stages, "--branch", "--branch-norm", "rms")
+    again = explained(program, *stages, "--branch", "--branch-norm", "rms", "--recompute")
+    given = explained(program, *stages, "--branch", "--branch-norm", "rms")
     cases.equal("explain: two statistics", given["bytes_read"] - again["bytes_read"], 2 * 4 * 4096)
     cases.equal(
         "explain: a gate on a GPU",
-        launched("--shape", "4096,4096", "--gate", "--gate-act", "silu"),
+        launched(program, "--shape", "4096,4096", "--gate", "--gate-act", "silu"),
         "persistent, fold",
     )
-    branch = explained("--shape", "4096,4096", "--device", "sm_90", "--branch", "--branch-norm",
-                       "rms", "--branch-weight")  # fmt: skip
+    branch = explained(program, "--shape", "4096,4096", "--device", "sm_90", "--branch",
+                       "--branch-norm", "rms", "--branch-weight")  # fmt: skip
     cases.check(
         "explain: launches with a branch have no names",
         branch["launches"] > 0 and "launched" not in branch, branch,
     )  # fmt: skip
+
+
+def test_explain_refuses(program):
     for options, says in (
         (("--residual",), "--residual excludes --backward"),
         (("--branch-rstd",), "--branch-rstd excludes --backward"),
@@ -817,6 +827,8 @@ def test(program):
     test_outputs(program, rng)
     test_refused(program, rng)
     test_explain(program)
+    test_explained_stages(program)
+    test_explain_refuses(program)
     test_bench(program)
     test_tuning(program)
 

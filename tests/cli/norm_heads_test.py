@@ -17,6 +17,8 @@ LAYERS = [
     "--cache f8_e4m3",
     "--cache f8_e5m2 --cache-scheme per-block --cache-block 64",
     "--cache i8 --cache-scheme per-block",
+    "--cache f8_e4m3 --cache-scheme per-block --cache-block 64 --cache-pow2 --cache-tail 64",
+    "--cache i8 --cache-tail 48 --cache-rotation 16",
     "--cache f8_e4m3 --quant-division divide",
     "--quant-scheme per-row",
     "--quant-scheme mxfp8 --cache none",
@@ -35,6 +37,17 @@ LAYERS = [
     "--statistics-in --kind layer --cache i8",
     "--statistics-in --across-heads --head-weights",
 ]
+
+# The key and the value of 512 columns, of which the last 64 are stored as they are.
+TAIL = (
+    "--query-heads 1 --key-heads 1 --head-dim 512 --rope-dim 64 --rope-offset -1 --interleaved "
+    "--cache f8_e4m3 --cache-scheme per-block --cache-block 64 --cache-pow2 --cache-tail 64"
+).split()
+
+INDEXER = (
+    "--indexer --query-heads 64 --key-heads 1 --rope-dim 64 --kind layer --quant-scheme per-row "
+    "--rotation 128 --cache f8_e4m3 --cache-scheme per-block --cache-rotation 128"
+).split()
 
 
 def run(program, *arguments):
@@ -95,6 +108,14 @@ def test_runs(program):
                 (alone["checked_rows"], alone["checked_statistics"], alone["wrong_rows"]),
                 (0, 16 * 40, 0))
     cases.equal("norm_heads run: bytes of sums alone", alone["bytes_written"], 16 * 40 * 8)
+    # Codes and weights of the query, the key in the cache; each eighth token is padding.
+    for more in ((), ("--head-weights-factor", "0.011048543", "--scale-pow2", "--dtype", "f32")):
+        indexer = run(program, *INDEXER, "--tokens", "9", "--check-tokens", "9", *more)
+        cases.equal(f"norm_heads run --indexer {' '.join(more)}: rows",
+                    (indexer["checked_rows"], indexer["cached_rows"]), (8 * (2 * 64 + 1), 8))
+    tail = run(program, *TAIL, "--tokens", "9", "--check-tokens", "9")
+    cases.equal("norm_heads run --cache-tail: rows", (tail["checked_rows"], tail["cached_rows"]),
+                (8 * (2 + 2), 8 * 2))
     none = run(program, "--tokens", "0")
     cases.equal("norm_heads run: no tokens", (none["launches"], none["checked_rows"]), (0, 0))
     program.expect("norm_heads run text",
@@ -297,6 +318,14 @@ def test_explain(program):
     in_place = program.json("norm_heads explain --in-place", "norm_heads", "explain", "--in-place",
                             "--tokens", "64")
     cases.equal("norm_heads explain --in-place", in_place["bytes_written"], 64 * 128 * 2 * 56)
+    indexer = program.json("norm_heads explain --indexer", "norm_heads", "explain", *INDEXER,
+                           "--tokens", "64", "--device", "sm_90")
+    cases.equal("norm_heads explain --indexer", (indexer["kernel"], indexer["bytes_written"]),
+                ("norm_heads bf16 indexer 4x4", 64 * (64 * 136 + 132)))
+    rows = program.json("norm_heads explain of rows of 584 bytes", "norm_heads", "explain", *TAIL,
+                        "--tokens", "64", "--device", "sm_90")
+    cases.equal("norm_heads explain of rows of 584 bytes: bytes written", rows["bytes_written"],
+                64 * 2 * (512 * 2 + 448 + 7 * 4 + 64 * 2))
     program.expect("norm_heads explain text",
                    SUCCESS,
                    "norm_heads",
@@ -351,6 +380,12 @@ def test_refusals(program):
         ("no page", "--page", ("run", "--page", "0")),
         ("blocks of a cache without codes", "needs --cache", ("explain", "--cache-scheme",
                                                               "per-block")),
+        ("a tail of a cache without codes", "--cache-tail needs --cache", ("run", "--cache-tail",
+                                                                           "64")),
+        ("an indexer without codes", "--indexer needs --quant-scheme", ("run", "--indexer")),
+        ("an indexer without a cache", "--indexer needs --cache",
+         ("run", "--indexer", "--quant-scheme", "per-row", "--cache", "none")),
+        ("a factor alone", "needs --indexer", ("run", "--head-weights-factor", "2")),
         ("five axes", "required: 1 to 4 numbers from 0 to 16777216",
          ("run", "--mrope", "16,16,16,8,8")),
         ("no sections", "--mrope is 16,x", ("explain", "--mrope", "16,x")),
@@ -360,6 +395,8 @@ def test_refusals(program):
     ):
         program.expect(f"norm_heads: {name}", USAGE, "norm_heads", *arguments, says=says)
     for name, says, arguments in (
+        ("a tail of all columns", "--cache-tail is 128; required: fewer columns than heads have, "
+         "128", ("run", "--cache", "i8", "--cache-tail", "128")),
         ("an odd window", "FASTNORM_ERROR_SHAPE: rope_dim is 33; required: even",
          ("run", "--rope-dim", "33")),
         ("a window past the row", "parts[0].rope_offset is 4 and rope_dim is 128",

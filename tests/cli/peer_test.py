@@ -47,23 +47,37 @@ def test_compare_peers(program):
     from compare import lines
 
     path = program.work / "peers.csv"
-    ran = subprocess.run(
-        [sys.executable, BENCH / "compare_peers.py", "--program", program.path, "--device", "cpu",
-         "--ranks", "4", "--rows", "1", "8", "--columns", "96", "--repeats", "1", "--csv", path],
-        capture_output=True, text=True,
-    )
+
+    def run(*given):
+        return subprocess.run(
+            [sys.executable, BENCH / "compare_peers.py", "--program", program.path, "--csv", path,
+             "--device", "cpu", "--ranks", "4", "--columns", "96", "--repeats", "1", *given],
+            capture_output=True, text=True,
+        )
+
     cases = program.cases
-    cases.equal("compare_peers: exit code", ran.returncode, 0)
+    ran = run("--rows", "1", "8", "--seconds", "0")
+    cases.equal("compare_peers: no time", ran.returncode, lines.EXIT_LEFT)
+    cases.equal("compare_peers: one row", run("--rows", "1").returncode, 0)
+    first = lines.read(path)["results"]
+    cases.check("compare_peers: results of one row", {r["rows"] for r in first} == {1}, first)
+    cases.equal("compare_peers: exit code", run("--rows", "1", "8").returncode, 0)
     document = lines.read(path) if path.exists() else {"results": []}
     rows = document["results"]
     commit = document.get("library", {}).get("build", {}).get("commit", "")
     cases.check("compare_peers: the library's commit", commit, document.get("library"))
+    cases.equal("compare_peers: what the file has is kept", rows[:len(first)], first)
+    rows.sort(key=lambda r: (r["family"], r["rows"]))
     found = [(r["family"], r["rows"], r.get("algorithm")) for r in rows]
     wanted = [("allreduce", 1, "one-shot"), ("allreduce", 8, "one-shot"),
               ("allreduce", 8, "two-shot"), ("allreduce", 8, "auto")]
     cases.equal("compare_peers: the all-reduces", found[:4], wanted)
     sharded = [r for r in rows if r["family"] == "sharded"]
     cases.check("compare_peers: sharded norms", len(sharded) == 4, found)
+    lines.write(path, {**document, "device": "another"})
+    ran = run("--rows", "1")
+    cases.check("compare_peers: a file of another device",
+                ran.returncode == 1 and "required: the same one, or --fresh" in ran.stderr, ran)
     cases.check("compare_peers: times", rows and all(r["us"] > 0 for r in rows), rows)
 
 

@@ -496,7 +496,7 @@ def test_stages(program, rng):
 
 
 def test_step_roundings(program, _):
-    """--sum-rounding and --modulation-rounding, with values by hand. bf16 has steps of 2^-7 from 1
+    """The options that round a step, with values by hand. bf16 has steps of 2^-7 from 1
     to 2, of 2^-6 from 2 to 4 and of 2^-5 from 4 to 8; ties go to even multiples."""
     cases, work = program.cases, program.work
 
@@ -511,6 +511,8 @@ def test_step_roundings(program, _):
         "gain": tensor("BF16", 161 / 128, 1),
         "scale": tensor("BF16", 1.5 * 2**-8, 0),
         "shift": tensor("BF16", 1, 1),
+        "ones": tensor("BF16", 1, 1),
+        "half": tensor("BF16", 2**-8, 2**-8),
     }
     tensor_file.write(work / "in.safetensors", tensors)
 
@@ -521,6 +523,13 @@ def test_step_roundings(program, _):
             found = tensor_file.decode(tensor_file.read(work / "out.safetensors")["out"])
             cases.equal(f"{name} {rounding}: values", found.ravel().tolist(), values)
 
+    # 1 + 2^-8 is between two steps and is rounded to 1. Divided by the root of its own square it is
+    # 1; rounded after that root alone it is 1 / (1 + 2^-8), of which 255/256 is the nearest bf16.
+    run(
+        "--residual-rounding",
+        {"exact": [1, 1], "before-apply": [255 / 256, 255 / 256], "before-statistics": [1, 1]},
+        *("--x", "ones", "--residual", "half", "--eps", "0", "--y", "out", "--residual-rounding"),
+    )
     # (x * 1.5 + 1) * 3. The product is 193.5 steps, which is rounded to 194: 1.515625. The sum
     # is 2.515625, a bf16. Times 3 that is 241.5 steps, which is rounded to 242: 7.5625.
     run(
@@ -734,6 +743,10 @@ def test_bad_files(program):
         "size does not fit": (raw({"x": entry(shape=(3, 1))}, data), "call for 12"),
         "overflowing shape": (raw({"x": entry(shape=(1 << 62, 16))}, data), "64 bits"),
         "overlap": (raw({"x": entry(), "z": entry(shape=(1,), offsets=(4, 8))}, data), "overlaps"),
+        "overlap of a byte": (
+            raw({"x": entry(), "z": entry("I8", shape=(1,), offsets=(15, 16))}, data),
+            "overlaps",
+        ),
         "hole": (raw({"x": entry(shape=(2,), offsets=(8, 16))}, data), "belong to no tensor"),
         "rest": (raw({"x": entry(shape=(2,), offsets=(0, 8))}, data), "belong to no tensor"),
         "twice": (

@@ -31,6 +31,7 @@ def read(path):
     """name -> (dtype, shape, bytes); asserts that the file keeps to the format."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
+    assert length % 8 == 0, f"the data begin at byte {8 + length}, no multiple of 8"
     header, data = json.loads(content[8:8 + length]), content[8 + length:]
     tensors, end = {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):

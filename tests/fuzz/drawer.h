@@ -55,8 +55,8 @@ class Family {
   virtual void choose(Choice*, Bytes&) const {}
   // Numbers and handles that are right, where those of the drawer are not.
   virtual void numbers(const CallStruct&, void*, Bytes&) const {}
-  // Of a struct whose tensors may be missing. `in`: those of the struct that points to it by
-  // `field`, or of the call's args.
+  // The extents of a struct whose tensors may be missing. `in`: the extents of the struct that
+  // points to it by `field`, or of the call's args.
   virtual Extents extents(const CallStruct& type, const void* args, const Field* field,
                           const Extents& in) const = 0;
   // What is wrong with a call that keeps the rules of the table, or null.

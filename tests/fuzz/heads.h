@@ -65,6 +65,9 @@ class HeadsCall {
     shared_ = drawer.begin(type_of("fastnorm_norm_heads_args"));
     for (size_t i = 0; i < parts_.size(); ++i) {
       e.x = rows_[i];
+      e.tail = has_tail(*reinterpret_cast<const Part*>(parts_[i]->value.data()))
+                   ? std::min<int64_t>(64, e.x[2] - 1)
+                   : 0;
       drawer.finish(parts_[i].get(), e);
       pointers.push_back(parts_[i]->template args<Part>());
       known_.push_back(parts_[i]->known.data());
@@ -120,6 +123,11 @@ class HeadsCall {
  private:
   static bool has_cache(const Part& part) {
     if constexpr (requires { part.cache; }) return part.cache != nullptr;
+    return false;
+  }
+
+  static bool has_tail(const Part& part) {
+    if constexpr (requires { part.cache_tail; }) return part.cache_tail != nullptr;
     return false;
   }
 

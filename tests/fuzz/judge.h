@@ -20,7 +20,8 @@ class Memory {
  public:
   explicit Memory(const Family& family) : family_(family) {}
 
-  // Those of a struct, and of structs that it points to. Structs of one call have one number.
+  // Adds the tensors of a struct, and of structs that it points to. Structs of one call have one
+  // number.
   void add(const CallStruct& type, const void* args, int call);
   // Empty, or what the tensors get wrong together.
   std::string find_fault() const;

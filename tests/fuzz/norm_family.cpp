@@ -3,7 +3,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "core/quant_scheme.h"
+#include "core/common/quant_scheme.h"
 #include "memory.h"
 
 namespace fastnorm::fuzz {

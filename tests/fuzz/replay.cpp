@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fastnorm/fastnorm.h"
+#include "support/call_functions.h"
 #include "support/call_text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
@@ -61,29 +62,13 @@ Input make_input(const std::vector<Input>& corpus, uint64_t* state) {
   return input;
 }
 
-fastnorm_status query(fastnorm_context* context, fastnorm::support::Call& call,
-                      fastnorm_info* info) {
-  const std::string family = call.family().name;
-  if (family == "norm") return fastnorm_norm_query(context, call.args<fastnorm_norm_args>(), info);
-  if (family == "norm_backward")
-    return fastnorm_norm_backward_query(context, call.args<fastnorm_norm_backward_args>(), info);
-  if (family == "mla_decode")
-    return fastnorm_mla_decode_query(context, call.args<fastnorm_mla_decode_args>(), info);
-  if (family == "norm_heads") {
-    return fastnorm_norm_heads_query(context, call.args<fastnorm_norm_heads_args>(),
-                                     call.parts<fastnorm_norm_heads_part>(), call.count(), info);
-  }
-  if (family == "norm_heads_backward") {
-    return fastnorm_norm_heads_backward_query(context, call.args<fastnorm_norm_heads_args>(),
-                                              call.parts<fastnorm_norm_heads_backward_part>(),
-                                              call.count(), info);
-  }
-  throw fastnorm::support::CallTextError("a dry run has no peers");
-}
-
 int say(const char* text) {
   try {
     fastnorm::support::Call call(text);
+    const std::string family = call.family().name;
+    if (family.starts_with("peer_"))
+      throw fastnorm::support::CallTextError("a dry run has no peers");
+    const auto* const functions = fastnorm::support::find_functions(family);
     fastnorm_context_options options = {};
     options.struct_size = sizeof options;
     options.flags = FASTNORM_CONTEXT_DRY_RUN;
@@ -92,7 +77,11 @@ int say(const char* text) {
     fastnorm_status status = fastnorm_context_create(call.device(), &options, &context);
     fastnorm_info info = {};
     info.struct_size = sizeof info;
-    if (status == FASTNORM_OK) status = query(context, call, &info);
+    if (status == FASTNORM_OK) {
+      const fastnorm::support::GivenCall given = {call.args<void>(), call.parts<void>(),
+                                                  call.count()};
+      status = functions->query(context, given, &info);
+    }
     std::printf("%s\n%s: %s\n", call.text().c_str(), fastnorm_status_name(status),
                 status == FASTNORM_OK ? info.kernel : fastnorm_last_error());
     fastnorm_context_destroy(context);

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <limits>
 
-#include "core/quant_scheme.h"
+#include "core/common/quant_scheme.h"
 
 namespace fastnorm::fuzz {
 
@@ -121,6 +121,15 @@ std::vector<Pattern> columns_of(const std::vector<int64_t>& x) {
 bool is_cos(const Field& field) { return std::strcmp(field.name, "cos") == 0; }
 bool is_second(const Field& field) { return std::strchr(field.name, '2') != nullptr; }
 
+// [pages, page, columns] of the first cache, or of the one beside it.
+std::vector<Pattern> pages_of(const Field& field, const Extents& e, int64_t columns) {
+  const bool extra = std::strncmp(field.name, "extra_", 6) == 0;
+  if (extra && field.shape == Shape::kKpe)
+    return {{exactly(e.extra_pages), exactly(e.extra_page), exactly(columns)}};
+  if (extra) return {{kAny, kSome, exactly(columns)}};
+  return {{exactly(e.pages), exactly(e.page), exactly(columns)}};
+}
+
 }  // namespace
 
 const CallStruct& type_of(const char* name) {
@@ -204,8 +213,10 @@ std::vector<Pattern> patterns_of(const Field& field, uint32_t dtype, const Exten
       return {};
     case Shape::kX:
     case Shape::kHeads:
-    case Shape::kLatent:
+    case Shape::kNope:
       return {shaped(x)};
+    case Shape::kLatent:
+      return {{exactly(x[0]), exactly(x[1]), exactly(512)}};
     case Shape::kX2:
       return {shaped(e.x2)};
     case Shape::kOwn:
@@ -252,8 +263,11 @@ std::vector<Pattern> patterns_of(const Field& field, uint32_t dtype, const Exten
       return {pattern};
     }
     case Shape::kCache:
-      return {{kSome, kSome, exactly(x[1]), exactly(n)},
-              {exactly(0), kAny, exactly(x[1]), exactly(n)}};
+      return {{kSome, kSome, exactly(x[1]), exactly(n - e.tail)},
+              {exactly(0), kAny, exactly(x[1]), exactly(n - e.tail)}};
+    case Shape::kCacheTail:
+      if (e.cache.size() != 4) return {{kSome, kSome, exactly(x[1]), exactly(e.tail)}};
+      return {{exactly(e.cache[0]), exactly(e.cache[1]), exactly(x[1]), exactly(e.tail)}};
     case Shape::kRope:
       if (!e.cos.empty() && !is_cos(field)) return {shaped(e.cos)};
       return table_of(x, e.rope_dim / 2);
@@ -269,9 +283,20 @@ std::vector<Pattern> patterns_of(const Field& field, uint32_t dtype, const Exten
     case Shape::kPe:
       return {{exactly(x[0]), exactly(x[1]), exactly(64)}};
     case Shape::kCkv:
-      return {{exactly(e.pages), exactly(e.page), exactly(512)}};
+      return pages_of(field, e, 512);
     case Shape::kKpe:
-      return {{exactly(e.pages), exactly(e.page), exactly(64)}};
+      return pages_of(field, e, 64);
+    case Shape::kMlaCache:
+      return pages_of(field, e, e.row_bytes);
+    case Shape::kTopk:
+    case Shape::kTopkLength: {
+      Pattern pattern = {exactly(e.batch), e.batch <= 0 ? kAny : exactly(x[0] / e.batch)};
+      if (field.shape == Shape::kTopkLength) return {{exactly(e.batch)}, pattern};
+      pattern.push_back(kAny);
+      return {pattern};
+    }
+    case Shape::kEachHead:
+      return {{exactly(x[1])}};
     case Shape::kRequests:
       return {{exactly(e.batch)}};
     case Shape::kOffsets:
@@ -280,6 +305,7 @@ std::vector<Pattern> patterns_of(const Field& field, uint32_t dtype, const Exten
     case Shape::kPageTable:
       if (e.one_list) return {{kAny}};
       return {{exactly(e.batch), kAny}};
+    case Shape::kHeadsEach:
     case Shape::kHeadsRow:
       return {{exactly(x[0]), exactly(x[1])}};
     case Shape::kBytes:

@@ -61,10 +61,13 @@ struct Extents {
   int64_t rope_dim = 0;
   int64_t axes = 0;                 // of positions; 0 = any
   std::vector<int64_t> cos, cache;  // shapes; empty: not given
+  int64_t tail = 0;                 // columns of x that the cache does not have
   uint32_t cos_dtype = 0;
   int64_t batch = 0, pages = 0, page = 1;  // of MLA
-  bool one_list = false;                   // of all pages
-  const fastnorm_quant* quant = nullptr;   // of codes and scales
+  int64_t extra_pages = 0, extra_page = 1;
+  int64_t row_bytes = 0;                  // of a cache of bytes
+  bool one_list = false;                  // of all pages
+  const fastnorm_quant* quant = nullptr;  // of codes and scales
 };
 
 // An extent may be any number of a range, or 1.

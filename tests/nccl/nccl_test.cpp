@@ -47,7 +47,7 @@ struct Room {
   std::vector<char> memory;
 };
 
-// Of the call that this thread has just made.
+// The result of the call that this thread has just made.
 Result result_of(fastnorm_status status) {
   return {status, status == FASTNORM_OK ? "" : fastnorm_nccl_last_error()};
 }
@@ -401,6 +401,15 @@ TEST_F(Nccl, RanksAgree) {
     EXPECT_EQ(result.status, FASTNORM_ERROR_UNSUPPORTED) << result.text;
 }
 
+void expect_refused(fastnorm_status found, fastnorm_status wanted, const char* text) {
+  EXPECT_EQ(found, wanted) << fastnorm_nccl_last_error();
+  EXPECT_TRUE(has(fastnorm_nccl_last_error(), text)) << fastnorm_nccl_last_error();
+}
+
+// What is said of an x of 2^80 elements.
+constexpr char kHugeX[] =
+    "x.shape[1] is 1099511627776; required: a shape of fewer than 2^63 elements";
+
 TEST_F(Nccl, Refusals) {
   Ranks ranks(2, FASTNORM_DTYPE_F32, FASTNORM_NCCL_NO_PEERS);
   ASSERT_TRUE(ranks.all_created());
@@ -416,23 +425,20 @@ TEST_F(Nccl, Refusals) {
   const auto run = [&](size_t bytes = 1024) {
     return fastnorm_nccl_allreduce_norm(handle, &args, room.at(), bytes, nullptr);
   };
-  const auto expect = [&](fastnorm_status found, fastnorm_status wanted, const char* text) {
-    EXPECT_EQ(found, wanted) << fastnorm_nccl_last_error();
-    EXPECT_TRUE(has(fastnorm_nccl_last_error(), text)) << fastnorm_nccl_last_error();
-  };
-  expect(run(127), FASTNORM_ERROR_ARGUMENT, "workspace_bytes is 127; required: at least 256");
+  expect_refused(run(127), FASTNORM_ERROR_ARGUMENT,
+                 "workspace_bytes is 127; required: at least 256");
   args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
-  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "sum_rounding is 1");
+  expect_refused(run(), FASTNORM_ERROR_UNSUPPORTED, "sum_rounding is 1");
   args.sum_rounding = FASTNORM_PEER_SUM_ROUNDED;
   of_args.x = other.tensor();
-  expect(run(), FASTNORM_ERROR_DTYPE, "norm.x.dtype is");
+  expect_refused(run(), FASTNORM_ERROR_DTYPE, "norm.x.dtype is");
   fastnorm_tensor apart = *x.tensor();
   const int64_t strides[] = {16, 1};
   apart.strides = strides;
   of_args.x = &apart;
-  expect(run(), FASTNORM_ERROR_LAYOUT, "norm.x has strides");
+  expect_refused(run(), FASTNORM_ERROR_LAYOUT, "norm.x has strides");
   of_args.x = nullptr;
-  expect(run(), FASTNORM_ERROR_ARGUMENT, "norm.x is NULL");
+  expect_refused(run(), FASTNORM_ERROR_ARGUMENT, "norm.x is NULL");
   // 2^80 elements, and none where the other dimensions are as long.
   fastnorm_tensor huge = *x.tensor();
   const int64_t huge_shape[] = {int64_t{1} << 40, int64_t{1} << 40},
@@ -440,9 +446,7 @@ TEST_F(Nccl, Refusals) {
                 no_strides[] = {0, 0, 0, 0, 0};
   huge.shape = huge_shape;
   of_args.x = &huge;
-  const char* const huge_x =
-      "x.shape[1] is 1099511627776; required: a shape of fewer than 2^63 elements";
-  expect(run(), FASTNORM_ERROR_SHAPE, (std::string("norm.") + huge_x).c_str());
+  expect_refused(run(), FASTNORM_ERROR_SHAPE, (std::string("norm.") + kHugeX).c_str());
   fastnorm_tensor empty = *x.tensor();
   empty.shape = empty_shape;
   empty.ndim = 5;
@@ -453,70 +457,80 @@ TEST_F(Nccl, Refusals) {
   }
   of_args.x = x.tensor(), of_args.y = y.tensor();
   of_args.eps = -1;
-  expect(run(), FASTNORM_ERROR_ARGUMENT, "norm.eps is -1");
+  expect_refused(run(), FASTNORM_ERROR_ARGUMENT, "norm.eps is -1");
   of_args.eps = 0;
   of_args.group_size = 4;
-  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "norm.group_size is given");
+  expect_refused(run(), FASTNORM_ERROR_UNSUPPORTED, "norm.group_size is given");
   of_args.group_size = 0;
   of_args.flags = FASTNORM_NORM_ALPHA;
-  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "norm.flags is 0x10");
+  expect_refused(run(), FASTNORM_ERROR_UNSUPPORTED, "norm.flags is 0x10");
   of_args.flags = 0;
   args.norm = nullptr;
-  expect(run(), FASTNORM_ERROR_ARGUMENT, "norm is NULL");
+  expect_refused(run(), FASTNORM_ERROR_ARGUMENT, "norm is NULL");
   args.norm = &of_args;
   args.peer = reinterpret_cast<fastnorm_peer*>(&room);
-  expect(run(), FASTNORM_ERROR_ARGUMENT, "required: NULL, as the handle has its own");
+  expect_refused(run(), FASTNORM_ERROR_ARGUMENT, "required: NULL, as the handle has its own");
   args.peer = nullptr;
   args.struct_size = sizeof args + 8;
-  expect(run(), FASTNORM_ERROR_UNSUPPORTED, "args.struct_size");
+  expect_refused(run(), FASTNORM_ERROR_UNSUPPORTED, "args.struct_size");
   args.struct_size = sizeof args;
-  expect(fastnorm_nccl_allreduce_norm(nullptr, &args, nullptr, 0, nullptr), FASTNORM_ERROR_ARGUMENT,
-         "handle is NULL");
+  expect_refused(fastnorm_nccl_allreduce_norm(nullptr, &args, nullptr, 0, nullptr),
+                 FASTNORM_ERROR_ARGUMENT, "handle is NULL");
   // NCCL's own words. It never meets the other rank.
   fake<void(void*, int)>("fake_nccl_fail")(ranks.comms[0], FAKE_ALL_REDUCE);
-  expect(run(), FASTNORM_ERROR_DEVICE, "ncclAllReduce: invalid argument (4)");
+  expect_refused(run(), FASTNORM_ERROR_DEVICE, "ncclAllReduce: invalid argument (4)");
+}
 
+TEST_F(Nccl, RefusalsOfSequences) {
+  Ranks ranks(2, FASTNORM_DTYPE_F32, FASTNORM_NCCL_NO_PEERS);
+  ASSERT_TRUE(ranks.all_created());
+  Array x({4, 8}), y({4, 8});
+  Room room(1024);
   fastnorm_norm_args norm = {};
   norm.struct_size = sizeof norm;
   norm.x = x.tensor(), norm.y = y.tensor();
   fastnorm_nccl_sequence_norm_args sequence = {};
   sequence.struct_size = sizeof sequence;
   const auto run_sequence = [&] {
-    return fastnorm_nccl_sequence_norm(handle, &sequence, room.at(), 1024, nullptr);
+    return fastnorm_nccl_sequence_norm(ranks.handles[0], &sequence, room.at(), 1024, nullptr);
   };
-  expect(run_sequence(), FASTNORM_ERROR_ARGUMENT, "args.norm is NULL");
+  expect_refused(run_sequence(), FASTNORM_ERROR_ARGUMENT, "args.norm is NULL");
   sequence.norm = &norm;
   sequence.gather = 2;
-  expect(run_sequence(), FASTNORM_ERROR_ARGUMENT, "args.gather is 2");
+  expect_refused(run_sequence(), FASTNORM_ERROR_ARGUMENT, "args.gather is 2");
   sequence.gather = 1;
   Array odd({3, 8});
   norm.x = odd.tensor();
-  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "3 tokens; required: at least 2, and a multiple");
+  expect_refused(run_sequence(), FASTNORM_ERROR_SHAPE,
+                 "3 tokens; required: at least 2, and a multiple");
   norm.x = x.tensor();
   norm.y = odd.tensor();
-  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "y has 3 tokens; required: 4");
+  expect_refused(run_sequence(), FASTNORM_ERROR_SHAPE, "y has 3 tokens; required: 4");
+  fastnorm_tensor huge = *x.tensor();
+  const int64_t huge_shape[] = {int64_t{1} << 40, int64_t{1} << 40};
+  huge.shape = huge_shape;
   norm.x = &huge;
-  expect(run_sequence(), FASTNORM_ERROR_SHAPE, huge_x);
+  expect_refused(run_sequence(), FASTNORM_ERROR_SHAPE, kHugeX);
   norm.x = x.tensor();
   const int64_t huge_rows[] = {4, int64_t{1} << 40, int64_t{1} << 40}, negative_rows[] = {4, -8};
   huge.ndim = 3;
   huge.shape = huge_rows;
   norm.y = &huge;
-  expect(run_sequence(), FASTNORM_ERROR_SHAPE,
-         "y.shape[2] is 1099511627776; required: a shape of fewer than 2^63 elements");
+  expect_refused(run_sequence(), FASTNORM_ERROR_SHAPE,
+                 "y.shape[2] is 1099511627776; required: a shape of fewer than 2^63 elements");
   huge.ndim = 2;
   huge.shape = negative_rows;
-  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "y.shape[1] is -8; required: >= 0");
+  expect_refused(run_sequence(), FASTNORM_ERROR_SHAPE, "y.shape[1] is -8; required: >= 0");
   norm.y = y.tensor();
   norm.residual = y.tensor();  // of all tokens
-  expect(run_sequence(), FASTNORM_ERROR_SHAPE, "residual");
+  expect_refused(run_sequence(), FASTNORM_ERROR_SHAPE, "residual");
   norm.residual = nullptr;
   Array amax({1});
   fastnorm_quant quant = {};
   quant.struct_size = sizeof quant;
   quant.amax = amax.tensor();
   norm.quant = &quant;
-  expect(run_sequence(), FASTNORM_ERROR_UNSUPPORTED, "quant.amax is given");
+  expect_refused(run_sequence(), FASTNORM_ERROR_UNSUPPORTED, "quant.amax is given");
 }
 
 // Several ranks of one thread: what is refused names the rank, and nothing is sent.

@@ -53,8 +53,8 @@ NO_PACKAGE = re.compile(r"No module named '?([\w.]+)|([\w.]+) is not installed")
 RULES = [
     (r"fastnorm ", "other", "tests/cli/docs_test.py"),
     (r"(build/bench/)?fastnorm_bench --host-cost", "run", ""),
-    (r"(build/bench/)?fastnorm_bench |\$b ", "bench", ""),
-    (r"(b|mid|long|more|pairs)\+?=|export ", "run", ""),
+    (r"(build/bench/)?fastnorm_bench ", "bench", ""),
+    (r"export ", "run", ""),
     (r"fastnorm_nccl_bench ", "other", "tests/nccl/bench_test.py"),
     (r"meson setup build .*-Djax=enabled", "other", "tools/testing/stages.py"),
     (r"meson setup build ", "configure", ""),
@@ -75,6 +75,8 @@ RULES = [
     (r"cc examples/peer/ranks.c ", "run", ""),
     (r"pip install \.$", "other", "packages/test/python_source_test.py"),
     (r"pip install ", "other", "packages/test/python_test.py"),
+    (r"bench/campaign\.py --list", "run", ""),
+    (r"bench/campaign\.py ", "other", "bench/campaign_test.py"),
     (r"bench/compare\.py (report|plot) ", "run", ""),
     (r"bench/compare(_heads|_stages|_mla_decode|_peers)?\.py ", "bench", ""),
     (r"tools/trace_picture\.py ", "other", "tests/trace/trace_test.py"),
@@ -83,6 +85,7 @@ RULES = [
     (r"\.venv/bin/python examples/smollm2 ", "other", "examples/smollm2/test.py"),
     (r"\.venv/bin/python examples/mla_decode ", "other", "examples/mla_decode/test.py"),
     (r"\.venv/bin/python examples/norm_heads ", "other", "examples/norm_heads/test.py"),
+    (r"\.venv/bin/python examples/indexer ", "other", "examples/indexer/test.py"),
     (r"\.venv/bin/python examples/norm_stages ", "other", "examples/norm_stages/test.py"),
     (r"python3 examples/train_norms ", "other", "examples/train_norms/test.py"),
     (r"PYTHONPATH=packages/python python3 program.py", "run", ""),
@@ -218,7 +221,7 @@ class Runner:
             self.before += command + "\n"
             self.cases.check(name, True)
         elif not self.build and re.search(
-            r"build/|fastnorm_bench|\$b|compare|ranks|program\.py", command
+            r"build/|fastnorm_bench|compare|ranks|program\.py", command
         ):
             self.cases.skip(name, "no build folder")
         elif action == "bench":

@@ -74,7 +74,7 @@ constexpr float round_to(Type type, float value) {
   return type == Type::kF32 ? value : decode(type, encode(type, value));
 }
 
-// The same from double, in one rounding.
+// The nearest value of a type to a double, in one rounding.
 double round_to(Type type, double value);
 
 // `count` elements of packed memory at any address.

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+
+#include "ref/quant.h"
 
 namespace fastnorm::ref {
 namespace {
@@ -65,6 +68,36 @@ MlaDecodeRow mla_decode_row(const float* q, const float* latents, int64_t allowe
     for (size_t i = 0; i < kMlaLatent; ++i) row.faint[i] += std::fabs(double{v[i]}) / sum;
   }
   return row;
+}
+
+void add_mla_sink(double sink, MlaDecodeRow* row) {
+  if (std::isinf(row->lse)) return;  // no tokens: o is 0
+  const double factor = 1 / (1 + std::exp(sink - row->lse));
+  for (std::vector<double>* values : {&row->o, &row->magnitude, &row->faint}) {
+    for (double& v : *values) v *= factor;
+  }
+}
+
+std::vector<float> decode_mla_row(MlaFormat format, const std::byte* row, float tensor_scale,
+                                  Type type) {
+  const int codes = format == MlaFormat::k656 ? 512 : format == MlaFormat::k576 ? 576 : 448;
+  std::vector<float> values(kMlaWidth, 0.0f);
+  for (int i = 0; i < codes; ++i) {
+    float scale = tensor_scale;
+    if (format == MlaFormat::k656) {
+      std::memcpy(&scale, row + codes + i / 128 * 4, sizeof scale);
+    } else if (format == MlaFormat::k584) {
+      scale = decode_e8m0(static_cast<uint8_t>(row[576 + i / 64]));
+    }
+    values[static_cast<size_t>(i)] =
+        static_cast<float>(decode(Format::kE4M3, static_cast<uint8_t>(row[i])) * double{scale});
+  }
+  if (format != MlaFormat::k576) {
+    const std::byte* const rope = row + (format == MlaFormat::k656 ? 528 : codes);
+    decode_row(Type::kBF16, rope, values.data() + codes, kMlaWidth - kMlaLatent);
+  }
+  for (float& v : values) v = round_to(type, v);
+  return values;
 }
 
 }  // namespace fastnorm::ref

@@ -30,7 +30,7 @@ float phi(float* q, size_t p, bool lowest_first) {
   return q[0];
 }
 
-// Of any number of values: they are padded with +0.
+// The fold of any number of values, which are padded with +0.
 float phi(std::vector<float> q, bool lowest_first) {
   q.resize(std::bit_ceil(q.size()), 0.0f);
   return phi(q.data(), q.size(), lowest_first);

@@ -13,7 +13,7 @@ namespace fastnorm::ref {
 void turned_gradient_model(bool rope, const RopeOptions& turn, const float* dy, int64_t n,
                            const float* c, const float* s, float* dv);
 
-// The same in double. `bound` [n]: how far single precision may be from it.
+// dv in double precision. `bound` [n]: how far single precision may be from it.
 void turned_gradient_ref(bool rope, const RopeOptions& turn, const float* dy, int64_t n,
                          const float* c, const float* s, double* dv, double* bound);
 

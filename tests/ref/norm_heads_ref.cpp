@@ -86,4 +86,16 @@ void head_ref(const HeadOptions& options, const NormRow& row, double mean, doubl
   }
 }
 
+float head_weight_model(float weight, float scale, float factor) {
+  const float scaled = weight * scale;
+  return scaled * factor;
+}
+
+double head_weight_ref(double weight, double scale, double factor, double* bound) {
+  constexpr double kU = 0x1p-24, kLeast = 0x1p-149;
+  const double scaled = weight * scale;
+  *bound = 2.01 * kU * std::fabs(scaled * factor) + kLeast * (std::fabs(factor) + 1);
+  return scaled * factor;
+}
+
 }  // namespace fastnorm::ref

@@ -41,9 +41,15 @@ int64_t rope_entry(const RopeOptions& options, int64_t width, int64_t j);
 void head_model(const HeadOptions& options, const NormRow& row, float mean, float rstd,
                 const float* c, const float* s, float* o);
 
-// The same in double. `bound` [n]: how far single precision may be from it before the result is
-// stored. mean and rstd are exact. No step between rounds, and neither does EVERY_STEP.
+// The row in double precision. `bound` [n]: how far single precision may be from it before the
+// result is stored. mean and rstd are exact. No step between rounds, and neither does EVERY_STEP.
 void head_ref(const HeadOptions& options, const NormRow& row, double mean, double rstd,
               const float* c, const float* s, double* o, double* bound);
+
+// A head's weight times the scale of its codes and a factor.
+float head_weight_model(float weight, float scale, float factor);
+
+// The head's weight in double precision, and how far single precision may be from it.
+double head_weight_ref(double weight, double scale, double factor, double* bound);
 
 }  // namespace fastnorm::ref

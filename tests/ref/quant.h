@@ -17,7 +17,7 @@ namespace fastnorm::ref {
 uint8_t encode(Format format, double value);
 double decode(Format format, uint8_t code);
 
-// The same for one-byte scales that are powers of two: E + 127, 0xff = NaN.
+// The value of a one-byte scale that is a power of two: E + 127, 0xff = NaN.
 float decode_e8m0(uint8_t byte);
 
 // The least E with magnitude <= QMAX * 2^E, clamped to [-127, 127]; 0 gives -127. For E4M3 and
@@ -47,7 +47,7 @@ void quant_model(const QuantOptions& options, const float* z, int64_t n, Type dt
 void rotate_model(const QuantOptions& options, const float* signs, bool shared, Type dtype,
                   int64_t n, float* z);
 
-// The same in double, from exact z. `bound` [n]: how far single precision may be from it.
+// The rotation in double, from exact z. `bound` [n]: how far single precision may be from it.
 void rotate_ref(const QuantOptions& options, const float* signs, bool shared, Type dtype, int64_t n,
                 double* z, double* bound);
 

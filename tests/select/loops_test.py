@@ -106,8 +106,8 @@ def test_tiles(cases):
     for name, wanted in LAB_NAMES.items():
         cases.equal(f"laboratory: {wanted}", loops.lab_tile(name), wanted)
     # With the headers as they are: a kernel of many bf16 rows that reads x and dy alone.
-    header = "".join((loops.CORE / name).read_text() for name in ("dtype.h",
-                                                                  "norm_backward_plan.h"))
+    files = ("common/dtype.h", "norm_backward/plan.h")
+    header = "".join((loops.CORE / name).read_text() for name in files)
     form = loops.names_of(header, "BackwardForm").index("kPersistent")
     tile = {"dtype": 2, "form": form, "threads": 256, "vectors": 2, "blocks": 1, "lanes": 2,
             "stages": 3}

@@ -349,7 +349,7 @@ def test_lines(cases):
         lambda: lines_of(gap, {kernel("32x4")}),
         "no kernel that is near at 16384",
     )
-    # Of two kernels that are there for 8192 elements, one alone is there for 4097 to 8192.
+    # Two kernels can run 8192 elements, but only one of them 4097 to 8192.
     odd, even = kernel("128x2x4"), kernel("256x4")
     ratios = {
         Shape(KIND, n, 1): {odd: 1.2, even: 1.0} if n > 4096 else {B: 1.0} for n in (4096, 8192)

@@ -1,22 +1,14 @@
 #include "simt/device.h"
 
-#include "core/pdl.h"
-#include "core/row_map.h"
-#include "cuda/norm/kernels.h"
-#include "cuda/norm/launch_params.h"
-#include "cuda/norm/list.h"
-#include "cuda/norm/table.h"
-#include "cuda/norm_backward/kernels.h"
-#include "cuda/norm_backward/launch_params.h"
-#include "cuda/norm_backward/table.h"
-#include "cuda/norm_heads/kernels.h"
-#include "cuda/norm_heads/launch_params.h"
-#include "cuda/norm_heads/table.h"
-#include "cuda/norm_heads_backward/kernels.h"
-#include "cuda/norm_heads_backward/launch_params.h"
-#include "cuda/norm_heads_backward/table.h"
-#include "cuda/norm_stages/kernels.h"
-#include "cuda/norm_stages/launch_params.h"
+#include <span>
+#include <vector>
+
+#include "core/common/pdl.h"
+#include "core/norm/row_map.h"
+#include "cuda/families.h"
+#include "cuda/gpu_device.h"
+#include "cuda/kernels.h"
+#include "cuda/launches.h"
 #include "simt/spec.h"
 
 namespace simt {
@@ -27,9 +19,11 @@ using namespace fastnorm;
 // The architecture number that kernels.cpp is compiled with: no GPU's.
 constexpr int kSimt = 0;
 
-const fastnorm::cuda::KernelParts& simt_kernels() {
-  static const fastnorm::cuda::KernelParts parts = fastnorm::cuda::kernel_parts<kSimt>();
-  return parts;
+// A family's kernels, by number.
+template <class Family>
+const std::vector<const void*>& kernels() {
+  static const std::vector<const void*> all = cuda::all_kernels<Family, kSimt>();
+  return all;
 }
 
 // Columns first: the range of rows that lie apart may have others in it.
@@ -58,237 +52,94 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
   rows("x", d.x), rows("residual", d.residual);
 }
 
-// The one of a family's kernels that takes these parameters.
-void call_with(const cuda::NormHeadsKernel& kernel, const cuda::NormHeadsParams& params) {
-  kernel.general(params);
-}
-void call_with(const cuda::NormHeadsKernel& kernel, const cuda::HeldHeadsParams& params) {
-  kernel.held(params);
-}
-void call_with(const cuda::NormHeadsBackwardKernel& kernel,
-               const cuda::NormHeadsBackwardParams& params) {
-  kernel.general(params);
-}
-void call_with(const cuda::NormHeadsBackwardKernel& kernel,
-               const cuda::HeldHeadsBackwardParams& params) {
-  kernel.held(params);
-}
-void call_with(const cuda::NormHeadsBackwardKernel& kernel, const cuda::HeadsFoldParams& params) {
-  kernel.fold(params);
-}
-void call_with(const cuda::NormStagesKernel& kernel, const cuda::NormStagesParams& params) {
-  kernel.general(params);
-}
-void call_with(const cuda::NormStagesKernel& kernel, const cuda::HeldStagesParams& params) {
-  kernel.held(params);
-}
-void call_with(const cuda::NormStagesKernel& kernel, const cuda::NormCallParams& params) {
-  kernel.rotated(params);
+// Whether a kernel lets the stream's next one start early.
+bool triggers(const cuda::NormParams& p) { return (p.bits & cuda::kTrigger) != 0; }
+bool triggers(const cuda::NormCallParams& p) { return (p.bits & cuda::kTrigger) != 0; }
+bool triggers(const cuda::NormPairParams& p) { return triggers(p.call[0]); }
+bool triggers(const cuda::NormStagesParams& p) { return triggers(p.norm); }
+bool triggers(const cuda::HeldStagesParams& p) { return triggers(p.norm); }
+bool triggers(const cuda::NormBackwardParams& p) { return (p.bits & kBackwardTrigger) != 0; }
+bool triggers(const auto& heads) { return heads.triggers != 0; }
+
+template <class Entry>
+const char* name_of(std::span<const Entry> table, int32_t number, int32_t forms) {
+  return table[static_cast<size_t>(number / forms)].name;
 }
 
-class SimtDevice final : public Device {
- public:
-  SimtDevice(const DeviceFacts& facts, Order order) : Device(facts), order_(order) {}
+// Runs the launches of a call. Kernels may read `inputs` before they wait for the one before.
+template <class Planned>
+std::string run_launches(const Planned& call, void* workspace, Order order,
+                         const std::vector<Input>& inputs) {
+  std::string complaint;
+  Error error;
+  const auto start = [&]<class Family>(const cuda::Launch<Family>& launch, const auto& make) {
+    const auto params = make();
+    const void* const address = kernels<Family>()[static_cast<size_t>(launch.kernel)];
+    if (address == nullptr) fault("an entry without a kernel");
+    const auto kernel = reinterpret_cast<void (*)(std::remove_const_t<decltype(params)>)>(
+        reinterpret_cast<uintptr_t>(address));
+    const cuda::LaunchShape& s = launch.shape;
+    const simt::Grid grid = {s.blocks_x, s.blocks_y, s.threads,        s.cluster, s.shared_bytes,
+                             order,      s.early,    triggers(params), inputs};
+    complaint = simt::launch(grid, [&] { kernel(params); });
+    if (complaint.empty()) return FASTNORM_OK;
+    const std::span<const typename Family::Entry> table = cuda::table_of<Family>(cuda::kSm90);
+    complaint = std::string(name_of(table, launch.kernel, Family::kForms)) + ": " + complaint;
+    return FASTNORM_ERROR_INTERNAL;
+  };
+  cuda::for_each_launch(call, cuda::kSm90, workspace, start);
+  return complaint;
+}
 
-  std::span<const NormEntry> norm_table() const override {
-    static constexpr auto kTable =
-        fastnorm::cuda::make_norm_table<fastnorm::cuda::list_arch(fastnorm::cuda::kSimt)>();
-    return kTable;
-  }
+// What a kernel with stages, of a gradient or of heads may read ahead of its wait: nothing.
+std::string run_call(const auto& call, void* workspace, Order order) {
+  return run_launches(call, workspace, order, {});
+}
 
-  fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
-
-  fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error& error) override {
-    for (std::span<const NormCall> left = calls; !left.empty();) {
-      const std::span<const NormCall> now = left.first(fastnorm::cuda::calls_together(left));
-      left = left.subspan(now.size());
-      const std::string complaint = run_together(now);
-      if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
+std::string run_call(std::span<const NormCall> calls, void* workspace, Order order) {
+  std::string complaint;
+  while (!calls.empty() && complaint.empty()) {
+    const std::span<const NormCall> now = calls.first(calls_together(calls));
+    std::vector<Input> inputs;
+    for (const NormCall& call : now) {
+      if (!call.desc->has_stages) add_inputs(*call.desc, &inputs);
     }
-    return FASTNORM_OK;
+    complaint = run_launches(now, workspace, order, inputs);
+    calls = calls.subspan(now.size());
   }
+  return complaint;
+}
 
-  std::span<const NormBackwardEntry> norm_backward_table() const override {
-    return fastnorm::cuda::norm_backward_table(*facts.arch);
-  }
-  fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
-                                        Error&) override {
-    return FASTNORM_OK;
-  }
-  fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
-                                    void* workspace, void*, Error& error) override {
-    const std::string complaint = simt::run_norm_backward(desc, plan, workspace, order_);
-    if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
-    return FASTNORM_OK;
-  }
+class SimtDevice final : public cuda::GpuDevice {
+ public:
+  SimtDevice(const DeviceFacts& facts, Order order) : GpuDevice(facts), order_(order) {}
 
-  std::span<const NormHeadsEntry> norm_heads_table() const override {
-    return fastnorm::cuda::norm_heads_table(*facts.arch);
-  }
-  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
-    return FASTNORM_OK;
-  }
-  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
-                                 Error& error) override {
-    const std::string complaint = simt::run_norm_heads(desc, plan, order_);
-    if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
-    return FASTNORM_OK;
-  }
-
-  std::span<const NormHeadsBackwardEntry> norm_heads_backward_table() const override {
-    return fastnorm::cuda::norm_heads_backward_table(*facts.arch);
-  }
-  fastnorm_status prepare_norm_heads_backward(const HeadsGradients&, const NormHeadsBackwardPlan&,
-                                              Error&) override {
-    return FASTNORM_OK;
-  }
-  fastnorm_status run_norm_heads_backward(const HeadsGradients& call,
-                                          const NormHeadsBackwardPlan& plan, void* workspace, void*,
-                                          Error& error) override {
-    const std::string complaint = simt::run_norm_heads_backward(call, plan, workspace, order_);
-    if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
-    return FASTNORM_OK;
-  }
-
-  GridCount grids(std::span<const NormCall> calls) const override {
-    return fastnorm::cuda::count_grids(calls);
+  fastnorm_status prepare(const AnyCall&, Error&) override { return FASTNORM_OK; }
+  fastnorm_status run(const AnyCall& call, void* workspace, void*, Error& error) override {
+    const std::string complaint = simt::run(call, workspace, order_);
+    if (complaint.empty()) return FASTNORM_OK;
+    return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
   }
 
  private:
-  std::string run_together(std::span<const NormCall> calls) {
-    using namespace fastnorm::cuda;
-    const KernelParts& parts = simt_kernels();
-    const NormPlan& plan = *calls.front().plan;
-    if (calls.front().desc->has_stages) return run_norm_stages(*calls.front().desc, plan, order_);
-    cuda::Grid blocks;
-    find_grid(calls, &blocks);
-    const auto start = [&](auto kernel, const auto& params) {
-      if (kernel == nullptr) fault("an entry without a kernel");
-      const Tile tile = plan.entry->tile;
-      simt::Grid grid = {blocks.x,
-                         blocks.y,
-                         static_cast<unsigned>(tile.threads * plan.rows_per_block),
-                         static_cast<unsigned>(tile.blocks),
-                         static_cast<unsigned>(launch_shared_bytes(plan.entry->key, tile)),
-                         order_,
-                         (calls.front().desc->flags & kPdlWait) != 0,
-                         (calls.front().desc->flags & kPdlTrigger) != 0,
-                         {}};
-      for (const NormCall& call : calls) add_inputs(*call.desc, &grid.inputs);
-      return launch(grid, [&] { kernel(params); });
-    };
-    if (blocks.form == GridForm::kRows)
-      return start(kernel_at(parts.kernels, plan.index), make_params(*calls[0].desc, plan));
-    const PairKernels kernels = kernel_at(parts.pair_kernels, plan.index);
-    return start(blocks.form == GridForm::kHeads ? kernels.heads : kernels.pair,
-                 make_pair_params(calls, blocks));
-  }
-
   const Order order_;
 };
 
 }  // namespace
 
 std::unique_ptr<Device> make_device(Order order) {
-  const ArchSpec& arch = cuda::kSimt;
+  const ArchSpec& arch = cuda::kSm90;
   return std::make_unique<SimtDevice>(cuda::make_facts(arch, 0, 132, arch.max_cluster_blocks),
                                       order);
 }
 
-std::string run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
-                              void* workspace, Order order) {
-  using namespace fastnorm::cuda;
-  static const NormBackwardKernels kernels = all_norm_backward_kernels<kSimt>();
-  const std::span<const NormBackwardEntry> table = norm_backward_table(fastnorm::cuda::kSimt);
-  for (int32_t i = 0; i < plan.launches; ++i) {
-    const NormBackwardStep& step = plan.steps[i];
-    const NormBackwardEntry& entry = table[static_cast<size_t>(step.index)];
-    const NormBackwardKernel kernel = kernels.at(step.index);
-    const NormBackwardParams params = make_step_params(desc, plan, step, workspace);
-    // No kernel reads ahead of its wait: there are no inputs that it could.
-    const simt::Grid grid = {step.blocks_x,
-                             step.blocks_y,
-                             static_cast<unsigned>(entry.variant.block_threads()),
-                             static_cast<unsigned>(entry.variant.blocks),
-                             static_cast<unsigned>(step.shared_bytes),
-                             order,
-                             step.early,
-                             (step.bits & kBackwardTrigger) != 0,
-                             {}};
-    const std::string complaint = launch(grid, [&] { kernel(params); });
-    if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
-  }
-  return "";
-}
-
-std::string run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, Order order) {
-  using namespace fastnorm::cuda;
-  static const NormHeadsKernels kernels = all_norm_heads_kernels<kSimt>();
-  const NormHeadsKernel kernel = kernels.at(plan.index);
-  const simt::Grid grid = {static_cast<unsigned>(plan.blocks),
-                           1,
-                           static_cast<unsigned>(plan.entry->variant.block_threads()),
-                           1,
-                           0,
-                           order,
-                           (desc.pdl & kPdlWait) != 0,
-                           (desc.pdl & kPdlTrigger) != 0,
-                           {}};
-  const std::string complaint = visit_heads_params(desc, plan, [&](const auto& params) {
-    return launch(grid, [&] { call_with(kernel, params); });
-  });
-  return complaint.empty() ? "" : std::string(plan.kernel) + ": " + complaint;
-}
-
-std::string run_norm_heads_backward(const HeadsGradients& call, const NormHeadsBackwardPlan& plan,
-                                    void* workspace, Order order) {
-  using namespace fastnorm::cuda;
-  static const NormHeadsBackwardKernels kernels = all_norm_heads_backward_kernels<kSimt>();
-  const std::span<const NormHeadsBackwardEntry> table =
-      norm_heads_backward_table(fastnorm::cuda::kSimt);
-  for (int32_t i = 0; i < plan.launches; ++i) {
-    const HeadsBackwardStep& step = plan.steps[i];
-    const NormHeadsBackwardEntry& entry = table[static_cast<size_t>(step.index)];
-    const NormHeadsBackwardKernel kernel = kernels.at(step.index);
-    const simt::Grid grid = {step.blocks,
-                             1,
-                             static_cast<unsigned>(entry.variant.block_threads()),
-                             1,
-                             static_cast<unsigned>(step.shared_bytes),
-                             order,
-                             step.early,
-                             step.triggers,
-                             {}};
-    const std::string complaint = visit_heads_backward_params(
-        call, plan, step, entry.variant, workspace,
-        [&](const auto& params) { return launch(grid, [&] { call_with(kernel, params); }); });
-    if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
-  }
-  return "";
-}
-
-std::string run_norm_stages(const NormDesc& desc, const NormPlan& plan, Order order) {
-  using namespace fastnorm::cuda;
-  static const NormStagesKernels kernels = all_norm_stages_kernels<kSimt>();
-  const NormStagesKernel kernel = kernels.at(plan.index);
-  // No kernel reads ahead of its wait: there are no inputs that it could.
-  const simt::Grid grid = {static_cast<unsigned>(plan.blocks),
-                           1,
-                           static_cast<unsigned>(plan.entry->tile.threads * plan.rows_per_block),
-                           1,
-                           0,
-                           order,
-                           (desc.flags & kPdlWait) != 0,
-                           (desc.flags & kPdlTrigger) != 0,
-                           {}};
-  const std::string complaint = visit_stages_params(
-      desc, plan, fastnorm::cuda::kSimt,
-      [&](const auto& params) { return launch(grid, [&] { call_with(kernel, params); }); });
-  return complaint.empty() ? "" : std::string(plan.entry->name) + ": " + complaint;
+std::string run(const AnyCall& call, void* workspace, Order order) {
+  return std::visit([&](const auto& planned) { return run_call(planned, workspace, order); }, call);
 }
 
 bool has_kernel(int32_t index) {
-  return fastnorm::cuda::kernel_at(simt_kernels().kernels, index) != nullptr;
+  const int32_t number = cuda::norm_kernel_number(index, GridForm::kRows);
+  return kernels<cuda::NormFamily>()[static_cast<size_t>(number)] != nullptr;
 }
 
 }  // namespace simt

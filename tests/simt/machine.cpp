@@ -46,9 +46,15 @@ struct Block {
   unsigned votes = 0;
 };
 
+// Neighbours among the blocks that run.
+struct Cluster {
+  Block* first = nullptr;
+  unsigned blocks = 0, threads = 0, arrived = 0, phase = 0;
+};
+
 struct Fiber {
   Thread thread = {};
-  // Of those that are still running, a ring of the cluster's and one of the warp's.
+  // Rings of the threads that still run: one of the cluster, one of the warp.
   Fiber *next = nullptr, *previous = nullptr;
   Fiber *next_lane = nullptr, *previous_lane = nullptr;
   // Copies into shared memory that the thread has not waited for.
@@ -71,13 +77,9 @@ constexpr size_t kStackBytes = 64 << 10;
 // A ring of 4096 threads passes this often before everybody is held to wait for ever.
 constexpr unsigned kMostWaits = 1000;
 
-struct Cluster {
-  std::vector<Block> blocks;
-  unsigned threads = 0, arrived = 0, phase = 0;
-};
-
 std::vector<std::unique_ptr<Fiber>> fibers;
-Cluster cluster_state;
+std::vector<Block> running;  // the blocks of all clusters, one cluster after the other
+std::vector<Cluster> clusters;
 uint64_t clock_now = 0;
 std::string complaint;  // the launch's first
 jmp_buf launcher;
@@ -217,7 +219,7 @@ Block& own_block() { return *current->of_block; }
 
 std::byte* shared_pointer(uint32_t address) {
   const uint32_t rank = address >> 24;  // 0 = own
-  Block& block = rank == 0 ? own_block() : cluster_state.blocks[rank - 1];
+  Block& block = rank == 0 ? own_block() : current->of_cluster->first[rank - 1];
   return block.shared.get() + (address & 0xffffff);
 }
 
@@ -253,26 +255,27 @@ void fault(const char* what) {
 
 namespace {
 
-// A cluster's blocks, or one block of each part, run together.
+// The blocks of one cluster of each part run together.
 std::string launch_parts(const Part* parts, unsigned count) {
   const Grid& first = parts[0].grid;
   complaint.clear();
   const unsigned threads = first.threads, cluster = first.cluster,
                  blocks_together = cluster * count, together = threads * blocks_together;
   while (fibers.size() < together) add_fiber();
-  if (cluster_state.blocks.size() < blocks_together) cluster_state.blocks.resize(blocks_together);
+  if (running.size() < blocks_together) running.resize(blocks_together);
+  clusters.resize(count);
   std::vector<Fiber*> ring(together);
   for (unsigned i = 0; i < together; ++i) ring[i] = fibers[i].get();
   if (first.order == Order::kBackward) std::reverse(ring.begin(), ring.end());
   std::minstd_rand random(together);
   const uint64_t blocks = uint64_t{first.x} * first.y;
   for (uint64_t number = 0; number < blocks; number += cluster) {
-    cluster_state.threads = together;
-    cluster_state.arrived = cluster_state.phase = 0;
+    for (unsigned c = 0; c < count; ++c)
+      clusters[c] = {&running[c * cluster], cluster, cluster * threads, 0, 0};
     for (unsigned b = 0; b < blocks_together; ++b) {
-      const Part& part = parts[count > 1 ? b : 0];
-      const unsigned rank = count > 1 ? 0 : b;
-      Block& block = cluster_state.blocks[b];
+      const Part& part = parts[b / cluster];
+      const unsigned rank = b % cluster;
+      Block& block = running[b];
       start_block(block, threads);
       for (unsigned t = 0; t < threads; ++t) {
         Fiber* const fiber = fibers[b * threads + t].get();
@@ -286,6 +289,7 @@ std::string launch_parts(const Part* parts, unsigned count) {
         thread.cluster_rank = rank;
         thread.lane = t % 32;
         thread.of_block = &block;
+        thread.of_cluster = &clusters[b / cluster];
         thread.of_warp = &block.warps[t / 32];
         thread.cluster_phase = 0;
         thread.waited = !part.grid.waits;
@@ -301,7 +305,7 @@ std::string launch_parts(const Part* parts, unsigned count) {
     run_ring(ring[0]);
     for (unsigned b = 0; b < blocks_together; ++b) {
       current = &fibers[b * threads]->thread;
-      if (own_grid()->triggers && !cluster_state.blocks[b].triggered)
+      if (own_grid()->triggers && !running[b].triggered)
         complain("a block ends that has not let the next kernel start");
     }
     current = nullptr;
@@ -320,8 +324,8 @@ std::string launch_together(const std::vector<Part>& parts) {
   for (const Part& part : parts) {
     const Grid &grid = part.grid, &first = parts[0].grid;
     if (grid.x != first.x || grid.y != first.y || grid.threads != first.threads ||
-        grid.cluster != 1)
-      fault("grids that run together differ, or have clusters");
+        grid.cluster != first.cluster)
+      fault("grids that run together differ");
   }
   return launch_parts(parts.data(), static_cast<unsigned>(parts.size()));
 }
@@ -438,7 +442,7 @@ uint32_t shared_address(const void* pointer) {
 }
 
 uint32_t map_to_block(uint32_t address, unsigned rank) {
-  if (rank >= cluster_state.blocks.size()) fault("no such block in the cluster");
+  if (rank >= current->of_cluster->blocks) fault("no such block in the cluster");
   return (rank + 1) << 24 | (address & 0xffffff);
 }
 
@@ -475,7 +479,7 @@ void st_async_v2(uint32_t address, uint32_t first, uint32_t second, uint32_t bar
 }
 
 void cluster_arrive() {
-  Cluster& c = cluster_state;
+  Cluster& c = *current->of_cluster;
   current->cluster_phase = c.phase;
   if (++c.arrived == c.threads) {
     c.arrived = 0;
@@ -485,7 +489,7 @@ void cluster_arrive() {
 
 void cluster_wait() {
   wait_until("a thread never arrives at the cluster's barrier",
-             [] { return cluster_state.phase != current->cluster_phase; });
+             [] { return current->of_cluster->phase != current->cluster_phase; });
 }
 
 }  // namespace simt

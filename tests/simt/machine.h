@@ -22,6 +22,7 @@ struct Index {
 };
 
 struct Block;
+struct Cluster;
 struct Warp;
 struct Fiber;
 
@@ -32,6 +33,7 @@ struct Thread {
   unsigned cluster_rank;
   unsigned lane;
   Block* of_block;
+  Cluster* of_cluster;
   Warp* of_warp;
   Fiber* fiber;
   unsigned cluster_phase;  // of the cluster barrier that it arrived at
@@ -70,9 +72,9 @@ struct Part {
   std::function<void()> body;
 };
 
-// Runs block 0 of all parts together, then block 1 of all, and so on: for kernels whose blocks wait
-// for those of the same number on other devices. All grids have the same blocks and threads, and no
-// clusters.
+// Runs block 0 of all parts together, then block 1 of all, and so on, or so cluster by cluster: for
+// kernels whose blocks wait for those of the same number on other devices. All grids have the same
+// blocks, clusters and threads.
 std::string launch_together(const std::vector<Part>& parts);
 
 // What nanoseconds() adds to a clock of the machine at each look.

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/norm_backward_check.h"
-#include "core/norm_heads_backward_check.h"
-#include "core/norm_heads_backward_plan.h"
-#include "core/pdl.h"
-#include "cuda/norm_heads_backward/table.h"
+#include "core/common/pdl.h"
+#include "core/norm_backward/check.h"
+#include "core/norm_heads_backward/check.h"
+#include "core/norm_heads_backward/plan.h"
+#include "cuda/families.h"
 #include "simt/device.h"
 #include "simt/machine.h"
 #include "simt/spec.h"
@@ -33,7 +33,7 @@ DeviceFacts facts(int32_t multiprocessors = 132) {
 }
 
 std::span<const NormHeadsBackwardEntry> table() {
-  return cuda::norm_heads_backward_table(cuda::kSimt);
+  return cuda::table_of<cuda::NormHeadsBackwardFamily>(cuda::kSimt);
 }
 
 constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward,
@@ -72,9 +72,9 @@ struct Described {
         reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(room.data()) + 255) / 256 * 256);
     call.expect_results(ref::Order::kGpu);
     ASSERT_EQ(call.out_of_bounds(), "") << call.line();
-    EXPECT_EQ(
-        simt::run_norm_heads_backward(gradients, plan, begin, kOrders[seed % std::size(kOrders)]),
-        "")
+    EXPECT_EQ(simt::run(NormHeadsBackwardCall{&gradients, &plan}, begin,
+                        kOrders[seed % std::size(kOrders)]),
+              "")
         << call.line();
     EXPECT_EQ(call.difference(), "") << plan.kernel << " " << call.line();
   }

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/norm_heads_check.h"
-#include "core/pdl.h"
-#include "cuda/norm_heads/table.h"
+#include "core/common/pdl.h"
+#include "core/norm_heads/check.h"
+#include "cuda/families.h"
 #include "simt/device.h"
 #include "simt/machine.h"
 #include "simt/spec.h"
@@ -46,7 +46,8 @@ struct Described {
 
   void run(const NormHeadsPlan& plan) {
     call.expect_results(ref::Order::kGpu);
-    EXPECT_EQ(simt::run_norm_heads(desc, plan, kOrders[seed % std::size(kOrders)]), "")
+    EXPECT_EQ(simt::run(NormHeadsCall{&desc, &plan}, nullptr, kOrders[seed % std::size(kOrders)]),
+              "")
         << call.line();
     EXPECT_EQ(call.difference(), "") << plan.kernel << " " << call.line();
   }
@@ -61,9 +62,9 @@ void run_chosen(uint64_t seed, CallKind kind) {
   Described described(seed, kind);
   NormHeadsPlan plan;
   Error error;
-  EXPECT_EQ(
-      plan_norm_heads(described.desc, facts(), cuda::norm_heads_table(cuda::kSimt), &plan, error),
-      FASTNORM_OK)
+  EXPECT_EQ(plan_norm_heads(described.desc, facts(),
+                            cuda::table_of<cuda::NormHeadsFamily>(cuda::kSimt), &plan, error),
+            FASTNORM_OK)
       << described.call.line() << ": " << error.text;
   if (plan.launches != 0) described.run(plan);
 }
@@ -78,7 +79,7 @@ TEST(SimtNormHeads, AlignedCallsEqualTheModel) {
 
 // On what planning chooses, which includes each kernel of a form.
 void run_form(HeadsForm form, CallKind kind, uint64_t seeds) {
-  const auto table = cuda::norm_heads_table(cuda::kSimt);
+  const auto table = cuda::table_of<cuda::NormHeadsFamily>(cuda::kSimt);
   std::vector<int> calls(table.size());
   for (uint64_t seed = 0; seed < seeds && !testing::Test::HasFailure(); ++seed) {
     Described described(seed, kind);
@@ -101,7 +102,14 @@ TEST(SimtNormHeads, CallsAcrossHeadsEqualTheModel) {
   run_form(HeadsForm::kTokens, CallKind::kAcross, 200);
 }
 
-TEST(SimtNormHeads, LatentsEqualTheModel) { run_form(HeadsForm::kLatent, CallKind::kLatents, 400); }
+TEST(SimtNormHeads, IndexersEqualTheModel) {
+  run_form(HeadsForm::kIndexer, CallKind::kIndexer, 400);
+}
+
+TEST(SimtNormHeads, LatentsEqualTheModel) {
+  for (const CallKind kind : {CallKind::kLatents, CallKind::kPrologue})
+    run_form(HeadsForm::kLatent, kind, 400);
+}
 
 // Many tokens: groups of lanes take several heads one after the other.
 TEST(SimtNormHeads, ManyTokensEqualTheModel) {
@@ -111,9 +119,9 @@ TEST(SimtNormHeads, ManyTokensEqualTheModel) {
     Described described(seed, CallKind::kMany);
     NormHeadsPlan plan;
     Error error;
-    ASSERT_EQ(
-        plan_norm_heads(described.desc, small, cuda::norm_heads_table(cuda::kSimt), &plan, error),
-        FASTNORM_OK)
+    ASSERT_EQ(plan_norm_heads(described.desc, small,
+                              cuda::table_of<cuda::NormHeadsFamily>(cuda::kSimt), &plan, error),
+              FASTNORM_OK)
         << error.text;
     described.run(plan);
   }
@@ -127,12 +135,13 @@ TEST(SimtNormHeads, LargeCallsEqualTheModel) {
 // Each kernel, with several calls that it can serve.
 TEST(SimtNormHeads, EveryKernelEqualsTheModel) {
   constexpr int kCalls = 6;
-  const auto table = cuda::norm_heads_table(cuda::kSimt);
+  const auto table = cuda::table_of<cuda::NormHeadsFamily>(cuda::kSimt);
   std::vector<int> calls(table.size());
   for (uint64_t seed = 1000; seed < 20000 && !HasFailure(); ++seed) {
     if (std::all_of(calls.begin(), calls.end(), [](int count) { return count >= kCalls; })) break;
     Described described(seed, seed % 4 == 0   ? CallKind::kAcross
                               : seed % 8 == 1 ? CallKind::kLatents
+                              : seed % 8 == 3 ? CallKind::kIndexer
                                               : CallKind::kAligned);
     for (size_t i = 0; i < table.size(); ++i) {
       NormHeadsPlan plan;

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "core/norm_check.h"
-#include "core/pdl.h"
-#include "cuda/norm/table.h"
-#include "cuda/norm_stages/table.h"
+#include "core/common/pdl.h"
+#include "core/norm/check.h"
+#include "cuda/families.h"
+#include "cuda/gpu_device.h"
 #include "simt/device.h"
 #include "simt/machine.h"
 #include "simt/spec.h"
@@ -39,7 +39,8 @@ struct Described {
 
   void run(const NormPlan& plan) {
     call.expect_results(ref::Order::kGpu);
-    EXPECT_EQ(simt::run_norm_stages(desc, plan, kOrders[seed % std::size(kOrders)]), "")
+    const NormCall planned = {&desc, &plan};
+    EXPECT_EQ(simt::run(std::span(&planned, 1), nullptr, kOrders[seed % std::size(kOrders)]), "")
         << call.line();
     EXPECT_EQ(call.difference(), "") << plan.entry->name << " " << call.line();
   }
@@ -131,7 +132,7 @@ TEST(SimtNormStages, RowsOutsideTheTableTakeTheNearest) {
 // Each kernel, with several calls that it can serve.
 TEST(SimtNormStages, EveryKernelEqualsTheModel) {
   constexpr int kCalls = 12;
-  const auto table = cuda::norm_stages_table(cuda::kSimt);
+  const auto table = cuda::table_of<cuda::NormStagesFamily>(cuda::kSimt);
   std::vector<int> calls(table.size());
   for (uint64_t seed = 1000; seed < 20000 && !HasFailure(); ++seed) {
     if (std::all_of(calls.begin(), calls.end(), [](int count) { return count >= kCalls; })) break;
@@ -143,14 +144,14 @@ TEST(SimtNormStages, EveryKernelEqualsTheModel) {
       if (calls[i] >= kCalls || plan_stages_for(described.desc, facts(), static_cast<int32_t>(i),
                                                 &plan, error) != FASTNORM_OK)
         continue;
-      EXPECT_EQ(plan.entry, &table[i].norm);
+      EXPECT_EQ(plan.entry, &table[i]);
       described.run(plan);
       ++calls[i];
       break;  // the call's memory has its results
     }
   }
   for (size_t i = 0; i < table.size(); ++i)
-    EXPECT_EQ(calls[i], kCalls) << table[i].norm.name << " serves too few of the calls";
+    EXPECT_EQ(calls[i], kCalls) << table[i].name << " serves too few of the calls";
 }
 
 }  // namespace

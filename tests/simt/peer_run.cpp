@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "cuda/peer/kernels.h"
+#include "cuda/families.h"
+#include "cuda/kernels.h"
 #include "cuda/peer/launch_params.h"
 
 namespace simt {
@@ -14,24 +15,30 @@ using namespace fastnorm::cuda;
 // The architecture number that peer_kernels.cpp is compiled with: no GPU's.
 constexpr int kSimtNumber = 0;
 
-const PeerKernels& kernels() {
-  static const PeerKernels all = all_peer_kernels<kSimtNumber>();
-  return all;
+template <class Params>
+auto kernel_of(const PeerPlan& plan) {
+  static const std::vector<const void*> all = all_kernels<PeerFamily, kSimtNumber>();
+  const void* const address = all[static_cast<size_t>(plan.index)];
+  return reinterpret_cast<void (*)(Params)>(reinterpret_cast<uintptr_t>(address));
 }
+
+bool is_sum(PeerForm form) { return form == PeerForm::kSum || form == PeerForm::kSumTwoShot; }
 
 bool triggers(const PeerNormParams& p) { return (p.norm.bits & kTrigger) != 0; }
 bool triggers(const PeerShardedParams& p) { return (p.bits & kTrigger) != 0; }
 bool triggers(const PeerSumParams&) { return false; }
 bool triggers(const PeerStatisticsParams&) { return false; }
 
-template <class Params, class Kernel>
-std::string run_parts(const PeerPlan& plan, Kernel kernel, const std::vector<Params>& params,
+template <class Params>
+std::string run_parts(const PeerPlan& plan, bool takes, const std::vector<Params>& params,
                       Order order) {
-  if (kernel == nullptr) fault("a plan of another kind of kernel");
+  if (!takes) fault("a plan of another kind of kernel");
+  const auto kernel = kernel_of<Params>(plan);
   const PeerGrid grid = peer_grid(plan);
   std::vector<Part> parts;
   for (const Params& p : params) {
-    const Grid own = {grid.blocks, 1, grid.threads, 1, 0, order, true, triggers(p), {}};
+    const auto cluster = static_cast<unsigned>(plan.entry->variant.blocks);
+    const Grid own = {grid.blocks, 1, grid.threads, cluster, 0, order, true, triggers(p), {}};
     parts.push_back({own, [=] { kernel(p); }});
   }
   const std::string complaint = launch_together(parts);
@@ -68,19 +75,19 @@ void PeerRanks::reset() {
 
 std::string PeerRanks::run(const PeerPlan& plan, const std::vector<PeerNormParams>& params,
                            Order order) {
-  return run_parts(plan, kernels().at(plan.index).norm, params, order);
+  return run_parts(plan, plan.entry->variant.is_fused(), params, order);
 }
 std::string PeerRanks::run(const PeerPlan& plan, const std::vector<PeerSumParams>& params,
                            Order order) {
-  return run_parts(plan, kernels().at(plan.index).sum, params, order);
+  return run_parts(plan, is_sum(plan.entry->variant.form), params, order);
 }
 std::string PeerRanks::run(const PeerPlan& plan, const std::vector<PeerStatisticsParams>& params,
                            Order order) {
-  return run_parts(plan, kernels().at(plan.index).statistics, params, order);
+  return run_parts(plan, plan.entry->variant.form == PeerForm::kStatistics, params, order);
 }
 std::string PeerRanks::run(const PeerPlan& plan, const std::vector<PeerShardedParams>& params,
                            Order order) {
-  return run_parts(plan, kernels().at(plan.index).sharded, params, order);
+  return run_parts(plan, plan.entry->variant.form == PeerForm::kSharded, params, order);
 }
 
 }  // namespace simt

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/peer_plan.h"
+#include "core/peer/plan.h"
 #include "cuda/peer/params.h"
 #include "simt/machine.h"
 

@@ -7,122 +7,64 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/norm_batch.h"
-#include "core/norm_heads_check.h"
+#include "core/norm/batch.h"
+#include "core/norm_heads/check.h"
 #include "cuda/arch.h"
-#include "cuda/norm/table.h"
+#include "cuda/families.h"
+#include "cuda/gpu_device.h"
 #include "cuda/peer/launch_params.h"
-#include "cuda/peer/table.h"
-#include "ref/data.h"
 #include "ref/norm_model.h"
 #include "ref/peer_ref.h"
-#include "ref/quant.h"
 #include "simt/peer_run.h"
+#include "support/norm_stages_call.h"
+#include "support/operands.h"
 
 namespace {
 
 using namespace fastnorm;
 using ref::Random;
 using ref::Type;
+using support::id_of;
+using support::LineWriter;
+using support::Operand;
+using support::Operands;
 
 constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward,
                                    simt::Order::kShuffled};
-constexpr fastnorm_dtype_id kIds[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16};
-fastnorm_dtype_id id_of(Type type) { return kIds[static_cast<int>(type)]; }
 Dtype dtype_of(Type type) { return dtype_from(fastnorm_dtype_of(id_of(type))); }
 
 DeviceFacts facts() { return cuda::make_facts(cuda::kSm90, 0, 132, 8); }
 const NormIndex& norm_index() {
-  static const NormIndex index(cuda::norm_table(cuda::kSm90));
+  static const NormIndex index(cuda::table_of<cuda::NormFamily>(cuda::kSm90));
   return index;
 }
 
-// A tensor in "device" memory: rows that begin on 16 bytes, or `shift` bytes behind that.
-class Tensor {
- public:
-  Tensor() = default;
-  // Bytes lie where the memory's own address puts them.
-  Tensor(Tensor&&) = default;
-  Tensor& operator=(Tensor&&) = default;
-  Tensor(fastnorm_dtype_id dtype, std::vector<int64_t> extents, int shift = 0)
-      : shape(std::move(extents)), shift_(shift) {
-    int64_t elements = 1;
-    for (const int64_t extent : shape) elements *= extent;
-    const fastnorm_dtype type = fastnorm_dtype_of(dtype);
-    memory_.resize(static_cast<size_t>(elements * type.bits * type.lanes / 8) + 512);
-    tensor_.device_type = FASTNORM_DEVICE_CUDA;
-    tensor_.dtype = type;
+// Rows of a rank, which are those of no other. Spoiled: with words that no message may hold as they
+// are.
+void fill_rows(Operand& x, uint64_t seed, ref::Pattern pattern, bool spoiled) {
+  const int64_t n = x.shape.back();
+  std::vector<float> row(static_cast<size_t>(n));
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    std::vector<int64_t> index(x.shape.size() - 1);
+    int64_t rest = r;
+    for (size_t d = index.size(); d-- > 0; rest /= x.shape[d]) index[d] = rest % x.shape[d];
+    ref::fill_row(pattern, x.type(), ref::hash(seed, r), row.data(), n);
+    x.set(x.place(index), row.data(), n);
   }
-  char* data() {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    return reinterpret_cast<char*>((address + 255) / 256 * 256) + shift_;
-  }
-  const fastnorm_tensor* tensor() {
-    if (shape.empty()) return nullptr;
-    tensor_.ndim = static_cast<int32_t>(shape.size());
-    tensor_.shape = shape.data();
-    tensor_.data = data();
-    return &tensor_;
-  }
+  for (size_t at = x.first; spoiled && at + 4 <= x.now.size(); at += 28)
+    std::memset(x.now.data() + at, 0xff, 4);
+  x.expected = x.now;
+}
 
-  std::vector<int64_t> shape;
-
- private:
-  std::vector<char> memory_;
-  fastnorm_tensor tensor_ = {};
-  int shift_ = 0;
-};
-
-// Rows of values, the same in memory.
-struct Rows {
-  Rows() = default;
-  Rows(Type dtype, int64_t rows, int64_t columns, int shift = 0)
-      : type(dtype), n(columns), tensor(id_of(dtype), {rows, columns}, shift) {
-    values.resize(static_cast<size_t>(rows * columns));
-  }
-  void fill(uint64_t seed, ref::Pattern pattern) {
-    for (size_t at = 0; at < values.size(); at += static_cast<size_t>(n))
-      ref::fill_row(pattern, type, ref::hash(seed, at), values.data() + at, n);
-    store();
-    load();
-  }
-  void store() {
-    ref::encode_row(type, values.data(), tensor.data(), static_cast<int64_t>(values.size()));
-  }
-  // Words that no message may hold as they are.
-  void spoil() {
-    for (size_t at = 0; at + 4 <= values.size() * static_cast<size_t>(ref::bytes_of(type));
-         at += 28)
-      std::memset(tensor.data() + at, 0xff, 4);
-    load();
-  }
-  void load() {
-    ref::decode_row(type, tensor.data(), values.data(), static_cast<int64_t>(values.size()));
-  }
-  const float* row(int64_t r) const { return values.data() + r * n; }
-
-  Type type = Type::kF32;
-  int64_t n = 0;
-  Tensor tensor;
-  std::vector<float> values;
-};
-
+// Words of quantised rows of n columns, beside y.
 struct Scheme {
-  ref::Scheme scheme;
-  fastnorm_quant_scheme abi;
-  fastnorm_dtype_id codes, scale;
-  int32_t block;
+  const char *name, *codes, *scale;
+  int64_t block;  // columns of a scale; 0: one of all rows, -1: one a row
 };
 constexpr Scheme kSchemes[] = {
-    {ref::Scheme::kPerTensor, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN,
-     FASTNORM_DTYPE_F32, 0},
-    {ref::Scheme::kPerRow, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F32, 0},
-    {ref::Scheme::kPerBlock, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F32,
-     64},
-    {ref::Scheme::kMxfp8, FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E8M0FNU,
-     0},
-    {ref::Scheme::kNvfp4, FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F8_E4M3FN,
-     0},
+    {"per_tensor", "f8_e4m3fn", "f32", 0},      {"per_row", "f8_e4m3fn", "f32", -1},
+    {"per_block", "f8_e4m3fn", "f32", 64},      {"mxfp8", "f8_e4m3fn", "f8_e8m0fnu", 32},
+    {"nvfp4", "f4_e2m1fn_x2", "f8_e4m3fn", 16},
 };
 
 struct Case {
@@ -136,20 +78,55 @@ struct Case {
   fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
   bool rounded = false;  // both roundings
   bool bias = false;
-  int scheme = -1;            // of kSchemes
-  int shift = 0;              // of x, in bytes
+  int scheme = -1;    // of kSchemes
+  bool int8 = false;  // codes of the scheme, in place of its e4m3
+  bool y = true;
+  int shift = 0;              // of x, in elements
+  int64_t outer = 1;          // above 1: rows are [outer, rows / outer]
+  int32_t varied = -1;        // the rank whose weights vary along `outer`
   int64_t spare_columns = 5;  // that messages have room for beyond n
   ref::Pattern pattern = ref::Pattern::kNormal;
   bool spoiled = false;
+  bool clusters = true;  // of thread blocks, where a call has few rows
   simt::Order order = simt::Order::kForward;
 
-  std::string name() const {
-    return std::to_string(ranks) + " ranks " + ref::name_of(type) + " " + std::to_string(rows) +
-           "x" + std::to_string(n) + " algorithm " + std::to_string(algorithm) + " rings " +
-           std::to_string(rings) + (exact ? " exact" : "") + " residual " +
-           std::to_string(residual) + " kind " + std::to_string(kind) + " scheme " +
-           std::to_string(scheme) + " shift " + std::to_string(shift) + " " +
-           ref::name_of(pattern) + (spoiled ? " spoiled" : "") + (rounded ? " rounded" : "");
+  Type residual_type() const { return residual == 2 ? Type::kF32 : type; }
+  std::vector<int64_t> leading() const {
+    return outer == 1 ? std::vector<int64_t>{rows} : std::vector<int64_t>{outer, rows / outer};
+  }
+  // A rank's call. All but x and one rank's weights have the same values in each.
+  std::string line(uint64_t seed, int32_t rank) const {
+    LineWriter line("norm", seed, true);
+    std::vector<int64_t> shape = leading(), weights = {n};
+    shape.push_back(n);
+    if (rank == varied) weights = {outer, 1, n};
+    line.set("kind", int64_t{kind});
+    line.set("eps", 1e-5);
+    line.set("weight_offset", 1.0);
+    line.set("flags", int64_t{FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER});
+    if (rounded) line.set("rounding", int64_t{FASTNORM_ROUND_NORMALIZED});
+    if (rounded) line.set("residual_rounding", int64_t{FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS});
+    line.tensor("x", id_of(type), shape, 0, shift);
+    if (y) line.tensor("y", id_of(type), shape);
+    line.tensor("rstd", FASTNORM_DTYPE_F32, leading());
+    line.tensor("weight", id_of(type), weights);
+    if (bias) line.tensor("bias", id_of(type), {n});
+    if (residual != 0) line.tensor("residual", id_of(residual_type()), shape);
+    if (residual != 0) line.tensor("residual_out", id_of(residual_type()), shape);
+    if (scheme < 0) return line.line();
+    const Scheme& s = kSchemes[scheme];
+    const std::string of_rows = "[" + std::to_string(rows);
+    line.set("quant.scheme", s.name);
+    if (std::string(s.name) == "per_block") line.set("quant.block_size", s.block);
+    const bool pairs = std::string(s.codes).ends_with("x2");
+    line.set("quant.quantized",
+             (int8 ? "i8" : s.codes) + of_rows + "," + std::to_string(pairs ? n / 2 : n) + "]");
+    line.set("quant.scale",
+             s.scale + (s.block == 0    ? "[1]"
+                        : s.block == -1 ? of_rows + "]"
+                                        : of_rows + "," + std::to_string(n / s.block) + "]"));
+    if (s.block == 0) line.fill("quant.scale", "0.03125");
+    return line.line();
   }
 };
 
@@ -164,61 +141,24 @@ PeerDesc desc_of(const Case& c) {
   return desc;
 }
 
-// One rank's tensors and its call.
+// One rank's call.
 struct Rank {
-  Rank(const Case& c, const Rows& shared_residual, Rows& weight, Rows& bias, uint64_t seed)
-      : x(c.type, c.rows, c.n, c.shift),
-        y(id_of(c.type), {c.rows, c.n}),
-        rstd(FASTNORM_DTYPE_F32, {c.rows}) {
-    x.fill(seed, c.pattern);
-    if (c.spoiled) x.spoil();
-    residual = Rows(shared_residual.type, c.rows, c.n);
-    residual.values = shared_residual.values;
-    residual.store();
-    args.struct_size = sizeof args;
-    args.kind = c.kind;
-    args.eps = 1e-5f;
-    args.weight_offset = 1.0f;
-    if (c.rounded) {
-      args.rounding = FASTNORM_ROUND_NORMALIZED;
-      args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
-    }
-    args.flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
-    args.x = x.tensor.tensor();
-    args.y = y.tensor();
-    args.rstd = rstd.tensor();
-    args.weight = weight.tensor.tensor();
-    if (c.bias) args.bias = bias.tensor.tensor();
-    if (c.residual != 0) {
-      residual_out = Tensor(id_of(residual.type), {c.rows, c.n});
-      args.residual = residual.tensor.tensor();
-      args.residual_out = residual_out.tensor();
-    }
-    if (c.scheme < 0) return;
-    const Scheme& s = kSchemes[c.scheme];
-    const int64_t scopes = s.block != 0                    ? c.n / s.block
-                           : s.abi == FASTNORM_QUANT_MXFP8 ? c.n / 32
-                           : s.abi == FASTNORM_QUANT_NVFP4 ? c.n / 16
-                                                           : 1;
-    codes = Tensor(s.codes, {c.rows, c.n});
-    scale = s.abi == FASTNORM_QUANT_PER_TENSOR ? Tensor(s.scale, {1})
-            : s.abi == FASTNORM_QUANT_PER_ROW  ? Tensor(s.scale, {c.rows})
-                                               : Tensor(s.scale, {c.rows, scopes});
-    constexpr float kScale = 0.03125f;
-    if (s.abi == FASTNORM_QUANT_PER_TENSOR) std::memcpy(scale.data(), &kScale, 4);
-    quant.struct_size = sizeof quant;
-    quant.scheme = s.abi;
-    quant.block_size = s.block;
-    quant.quantized = codes.tensor();
-    quant.scale = scale.tensor();
-    args.quant = &quant;
+  Rank(const Case& c, uint64_t seed, int32_t number) : call(c.line(seed, number)) {
+    fill_rows(*x(), ref::hash(seed, number), c.pattern, c.spoiled);
+    Error error;
+    const DeviceFacts device = facts();
+    EXPECT_EQ(plan_one({device, norm_index(), nullptr, c.outer != 1}, &args(), &batch, error),
+              FASTNORM_OK)
+        << call.line() << ": " << error.text;
   }
   Rank(const Rank&) = delete;
 
-  Rows x, residual;
-  Tensor y, rstd, residual_out, codes, scale, totals, minus_zeros;
-  fastnorm_norm_args args = {};
-  fastnorm_quant quant = {};
+  const fastnorm_norm_args& args() const { return call.args<fastnorm_norm_args>(); }
+  Operand* x() const { return call(args().x); }
+  const NormCall& planned() const { return batch.planned().front(); }
+
+  Operands call;
+  support::OwnedOperand totals, minus_zeros;
   NormBatch<1> batch;
 };
 
@@ -228,189 +168,127 @@ bool same(float a, float b) {
 }
 
 struct World {
-  World(const Case& c, uint64_t seed)
-      : desc(desc_of(c)),
-        residual(c.residual == 2 ? Type::kF32 : c.type, c.rows, c.n),
-        weight(c.type, 1, c.n),
-        bias(c.type, 1, c.n) {
-    weight.tensor.shape = bias.tensor.shape = {c.n};
-    weight.fill(seed + 1, ref::Pattern::kWeights);
-    bias.fill(seed + 2, ref::Pattern::kNormal);
-    residual.fill(seed + 3, ref::Pattern::kNormal);
-    for (int32_t r = 0; r < c.ranks; ++r) {
-      ranks.push_back(std::make_unique<Rank>(c, residual, weight, bias, ref::hash(seed, r)));
-      Rank& rank = *ranks.back();
-      Error error;
-      const DeviceFacts device = facts();
-      EXPECT_EQ(plan_one({device, norm_index(), nullptr}, &rank.args, &rank.batch, error),
-                FASTNORM_OK)
-          << c.name() << ": " << error.text;
-    }
-    const NormCall& call = ranks[0]->batch.planned().front();
-    plan = plan_peer_sum(desc, *call.desc, call.plan->entry->key, c.exact, cuda::peer_table());
+  World(const Case& the_case, uint64_t the_seed) : c(the_case), seed(the_seed), desc(desc_of(c)) {
+    for (int32_t r = 0; r < c.ranks; ++r) ranks.push_back(std::make_unique<Rank>(c, seed, r));
+    const NormCall& call = ranks[c.varied < 0 ? 0 : static_cast<size_t>(c.varied)]->planned();
+    plan = plan_peer_sum(desc, *call.desc, call.plan->entry->key, c.exact,
+                         cuda::table_of<cuda::PeerFamily>(cuda::kSm90),
+                         c.clusters ? facts().max_cluster_blocks : 1);
   }
 
+  const Case c;
+  const uint64_t seed;
   PeerDesc desc;
-  Rows residual, weight, bias;
   std::vector<std::unique_ptr<Rank>> ranks;
   PeerPlan plan;
 };
 
-std::string run_fused(World& world, simt::PeerRanks& machine, simt::Order order) {
+std::vector<cuda::PeerNormParams> fused_params(const World& world, const simt::PeerRanks& machine) {
   std::vector<cuda::PeerNormParams> params;
   for (size_t r = 0; r < world.ranks.size(); ++r) {
-    const NormCall& call = world.ranks[r]->batch.planned().front();
+    const NormCall& call = world.ranks[r]->planned();
     params.push_back(cuda::make_peer_norm_params(machine.exchange(static_cast<int32_t>(r)),
                                                  {call.desc, call.plan, &world.plan, 77}));
   }
-  return machine.run(world.plan, params, order);
+  return params;
 }
 
-std::string run_sum(const Case& c, World& world, simt::PeerRanks& machine) {
+std::string run_fused(World& world, simt::PeerRanks& machine, simt::Order order) {
+  return machine.run(world.plan, fused_params(world, machine), order);
+}
+
+std::string run_sum(World& world, simt::PeerRanks& machine) {
+  const Case& c = world.c;
   std::vector<cuda::PeerSumParams> params;
   for (size_t r = 0; r < world.ranks.size(); ++r) {
     Rank& rank = *world.ranks[r];
-    const NormCall& call = rank.batch.planned().front();
-    rank.totals = Tensor(c.exact ? FASTNORM_DTYPE_F32 : id_of(c.type), {c.rows, c.n});
-    rank.minus_zeros = Tensor(id_of(c.type), {c.n});
+    rank.totals =
+        support::make_operand({c.rows, c.n}, c.exact ? FASTNORM_DTYPE_F32 : id_of(c.type));
+    rank.minus_zeros = support::make_operand({c.n}, id_of(c.type));
     PeerSum sum = {};
     sum.rows = c.rows;
     sum.columns = c.n;
-    sum.x = peer_rows(*rank.args.x);
+    sum.x = peer_rows(*rank.args().x);
     sum.exact = c.exact;
-    if (c.residual != 0) sum.residual = peer_rows(*rank.args.residual);
-    sum.totals = reinterpret_cast<std::byte*>(rank.totals.data());
-    if (c.exact) sum.minus_zeros = reinterpret_cast<std::byte*>(rank.minus_zeros.data());
+    if (c.residual != 0) sum.residual = peer_rows(*rank.args().residual);
+    sum.totals = reinterpret_cast<std::byte*>(rank.totals->data());
+    if (c.exact) sum.minus_zeros = reinterpret_cast<std::byte*>(rank.minus_zeros->data());
     sum.options = 78;
-    sum.norm = call.desc;
+    sum.norm = rank.planned().desc;
     sum.plan = &world.plan;
     params.push_back(cuda::make_peer_sum_params(machine.exchange(static_cast<int32_t>(r)), sum));
   }
   return machine.run(world.plan, params, c.order);
 }
 
-// The row of sums as it goes on.
-std::vector<float> sum_of_ranks(const Case& c, const World& world, int64_t row) {
+// The row of sums as it goes on. Rows are adjacent.
+std::vector<float> sum_of_ranks(const World& world, int64_t row) {
+  const Case& c = world.c;
+  std::vector<std::vector<float>> rows;
   const float* x[FASTNORM_PEER_MAX_RANKS];
-  for (int32_t r = 0; r < c.ranks; ++r) x[r] = world.ranks[static_cast<size_t>(r)]->x.row(row);
+  for (const std::unique_ptr<Rank>& rank : world.ranks) {
+    const auto at = static_cast<size_t>(row * c.n * ref::bytes_of(c.type));
+    rows.push_back(rank->x()->values(rank->x()->first + at, c.n));
+  }
+  for (size_t r = 0; r < rows.size(); ++r) x[r] = rows[r].data();
   std::vector<float> sum(static_cast<size_t>(c.n));
   ref::peer_sum_model(c.type, !c.exact, x, c.ranks, c.n, sum.data());
   return sum;
 }
 
-void expect_norm(const Case& c, World& world) {
-  ref::NormOptions o;
-  o.dtype = c.type;
-  o.kind = c.kind == FASTNORM_NORM_LAYER ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = c.rounded ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
-  o.residual_rounding =
-      c.rounded ? ref::ResidualRounding::kBeforeStatistics : ref::ResidualRounding::kExact;
-  o.sum_dtype = c.residual != 0 ? world.residual.type : c.type;
-  o.eps = 1e-5f;
-  o.weight_offset = 1.0f;
-  ref::ModelScratch scratch;
-  for (int64_t row = 0; row < c.rows; ++row) {
-    const std::vector<float> sum = sum_of_ranks(c, world, row);
-    ref::NormResult result;
-    ref::norm_model(o,
-                    {c.n, sum.data(), c.residual != 0 ? world.residual.row(row) : nullptr,
-                     world.weight.row(0), c.bias ? world.bias.row(0) : nullptr},
-                    ref::Order::kGpu, &scratch, &result);
-    ref::QuantResult quantised;
-    if (c.scheme >= 0) {
-      ref::QuantOptions q;
-      q.scheme = kSchemes[c.scheme].scheme;
-      q.format = ref::is_fp4(q.scheme) ? ref::Format::kE2M1 : ref::Format::kE4M3;
-      q.block_size = kSchemes[c.scheme].block;
-      ref::quant_model(q, result.z.data(), c.n, c.type, 0.03125f, 1.0f, &quantised);
+// Every rank has what a norm of the sums gives.
+void expect_norm(World& world) {
+  Operands model(world.c.line(world.seed, -2));
+  Operand& x = *model(model.args<fastnorm_norm_args>().x);
+  for (int64_t row = 0; row < world.c.rows; ++row)
+    x.set(x.place({row}), sum_of_ranks(world, row).data(), world.c.n);
+  support::expect_norm(model, ref::Order::kGpu);
+  for (const std::unique_ptr<Rank>& rank : world.ranks) {
+    for (size_t i = 0; i < model.all().size(); ++i) {
+      if (schema::is_output(model.all()[i]->field->role))
+        rank->call.all()[i]->expected = model.all()[i]->expected;
     }
-    for (const std::unique_ptr<Rank>& rank : world.ranks) {
-      std::vector<float> y(sum.size()), h(sum.size());
-      const int64_t at = row * c.n;
-      ref::decode_row(c.type, rank->y.data() + at * ref::bytes_of(c.type), y.data(), c.n);
-      if (c.residual != 0) {
-        ref::decode_row(world.residual.type,
-                        rank->residual_out.data() + at * ref::bytes_of(world.residual.type),
-                        h.data(), c.n);
-      }
-      for (size_t i = 0; i < sum.size(); ++i) {
-        ASSERT_TRUE(same(y[i], ref::round_to(c.type, result.z[i])))
-            << c.name() << " row " << row << " column " << i << ": " << y[i] << ", model "
-            << result.z[i];
-        if (c.residual != 0) {
-          ASSERT_TRUE(same(h[i], ref::round_to(world.residual.type, result.sum[i])))
-              << c.name() << " row " << row << " column " << i << ": sum " << h[i];
-        }
-      }
-      float rstd = 0;
-      std::memcpy(&rstd, rank->rstd.data() + row * 4, 4);
-      ASSERT_TRUE(same(rstd, result.rstd)) << c.name() << " row " << row;
-      if (c.scheme < 0) continue;
-      std::vector<uint8_t> codes = quantised.codes;
-      int64_t bytes = c.n;
-      if (ref::is_fp4(kSchemes[c.scheme].scheme)) {
-        bytes = c.n / 2;
-        ref::pack_e2m1(quantised.codes.data(), c.n, codes.data());
-      }
-      ASSERT_EQ(
-          std::memcmp(codes.data(), rank->codes.data() + row * bytes, static_cast<size_t>(bytes)),
-          0)
-          << c.name() << " row " << row;
-      const auto scopes = static_cast<int64_t>(quantised.scale.size());
-      if (kSchemes[c.scheme].abi == FASTNORM_QUANT_PER_TENSOR) continue;
-      const bool small = !quantised.scale_bytes.empty();
-      const void* const expected =
-          small ? static_cast<const void*>(quantised.scale_bytes.data()) : quantised.scale.data();
-      ASSERT_EQ(std::memcmp(expected, rank->scale.data() + row * scopes * (small ? 1 : 4),
-                            static_cast<size_t>(scopes * (small ? 1 : 4))),
-                0)
-          << c.name() << " row " << row;
-    }
+    ASSERT_EQ(rank->call.difference(true), "") << rank->call.line();
   }
 }
 
-void expect_sums(const Case& c, World& world) {
+void expect_sums(World& world) {
+  const Case& c = world.c;
+  const Rank& first = *world.ranks[0];
   for (int64_t row = 0; row < c.rows; ++row) {
-    std::vector<float> sum = sum_of_ranks(c, world, row);
-    const Type type = c.exact ? Type::kF32 : c.type;
+    std::vector<float> sum = sum_of_ranks(world, row);
     if (c.exact && c.residual != 0) {
-      for (int64_t i = 0; i < c.n; ++i) sum[static_cast<size_t>(i)] += world.residual.row(row)[i];
+      const Operand& residual = *first.call(first.args().residual);
+      const auto at = static_cast<size_t>(row * c.n * residual.bytes);
+      const std::vector<float> added = residual.values(residual.first + at, c.n);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += added[i];
     }
     for (const std::unique_ptr<Rank>& rank : world.ranks) {
-      std::vector<float> found(sum.size());
-      ref::decode_row(type, rank->totals.data() + row * c.n * ref::bytes_of(type), found.data(),
-                      c.n);
+      const std::vector<float> found = rank->totals->values(rank->totals->place({row}), c.n);
       for (size_t i = 0; i < sum.size(); ++i) {
-        ASSERT_TRUE(same(found[i], sum[i])) << c.name() << " row " << row << " column " << i << ": "
-                                            << found[i] << ", model " << sum[i];
+        ASSERT_TRUE(same(found[i], sum[i])) << rank->call.line() << " row " << row << " column "
+                                            << i << ": " << found[i] << ", model " << sum[i];
       }
       if (!c.exact) continue;
-      std::vector<float> zeros(sum.size());
-      ref::decode_row(c.type, rank->minus_zeros.data(), zeros.data(), c.n);
-      for (const float zero : zeros) ASSERT_TRUE(zero == 0 && std::signbit(zero)) << c.name();
+      for (const float zero : rank->minus_zeros->values(rank->minus_zeros->first, c.n))
+        ASSERT_TRUE(zero == 0 && std::signbit(zero)) << rank->call.line();
     }
   }
 }
 
 // Several calls one after another, so that messages go round their slots.
 void run_case(const Case& c, uint64_t seed, int calls, bool fused) {
-  const PeerDesc desc = desc_of(c);
-  simt::PeerRanks machine(desc);
+  simt::PeerRanks machine(desc_of(c));
   for (int turn = 0; turn < calls; ++turn) {
     World world(c, seed + static_cast<uint64_t>(turn) * 1000);
-    ASSERT_EQ(world.plan.is_fused(), fused) << c.name();
-    const std::string complaint =
-        fused ? run_fused(world, machine, c.order) : run_sum(c, world, machine);
-    ASSERT_EQ(complaint, "") << c.name();
+    const std::string& line = world.ranks[0]->call.line();
+    ASSERT_EQ(world.plan.is_fused(), fused) << line;
+    ASSERT_EQ(fused ? run_fused(world, machine, c.order) : run_sum(world, machine), "") << line;
     for (int32_t r = 0; r < c.ranks; ++r) {
-      ASSERT_EQ(machine.control(r).stopped, 0u) << c.name();
-      ASSERT_EQ(machine.control(r).calls, static_cast<uint32_t>(turn + 1)) << c.name();
+      ASSERT_EQ(machine.control(r).stopped, 0u) << line;
+      ASSERT_EQ(machine.control(r).calls, static_cast<uint32_t>(turn + 1)) << line;
     }
-    if (fused) {
-      expect_norm(c, world);
-    } else {
-      expect_sums(c, world);
-    }
+    fused ? expect_norm(world) : expect_sums(world);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -436,6 +314,7 @@ TEST(SimtPeer, FusedKernelsEqualTheModel) {
     c.rounded = random.one_in(3);
     c.pattern = random.of(kPatterns);
     c.spoiled = random.one_in(5);
+    c.clusters = random.one_in(2);
     c.order = kOrders[i % 3];
     run_case(c, static_cast<uint64_t>(i) * 77, 2, true);
     if (HasFatalFailure()) return;
@@ -458,6 +337,32 @@ TEST(SimtPeer, LongRowsGoRoundTheRing) {
   }
 }
 
+// A row for each cluster of thread blocks, from one vector to the greatest tile, and the same rows
+// without clusters.
+TEST(SimtPeer, ClustersOfFewRows) {
+  const int32_t ranks[] = {2, 3, 5};
+  for (int i = 0; i < 14; ++i) {
+    Case c;
+    c.ranks = ranks[i % 3];
+    c.type = i / 3 % 2 == 0 ? Type::kF16 : Type::kBF16;
+    constexpr int64_t kVectors[] = {1, 40, 300, 512, 513, 1000, 1024};
+    c.n = kVectors[i % 7] * 16 / ref::bytes_of(c.type);
+    c.rows = 1 + i % 4;
+    c.rings = 4;
+    c.residual = i % 5 == 0 ? 0 : 1;
+    c.spoiled = i % 4 == 1;
+    c.order = kOrders[i / 2 % 3];
+    for (const bool clusters : {true, false}) {
+      c.clusters = clusters;
+      const World world(c, 1);
+      ASSERT_EQ(world.plan.entry->variant.is_cluster(), clusters) << world.plan.entry->name;
+      ASSERT_TRUE(world.plan.entry->variant.lean) << world.plan.entry->name;
+      run_case(c, static_cast<uint64_t>(i) * 41, 3, true);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(SimtPeer, EverySchemeBesideY) {
   for (int scheme = 0; scheme < static_cast<int>(std::size(kSchemes)); ++scheme) {
     for (const auto kind : {FASTNORM_NORM_RMS, FASTNORM_NORM_LAYER}) {
@@ -475,6 +380,30 @@ TEST(SimtPeer, EverySchemeBesideY) {
   }
 }
 
+// Codes with one scale, with y and without, by a cluster of blocks for each row and by a ring of
+// several rows.
+TEST(SimtPeer, StaticCodesOfLeanKernels) {
+  constexpr int64_t kVectors[] = {3, 300, 700};
+  for (int i = 0; i < 12; ++i) {
+    Case c;
+    c.type = i % 2 == 0 ? Type::kBF16 : Type::kF16;
+    c.n = kVectors[i % 3] * 8;
+    c.scheme = 0;
+    c.int8 = i % 4 >= 2;
+    c.y = i / 2 % 3 != 0;
+    c.residual = i % 5 == 0 ? 0 : 1;
+    c.clusters = i / 4 % 2 == 0;
+    c.rows = c.clusters ? 1 + i % 2 : 5;
+    c.order = kOrders[i % 3];
+    const World world(c, 1);
+    const PeerVariant& v = world.plan.entry->variant;
+    ASSERT_TRUE(v.lean && v.sink == Sink::kStatic) << world.plan.entry->name;
+    ASSERT_EQ(v.is_cluster(), c.clusters) << world.plan.entry->name;
+    run_case(c, 300 + static_cast<uint64_t>(i), 3, true);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Any length, alignment and dtype of the residual; exact sums.
 TEST(SimtPeer, SumsEqualTheModel) {
   Random random(46);
@@ -489,7 +418,7 @@ TEST(SimtPeer, SumsEqualTheModel) {
     c.rings = static_cast<int32_t>(1 + random.below(2));
     c.exact = random.one_in(2);
     c.residual = static_cast<int>(random.below(3));
-    c.shift = ref::bytes_of(c.type) * static_cast<int>(random.below(3));
+    c.shift = static_cast<int>(random.below(3));
     c.spoiled = random.one_in(5);
     c.order = kOrders[i % 3];
     run_case(c, static_cast<uint64_t>(i) * 99, 2,
@@ -531,35 +460,14 @@ TEST(SimtPeer, SumsAreInTheOrderOfTheShape) {
       c.rows = 6;
       c.algorithm = algorithm;
       c.exact = exact;
+      c.outer = 2;
+      c.varied = 1;
       World world(c, 12);
-      Rows weights(c.type, 2, c.n);
-      weights.tensor.shape = {2, 1, c.n};
-      for (size_t r = 0; r < world.ranks.size(); ++r) {
-        Rank& rank = *world.ranks[r];
-        for (Tensor* t : {&rank.x.tensor, &rank.residual.tensor, &rank.y, &rank.residual_out})
-          t->shape = {2, 3, c.n};
-        rank.rstd.shape = {2, 3};
-        rank.args.x = rank.x.tensor.tensor();
-        rank.args.residual = rank.residual.tensor.tensor();
-        rank.args.residual_out = rank.residual_out.tensor();
-        rank.args.y = rank.y.tensor();
-        rank.args.rstd = rank.rstd.tensor();
-        if (r == 1) rank.args.weight = weights.tensor.tensor();
-        Error error;
-        const DeviceFacts device = facts();
-        rank.batch.count = rank.batch.calls = 0;
-        ASSERT_EQ(plan_one({device, norm_index(), nullptr, true}, &rank.args, &rank.batch, error),
-                  FASTNORM_OK)
-            << error.text;
-      }
-      const NormCall& call = world.ranks[1]->batch.planned().front();
-      EXPECT_TRUE(call.desc->weights_outside);
-      world.plan =
-          plan_peer_sum(world.desc, *call.desc, call.plan->entry->key, exact, cuda::peer_table());
+      EXPECT_TRUE(world.ranks[1]->planned().desc->weights_outside);
       ASSERT_FALSE(world.plan.is_fused());
       simt::PeerRanks machine(world.desc);
-      ASSERT_EQ(run_sum(c, world, machine), "") << c.name();
-      expect_sums(c, world);
+      ASSERT_EQ(run_sum(world, machine), "");
+      expect_sums(world);
       if (HasFatalFailure()) return;
     }
   }
@@ -580,11 +488,11 @@ TEST(SimtPeer, KernelsUnderstandEachOther) {
     if (turn % 3 == 2) now.exact = true;
     World world(now, static_cast<uint64_t>(turn));
     if (now.exact) {
-      ASSERT_EQ(run_sum(now, world, machine), "");
-      expect_sums(now, world);
+      ASSERT_EQ(run_sum(world, machine), "");
+      expect_sums(world);
     } else {
       ASSERT_EQ(run_fused(world, machine, c.order), "");
-      expect_norm(now, world);
+      expect_norm(world);
     }
     if (HasFatalFailure()) return;
   }
@@ -602,7 +510,8 @@ TEST(SimtPeer, StatisticsEqualTheModel) {
     const int64_t tokens = 1 + random.below(90);
     const int words = layer ? 2 : 1;
     simt::PeerRanks machine(desc_of(c));
-    const PeerPlan plan = plan_peer_statistics(desc_of(c), tokens, cuda::peer_table());
+    const PeerPlan plan =
+        plan_peer_statistics(desc_of(c), tokens, cuda::table_of<cuda::PeerFamily>(cuda::kSm90));
     std::vector<std::vector<float>> sums, mean, rstd;
     std::vector<cuda::PeerStatisticsParams> params;
     const auto index = [&](int32_t r, int32_t part) { return static_cast<size_t>(r * 2 + part); };
@@ -667,20 +576,11 @@ struct ShardedCase {
   int64_t heads[2] = {1, 1}, d[2] = {64, 64};
   int32_t rings = 2;
   bool layer = false, rounded = false, bias = false, own_weights = false, in_place = false;
-  bool apart = false;  // heads of x lie apart
+  bool apart = false;  // heads of x have a head of gap behind each
   float offset = 0;
   ref::Pattern pattern = ref::Pattern::kNormal;
   simt::Order order = simt::Order::kForward;
 
-  std::string name() const {
-    return std::to_string(ranks) + " ranks " + ref::name_of(type) + " weights " +
-           ref::name_of(weight_type) + " tokens " + std::to_string(tokens) + " heads " +
-           std::to_string(heads[0]) + "x" + std::to_string(d[0]) +
-           (parts == 2 ? " and " + std::to_string(heads[1]) + "x" + std::to_string(d[1]) : "") +
-           " rings " + std::to_string(rings) + (layer ? " layer" : "") +
-           (rounded ? " rounded" : "") + (bias ? " bias" : "") + (own_weights ? " own" : "") +
-           (in_place ? " in place" : "") + (apart ? " apart" : "") + " " + ref::name_of(pattern);
-  }
   ref::NormOptions options() const {
     ref::NormOptions o;
     o.dtype = type;
@@ -690,55 +590,65 @@ struct ShardedCase {
     o.weight_offset = offset;
     return o;
   }
+  // What src/api/peer_sharded.cpp makes of a rank's call. Weights of all ranks have equal values.
+  std::string line() const {
+    LineWriter line("norm_heads", 5, true);
+    for (int32_t p = 0; p < parts; ++p) {
+      const std::string part = "parts[" + std::to_string(p) + "].";
+      const std::vector<int64_t> shape = {tokens, heads[p], d[p]};
+      std::vector<int64_t> weights = {d[p]};
+      if (own_weights) weights.insert(weights.begin(), heads[p]);
+      line.set(part + "flags",
+               int64_t{FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ACROSS_HEADS});
+      if (layer) line.set(part + "kind", int64_t{FASTNORM_NORM_LAYER});
+      if (rounded) line.set(part + "rounding", int64_t{FASTNORM_ROUND_NORMALIZED});
+      if (offset != 0) line.set(part + "weight_offset", static_cast<double>(offset));
+      line.tensor(part + "x", id_of(type), shape);
+      if (apart) line.strides(part + "x", {2 * heads[p] * d[p], 2 * d[p], 1});
+      if (in_place) {
+        line.same(part + "y", part + "x");
+      } else {
+        line.tensor(part + "y", id_of(type), shape);
+      }
+      line.tensor(part + "weight", id_of(weight_type), weights);
+      if (bias) line.tensor(part + "bias", id_of(type), weights);
+      line.tensor(part + "rstd_in", FASTNORM_DTYPE_F32, {tokens});
+      if (layer) line.tensor(part + "mean_in", FASTNORM_DTYPE_F32, {tokens});
+    }
+    return line.line();
+  }
 };
 
-// A part of one rank: x and y, and its call.
-struct ShardedPart {
-  ShardedPart(const ShardedCase& c, int32_t part, uint64_t seed)
-      : heads(c.heads[part]),
-        d(c.d[part]),
-        // Heads apart have a head of gap behind each.
-        x(c.type, c.tokens * heads * (c.apart ? 2 : 1), d),
-        y(c.type, c.tokens * heads, d),
-        weight(c.weight_type, c.own_weights ? heads : 1, d),
-        bias(c.type, c.own_weights ? heads : 1, d) {
-    x.fill(seed, c.pattern);
-    weight.fill(ref::hash(5, part), ref::Pattern::kWeights);
-    bias.fill(ref::hash(6, part), ref::Pattern::kNormal);
-    shape[0] = c.tokens, shape[1] = heads, shape[2] = d;
-    gap[0] = 2 * heads * d, gap[1] = 2 * d, gap[2] = 1;
-    x_tensor = of(x, shape, 3);
-    if (c.apart) x_tensor.strides = gap;
-    y_tensor = c.in_place ? x_tensor : of(y, shape, 3);
-    weight_shape[0] = heads, weight_shape[1] = d;
-    weight_tensor =
-        of(weight, c.own_weights ? weight_shape : weight_shape + 1, c.own_weights ? 2 : 1);
-    bias_tensor = of(bias, c.own_weights ? weight_shape : weight_shape + 1, c.own_weights ? 2 : 1);
-    given = x.values;
+// One rank's call.
+struct ShardedRank {
+  ShardedRank(const ShardedCase& c, uint64_t seed) : call(c.line()) {
+    for (int32_t p = 0; p < c.parts; ++p)
+      fill_rows(*call(part(p).x), ref::hash(seed, p), c.pattern, false);
+    Error error;
+    EXPECT_EQ(check_norm_heads(&call.args<fastnorm_norm_heads_args>(),
+                               call.parts<fastnorm_norm_heads_part>(), call.count(),
+                               {FASTNORM_DEVICE_CUDA, 0}, &desc, error),
+              FASTNORM_OK)
+        << call.line() << ": " << error.text;
   }
-  ShardedPart(const ShardedPart&) = delete;
+  ShardedRank(const ShardedRank&) = delete;
 
-  static fastnorm_tensor of(Rows& rows, const int64_t* extents, int32_t ndim) {
-    fastnorm_tensor t = *rows.tensor.tensor();
-    t.shape = extents;
-    t.ndim = ndim;
-    return t;
+  const fastnorm_norm_heads_part& part(int32_t p) const {
+    return *call.parts<fastnorm_norm_heads_part>()[p];
   }
-  // Of a token, in the order of heads.
-  std::vector<float> row(int64_t token, bool apart) const {
+  // The values of a token, in the order of heads.
+  std::vector<float> row(int32_t p, int64_t token) const {
+    const Operand& x = *call(part(p).x);
     std::vector<float> all;
-    for (int64_t h = 0; h < heads; ++h) {
-      const float* const from = given.data() + (token * heads + h) * (apart ? 2 : 1) * d;
-      all.insert(all.end(), from, from + d);
+    for (int64_t h = 0; h < x.shape[1]; ++h) {
+      const std::vector<float> head = x.values(x.place({token, h}), x.shape[2]);
+      all.insert(all.end(), head.begin(), head.end());
     }
     return all;
   }
 
-  int64_t heads, d;
-  Rows x, y, weight, bias;
-  std::vector<float> given;
-  int64_t shape[3], gap[3], weight_shape[2];
-  fastnorm_tensor x_tensor, y_tensor, weight_tensor, bias_tensor;
+  Operands call;
+  NormHeadsDesc desc;
 };
 
 struct ShardedWorld {
@@ -747,49 +657,10 @@ struct ShardedWorld {
     shared.ranks = c.ranks;
     shared.rings = c.rings;
     desc = desc_of(shared);
-    for (int32_t r = 0; r < c.ranks; ++r) {
-      ranks.emplace_back();
-      for (int32_t p = 0; p < c.parts; ++p)
-        ranks.back().push_back(std::make_unique<ShardedPart>(c, p, ref::hash(seed, r, p)));
-      applies.emplace_back(std::make_unique<NormHeadsDesc>());
-      describe(r);
-    }
-    plan = plan_peer_sharded(desc, *applies[0], cuda::peer_table());
-  }
-
-  // What src/api/peer.cpp makes of a call.
-  void describe(int32_t r) {
-    fastnorm_norm_heads_args shared = {};
-    shared.struct_size = sizeof shared;
-    fastnorm_norm_heads_part parts[2];
-    const fastnorm_norm_heads_part* of[2] = {&parts[0], &parts[1]};
-    const int64_t tokens[1] = {c.tokens};
-    fastnorm_tensor statistic = {};
-    statistic.data = reinterpret_cast<void*>(uintptr_t{1} << 61);
-    statistic.device_type = FASTNORM_DEVICE_CUDA;
-    statistic.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-    statistic.ndim = 1;
-    statistic.shape = tokens;
-    for (int32_t p = 0; p < c.parts; ++p) {
-      ShardedPart& part = *ranks[static_cast<size_t>(r)][static_cast<size_t>(p)];
-      parts[p] = {};
-      parts[p].struct_size = sizeof parts[p];
-      parts[p].flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ACROSS_HEADS;
-      parts[p].kind = c.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-      parts[p].rounding = c.rounded ? FASTNORM_ROUND_NORMALIZED : FASTNORM_ROUND_ONCE;
-      parts[p].weight_offset = c.offset;
-      parts[p].x = &part.x_tensor;
-      parts[p].y = &part.y_tensor;
-      parts[p].weight = &part.weight_tensor;
-      if (c.bias) parts[p].bias = &part.bias_tensor;
-      parts[p].rstd_in = &statistic;
-      if (c.layer) parts[p].mean_in = &statistic;
-    }
-    Error error;
-    EXPECT_EQ(check_norm_heads(&shared, of, c.parts, {FASTNORM_DEVICE_CUDA, 0},
-                               applies[static_cast<size_t>(r)].get(), error),
-              FASTNORM_OK)
-        << c.name() << ": " << error.text;
+    for (int32_t r = 0; r < c.ranks; ++r)
+      ranks.push_back(std::make_unique<ShardedRank>(c, ref::hash(seed, r)));
+    plan = plan_peer_sharded(desc, ranks[0]->desc, cuda::table_of<cuda::PeerFamily>(cuda::kSm90));
+    expect();
   }
 
   PeerStatistics statistics() const {
@@ -807,17 +678,22 @@ struct ShardedWorld {
     const PeerStatistics s = statistics();
     for (int32_t r = 0; r < c.ranks; ++r) {
       all.push_back(cuda::make_peer_sharded_params(
-          machine.exchange(r), {applies[static_cast<size_t>(r)].get(), &s,
+          machine.exchange(r), {&ranks[static_cast<size_t>(r)]->desc, &s,
                                 FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER, &plan}));
     }
     return all;
   }
+  void check() const {
+    for (const auto& rank : ranks) ASSERT_EQ(rank->call.difference(true), "") << rank->call.line();
+  }
 
   const ShardedCase c;
   PeerDesc desc;
-  std::vector<std::vector<std::unique_ptr<ShardedPart>>> ranks;
-  std::vector<std::unique_ptr<NormHeadsDesc>> applies;
+  std::vector<std::unique_ptr<ShardedRank>> ranks;
   PeerPlan plan;
+
+ private:
+  void expect();
 };
 
 // What one rank knows of a row: sums as norm_heads gives them.
@@ -840,35 +716,27 @@ ref::PeerPart part_of_row(const ShardedCase& c, const std::vector<float>& row) {
   return {mean, squared < 0 ? 0 : squared};
 }
 
-void expect_sharded(ShardedWorld& world) {
-  const ShardedCase& c = world.c;
+void ShardedWorld::expect() {
   const ref::NormOptions o = c.options();
   for (int32_t p = 0; p < c.parts; ++p) {
-    const auto number = static_cast<size_t>(p);
     const int64_t heads = c.heads[p], d = c.d[p];
     for (int64_t token = 0; token < c.tokens; ++token) {
-      std::vector<ref::PeerPart> parts;
-      for (const auto& rank : world.ranks)
-        parts.push_back(part_of_row(c, rank[number]->row(token, c.apart)));
+      std::vector<ref::PeerPart> known;
+      for (const auto& rank : ranks) known.push_back(part_of_row(c, rank->row(p, token)));
       const ref::PeerStatistic s =
-          ref::peer_merge_model(o.kind, o.eps, parts.data(), c.ranks, heads * d);
-      for (const auto& rank : world.ranks) {
-        ShardedPart& part = *rank[number];
-        const std::vector<float> row = part.row(token, c.apart);
-        Rows& out = c.in_place ? part.x : part.y;
-        out.load();
+          ref::peer_merge_model(o.kind, o.eps, known.data(), c.ranks, heads * d);
+      for (const auto& rank : ranks) {
+        const fastnorm_norm_heads_part& part = rank->part(p);
+        const std::vector<float> row = rank->row(p, token);
+        Operand& y = *rank->call(part.y);
         for (int64_t h = 0; h < heads; ++h) {
-          std::vector<float> z(static_cast<size_t>(d));
-          const int64_t own = c.own_weights ? h : 0;
-          const float* const bias = c.bias ? part.bias.row(own) : nullptr;
-          ref::norm_tail(o, {d, row.data() + h * d, nullptr, part.weight.row(own), bias}, s.mean,
-                         s.rstd, z.data());
-          const float* const found = out.row((token * heads + h) * (c.in_place && c.apart ? 2 : 1));
-          for (int64_t i = 0; i < d; ++i) {
-            ASSERT_TRUE(same(found[i], ref::round_to(c.type, z[static_cast<size_t>(i)])))
-                << c.name() << " part " << p << " token " << token << " head " << h << " column "
-                << i << ": " << found[i] << ", model " << z[static_cast<size_t>(i)];
-          }
+          std::vector<float> z(static_cast<size_t>(d)), bias;
+          const std::vector<float> weight = rank->call(part.weight)->row(std::vector{h}, d);
+          if (c.bias) bias = rank->call(part.bias)->row(std::vector{h}, d);
+          ref::norm_tail(
+              o, {d, row.data() + h * d, nullptr, weight.data(), c.bias ? bias.data() : nullptr},
+              s.mean, s.rstd, z.data());
+          y.expect(y.place({token, h}), z);
         }
       }
     }
@@ -880,13 +748,14 @@ void run_sharded(const ShardedCase& c, uint64_t seed, int calls) {
   simt::PeerRanks machine(first.desc);
   for (int turn = 0; turn < calls; ++turn) {
     ShardedWorld world(c, seed + static_cast<uint64_t>(turn) * 1000);
-    ASSERT_TRUE(world.plan.is_sharded()) << c.name();
-    ASSERT_EQ(machine.run(world.plan, world.params(machine), c.order), "") << c.name();
+    const std::string& line = world.ranks[0]->call.line();
+    ASSERT_TRUE(world.plan.is_sharded()) << line;
+    ASSERT_EQ(machine.run(world.plan, world.params(machine), c.order), "") << line;
     for (int32_t r = 0; r < c.ranks; ++r) {
-      ASSERT_EQ(machine.control(r).stopped, 0u) << c.name();
-      ASSERT_EQ(machine.control(r).calls, static_cast<uint32_t>(turn + 1)) << c.name();
+      ASSERT_EQ(machine.control(r).stopped, 0u) << line;
+      ASSERT_EQ(machine.control(r).calls, static_cast<uint32_t>(turn + 1)) << line;
     }
-    expect_sharded(world);
+    world.check();
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -951,9 +820,10 @@ TEST(SimtPeer, ShardedNormAndStatisticsFollowEachOther) {
     if (turn % 2 == 0) {
       ShardedWorld world(c, static_cast<uint64_t>(turn));
       ASSERT_EQ(machine.run(world.plan, world.params(machine), c.order), "");
-      expect_sharded(world);
+      world.check();
     } else {
-      const PeerPlan plan = plan_peer_statistics(first.desc, c.tokens, cuda::peer_table());
+      const PeerPlan plan =
+          plan_peer_statistics(first.desc, c.tokens, cuda::table_of<cuda::PeerFamily>(cuda::kSm90));
       std::vector<float> sums(static_cast<size_t>(c.tokens), 4.0f), rstd[3];
       std::vector<cuda::PeerStatisticsParams> params;
       for (int32_t r = 0; r < c.ranks; ++r) {
@@ -979,7 +849,8 @@ TEST(SimtPeer, ShardedNormOfTooFewRanks) {
   c.tokens = 3;
   ShardedWorld world(c, 8);
   simt::PeerRanks machine(world.desc);
-  std::memset(world.ranks[0][0]->y.tensor.data(), 0x5a, 3 * 64 * 2);
+  const Operand& y = *world.ranks[0]->call(world.ranks[0]->part(0).y);
+  const std::vector<unsigned char> before = y.now;
   std::vector<cuda::PeerShardedParams> params = world.params(machine);
   params.pop_back();
   simt::clock_step = 200'000'000;
@@ -987,10 +858,10 @@ TEST(SimtPeer, ShardedNormOfTooFewRanks) {
   simt::clock_step = 1000;
   EXPECT_EQ(machine.control(0).stopped, stopped_word(FASTNORM_PEER_ERROR_MISSING, 2));
   EXPECT_EQ(machine.control(0).calls, 0u);
-  for (int i = 0; i < 3 * 64 * 2; ++i) ASSERT_EQ(world.ranks[0][0]->y.tensor.data()[i], 0x5a);
+  ASSERT_EQ(y.now, before);
   machine.reset();
   ASSERT_EQ(machine.run(world.plan, world.params(machine), c.order), "");
-  expect_sharded(world);
+  world.check();
   // A rank with other options.
   params = world.params(machine);
   params[1].statistics.peer.options += 1;
@@ -1003,46 +874,62 @@ TEST(SimtPeer, ShardedNormOfTooFewRanks) {
 // The other rank never comes: the call ends, nothing is written, later calls end at once, and after
 // a reset all is well.
 TEST(SimtPeer, MissingRankEndsTheCall) {
-  for (const auto algorithm : {FASTNORM_PEER_ONE_SHOT, FASTNORM_PEER_TWO_SHOT}) {
-    for (const bool exact : {false, true}) {
-      Case c;
-      c.rows = 3;
-      c.algorithm = algorithm;
-      c.exact = exact;
-      World world(c, 3);
-      simt::PeerRanks machine(desc_of(c));
-      std::memset(world.ranks[0]->y.data(), 0x5a, static_cast<size_t>(c.rows * c.n * 2));
-      const NormCall& call = world.ranks[0]->batch.planned().front();
-      simt::clock_step = 200'000'000;  // a few looks at the clock
-      for (int turn = 0; turn < 2; ++turn) {
-        if (exact) {
-          Tensor totals(FASTNORM_DTYPE_F32, {c.rows, c.n});
-          PeerSum sum = {};
-          sum.rows = c.rows, sum.columns = c.n, sum.exact = true;
-          sum.totals = reinterpret_cast<std::byte*>(totals.data());
-          sum.norm = call.desc, sum.plan = &world.plan;
-          ASSERT_EQ(machine.run(world.plan,
-                                std::vector{cuda::make_peer_sum_params(machine.exchange(0), sum)},
-                                c.order),
-                    "");
-        } else {
-          ASSERT_EQ(machine.run(world.plan,
-                                std::vector{cuda::make_peer_norm_params(
-                                    machine.exchange(0), {call.desc, call.plan, &world.plan, 77})},
-                                c.order),
-                    "");
-        }
-        EXPECT_EQ(machine.control(0).stopped, stopped_word(FASTNORM_PEER_ERROR_MISSING, 1));
-        EXPECT_EQ(machine.report(0), stopped_word(FASTNORM_PEER_ERROR_MISSING, 1));
-        EXPECT_EQ(machine.control(0).calls, 0u);
+  struct Kind {
+    fastnorm_peer_algorithm algorithm;
+    bool exact, rounded;
+    int64_t rows, n;
+  };
+  constexpr auto kOne = FASTNORM_PEER_ONE_SHOT, kTwo = FASTNORM_PEER_TWO_SHOT;
+  const Kind kinds[] = {{kOne, false, false, 3, 64},   {kOne, false, true, 3, 64},
+                        {kOne, true, false, 3, 64},    {kTwo, false, false, 3, 64},
+                        {kTwo, false, true, 3, 64},    {kTwo, true, false, 3, 64},
+                        {kOne, false, false, 1, 4096},  // clusters
+                        {kOne, false, false, 2, 8192}, {kOne, false, false, 3, 8192}};
+  for (const Kind& kind : kinds) {
+    Case c;
+    c.rows = kind.rows;
+    c.n = kind.n;
+    c.algorithm = kind.algorithm;
+    c.exact = kind.exact;
+    c.rounded = kind.rounded;
+    const bool exact = c.exact;
+    World world(c, 3);
+    simt::PeerRanks machine(desc_of(c));
+    Rank& rank = *world.ranks[0];
+    const Operand& y = *rank.call(rank.args().y);
+    const Operand& residual_out = *rank.call(rank.args().residual_out);
+    const std::vector<unsigned char> before[] = {y.now, residual_out.now};
+    const NormCall& call = rank.planned();
+    simt::clock_step = 200'000'000;  // a few looks at the clock
+    for (int turn = 0; turn < 2; ++turn) {
+      if (exact) {
+        Operand totals({c.rows, c.n}, FASTNORM_DTYPE_F32);
+        PeerSum sum = {};
+        sum.rows = c.rows, sum.columns = c.n, sum.exact = true;
+        sum.totals = reinterpret_cast<std::byte*>(totals.data());
+        sum.norm = call.desc, sum.plan = &world.plan;
+        ASSERT_EQ(
+            machine.run(world.plan,
+                        std::vector{cuda::make_peer_sum_params(machine.exchange(0), sum)}, c.order),
+            "");
+      } else {
+        ASSERT_EQ(machine.run(world.plan,
+                              std::vector{cuda::make_peer_norm_params(
+                                  machine.exchange(0), {call.desc, call.plan, &world.plan, 77})},
+                              c.order),
+                  "");
       }
-      simt::clock_step = 1000;
-      for (int64_t i = 0; i < c.rows * c.n * 2; ++i) ASSERT_EQ(world.ranks[0]->y.data()[i], 0x5a);
-      machine.reset();
-      if (exact) continue;
-      ASSERT_EQ(run_fused(world, machine, c.order), "");
-      expect_norm(c, world);
+      EXPECT_EQ(machine.control(0).stopped, stopped_word(FASTNORM_PEER_ERROR_MISSING, 1));
+      EXPECT_EQ(machine.report(0), stopped_word(FASTNORM_PEER_ERROR_MISSING, 1));
+      EXPECT_EQ(machine.control(0).calls, 0u);
     }
+    simt::clock_step = 1000;
+    ASSERT_EQ(y.now, before[0]);
+    ASSERT_EQ(residual_out.now, before[1]);
+    machine.reset();
+    if (exact) continue;
+    ASSERT_EQ(run_fused(world, machine, c.order), "");
+    expect_norm(world);
   }
 }
 
@@ -1054,12 +941,7 @@ TEST(SimtPeer, AnotherCallEndsBoth) {
     c.rows = 2;
     World world(c, 9);
     simt::PeerRanks machine(desc_of(c));
-    std::vector<cuda::PeerNormParams> params;
-    for (size_t r = 0; r < 3; ++r) {
-      const NormCall& call = world.ranks[r]->batch.planned().front();
-      params.push_back(cuda::make_peer_norm_params(machine.exchange(static_cast<int32_t>(r)),
-                                                   {call.desc, call.plan, &world.plan, 77}));
-    }
+    std::vector<cuda::PeerNormParams> params = fused_params(world, machine);
     (option ? params[1].peer.options : params[1].peer.rows) += 1;
     simt::clock_step = 200'000'000;
     ASSERT_EQ(machine.run(world.plan, params, c.order), "");

@@ -30,6 +30,55 @@ ARROWS = {
     "tools": {"fastnorm", "tools", "support"},
     "examples": {"fastnorm", "support"},
 }
+# Folders of a layer include their own files, common, what is named here, and of the layer's own
+# files those that no family is above. common includes nothing but itself and lower layers' common.
+BUILDS_ON = {
+    "src/core": {
+        "norm": set(),
+        "norm_backward": {"norm"},
+        "norm_heads": {"norm"},
+        "norm_heads_backward": {"norm", "norm_backward", "norm_heads"},
+        "mla_decode": {"norm"},
+        "peer": {"norm", "norm_heads"},
+    },
+    "src/cpu": {
+        "norm": set(),
+        "norm_stages": {"norm"},
+        "norm_backward": {"norm", "norm_stages"},
+        "norm_heads": {"norm"},
+        "norm_heads_backward": {"norm_backward", "norm_heads"},
+        "mla_decode": set(),
+        "peer": set(),
+    },
+    "src/cuda": {
+        "norm": set(),
+        "norm_stages": {"norm"},
+        "norm_backward": {"norm"},
+        "norm_heads": {"norm"},
+        "norm_heads_backward": {"norm", "norm_backward", "norm_heads"},
+        "mla_decode": set(),
+        "peer": {"norm", "norm_heads"},
+    },
+}
+BELOW_FAMILIES = {
+    "core": set(),
+    "cpu": {"isa.h"},
+    "cuda": {
+        "arch.h",
+        "family.h",
+        "instances.cuh",
+        "kernels.h",
+        "launch.h",
+        "name_writer.h",
+        "wgmma.h",
+    },
+}
+# What implements a part of the layer's device.
+DEVICE_PARTS = {
+    "src/cuda/mla_decode/launch.cpp",
+    "src/cuda/mla_decode/run.cpp",
+    "src/cuda/peer/launch.cpp",
+}
 # Vendors' headers, and the folders that may know them.
 SYSTEM_ARROWS = {
     r"cuda|cooperative_groups|nv/": {"src/cuda"},
@@ -100,6 +149,25 @@ def check_scripts(cases, files, texts):
             cases.check(f"syntax of {path.relative_to(ROOT)}", not error, error)
 
 
+def above_folder(name, layer, included):
+    """Why a file of a folder may not include another file of the layers; "" if it may."""
+    families = BUILDS_ON.get(layer)
+    parts = name.removeprefix(f"{layer}/").split("/")
+    target = included.split("/")
+    if families is None or len(parts) < 2 or target[0] not in BELOW_FAMILIES:
+        return ""
+    folder, own = parts[0], layer.removeprefix("src/")
+    if folder == "common":
+        return "" if len(target) > 2 and target[1] == "common" else "common is below everything"
+    if len(target) == 2:
+        return "" if target[1] in BELOW_FAMILIES[target[0]] else f"{target[1]} is above families"
+    allowed = {"common", folder} | families[folder]
+    # A family of a backend builds on what core's family of its name builds on.
+    if target[0] == "core" and own != "core":
+        return ""
+    return "" if target[1] in allowed else f"{folder} does not build on {target[1]}"
+
+
 def check_arrows(cases, files, texts):
     seen = dict.fromkeys(ARROWS, 0)
     for path in files:
@@ -115,6 +183,9 @@ def check_arrows(cases, files, texts):
             ok = included.split("/")[0] in ARROWS[layer] or (
                 beside.exists() and str(beside.relative_to(ROOT)).startswith(layer + "/"))
             cases.check(f'{name} includes "{included}"', ok, f"not an arrow of {layer}")
+            if name not in DEVICE_PARTS and path.name != "schema.h":
+                reason = above_folder(name, layer, included)
+                cases.check(f'{name} includes "{included}", which is below', not reason, reason)
         for included in re.findall(r"^\s*#\s*include\s+<([^>]+)>", texts[path], re.M):
             for pattern, homes in SYSTEM_ARROWS.items():
                 if re.match(pattern, included) and name.startswith("src/"):

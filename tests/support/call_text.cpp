@@ -8,7 +8,8 @@
 #include <tuple>
 #include <type_traits>
 
-#include "core/dtype.h"
+#include "core/common/dtype.h"
+#include "support/families.h"
 
 namespace fastnorm::support {
 
@@ -66,6 +67,24 @@ const CallStruct& struct_of() {
     return s;
   }();
   return made;
+}
+
+// The structs of a call, from the type of the function that prepares it.
+template <class Prepare>
+struct StructsOf;
+template <class Args>
+struct StructsOf<fastnorm_status(fastnorm_context*, const Args*)> {
+  static const CallStruct* args() { return &struct_of<Args>(); }
+  static const CallStruct* part() { return nullptr; }
+};
+template <class Args, class Part>
+struct StructsOf<fastnorm_status(fastnorm_context*, const Args*, const Part* const*, int32_t)> {
+  static const CallStruct* args() { return &struct_of<Args>(); }
+  static const CallStruct* part() { return &struct_of<Part>(); }
+};
+template <class Prepare>
+CallFamily family_of(const char* name) {
+  return {name, StructsOf<Prepare>::args(), StructsOf<Prepare>::part()};
 }
 
 [[noreturn]] void fail(std::string text) { throw CallTextError(std::move(text)); }
@@ -341,15 +360,9 @@ std::string text_of(const CallTensor& t, const std::string& path) {
 
 const std::vector<CallFamily>& families() {
   static const std::vector<CallFamily> all = {
-      {"mla_decode", &struct_of<fastnorm_mla_decode_args>(), nullptr},
-      {"norm", &struct_of<fastnorm_norm_args>(), nullptr},
-      {"norm_backward", &struct_of<fastnorm_norm_backward_args>(), nullptr},
-      {"norm_heads", &struct_of<fastnorm_norm_heads_args>(),
-       &struct_of<fastnorm_norm_heads_part>()},
-      {"norm_heads_backward", &struct_of<fastnorm_norm_heads_args>(),
-       &struct_of<fastnorm_norm_heads_backward_part>()},
-      {"peer_allreduce_norm", &struct_of<fastnorm_peer_allreduce_norm_args>(), nullptr},
-      {"peer_sharded_norm", &struct_of<fastnorm_peer_sharded_norm_args>(), nullptr},
+#define FASTNORM_CALL(name) family_of<decltype(fastnorm_##name##_prepare)>(#name),
+      FASTNORM_CALLS(FASTNORM_CALL)
+#undef FASTNORM_CALL
   };
   return all;
 }
@@ -474,12 +487,8 @@ void Call::set_tensor(const Place& place, std::string_view path, std::string_vie
     set_property(given, place.property, value);
   } else if (value == "null") {
     std::erase_if(s.tensors, [&](const auto& each) { return each.first == place.field; });
-  } else if (given != nullptr) {
-    *given = tensor_from(value);
   } else {
-    s.tensors.emplace_back(place.field, tensor_from(value));
-    std::sort(s.tensors.begin(), s.tensors.end(),
-              [](const auto& a, const auto& b) { return a.first->offset < b.first->offset; });
+    give(path, tensor_from(value));
   }
 }
 
@@ -513,7 +522,7 @@ void Call::set(std::string_view path, std::string_view value) {
   set_scalar(*place.field, static_cast<char*>(data(*place.in)) + place.field->offset, value);
 }
 
-// Those of a list. A property of the last one is meant of all.
+// The paths of a list of names. A property of the last one is meant of all.
 std::vector<std::string> Call::paths_of(std::string_view list) {
   const size_t comma = list.rfind(',');
   if (comma == list.npos) return {std::string(list)};
@@ -557,6 +566,20 @@ void Call::change(std::string_view text) {
 CallTensor* Call::tensor(std::string_view path) {
   const Place place = find(path, false);
   return place.in == nullptr ? nullptr : tensor_of(*place.in, place.field);
+}
+
+void Call::give(std::string_view path, CallTensor tensor) {
+  const Place place = find(path, true);
+  if (place.field->kind != Kind::kTensor || !place.property.empty())
+    fail(quoted(path) + " is no tensor");
+  std::vector<std::pair<const Field*, CallTensor>>& all = place.in->tensors;
+  if (CallTensor* given = tensor_of(*place.in, place.field)) {
+    *given = std::move(tensor);
+    return;
+  }
+  all.emplace_back(place.field, std::move(tensor));
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.first->offset < b.first->offset; });
 }
 
 void Call::set_pointer(std::string_view path, const void* value) {

@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/schema.h"
+#include "core/common/schema.h"
 #include "fastnorm/fastnorm.h"
 
 namespace fastnorm::support {
@@ -112,6 +112,8 @@ class Call {
 
   // A tensor, or null where it is not given.
   CallTensor* tensor(std::string_view path);
+  // Gives a tensor.
+  void give(std::string_view path, CallTensor tensor);
   // Paths of the tensors that are given, in the order of the schema.
   std::vector<std::string> tensors() const;
   // Sets a handle or pointer of the host.
@@ -120,6 +122,7 @@ class Call {
   // The bytes of a scalar, or null where its struct is not given.
   const void* scalar(std::string_view path) const;
   const CallStruct::Field* field(std::string_view path) const;
+  bool is_output(std::string_view path) const { return schema::is_output(field(path)->role); }
   // What the struct of a tensor that is given points to, since args().
   const fastnorm_tensor* built(std::string_view path) const;
 

@@ -1,5 +1,4 @@
-#include "support/norm_backward_call.h"
-
+// Calls of norm_backward: what the model says should be there afterwards.
 #include <cmath>
 #include <cstdio>
 #include <unordered_map>
@@ -7,6 +6,7 @@
 
 #include "fastnorm/norm_backward.h"
 #include "ref/norm_backward_ref.h"
+#include "support/call_model.h"
 #include "support/quant_call.h"
 
 namespace fastnorm::support {
@@ -309,17 +309,23 @@ void GradientModel::expect() {
   }
 }
 
-}  // namespace
-
-void fill_norm_backward(Operands& call) {
+// Statistics that are given differ a little from those of the rows, so that a result from the
+// latter would show.
+void fill(Operands& call) {
   const bool gpu = call.device().device_type == FASTNORM_DEVICE_CUDA;
   GradientModel(call, gpu ? ref::Order::kGpu : ref::Order::kCpu).give_statistics();
 }
 
-std::string expect_norm_backward(Operands& call, ref::Order order) {
+// With a wrong order of sums along rows, those over rows are sequential, and nothing is said of
+// bounds.
+Expected expect(Operands& call, ref::Order order) {
   GradientModel model(call, order);
   model.expect();
-  return model.out_of_bounds();
+  return {model.out_of_bounds()};
 }
+
+}  // namespace
+
+CallModel norm_backward_model() { return {"norm_backward", fill, expect}; }
 
 }  // namespace fastnorm::support

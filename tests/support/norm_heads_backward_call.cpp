@@ -7,6 +7,7 @@
 #include "fastnorm/norm_heads_backward.h"
 #include "ref/norm_backward_ref.h"
 #include "ref/norm_heads_backward_ref.h"
+#include "support/call_model.h"
 #include "support/norm_heads_call.h"
 #include "support/quant_call.h"
 
@@ -214,7 +215,7 @@ class GradientsModel {
   const Tables tables_;
   ref::ModelScratch scratch_;
   std::string out_of_bounds_;
-  // Of the part, by rows (token, head).
+  // What the part that is computed is; its rows are (token, head).
   int32_t number_ = 0;
   ref::NormBackwardOptions norm_;
   bool normalises_ = false;
@@ -381,16 +382,20 @@ void GradientsModel::expect(const Part& p, int32_t number) {
     expect_sums(*to, false, (p.flags & FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS) != 0);
 }
 
+Expected expect_gradients(Operands& call, ref::Order order) {
+  GradientsModel model(call, order);
+  for (int32_t i = 0; i < call.count(); ++i) model.expect(*call.parts<Part>()[i], i);
+  return {model.out_of_bounds()};
+}
+
 }  // namespace
 
 std::string draw_norm_heads_backward(uint64_t seed, GradientCallKind kind, bool gpu) {
   return GradientsDrawer(seed, kind, gpu).draw();
 }
 
-std::string expect_norm_heads_backward(Operands& call, ref::Order order) {
-  GradientsModel model(call, order);
-  for (int32_t i = 0; i < call.count(); ++i) model.expect(*call.parts<Part>()[i], i);
-  return model.out_of_bounds();
+CallModel norm_heads_backward_model() {
+  return {"norm_heads_backward", fill_norm_heads, expect_gradients};
 }
 
 }  // namespace fastnorm::support

@@ -2,10 +2,8 @@
 // afterwards.
 #pragma once
 
+#include <cstdint>
 #include <string>
-
-#include "ref/norm_spec.h"
-#include "support/operands.h"
 
 namespace fastnorm::support {
 
@@ -20,8 +18,5 @@ enum class GradientCallKind {
 };
 
 std::string draw_norm_heads_backward(uint64_t seed, GradientCallKind kind, bool gpu);
-
-// "" or where the model leaves the bounds of the formula in double.
-std::string expect_norm_heads_backward(Operands& call, ref::Order order);
 
 }  // namespace fastnorm::support

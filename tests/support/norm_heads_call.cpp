@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/call_model.h"
 #include "support/quant_call.h"
 
 namespace fastnorm::support {
@@ -23,7 +24,8 @@ std::vector<int64_t> numbers_of(const Operand* t) {
   return all;
 }
 
-// Those of all parts are the same. norm_heads_backward has no slots.
+// The first part's cache that is there, as the slots of all parts are the same. norm_heads_backward
+// has none.
 const Operand* cache_of(const Operands& call) {
   for (int32_t i = 0; i < call.count(); ++i) {
     if (const Operand* cache = call(call.parts<fastnorm_norm_heads_part>()[i]->cache)) return cache;
@@ -74,7 +76,7 @@ void draw_tables(ref::Random& random, LineWriter& line, const DrawnTables& drawn
   Shape shape = {drawn.far ? kMillion + kPositions : kPositions, width};
   if (drawn.heads != 0) shape.insert(shape.begin(), drawn.heads);
   const fastnorm_dtype_id id = random.one_in(2) ? FASTNORM_DTYPE_F32 : id_of(drawn.type);
-  // Of aligned calls some tables are not.
+  // Some aligned calls have tables that are not.
   const int64_t between =
       drawn.aligned && random.one_in(4) ? 1 : random.below(3) * (drawn.aligned ? 16 : 1);
   line.far_stride = drawn.far ? 2160 : 0;
@@ -88,10 +90,14 @@ void draw_tables(ref::Random& random, LineWriter& line, const DrawnTables& drawn
   line.tensor("positions", random.one_in(2) ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32,
               rows == 0 ? Shape{drawn.tokens} : Shape{rows, drawn.tokens});
   if (rows < 2) return;
-  for (int64_t a = 0; a < rows; ++a) {
-    const int64_t others = half / (rows + 1);
-    line.set("mrope_" + std::to_string(a), a == 0 ? half - others * (rows - 1) : others);
+  // Sections of different lengths, of which the first has what the others leave.
+  int64_t first = half;
+  for (int64_t a = 1; a < rows; ++a) {
+    const int64_t own = std::max<int64_t>(half / (rows + 1) - (a - 1), 0);
+    line.set("mrope_" + std::to_string(a), own);
+    first -= own;
   }
+  line.set("mrope_0", first);
   if (rows == 3 && random.one_in(2))
     line.set("flags", int64_t{FASTNORM_NORM_HEADS_MROPE_INTERLEAVED});
 }
@@ -128,7 +134,7 @@ std::vector<float> Tables::angles(const Operand& t, const ref::RopeOptions& o, i
 
 namespace {
 
-constexpr int64_t kLatent = 512;  // columns
+constexpr int64_t kLatent = 512, kIndexed = 128;  // columns
 
 class HeadsDrawer {
  public:
@@ -140,7 +146,9 @@ class HeadsDrawer {
         few_(kind >= CallKind::kFew),
         more_(kind == CallKind::kMore || (few_ && seed % 2 == 0)),
         across_(kind == CallKind::kAcross),
-        latents_(kind == CallKind::kLatents),
+        latents_(kind == CallKind::kLatents || kind == CallKind::kPrologue),
+        prologue_(kind == CallKind::kPrologue),
+        indexer_(kind == CallKind::kIndexer),
         large_(kind == CallKind::kLarge),
         far_rows_(kind == CallKind::kFarRows ? (int64_t{1} << 30) + 16 : 0),
         far_tables_(kind == CallKind::kFarTables) {}
@@ -175,15 +183,19 @@ class HeadsDrawer {
   int64_t columns_of_part();
   void draw_norm(Part& p);
   void draw_columns(const Part& p, const char* field);
+  void draw_row_codes(Part& p);
+  void draw_row_scales(const Part& p, const std::string& quant);
+  void draw_head_weights(const Part& p);
   void draw_statistics(Part& p);
   void draw_rope(Part& p);
   void draw_codes(Part& p);
   void draw_cache(Part& p);
-  void draw_cache_rotation(const Part& p, int64_t block);
+  void draw_cache_rotation(const Part& p, int64_t columns, int64_t block);
+  int64_t draw_tail(const Part& p);
 
   LineWriter line_;
   ref::Random random_;
-  const bool aligned_, many_, few_, more_, across_, latents_, large_;
+  const bool aligned_, many_, few_, more_, across_, latents_, prologue_, indexer_, large_;
   const int64_t far_rows_;
   const bool far_tables_;
   Type type_ = Type::kF32;
@@ -193,7 +205,8 @@ class HeadsDrawer {
 };
 
 std::string HeadsDrawer::draw() {
-  type_ = ref::kTypes[across_ || latents_ || few_ ? 1 + random_.below(2) : random_.below(3)];
+  type_ = ref::kTypes[across_ || latents_ || indexer_ || few_ ? 1 + random_.below(2)
+                                                              : random_.below(3)];
   tokens_ = large_     ? 320 + random_.below(80)
             : many_    ? 100 + random_.below(300)
             : few_     ? 3
@@ -202,7 +215,9 @@ std::string HeadsDrawer::draw() {
   const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130}, whole[] = {16, 32, 48, 64, 96, 128, 256};
   rope_dim_ = aligned_ ? random_.of(whole) : random_.of(dims);
   if (latents_) rope_dim_ = random_.of({16, 32, 64});
-  table_heads_ = !latents_ && random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
+  if (indexer_) rope_dim_ = random_.of({64, 64, 64, 64, 64, 32, 128});
+  table_heads_ =
+      !latents_ && !indexer_ && random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
   if (large_ || few_) rope_dim_ = 16 * (1 + random_.below(2)), table_heads_ = 0;
   const int64_t count = large_ || few_ ? 1 : random_.one_in(16) ? 8 : 1 + random_.below(4);
   slots_ = random_.one_in(3) ? random_.below(tokens_ + 1) : tokens_;
@@ -221,7 +236,10 @@ int64_t HeadsDrawer::columns_of_part() {
   const int64_t columns[] = {1, 2, 8, 17, 32, 48, 64, 96, 128, 130, 192, 256, 512, 576, 1100, 2056};
   const int64_t whole[] = {8,   32,  64,  64,  80,  96,  112, 128, 128, 128, 160,
                            192, 224, 256, 256, 320, 384, 448, 512, 576, 768, 1536};
+  if (latents_ && parts_ != 0 && random_.one_in(3))
+    return random_.of({520, 1024, 1536, 1536, 2048});
   if (latents_) return parts_ == 0 || random_.one_in(3) ? kLatent : random_.of({8, 32, 64, 64});
+  if (indexer_) return random_.one_in(20) ? random_.of({64, 256}) : kIndexed;
   if (large_) return random_.of({48, 64, 80, 128});
   if (!aligned_) return random_.of(columns);
   const int64_t n = random_.of(whole);
@@ -236,9 +254,10 @@ void HeadsDrawer::draw_part() {
   p.n = columns_of_part();
   if (parts_ == 0) {
     columns_ = p.n;
-    if (aligned_ && !latents_ && !few_ && !large_ && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
+    if (aligned_ && !latents_ && !indexer_ && !few_ && !large_ && random_.one_in(2))
+      rope_dim_ = p.n / 16 * 16;
   }
-  const bool latent = latents_ && p.n == kLatent;
+  const bool latent = latents_ && p.n >= kLatent;
   constexpr int64_t kMostHeads = 48, kMostColumns = 8192;  // across_
   const int64_t most = across_ ? std::min(kMostHeads, kMostColumns / p.n) : aligned_ ? 11 : 4;
   p.heads = latent ? 1 : table_heads_ != 0 ? table_heads_ : 1 + random_.below(most);
@@ -249,8 +268,12 @@ void HeadsDrawer::draw_part() {
       (large_ || few_ || random_.one_in(2)))
     draw_rope(p);
   if ((!aligned_ || more_) && random_.one_in(2)) draw_codes(p);
-  if (latent || random_.one_in(2)) draw_cache(p);
-  const bool codes_alone = more_ && p.codes;
+  if (indexer_ || (latents_ && p.n > kLatent)) {
+    draw_row_codes(p);
+  } else if (latent || random_.one_in(2)) {
+    draw_cache(p);
+  }
+  const bool codes_alone = p.codes && (more_ || (indexer_ && !random_.one_in(4)));
   const bool sums_alone = across_ && p.sumsq && !p.cache && random_.one_in(4);
   const bool in_place = random_.one_in(3) && !codes_alone && !sums_alone;
   const std::string y = p.name + "y";
@@ -268,6 +291,12 @@ void HeadsDrawer::draw_part() {
 
 void HeadsDrawer::draw_norm(Part& p) {
   p.flags |= FASTNORM_NORM_HEADS_NORM;
+  if (prologue_ && !random_.one_in(16)) {
+    line_.set(p.name + "eps", 1e-5);
+    line_.set(p.name + "rounding", random_.below(2));
+    if (!random_.one_in(4)) line_.tensor(p.name + "weight", own(), {p.n});
+    return;
+  }
   if (across_ || (!aligned_ && random_.one_in(3))) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
   p.layer = random_.one_in(aligned_ ? 6 : 3);
   const int64_t rounding = aligned_ && random_.one_in(2) ? 0 : random_.below(ref::kRoundings);
@@ -319,7 +348,7 @@ void HeadsDrawer::draw_rope(Part& p) {
   if (random_.one_in(3)) p.flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
   if (random_.one_in(2)) p.flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
   if (random_.one_in(aligned_ ? 4 : 2)) line_.set(p.name + "rope_rounding", int64_t{1});
-  const int64_t step = aligned_ ? 8 : 1;
+  const int64_t step = indexer_ && !random_.one_in(8) ? 64 : aligned_ ? 8 : 1;
   line_.set(p.name + "rope_offset",
             random_.one_in(2) ? -1 : random_.below((p.n - rope_dim_) / step + 1) * step);
 }
@@ -335,29 +364,84 @@ void HeadsDrawer::draw_codes(Part& p) {
   if (drawn.options.format == ref::Format::kE2M1) shape.back() /= 2;
   tensor(p.name + "quant.quantized", drawn.codes, shape, more_ ? gap(2) : random_.below(2),
          shift());
+  const bool one_scale =
+      p.scheme <= FASTNORM_QUANT_PER_BLOCK && ref::scopes_of(drawn.options, p.n) == 1;
+  if (one_scale && !more_ && random_.one_in(2)) draw_head_weights(p);
+}
+
+void HeadsDrawer::draw_head_weights(const Part& p) {
+  constexpr fastnorm_dtype_id kTypes[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16,
+                                          FASTNORM_DTYPE_BF16};
+  const Shape shape = {tokens_, p.heads};
+  const fastnorm_dtype_id dtype = kTypes[random_.below(3)];
+  line_.tensor(p.name + "head_weights", dtype, shape, random_.below(3));
+  line_.tensor(p.name + "head_weights_out", FASTNORM_DTYPE_F32, shape, random_.below(3));
+  if (random_.one_in(2))
+    line_.set(p.name + "head_weights_factor", static_cast<double>(random_.of({0.125f, -3.0f})));
+}
+
+// Codes whose scales the call computes: one for a row of an indexer, one or several for a latent.
+// They are those of y or of the cache.
+void HeadsDrawer::draw_row_codes(Part& p) {
+  const bool to_cache = indexer_ && random_.one_in(2);
+  const std::string quant = p.name + (to_cache ? "cache_quant" : "quant");
+  const bool row = !to_cache && random_.one_in(2);
+  const int64_t block = row ? 0 : random_.one_in(indexer_ ? 12 : 2) ? 64 : 128;
+  line_.set(quant + ".scheme", int64_t{row ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_BLOCK});
+  if (!row) line_.set(quant + ".block_size", block);
+  const bool pow2 = random_.one_in(2);
+  const int64_t format = random_.below(pow2 ? 2 : 3);
+  if (pow2) line_.set(quant + ".scale_pow2", int64_t{1});
+  if (random_.one_in(4)) line_.set(quant + ".amax_floor", random_.one_in(2) ? 0x1p-9 : 4.0);
+  if (random_.one_in(4)) line_.set(quant + ".source", std::string("rounded"));
+  if (random_.one_in(4)) line_.set(quant + ".division", std::string("divide"));
+  if (!to_cache && random_.one_in(6)) line_.set(quant + ".clamp", 1.5);
+  if (!to_cache && random_.one_in(20)) line_.scalar(quant + ".amax", 0.25f);
+  if (indexer_ ? !random_.one_in(4) : random_.one_in(12))
+    draw_rotation(random_, line_, quant, p.n, block, !to_cache && random_.one_in(3));
+  const fastnorm_dtype_id scale =
+      pow2 && random_.one_in(2) ? FASTNORM_DTYPE_F8_E8M0FNU : FASTNORM_DTYPE_F32;
+  const int64_t scales = row ? 1 : (p.n + block - 1) / block;
+  // Rows of a cache that has the scales behind the codes are 132 bytes apart.
+  const int64_t between = random_.of({0, 0, 4, 16, 16});
+  if (to_cache) {
+    caches_ = p.cache = true;
+    tensor(p.name + "cache", kCodeTypes[format], {pages_, page_size_, p.heads, p.n}, between,
+           shift());
+    return line_.tensor(quant + ".scale", scale, {pages_, page_size_, p.heads, scales},
+                        random_.below(3));
+  }
+  p.codes = true;
+  tensor(p.name + "quant.quantized", kCodeTypes[format], rows(p), between, shift());
+  const bool columns = random_.one_in(3);  // column-major
+  line_.tensor(quant + ".scale", scale, {tokens_, p.heads, scales}, columns ? 0 : random_.below(3));
+  if (columns) line_.strides(quant + ".scale", {p.heads, 1, tokens_ * p.heads + random_.below(3)});
+  if (scales == 1 && !random_.one_in(3)) draw_head_weights(p);
 }
 
 void HeadsDrawer::draw_cache(Part& p) {
   caches_ = p.cache = true;
   const std::string cache = p.name + "cache", quant = p.name + "cache_quant.";
-  const Shape shape = {pages_, page_size_, p.heads, p.n};
+  Shape shape = {pages_, page_size_, p.heads, p.n};
   // Most latents have scales of blocks.
   const int64_t scheme =
       latents_ && p.n == kLatent ? random_.of({0, 1, 2, 2, 2, 2}) : random_.below(across_ ? 2 : 3);
   if (scheme == 0) return tensor(cache, own(), shape, gap(3), shift());
+  if (p.n > 1 && random_.one_in(aligned_ ? 16 : 3)) shape.back() -= draw_tail(p);
+  const int64_t columns = shape.back();
   const bool pow2 = scheme == 2 && random_.one_in(2);
   tensor(cache, kCodeTypes[random_.below(pow2 ? 2 : 3)], shape, gap(3), shift());
   // One source for codes and cache.
   if (p.codes ? p.from_rounded : random_.one_in(2))
     line_.set(quant + "source", std::string("rounded"));
-  // Of codes with another scheme than those of the three the division is the cache's alone.
+  // With codes of a scheme that has no division, the division is the cache's alone.
   const bool own_division = !p.codes || p.scheme > FASTNORM_QUANT_PER_BLOCK;
   if (p.divide || (own_division && random_.one_in(aligned_ ? 8 : 3)))
     line_.set(quant + "division", std::string("divide"));
   if (scheme == 1) {
     line_.set(quant + "scheme", std::string("per_tensor"));
     line_.scalar(quant + "scale", 0.5f);
-    return draw_cache_rotation(p, 0);
+    return draw_cache_rotation(p, columns, 0);
   }
   const int64_t block = random_.one_in(2) ? 64 : 128;
   const float floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
@@ -366,14 +450,22 @@ void HeadsDrawer::draw_cache(Part& p) {
   if (floor != 0) line_.set(quant + "amax_floor", static_cast<double>(floor));
   if (pow2) line_.set(quant + "scale_pow2", int64_t{1});
   line_.tensor(quant + "scale", pow2 ? FASTNORM_DTYPE_F8_E8M0FNU : FASTNORM_DTYPE_F32,
-               {pages_, page_size_, p.heads, (p.n + block - 1) / block}, random_.below(3));
-  draw_cache_rotation(p, block);
+               {pages_, page_size_, p.heads, (columns + block - 1) / block}, random_.below(3));
+  draw_cache_rotation(p, columns, block);
 }
 
 // Seldom where kernels that hold rows are wanted, which do not rotate.
-void HeadsDrawer::draw_cache_rotation(const Part& p, int64_t block) {
+void HeadsDrawer::draw_cache_rotation(const Part& p, int64_t columns, int64_t block) {
   if (random_.one_in(aligned_ ? 10 : 2))
-    draw_rotation(random_, line_, p.name + "cache_quant", p.n, block, false);
+    draw_rotation(random_, line_, p.name + "cache_quant", columns, block, false);
+}
+
+// Returns its columns.
+int64_t HeadsDrawer::draw_tail(const Part& p) {
+  const int64_t columns =
+      p.n > 64 && random_.one_in(2) ? 64 : 1 + random_.below(std::min<int64_t>(p.n - 1, 80));
+  tensor(p.name + "cache_tail", own(), {pages_, page_size_, p.heads, columns}, gap(3), shift());
+  return columns;
 }
 
 }  // namespace
@@ -402,6 +494,7 @@ class HeadsModel {
                         ref::NormResult* result);
   void expect_head(const fastnorm_norm_heads_part& p, int64_t t, int64_t h,
                    const ref::NormResult& across);
+  void expect_head_weight(const fastnorm_norm_heads_part& p, Index at);
 
   Operands& call_;
   const fastnorm_norm_heads_args& args_;
@@ -409,11 +502,11 @@ class HeadsModel {
   const Tables tables_;
   const std::vector<int64_t> slots_;
   ref::ModelScratch scratch_;
-  // Of the part.
+  // What the part that is computed is.
   ref::HeadOptions options_;
   bool across_ = false;
   int64_t heads_ = 0, n_ = 0;
-  const QuantModel *codes_ = nullptr, *cache_ = nullptr;
+  QuantModel *codes_ = nullptr, *cache_ = nullptr;
 };
 
 void HeadsModel::expect(const fastnorm_norm_heads_part& p) {
@@ -432,8 +525,8 @@ void HeadsModel::expect(const fastnorm_norm_heads_part& p) {
   if (!options_.rope) options_.turn.half = 0;
   const bool every_step = options_.normalise && options_.norm.rounding == ref::Rounding::kEveryStep;
   const Operand* const y = call_(p.y);
-  const QuantModel codes(p.quant, call_, type, y == nullptr ? type : y->type(), every_step);
-  const QuantModel cache(p.cache_quant, call_, type, type, every_step, call_(p.cache));
+  QuantModel codes(p.quant, call_, type, y == nullptr ? type : y->type(), every_step);
+  QuantModel cache(p.cache_quant, call_, type, type, every_step, call_(p.cache));
   codes_ = &codes, cache_ = &cache;
   ref::NormResult across;
   for (int64_t t = 0; t < x.shape[0]; ++t) {
@@ -508,20 +601,37 @@ void HeadsModel::expect_head(const fastnorm_norm_heads_part& p, int64_t t, int64
   ref::head_model(options_, row, s.mean, s.rstd, c.data(), sn.data(), o.data());
   const std::vector<float> of_y = codes_->expect(at, t * heads_ + h, o);
   if (Operand* y = call_(p.y)) y->expect(y->place(at), of_y);
+  if (p.head_weights != nullptr) expect_head_weight(p, at);
   Operand* const cache = call_(p.cache);
   if (cache == nullptr) return;
   const int64_t slot = slots_[static_cast<size_t>(t)], page_size = cache->shape[1];
   const int64_t place[] = {slot / page_size, slot % page_size, h};
   if (p.cache_quant == nullptr) return cache->expect(cache->place(place), o);
+  if (Operand* const tail = call_(p.cache_tail)) {
+    const auto first = o.end() - tail->shape[3];
+    tail->expect(tail->place(place), {first, o.end()});
+    o.erase(first, o.end());
+  }
   cache_->expect(place, 0, o);
+}
+
+void HeadsModel::expect_head_weight(const fastnorm_norm_heads_part& p, Index at) {
+  const Operand& weights = *call_(p.head_weights);
+  Operand& out = *call_(p.head_weights_out);
+  const float factor = p.head_weights_factor == 0 ? 1 : p.head_weights_factor;
+  out.expect(out.place(at), {ref::head_weight_model(weights.values(weights.place(at), 1)[0],
+                                                    codes_->scale(), factor)});
+}
+
+Expected expect_heads(Operands& call, ref::Order order) {
+  HeadsModel model(call, order);
+  for (int32_t i = 0; i < call.count(); ++i)
+    model.expect(*call.parts<fastnorm_norm_heads_part>()[i]);
+  return {};
 }
 
 }  // namespace
 
-void expect_norm_heads(Operands& call, ref::Order order) {
-  HeadsModel model(call, order);
-  for (int32_t i = 0; i < call.count(); ++i)
-    model.expect(*call.parts<fastnorm_norm_heads_part>()[i]);
-}
+CallModel norm_heads_model() { return {"norm_heads", fill_norm_heads, expect_heads}; }
 
 }  // namespace fastnorm::support

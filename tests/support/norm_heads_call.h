@@ -18,7 +18,9 @@ enum class CallKind {
   kMany,       // such, of several hundred tokens
   kMore,       // aligned, with sums of squares, and with codes of y by a static scale
   kAcross,     // aligned, of 16 bits, with statistics across the heads of up to 8192 columns
-  kLatents,    // aligned, of 16 bits: latents of MLA, and short rows
+  kLatents,    // aligned, of 16 bits: latents of MLA, short rows, and latents of queries with codes
+  kPrologue,   // such, mostly as models have them
+  kIndexer,    // aligned, of 16 bits: rows of 128 columns, whose codes have one scale each
   kLarge,      // aligned: more than 10240 rows of a part, more than 32 heads, rope of some columns
   kFew,        // aligned, of 16 bits: one part of 3 tokens and 3 slots
   kFarRows,    // such, whose rows and pages lie 2^30 elements apart
@@ -29,7 +31,6 @@ std::string draw_norm_heads(uint64_t seed, CallKind kind, bool gpu);
 
 // Positions and slots. Some tokens are padding: they have no slot, and positions that no row has.
 void fill_norm_heads(Operands& call);
-void expect_norm_heads(Operands& call, ref::Order order);
 
 // ---- What norm_heads_backward has, too.
 

@@ -211,7 +211,8 @@ void StagesDrawer::draw_rows(const std::string& path, Type type) {
                random_.one_in(3) ? unit() * random_.below(8) : int64_t{0});
 }
 
-// Of `values` for each group of each row. What is behind the leading dimensions is contiguous.
+// Draws a tensor of `values` for each group of each row. What is behind the leading dimensions is
+// contiguous.
 void StagesDrawer::draw_statistic(const char* field, int64_t values) {
   Shape shape = {batch_, heads_};
   if (groups_ > 1) shape.push_back(groups_);
@@ -295,7 +296,7 @@ void StagesDrawer::draw_modulation() {
     line_.set("modulation_rounding", std::string("every_step"));
 }
 
-// Of x's dimensions any may be 1, and leading ones may be missing.
+// Draws a modulator. Any of x's dimensions may be 1, and leading ones may be missing.
 void StagesDrawer::draw_modulator(const char* rows, const char* table) {
   const auto type = [&] { return (mixed() ? random_.one_in(2) : odd(2)) ? Type::kF32 : type_; };
   Shape shape = {batch_, heads_, n_};
@@ -367,10 +368,10 @@ class NormModel {
  public:
   NormModel(Operands& call, ref::Order order);
 
-  // Of a row, whose number is `number`.
+  // Says what is expected of a row, whose number is `number`.
   void expect(Index row, int64_t number);
 
-  ExpectedNorm found;
+  Expected found;
 
  private:
   // A row of a tensor, of so many columns; empty where there is none.
@@ -504,7 +505,7 @@ void NormModel::compare(const ref::StagesRow& row, const std::vector<float>& z) 
 
 }  // namespace
 
-ExpectedNorm expect_norm(Operands& call, ref::Order order) {
+Expected expect_norm(Operands& call, ref::Order order) {
   NormModel model(call, order);
   const Operand& x = *call(call.args<fastnorm_norm_args>().x);
   Shape at(x.shape.size() - 1);
@@ -515,5 +516,7 @@ ExpectedNorm expect_norm(Operands& call, ref::Order order) {
   }
   return model.found;
 }
+
+CallModel norm_stages_model() { return {"norm", fill_norm, expect_norm}; }
 
 }  // namespace fastnorm::support

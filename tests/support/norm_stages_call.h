@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ref/norm_spec.h"
-#include "support/operands.h"
+#include "support/call_model.h"
 
 namespace fastnorm::support {
 
@@ -28,12 +27,7 @@ std::string draw_norm_stages(uint64_t seed, StagesKind kind, bool gpu);
 // The rows of modulators. On GPUs some numbers are outside them: there the nearest row counts, and
 // on CPUs they are errors.
 void fill_norm(Operands& call);
-
-struct ExpectedNorm {
-  std::string out_of_bounds;  // "" or where the model leaves the specification in double
-  int64_t bounded = 0;        // rows that were compared with it
-};
-ExpectedNorm expect_norm(Operands& call, ref::Order order);
+Expected expect_norm(Operands& call, ref::Order order);
 
 // A number of a modulator's row that is none of its `rows`.
 struct OutsideRow {

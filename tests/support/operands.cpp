@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "core/dtype.h"
+#include "core/common/dtype.h"
 
 namespace fastnorm::support {
 
@@ -196,7 +196,7 @@ Operands::Operands(const std::string& line) : line_(line) {
   call_ = Call(text);
   for (const std::string& path : call_.tensors()) make(path);
   for (auto& [path, operand] : by_path_) {
-    // Of another tensor's address, which may be that of a third one.
+    // Follows another tensor's address, which may be that of a third one.
     for (std::string of = path; operand == nullptr;) {
       of = call_.tensor(of)->address->of;
       for (const auto& [other, memory] : by_path_) {
@@ -272,10 +272,30 @@ void Operands::place(fastnorm_device device) {
   for (const auto& [path, operand] : by_path_) by_tensor_.emplace(call_.built(path), operand);
 }
 
+void Operands::fill_index(Operand& o, const std::string& word) {
+  std::vector<int64_t> values;
+  for (const char *at = word.data(), *const stop = at + word.size(); at <= stop; ++at) {
+    const auto end = std::from_chars(at, stop, values.emplace_back());
+    if (end.ec != std::errc() || (end.ptr != stop && *end.ptr != ','))
+      throw CallTextError("`fill." + o.path + "`: `" + word + "` is no whole number");
+    at = end.ptr;
+  }
+  const auto count = static_cast<int64_t>(values.size());
+  if (count != 1 && count != o.shape.back())
+    throw CallTextError("`fill." + o.path + "`: `" + word + "` are not as many as its columns");
+  for_each_row(o, [&](Index index, int64_t) {
+    std::vector<int64_t> at(index.begin(), index.end());
+    at.push_back(0);
+    for (int64_t& i = at.back(); i < o.shape.back(); ++i)
+      o.set_index(o.place(at), values[static_cast<size_t>(i % count)]);
+  });
+}
+
 void Operands::fill(Operand& o, const std::string* word) {
   const Role role = o.field->role;
   const bool adds = role == Role::kWeightOut || role == Role::kScalarInout;
   const bool gives = role == Role::kScales && o.shape == std::vector<int64_t>{1} && o.bytes == 4;
+  if (o.is_index() && word != nullptr) return fill_index(o, *word);
   if ((schema::is_output(role) && !adds && !gives) || !o.is_float()) {
     if (word != nullptr) throw CallTextError("`fill." + o.path + "` is not of a value's tensor");
     return;

@@ -7,7 +7,8 @@
 //
 //   seed=7         of all random values: the same line gives the same bytes on every machine
 //   fill.PATH=..   what an input has: a pattern of ref/data.h, `spikes` (normal, with three values
-//                  of great magnitude), or a number for every element
+//                  of great magnitude), or a number for every element. An index has a number, or
+//                  numbers of columns such as 0,3,4, where its family does not fill it in
 //
 // Without such a word the field's role decides: weights are near 1, tables and rows normal,
 // statistics other than the rows', outputs NaN. Sums to which a call may add have values.
@@ -43,7 +44,7 @@ struct Operand {
   // `shift` elements are ahead of the first one.
   Operand(std::vector<int64_t> extents, std::vector<int64_t> steps, uint32_t dtype,
           int64_t shift = 0);
-  // Of compact rows, and the tensor of a call that gets them.
+  // Compact rows, and the tensor of a call that gets them.
   Operand(std::vector<int64_t> extents, fastnorm_dtype_id dtype);
   const fastnorm_tensor* get();
 
@@ -61,7 +62,8 @@ struct Operand {
   // The byte of an element. What is behind the given dimensions has index 0.
   size_t place(Index index) const;
   size_t place(std::initializer_list<int64_t> index) const { return place(Index(index)); }
-  // The same where the tensor broadcasts: leading dimensions may be missing, and have extent 1.
+  // The place of a row of a tensor that broadcasts: leading dimensions may be missing, and have
+  // extent 1.
   size_t place_of_row(Index leading) const;
 
   std::vector<float> values(size_t at, int64_t n) const;  // that are contiguous
@@ -95,7 +97,7 @@ struct Operand {
   size_t first;   // byte of `now` that is the first element's
   std::vector<unsigned char> now, expected;
   void* elsewhere = nullptr;  // where `now` lies for the call, if not there
-  // Of a tensor whose indices lie far apart: their distance, and the first one with memory.
+  // In a tensor whose indices lie far apart: their distance, and the first one with memory.
   int64_t far_stride = 0, far_first = 0;
 
  private:
@@ -123,7 +125,8 @@ class Operands {
 
   // Each memory once, in the order of the schema.
   const std::vector<std::unique_ptr<Operand>>& all() const { return all_; }
-  // Of a tensor of the structs below, or null. Tensors that are one view have one memory.
+  // The operand of a tensor of the structs below, or null. Tensors that are one view have one
+  // memory.
   Operand* operator()(const fastnorm_tensor* t) const;
 
   // The structs. They are valid until place().
@@ -146,6 +149,7 @@ class Operands {
  private:
   void make(const std::string& path);
   void fill(Operand& o, const std::string* word);
+  void fill_index(Operand& o, const std::string& word);
 
   std::string line_;
   uint64_t seed_ = 0;
@@ -177,7 +181,7 @@ class LineWriter {
   // A tensor of one value.
   void scalar(const std::string& path, float value);
 
-  // Of the tensors that follow:
+  // What the tensors that follow have:
   int64_t far_stride = 0;    // not 0: indices of the first dimension lie so far apart
   uint64_t byte_offset = 0;  // from the address to the first element
 

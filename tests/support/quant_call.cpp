@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace fastnorm::support {
 
@@ -11,6 +12,7 @@ QuantModel::QuantModel(const fastnorm_quant* args, const Operands& memory, ref::
                        ref::Type y, bool every_step, Operand* codes)
     : type_(type), codes_(codes) {
   if (args == nullptr) return;
+  given_ = *args;
   ref::QuantOptions& q = options_;
   if (codes_ == nullptr) codes_ = memory(args->quantized);
   amax_ = memory(args->amax);
@@ -20,7 +22,6 @@ QuantModel::QuantModel(const fastnorm_quant* args, const Operands& memory, ref::
   q.amax_floor = args->amax_floor;
   q.divide = args->division == FASTNORM_QUANT_DIVIDE;
   q.rotation = args->rotation;
-  y_rotated_ = args->y_rotated != 0;
   if (const Operand* signs = memory(args->rotation_signs))
     signs_ = signs->values(signs->place({0}), signs->shape[0]);
   q.clamp = args->clamp;
@@ -45,26 +46,25 @@ QuantModel::QuantModel(const fastnorm_quant* args, const Operands& memory, ref::
   }
   scale_ = scale;
   q.e8m0 = q.pow2 && scale->bytes == 1;
-  swizzled_ = args->scale_layout == FASTNORM_SCALE_SWIZZLED_128X4;
-  if (swizzled_) std::fill_n(scale->expected.data() + scale->first, scale->shape[0], uint8_t{0});
+  if (is_swizzled())
+    std::fill_n(scale->expected.data() + scale->first, scale->shape[0], uint8_t{0});
 }
 
 size_t QuantModel::place_of_scale(Index leading, int64_t row, int64_t i, int64_t scopes) const {
-  if (swizzled_) return scale_->place({ref::swizzled_index(row, i, scopes)});
+  if (is_swizzled()) return scale_->place({ref::swizzled_index(row, i, scopes)});
   std::vector<int64_t> index(leading.begin(), leading.end());
   if (scale_->shape.size() > leading.size()) index.push_back(i);
   return scale_->place(index);
 }
 
 void QuantModel::keep(int64_t row) const {
-  for (int64_t i = 0; swizzled_ && i < scopes_; ++i) {
+  for (int64_t i = 0; scale_ != nullptr && is_swizzled() && i < scopes_; ++i) {
     const size_t at = scale_->place({ref::swizzled_index(row, i, scopes_)});
     scale_->expected[at] = scale_->now[at];
   }
 }
 
-std::vector<float> QuantModel::expect(Index leading, int64_t row,
-                                      const std::vector<float>& z) const {
+std::vector<float> QuantModel::expect(Index leading, int64_t row, const std::vector<float>& z) {
   const auto n = static_cast<int64_t>(z.size());
   std::vector<float> seen = z;
   if (options_.rotation != 0) {
@@ -72,10 +72,10 @@ std::vector<float> QuantModel::expect(Index leading, int64_t row,
                       static_cast<int64_t>(signs_.size()) != n, type_, n, seen.data());
   }
   expect_seen(leading, row, seen);
-  return y_rotated_ ? seen : z;
+  return given_.y_rotated != 0 ? seen : z;
 }
 
-void QuantModel::expect_seen(Index leading, int64_t row, const std::vector<float>& z) const {
+void QuantModel::expect_seen(Index leading, int64_t row, const std::vector<float>& z) {
   if (codes_ == nullptr && amax_ == nullptr) return;
   const auto n = static_cast<int64_t>(z.size());
   ref::QuantResult r;
@@ -87,6 +87,7 @@ void QuantModel::expect_seen(Index leading, int64_t row, const std::vector<float
     amax_->expect(amax_->first, &most, 1);
   }
   if (codes_ == nullptr) return;
+  last_scale_ = options_.scheme == Scheme::kPerTensor ? tensor_scale_ : r.scale[0];
   std::vector<uint8_t> bytes = r.codes;
   if (options_.format == ref::Format::kE2M1) {
     ref::pack_e2m1(r.codes.data(), n, bytes.data());
@@ -147,7 +148,8 @@ DrawnQuant draw_quant(ref::Random& random, LineWriter& line, const std::string& 
   const bool plain = kind == QuantKind::kPlain, bare = kind == QuantKind::kBare;
   DrawnQuant drawn;
   ref::QuantOptions& q = drawn.options;
-  int64_t scheme = plain ? 1 : 1 + random.below(6), format = random.below(3);
+  constexpr auto kSchemes = static_cast<int64_t>(std::size(ref::kSchemes)) - 1;  // without kNone
+  int64_t scheme = plain ? 1 : 1 + random.below(kSchemes), format = random.below(3);
   if (ref::is_fp4(ref::kSchemes[scheme]) && n % 2 != 0) scheme = 2;
   q.scheme = ref::kSchemes[scheme];
   if (q.scheme == Scheme::kMxfp8) format = random.below(2);

@@ -28,23 +28,27 @@ class QuantModel {
   QuantModel(const fastnorm_quant* args, const Operands& memory, ref::Type type, ref::Type y,
              bool every_step, Operand* codes = nullptr);
 
-  // Of row number `row`, with these indices: z is neither rounded nor rotated. Returns what y is,
-  // before it is rounded.
-  std::vector<float> expect(Index leading, int64_t row, const std::vector<float>& z) const;
+  // Says what is expected of row number `row`, with these indices. z is neither rounded nor
+  // rotated. Returns what y is, before it is rounded.
+  std::vector<float> expect(Index leading, int64_t row, const std::vector<float>& z);
+  // The first scale of the row that was last expected.
+  float scale() const { return last_scale_; }
   // Its swizzled scales stay. All others become 0 where there are none.
   void keep(int64_t row) const;
 
  private:
-  void expect_seen(Index leading, int64_t row, const std::vector<float>& z) const;
+  void expect_seen(Index leading, int64_t row, const std::vector<float>& z);
   size_t place_of_scale(Index leading, int64_t row, int64_t i, int64_t scopes) const;
 
+  bool is_swizzled() const { return given_.scale_layout == FASTNORM_SCALE_SWIZZLED_128X4; }
+
+  fastnorm_quant given_ = {};  // its numbers
   ref::QuantOptions options_;
   ref::Type type_;
   Operand *codes_ = nullptr, *scale_ = nullptr, *amax_ = nullptr;
-  bool swizzled_ = false, y_rotated_ = false;
   std::vector<float> signs_;  // of the columns before a rotation; empty = 1
   int64_t scopes_ = 0;
-  float tensor_scale_ = 1, global_ = 1;
+  float tensor_scale_ = 1, global_ = 1, last_scale_ = 1;
 };
 
 // How codes are drawn.

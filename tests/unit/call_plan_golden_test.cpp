@@ -211,7 +211,7 @@ TEST(PlanGoldens, NormBackward) {
     }
   }
   for (const auto& [rows, n] : kShapes) record_norm_backward(&recorder, kKinds[1], rows, n, false);
-  expect_recorded("norm_backward_plans.txt", recorder.text(), 100);
+  expect_recorded("norm_backward/plans.txt", recorder.text(), 100);
 }
 
 // ---- norm_heads and norm_heads_backward ----
@@ -359,6 +359,35 @@ void record_latents(Recorder* recorder, int64_t tokens, bool codes) {
               a, parts, 2);
 }
 
+// Heads of 512 columns in rows of 584 bytes: codes, a tail, and scales behind the rows of a page.
+void record_tails(Recorder* recorder, int64_t tokens) {
+  constexpr int64_t kPage = 64, kPageBytes = kPage * 584;
+  Tensors t;
+  fastnorm_norm_heads_args a = shared_args(&t, tokens, 64);
+  a.slots = t.of(kI32, {tokens});
+  const int64_t pages = (tokens + kPage - 1) / kPage;
+  const fastnorm_tensor* const cache = t.of(FASTNORM_DTYPE_U8, {pages, kPageBytes});
+  fastnorm_norm_heads_part parts[1] = {};
+  fastnorm_norm_heads_part& p = parts[0];
+  p.struct_size = sizeof p;
+  p.flags = kNorm | kRope | FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+  p.eps = 1e-6f;
+  p.rope_offset = -1;
+  p.x = t.of(kBf16, {tokens, 1, 512});
+  p.weight = t.of(kBf16, {512});
+  p.cache = t.view(cache, {pages, kPage, 1, 448}, {kPageBytes, 576, 576, 1}, 0, kE4m3);
+  p.cache_tail = t.view(cache, {pages, kPage, 1, 64}, {kPageBytes / 2, 288, 288, 1}, 448, kBf16);
+  fastnorm_quant quant = {};
+  quant.struct_size = sizeof quant;
+  quant.scheme = FASTNORM_QUANT_PER_BLOCK;
+  quant.block_size = 64;
+  quant.scale_pow2 = 1;
+  quant.scale =
+      t.view(cache, {pages, kPage, 1, 7}, {kPageBytes, 8, 8, 1}, kPage * 576, FASTNORM_DTYPE_U8);
+  p.cache_quant = &quant;
+  query_heads(recorder, "rows of 584 bytes, " + number(tokens) + " tokens", a, parts, 1);
+}
+
 // The key of DeepSeek's indexer: LayerNorm, rope of half the row, codes with a scale for each row.
 void record_indexer(Recorder* recorder, int64_t tokens) {
   Tensors t;
@@ -463,8 +492,9 @@ TEST(PlanGoldens, NormHeads) {
     record_latents(&recorder, tokens, false);
     record_latents(&recorder, tokens, true);
     record_indexer(&recorder, tokens);
+    record_tails(&recorder, tokens);
   }
-  expect_recorded("norm_heads_plans.txt", recorder.text(), 120);
+  expect_recorded("norm_heads/plans.txt", recorder.text(), 120);
 }
 
 struct GradientsChange {
@@ -545,7 +575,7 @@ TEST(PlanGoldens, NormHeadsBackward) {
       }
     }
   }
-  expect_recorded("norm_heads_backward_plans.txt", recorder.text(), 50);
+  expect_recorded("norm_heads_backward/plans.txt", recorder.text(), 50);
 }
 
 // ---- norm with stages ----
@@ -671,7 +701,7 @@ TEST(PlanGoldens, NormStages) {
           [&](auto* context, auto* info) { return fastnorm_norm_query(context, &a, info); });
     }
   }
-  expect_recorded("norm_stages_plans.txt", recorder.text(), 45);
+  expect_recorded("norm_stages/plans.txt", recorder.text(), 45);
 }
 
 // ---- peers ----
@@ -758,7 +788,7 @@ TEST(PlanGoldens, Peers) {
       record_sharded(&recorder, "Wan 40+40x128", ranks, tokens, 40 / ranks, 40 / ranks);
     }
   }
-  expect_recorded("peer_plans.txt", recorder.text(), 40);
+  expect_recorded("peer/plans.txt", recorder.text(), 40);
 }
 
 }  // namespace

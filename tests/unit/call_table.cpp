@@ -1,16 +1,12 @@
 #include "unit/call_table.h"
 
+#include <cstring>
 #include <fstream>
-#include <memory>
 #include <set>
 #include <stdexcept>
 
-#include "core/mla_decode_check.h"
-#include "core/norm_backward_check.h"
-#include "core/norm_check.h"
-#include "core/norm_heads_backward_check.h"
-#include "core/norm_heads_check.h"
 #include "fastnorm/fastnorm.h"
+#include "support/call_functions.h"
 
 namespace fastnorm::test {
 
@@ -111,21 +107,17 @@ class ConnectedPeer {
   }
 };
 
-// All three functions of a family of peers. They say the same of a call that is wrong.
-template <class Args>
-fastnorm_status check_peer_call(Call& call, Error& error,
-                                fastnorm_status (*query)(fastnorm_context*, const Args*,
-                                                         fastnorm_info*),
-                                fastnorm_status (*prepare)(fastnorm_context*, const Args*),
-                                fastnorm_status (*run)(fastnorm_context*, const Args*, void*,
-                                                       size_t, void*)) {
+// All three functions of a call of peers. They say the same of one that is wrong.
+fastnorm_status check_peer_call(Call& call, Error& error) {
   static const ConnectedPeer connected;
-  const Args* const given = call.args<Args>();
-  if (given->peer != nullptr) call.set_pointer("peer", connected.peers[0]);
+  const void* peer = nullptr;
+  std::memcpy(&peer, call.scalar("peer"), sizeof peer);
+  if (peer != nullptr) call.set_pointer("peer", connected.peers[0]);
+  const support::CallFunctions& functions = *support::find_functions(call.family().name);
+  const support::GivenCall given = {call.args<void>(), nullptr, 0};
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  const Args* const args = call.args<Args>();
-  const fastnorm_status status = query(connected.context, args, &info);
+  const fastnorm_status status = functions.query(connected.context, given, &info);
   if (status == FASTNORM_OK) return status;
   error.set(status, "%s", fastnorm_last_error());
   alignas(256) static char workspace[4096];
@@ -133,9 +125,15 @@ fastnorm_status check_peer_call(Call& call, Error& error,
     if (other != status || std::string(error.text) != fastnorm_last_error())
       throw std::runtime_error(std::string("other functions say: ") + fastnorm_last_error());
   };
-  same(prepare(connected.context, args));
-  same(run(connected.context, args, workspace, sizeof workspace, nullptr));
+  same(functions.prepare(connected.context, given));
+  same(functions.run(connected.context, given, workspace, sizeof workspace, nullptr));
   return status;
+}
+
+// Of the families but peers, by name.
+std::map<std::string, CheckedFamily::Check>& checks() {
+  static std::map<std::string, CheckedFamily::Check> all;
+  return all;
 }
 
 }  // namespace
@@ -185,44 +183,16 @@ Call call_of(const std::string& table, const std::string& base, const std::strin
   return call;
 }
 
+CheckedFamily::CheckedFamily(const char* name, const Check& check) {
+  checks().emplace(name, check);
+}
+
 fastnorm_status check_call(Call& call, Error& error) {
-  const CheckedDevice device = {call.device().device_type, call.device().device_id};
   const std::string family = call.family().name;
-  if (family == "norm") {
-    NormDesc desc;
-    return check_norm(call.args<fastnorm_norm_args>(), device, &desc, error);
-  }
-  if (family == "norm_backward") {
-    NormBackwardDesc desc;
-    return check_norm_backward(call.args<fastnorm_norm_backward_args>(), device, &desc, error);
-  }
-  if (family == "norm_heads") {
-    NormHeadsDesc desc;
-    return check_norm_heads(call.args<fastnorm_norm_heads_args>(),
-                            call.parts<fastnorm_norm_heads_part>(), call.count(), device, &desc,
-                            error);
-  }
-  if (family == "norm_heads_backward") {
-    const auto desc = std::make_unique<NormHeadsBackwardDesc>();
-    return check_norm_heads_backward(call.args<fastnorm_norm_heads_args>(),
-                                     call.parts<fastnorm_norm_heads_backward_part>(), call.count(),
-                                     device, desc.get(), error);
-  }
-  if (family == "mla_decode") {
-    MlaDecodeDesc desc;
-    return check_mla_decode(call.args<fastnorm_mla_decode_args>(), device, &desc, error);
-  }
-  if (family == "peer_allreduce_norm") {
-    return check_peer_call<fastnorm_peer_allreduce_norm_args>(
-        call, error, fastnorm_peer_allreduce_norm_query, fastnorm_peer_allreduce_norm_prepare,
-        fastnorm_peer_allreduce_norm);
-  }
-  if (family == "peer_sharded_norm") {
-    return check_peer_call<fastnorm_peer_sharded_norm_args>(
-        call, error, fastnorm_peer_sharded_norm_query, fastnorm_peer_sharded_norm_prepare,
-        fastnorm_peer_sharded_norm);
-  }
-  throw std::runtime_error("no check of " + family);
+  if (family.starts_with("peer_")) return check_peer_call(call, error);
+  const auto found = checks().find(family);
+  if (found == checks().end()) throw std::runtime_error("no check of " + family);
+  return found->second(call, {call.device().device_type, call.device().device_id}, error);
 }
 
 }  // namespace fastnorm::test

@@ -9,11 +9,14 @@
 // Lines that begin with blanks continue a base. support/call_text.h says how a call is written.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "core/common/check.h"
+#include "core/common/error.h"
 #include "support/call_text.h"
 
 namespace fastnorm::test {
@@ -43,5 +46,31 @@ support::Call call_of(const std::string& table, const std::string& base,
 
 // The library's check of a call.
 fastnorm_status check_call(support::Call& call, Error& error);
+
+// Lets check_call() check the calls of a family. A family has one in its check_test.cpp:
+// const CheckedFamily kFamily("norm", check_norm).
+class CheckedFamily {
+ public:
+  using Check = std::function<fastnorm_status(support::Call&, CheckedDevice, Error&)>;
+
+  template <class Args, class Desc>
+  CheckedFamily(const char* name,
+                fastnorm_status (*check)(const Args*, CheckedDevice, Desc*, Error&))
+      : CheckedFamily(name, [check](support::Call& call, CheckedDevice device, Error& error) {
+          const auto desc = std::make_unique<Desc>();
+          return check(call.args<Args>(), device, desc.get(), error);
+        }) {}
+  template <class Args, class Part, class Desc>
+  CheckedFamily(const char* name, fastnorm_status (*check)(const Args*, const Part* const*, int32_t,
+                                                           CheckedDevice, Desc*, Error&))
+      : CheckedFamily(name, [check](support::Call& call, CheckedDevice device, Error& error) {
+          const auto desc = std::make_unique<Desc>();
+          return check(call.args<Args>(), call.parts<Part>(), call.count(), device, desc.get(),
+                       error);
+        }) {}
+
+ private:
+  CheckedFamily(const char* name, const Check& check);
+};
 
 }  // namespace fastnorm::test

@@ -164,11 +164,11 @@ TEST(CallText, Addresses) {
 }
 
 TEST(CallText, Parts) {
-  Call call("norm_heads parts[1].flags=0x3 parts[0].eps=2 parts[1].quant.scheme=mxfp4");
+  Call call("norm_heads parts[1].flags=0x3 parts[0].eps=2 parts[1].quant.scheme=nvfp4");
   EXPECT_EQ(call.count(), 2);
   EXPECT_EQ(call.parts<fastnorm_norm_heads_part>()[0]->eps, 2);
   EXPECT_EQ(call.parts<fastnorm_norm_heads_part>()[1]->flags, 3u);
-  EXPECT_EQ(call.parts<fastnorm_norm_heads_part>()[1]->quant->scheme, FASTNORM_QUANT_MXFP4);
+  EXPECT_EQ(call.parts<fastnorm_norm_heads_part>()[1]->quant->scheme, FASTNORM_QUANT_NVFP4);
   call.change("parts[0]=null count=9");
   EXPECT_EQ(call.parts<fastnorm_norm_heads_part>()[0], nullptr);
   EXPECT_EQ(call.count(), 9);

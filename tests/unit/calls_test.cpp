@@ -32,8 +32,15 @@ namespace {
 using schema::Kind;
 using schema::Role;
 
-constexpr const char* kTables[] = {"mla_decode",          "norm", "norm_backward", "norm_heads",
-                                   "norm_heads_backward", "peer"};
+// A table for each family. The calls of peers share one.
+std::set<std::string> table_names() {
+  std::set<std::string> names;
+  for (const support::CallFamily& family : support::families()) {
+    const std::string name = family.name;
+    names.insert(name.starts_with("peer_") ? "peer" : name);
+  }
+  return names;
+}
 
 // A table that cannot be read is a line that fails.
 std::vector<CallLine> lines_of(const std::string& name) {
@@ -55,7 +62,7 @@ void expect_message(const Error& error, const std::vector<std::string>& texts) {
 
 std::vector<CallLine> all_lines() {
   std::vector<CallLine> all;
-  for (const char* name : kTables) {
+  for (const std::string& name : table_names()) {
     for (CallLine& line : lines_of(name)) all.push_back(std::move(line));
   }
   return all;
@@ -123,7 +130,7 @@ std::string list_of(const std::vector<int64_t>& values) {
   return text + "]";
 }
 
-// Those of a compact tensor whose last stride is `step`.
+// The strides of a compact tensor whose last stride is `step`.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& shape, int64_t step) {
   std::vector<int64_t> strides(shape.size());
   for (size_t d = shape.size(); d-- > 0;) {
@@ -180,7 +187,8 @@ void break_tensor(const Call& call, const std::string& path, const CallTensor& t
   shape = t.shape;
   ++shape.back();
   // Another field may be the one that does not fit.
-  if (field.shape != schema::Shape::kPageTable && field.shape != schema::Shape::kBytes)
+  if (field.shape != schema::Shape::kPageTable && field.shape != schema::Shape::kTopk &&
+      field.shape != schema::Shape::kBytes)
     to->push_back({path + ".shape=" + list_of(shape), FASTNORM_ERROR_SHAPE, {}, true});
   const bool on_cpu = call.device().device_type == FASTNORM_DEVICE_CPU;
   add(on_cpu ? ".device=cuda:0" : ".device=cpu", FASTNORM_ERROR_DEVICE, " is on device ");
@@ -295,8 +303,8 @@ void expect_refused(const Call& base, const Broken& broken) {
 // Calls body(table, name, call) for all bases.
 template <class Body>
 void for_each_base(const Body& body) {
-  for (const char* of : kTables) {
-    for (const auto& [name, call] : call_table(of).bases) body(of, name, call);
+  for (const std::string& of : table_names()) {
+    for (const auto& [name, call] : call_table(of).bases) body(of.c_str(), name, call);
   }
 }
 

@@ -1,5 +1,7 @@
 // Descriptions of norms and of their quantised outputs. calls/norm.txt has the calls that are
 // refused.
+#include "core/norm/check.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,12 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "core/norm_check.h"
 #include "unit/call_table.h"
-#include "unit/norm_request.h"
+#include "unit/norm/request.h"
 
 namespace fastnorm::test {
 namespace {
+
+const CheckedFamily kFamily("norm", check_norm);
 
 constexpr int64_t kHeads = 3, kRows = 2, kN = 16;
 
@@ -228,7 +231,7 @@ TEST(CheckNorm, WeightAndBiasBroadcast) {
     ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
     EXPECT_EQ(outer_of(desc), c.outer);
     EXPECT_EQ(weight_strides_of(desc), c.strides);
-    // The same with additional dimensions of one index.
+    // Additional dimensions of one index.
     for (auto* t : {&r.x, &r.y}) (*t)->shape = {2, 1, 3, 1, 1, 4, 1, 16};
     r.weight->shape.insert(r.weight->shape.end() - 1, 1);
     if (c.shape.size() > 2) r.weight->shape.insert(r.weight->shape.end() - 3, 2, 1);
@@ -382,8 +385,7 @@ TEST(CheckNorm, RankFiveIsCheckedAlike) {
 
 constexpr fastnorm_quant_scheme kNone = FASTNORM_QUANT_NONE, kTensor = FASTNORM_QUANT_PER_TENSOR,
                                 kRow = FASTNORM_QUANT_PER_ROW, kBlock = FASTNORM_QUANT_PER_BLOCK,
-                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4,
-                                kMxFp4 = FASTNORM_QUANT_MXFP4;
+                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4;
 constexpr int64_t kQuantN =
     272;  // 5 blocks of 64, 9 of 32, 17 of 16; the last of 64 and of 32 short
 
@@ -403,10 +405,9 @@ Request quant_request(fastnorm_quant_scheme scheme) {
 
 // Swizzled scales for rows of kQuantN: 5 scales of 64 columns, 9 of 32, 17 of 16.
 void swizzle(Request& r) {
-  const bool fp4 = r.quant.scheme == kFp4;
-  const bool mx = r.quant.scheme == kMx || r.quant.scheme == kMxFp4;
+  const int32_t block = scheme_of(r.quant.scheme).block;
   r.quant.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
-  r.scale->shape = {512 * (fp4 ? 5 : mx ? 3 : 2)};
+  r.scale->shape = {512 * (block == 16 ? 5 : block == 32 ? 3 : 2)};
   if (r.quant.scheme == kBlock) {
     r.quant.scale_pow2 = 1;
     r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU;
@@ -599,7 +600,9 @@ TEST(CheckQuant, RanksOneToEight) {
                                          {1, kRows, kHeads, kQuantN},
                                          {kRows, 1, kHeads, 1, kQuantN},
                                          {1, kRows, 1, 1, kHeads, 1, 1, kQuantN}};
-  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
+  for (const QuantScheme& of : kQuantSchemes) {
+    const fastnorm_quant_scheme scheme = of.scheme;
+    if (scheme == kNone) continue;
     for (const auto& shape : shapes) {
       Request r = quant_request(scheme);
       set_shape(r, shape);
@@ -607,10 +610,11 @@ TEST(CheckQuant, RanksOneToEight) {
       EXPECT_EQ(d.rows, shape.size() == 1 ? 1 : 6);
       EXPECT_EQ(d.outer_rank, 1);
       const bool one = shape.size() == 1;  // a single row needs no stride
-      const bool pairs = scheme == kFp4 || scheme == kMxFp4;
-      EXPECT_EQ(strides_of(d.quant.codes, d), Strides{one ? 0 : pairs ? kQuantN / 2 : kQuantN});
+      EXPECT_EQ(strides_of(d.quant.codes, d), Strides{one           ? 0
+                                                      : of.is_fp4() ? kQuantN / 2
+                                                                    : kQuantN});
       if (scheme == kTensor) continue;
-      const int64_t bytes = scheme == kRow ? 4 : scheme == kBlock ? 20 : scheme == kFp4 ? 17 : 9;
+      const int64_t bytes = scheme == kRow ? 4 : scheme == kBlock ? 20 : of.block == 16 ? 17 : 9;
       EXPECT_EQ(strides_of(d.quant.scale, d), Strides{one ? 0 : bytes}) << "scheme " << scheme;
     }
   }

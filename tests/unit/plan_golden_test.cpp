@@ -7,10 +7,11 @@
 #include <iterator>
 #include <sstream>
 
-#include "core/norm_plan.h"
-#include "cuda/norm/table.h"
+#include "core/norm/plan.h"
+#include "cuda/families.h"
+#include "cuda/gpu_device.h"
 #include "unit/golden.h"
-#include "unit/norm_request.h"
+#include "unit/norm/request.h"
 
 namespace fastnorm::test {
 namespace {
@@ -33,7 +34,8 @@ std::string plan_text(const NormDesc& d, const ArchSpec& arch, bool grid) {
   NormPlan plan;
   Error error;
   const DeviceFacts facts = cuda::make_facts(arch, 0, 132, arch.max_cluster_blocks);
-  if (make_plan(d, facts, cuda::norm_table(arch), &plan, error) != FASTNORM_OK) return error.text;
+  if (make_plan(d, facts, cuda::table_of<cuda::NormFamily>(arch), &plan, error) != FASTNORM_OK)
+    return error.text;
   const NormKey key = plan.entry->key;
   const std::string name = make_entry(key, plan.entry->tile).name;
   std::ostringstream text;
@@ -137,7 +139,7 @@ std::string all_plans() {
   return out.str();
 }
 
-TEST(PlanGoldens, AsRecorded) { expect_recorded("norm_plans.txt", all_plans(), 450); }
+TEST(PlanGoldens, AsRecorded) { expect_recorded("norm/plans.txt", all_plans(), 450); }
 
 }  // namespace
 }  // namespace fastnorm::test

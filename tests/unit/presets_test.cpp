@@ -235,7 +235,7 @@ struct Turned {
 };
 using RopePeer = std::function<Turned(Type, const PairOfColumns&)>;
 
-// Of two f32 values. Of the four products two are fused into a sum.
+// Rotates a pair of f32 values. Two of the four products are fused into a sum.
 Turned rotate(Type t, float v1, float v2, float c, float s) {
   return {r(t, std::fma(v1, c, -(v2 * s))), r(t, std::fma(v2, c, v1 * s))};
 }

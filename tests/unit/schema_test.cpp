@@ -1,6 +1,6 @@
 // The table of every field as core reads it. That the headers have exactly these fields, the
 // compiler has checked.
-#include "core/schema.h"
+#include "core/common/schema.h"
 
 #include <gtest/gtest.h>
 
@@ -8,17 +8,18 @@
 #include <set>
 #include <string>
 
-#include "core/quant_scheme.h"
+#include "core/common/quant_scheme.h"
 #include "ref/quant_spec.h"
+#include "support/call_text.h"
 
 namespace fastnorm::schema {
 namespace {
 
-template <class Struct>
-void check_struct() {
-  SCOPED_TRACE(Fields<Struct>::kName);
+void check_struct(const support::CallStruct& s) {
+  SCOPED_TRACE(s.name);
   std::set<std::string> names;
-  for (const Field& f : Fields<Struct>::kAll) {
+  const size_t count = s.fields.size();
+  for (const support::CallStruct::Field& f : s.fields) {
     SCOPED_TRACE(f.name);
     EXPECT_TRUE(names.insert(f.name).second);
     EXPECT_EQ(is_tensor(f.role), f.kind == Kind::kTensor);
@@ -28,29 +29,24 @@ void check_struct() {
     if (f.same_view != 0) {
       EXPECT_TRUE(is_output(f.role));
     }
-    const size_t count = std::size(Fields<Struct>::kAll);
     for (size_t i = 0; i < 64; ++i) {
       if (((f.same_view | f.apart) >> i & 1) == 0) continue;
       ASSERT_LT(i, count);
-      EXPECT_TRUE(is_tensor(Fields<Struct>::kAll[i].role));
-      EXPECT_FALSE(is_output(Fields<Struct>::kAll[i].role));
+      EXPECT_TRUE(is_tensor(s.fields[i].role));
+      EXPECT_FALSE(is_output(s.fields[i].role));
     }
     for (const OneOf& one_of : f.needs) {
       for (const Term& t : one_of.terms) EXPECT_TRUE(t.field == kNoField || t.field < count);
     }
+    if (f.type != nullptr) check_struct(*f.type);
   }
 }
 
 TEST(Schema, FieldsOfEveryStruct) {
-  check_struct<fastnorm_mla_decode_args>();
-  check_struct<fastnorm_quant>();
-  check_struct<fastnorm_norm_args>();
-  check_struct<fastnorm_norm_backward_args>();
-  check_struct<fastnorm_norm_heads_part>();
-  check_struct<fastnorm_norm_heads_args>();
-  check_struct<fastnorm_norm_heads_backward_part>();
-  check_struct<fastnorm_peer_allreduce_norm_args>();
-  check_struct<fastnorm_peer_sharded_norm_args>();
+  for (const support::CallFamily& family : support::families()) {
+    check_struct(*family.args);
+    if (family.part != nullptr) check_struct(*family.part);
+  }
 }
 
 TEST(Schema, WhatAFieldSays) {
@@ -76,7 +72,7 @@ TEST(Schema, EnumsOfTheHeaders) {
   EXPECT_EQ(most_of<&fastnorm_norm_args::rounding>, 3u);
   EXPECT_EQ(most_of<&fastnorm_norm_args::branch_rounding>, 2u);
   EXPECT_EQ(most_of<&fastnorm_peer_sharded_norm_args::rounding>, 1u);
-  EXPECT_EQ(most_of<&fastnorm_quant::scheme>, static_cast<uint32_t>(FASTNORM_QUANT_MXFP4));
+  EXPECT_EQ(most_of<&fastnorm_quant::scheme>, std::size(kQuantSchemes) - 1);
   EXPECT_FALSE(counts_up<fastnorm_norm_flags>);
   EXPECT_EQ(kAllFlags<fastnorm_norm_flags>, 31u + FASTNORM_NORM_NO_PDL);
   EXPECT_STREQ(Enum<fastnorm_norm_kind>::kName, "fastnorm_norm_kind");

@@ -6,14 +6,15 @@
 #include <set>
 #include <string>
 
-#include "core/dtype.h"
-#include "core/error.h"
-#include "core/norm_key.h"
-#include "core/reciprocal.h"
+#include "core/common/dtype.h"
+#include "core/common/error.h"
+#include "core/common/reciprocal.h"
+#include "core/norm/key.h"
 #include "cuda/arch.h"
+#include "cuda/families.h"
+#include "cuda/gpu_device.h"
 #include "cuda/norm/launch_params.h"
-#include "cuda/norm/table.h"
-#include "unit/norm_request.h"
+#include "unit/norm/request.h"
 
 namespace fastnorm::test {
 namespace {
@@ -68,7 +69,7 @@ TEST(Reciprocal, ParametersInAnyRoundingMode) {
     Error error;
     EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
     EXPECT_EQ(make_plan(desc, cuda::make_facts(cuda::kSm90, 0, 132, 16),
-                        cuda::norm_table(cuda::kSm90), &plan, error),
+                        cuda::table_of<cuda::NormFamily>(cuda::kSm90), &plan, error),
               FASTNORM_OK);
     const cuda::NormParams p = cuda::make_params(desc, plan);
     return std::pair(p.inv_n, p.quant.inverse_greatest);

@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <string>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "cuda/arch.h"
+#include "cuda/families.h"
 #include "cuda/norm/list.h"
-#include "cuda/norm/table.h"
 
 namespace fastnorm {
 namespace {
@@ -24,15 +28,12 @@ template <const ArchSpec& kArch>
 std::vector<Variant> variants_of() {
   std::vector<Variant> all;
   const auto append = [&](const auto& part) {
-    for (const VariantWords& words : part) all.push_back(variant_of(words.order, words.policies));
+    for (const auto& numbered : part) all.push_back(NormFamily::variant_of(numbered.word));
   };
-  constexpr ListArch kArchColumn = list_arch(kArch);
-  append(kVariants<kArchColumn, Dtype::kF32, Source::kPlain>);
-  append(kVariants<kArchColumn, Dtype::kF32, Source::kAdd>);
-  append(kVariants<kArchColumn, Dtype::kF16, Source::kPlain>);
-  append(kVariants<kArchColumn, Dtype::kF16, Source::kAdd>);
-  append(kVariants<kArchColumn, Dtype::kBF16, Source::kPlain>);
-  append(kVariants<kArchColumn, Dtype::kBF16, Source::kAdd>);
+  [&]<int... kPart>(std::integer_sequence<int, kPart...>) {
+    (append(kWords<NormFamily, kArch.column, kPart>), ...);
+  }
+  (std::make_integer_sequence<int, NormFamily::kParts>());
   return all;
 }
 
@@ -55,7 +56,7 @@ void for_each(Fn fn) {
 
 TEST(Variants, TablesOfPlanningHaveThemInOrderAndOnce) {
   for (size_t i = 0; i < all_variants().size(); ++i) {
-    const std::span<const NormEntry> table = norm_table(*kArchs[i]);
+    const std::span<const NormEntry> table = table_of<NormFamily>(*kArchs[i]);
     const std::vector<Variant>& variants = all_variants()[i];
     ASSERT_EQ(table.size(), variants.size()) << kArchs[i]->name;
     for (size_t k = 0; k < table.size(); ++k) {
@@ -77,11 +78,11 @@ TEST(Variants, EveryLineMakesKernelsAndLinesAreSorted) {
   };
   const VariantLine* before = nullptr;
   int number = 0;
-  for (const VariantLine& line : kVariantLines) {
+  for (const VariantLine& line : NormFamily::kLines) {
     SCOPED_TRACE("line " + std::to_string(++number) + " of the list");
     EXPECT_NE(line.dtypes, 0);
     EXPECT_NE(line.flavours, 0);
-    EXPECT_TRUE(std::ranges::any_of(line.blocks_per_sm.of, [](uint8_t b) { return b > 0; }));
+    EXPECT_TRUE(std::ranges::any_of(line.per_sm.of, [](uint8_t b) { return b > 0; }));
     if (before != nullptr && file(*before) == file(line) && file(line) < 2) {
       EXPECT_LE(order(*before), order(line));
     }
@@ -117,11 +118,35 @@ TEST(Variants, BlocksFitAMultiprocessor) {
   });
 }
 
+// The blocks that __launch_bounds__ names, in a family whose kernels have no policies.
+template <class Family>
+void expect_blocks_fit(const char* name) {
+  for (const ArchSpec* arch : kArchs) {
+    int seen = 0;
+    for (int part = 0; part < Family::kParts; ++part) {
+      for_each_kernel<Family>(arch->column, part, [&](const auto& v, uint16_t line) {
+        SCOPED_TRACE(std::string(arch->name) + ": " + name + ", line " + std::to_string(line));
+        EXPECT_GE(v.per_sm, 1);
+        EXPECT_LE(v.per_sm * v.block_threads(), kThreadsPerSm);
+        EXPECT_LE(v.per_sm * v.block_threads() * kFewestRegisters, kRegistersPerSm);
+        ++seen;
+      });
+    }
+    EXPECT_GT(seen, 0) << arch->name << ": " << name;
+  }
+}
+
+TEST(Variants, BlocksOfOtherFamiliesFitAMultiprocessor) {
+  expect_blocks_fit<NormBackwardFamily>("norm_backward");
+  expect_blocks_fit<NormHeadsFamily>("norm_heads");
+  expect_blocks_fit<NormHeadsBackwardFamily>("norm_heads_backward");
+}
+
 TEST(Variants, PoliciesFitTheSlots) {
   for_each([](const Variant& v) {
     const bool f32 = v.key.affine == Affine::kF32, early = v.weights == Weights::kEarly,
                rms = v.key.stat == Stat::kRms, streamed = v.tile.vectors == 0;
-    EXPECT_EQ(v.weights == Weights::kShared, v.key.beside == Beside::kShared);
+    EXPECT_EQ(v.weights == Weights::kShared, v.key.flavour == Flavour::kLeanShared);
     EXPECT_EQ(v.fours_ahead > 0, f32);
     EXPECT_LE(v.fours_early, early ? v.fours_ahead : 0);
     if (v.has(Variant::kCrossFours)) {
@@ -151,18 +176,60 @@ TEST(Variants, PoliciesFitTheSlots) {
     if (v.loads != Loads::kCached) {
       EXPECT_TRUE(rms && v.key.access <= Access::kVector);
     }
-    if (with_streaming_loads(v.key.beside) == v.key.beside && v.key.beside != Beside::kAny &&
-        v.key.beside != Beside::kShared) {
+    if (with_streaming_loads(v.key.flavour) == v.key.flavour &&
+        v.key.flavour != Flavour::kGeneral && v.key.flavour != Flavour::kLeanShared) {
       EXPECT_EQ(v.loads, Loads::kStreaming);
     }
     if (!streamed) {
       EXPECT_GE(v.group, 1);
     }
     EXPECT_EQ(v.has(Variant::kEveryVector),
-              v.key.access == Access::kVector && v.key.beside == Beside::kAny);
+              v.key.access == Access::kVector && v.key.flavour == Flavour::kGeneral);
     if (v.has(Variant::kIdlePrefetch)) {
       EXPECT_TRUE(v.has(Variant::kPrefetches));
     }
+  });
+}
+
+// --- the lists of the other families
+
+template <class Variant>
+int threads_of(const Variant& v) {
+  if constexpr (requires { v.block_threads(); }) return v.block_threads();
+  if constexpr (std::is_same_v<Variant, StagesVariant>)
+    return v.threads * rows_per_block(Tile{v.threads, v.vectors, 1});
+  return v.threads;
+}
+
+// Calls fn(variant, line) for each kernel of a family on an architecture.
+template <class Family, typename Fn>
+void for_each_of(const ArchSpec& arch, Fn fn) {
+  for (int part = 0; part < Family::kParts; ++part) for_each_kernel<Family>(arch.column, part, fn);
+}
+
+template <class Family>
+void expect_lists_fit() {
+  std::vector<int> uses(std::size(Family::kLines));
+  for (const ArchSpec* arch : kArchs) {
+    size_t count = 0;
+    for_each_of<Family>(*arch, [&](const auto& v, uint16_t line) {
+      SCOPED_TRACE(std::string(arch->name) + ": line " + std::to_string(line + 1));
+      ++uses[line], ++count;
+      EXPECT_GE(v.per_sm, 1);
+      EXPECT_LE(v.per_sm * threads_of(v), kThreadsPerSm);
+      const auto word = Family::word_of(v);
+      EXPECT_EQ(Family::word_of(Family::variant_of(word)), word);
+    });
+    EXPECT_EQ(count, table_of<Family>(*arch).size()) << arch->name;
+  }
+  for (size_t line = 0; line < uses.size(); ++line)
+    EXPECT_GT(uses[line], 0) << "line " << line + 1 << " makes no kernel";
+}
+
+TEST(Lists, FitAMultiprocessorAndTheirWords) {
+  // The tests of Variants have the norm's lists.
+  Families::for_each([]<class Family>() {
+    if constexpr (!std::is_same_v<Family, NormFamily>) expect_lists_fit<Family>();
   });
 }
 

@@ -102,63 +102,70 @@ size_t BenchCase::bytes_moved() const {
 
 CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
                    std::byte* parameters, size_t parameter_stride)
-    : op_(c.op), layer_(c.is_layer()), scheme_(c.scheme()) {
-  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
+    : call_(c.is_backward() ? "norm_backward eps=1e-06" : "norm eps=1e-06"),
+      data_(data),
+      parameters_(parameters),
+      tensor_stride_(tensor_stride),
+      parameter_stride_(parameter_stride) {
+  call_.change("device=" + std::to_string(target.device_type) + ":" +
+               std::to_string(target.device_id));
+  if (c.is_layer() || c.op == "adaln") call_.change("kind=layer");
+  c.is_backward() ? add_backward(c) : add_forward(c);
+}
+
+void CaseCall::rows(const char* path, fastnorm_dtype dtype, std::vector<int64_t> shape) {
+  call_.give(path, call_tensor(reinterpret_cast<uintptr_t>(data_), dtype, std::move(shape)));
+  data_ += tensor_stride_;
+}
+
+void CaseCall::parameter(const char* path, fastnorm_dtype dtype, std::vector<int64_t> shape,
+                         int number) {
+  const auto at =
+      reinterpret_cast<uintptr_t>(parameters_) + static_cast<uintptr_t>(number) * parameter_stride_;
+  call_.give(path, call_tensor(at, dtype, std::move(shape)));
+}
+
+void CaseCall::add_forward(const BenchCase& c) {
+  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype, columns = weights_dtype(c);
+  const std::vector<int64_t> shape = {c.rows, c.n}, n = {c.n};
   const QuantTensors quant = c.quant();
-  const std::vector<int64_t> shape = {c.rows, c.n};
-  const auto next = [&](fastnorm_dtype of, const std::vector<int64_t>& extents) {
-    const TensorView view(target, data, of, extents);
-    data += tensor_stride;
-    return view;
-  };
-  x_ = next(dtype, shape);
-  if (c.inputs() > 1) residual_ = next(dtype, shape);
-  y_ = c.quantises() ? next(quant.codes, quant.codes_shape) : next(dtype, shape);
-  if (c.adds()) residual_out_ = next(dtype, shape);
-  const fastnorm_dtype columns = weights_dtype(c);
-  weight_ = TensorView(target, parameters, columns, {c.n});
-  if (layer_ || op_ == "adaln")
-    bias_ = TensorView(target, parameters + parameter_stride, columns, {c.n});
-  more_ = TensorView(target, parameters + 2 * parameter_stride, columns, {c.n});
-  if (c.quantises()) {
-    const bool given = scheme_ == FASTNORM_QUANT_PER_TENSOR;  // others are behind the other tensors
-    scale_ = TensorView(target, given ? parameters + 3 * parameter_stride : data, quant.scale,
-                        quant.scale_shape);
+  rows("x", dtype, shape);
+  if (c.inputs() > 1) rows(c.op == "gated" ? "gate" : "residual", dtype, shape);
+  c.quantises() ? rows("quant.quantized", quant.codes, quant.codes_shape) : rows("y", dtype, shape);
+  if (c.adds()) rows("residual_out", dtype, shape);
+  if (c.op == "gated") call_.change("gate_act=silu");
+  if (c.op == "sandwich") {
+    call_.change("branch_norm,branch_rounded=1 branch_eps=1e-06");
+    parameter("branch_weight", columns, n, 2);
+  }
+  const bool modulates = c.op == "adaln";
+  parameter(modulates ? "modulation_scale" : "weight", columns, n, 0);
+  if (c.is_layer() || modulates) parameter(modulates ? "modulation_shift" : "bias", columns, n, 1);
+  if (modulates) parameter("residual_gate", columns, n, 2);
+  if (!c.quantises()) return;
+  call_.change("quant.scheme=" + std::to_string(c.scheme()));
+  if (c.scheme() == FASTNORM_QUANT_PER_BLOCK) call_.change("quant.block_size=128");
+  if (c.scheme() == FASTNORM_QUANT_PER_TENSOR) {
+    parameter("quant.scale", quant.scale, quant.scale_shape, 3);
+  } else {
+    rows("quant.scale", quant.scale, quant.scale_shape);  // behind the other tensors
   }
 }
 
-fastnorm_norm_args CaseCall::args() {
-  fastnorm_norm_args args = {};
-  args.struct_size = sizeof args;
-  args.kind = layer_ ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-  args.eps = 1e-6f;
-  args.x = x_.get();
-  args.residual = residual_.get();
-  args.weight = weight_.get();
-  args.bias = bias_.get();
-  (scheme_ == FASTNORM_QUANT_NONE ? args.y : quant_.quantized) = y_.get();
-  quant_.struct_size = sizeof quant_;
-  quant_.scheme = scheme_;
-  quant_.block_size = scheme_ == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
-  quant_.scale = scale_.get();
-  if (scheme_ != FASTNORM_QUANT_NONE) args.quant = &quant_;
-  args.residual_out = residual_out_.get();
-  if (op_ == "gated") {
-    args.gate = args.residual;
-    args.gate_act = FASTNORM_ACTIVATION_SILU;
-    args.residual = nullptr;
-  } else if (op_ == "sandwich") {
-    args.branch_norm = args.branch_rounded = 1;
-    args.branch_eps = args.eps;
-    args.branch_weight = more_.get();
-  } else if (op_ == "adaln") {
-    args.kind = FASTNORM_NORM_LAYER;
-    args.weight = args.bias = nullptr;
-    args.residual_gate = more_.get();
-    args.modulation_scale = weight_.get();
-    args.modulation_shift = bias_.get();
-  }
-  return args;
+void CaseCall::add_backward(const BenchCase& c) {
+  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype,
+                       f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  const std::vector<int64_t> shape = {c.rows, c.n};
+  rows("dy", dtype, shape);
+  rows("x", dtype, shape);
+  if (c.adds()) rows("dresidual_in", dtype, shape);
+  rows("dx", dtype, shape);
+  tensor_stride_ = values_stride(c);
+  rows("rstd", f32, {c.rows});
+  if (c.is_layer()) rows("mean", f32, {c.rows});
+  parameter("weight", dtype, {c.n}, 0);
+  if (c.has_sums()) parameter("dweight", dtype, {c.n}, 1);
+  if (c.has_sums() && c.is_layer()) parameter("dbias", dtype, {c.n}, 2);
 }
 
 CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) {
@@ -179,48 +186,9 @@ CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) {
   for (size_t i = 0; i < sets.count; ++i) {
     std::byte* const data = memory_.get() + parameters + i * set_bytes;
     calls_.emplace_back(machine.target(), c, data, tensor_stride, memory_.get(), parameter_stride);
-    workload_.calls.push_back(calls_.back().args());
+    workload_.calls.push_back(calls_.back().args<fastnorm_norm_args>());
     workload_.sets.push_back({data, data + set_bytes / 2});
   }
-}
-
-BackwardCall::BackwardCall(const Target& target, const BenchCase& c, std::byte* data,
-                           size_t tensor_stride, std::byte* parameters, size_t parameter_stride)
-    : layer_(c.is_layer()), sums_(c.has_sums()) {
-  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype,
-                       f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-  const auto next = [&](std::byte** at, fastnorm_dtype of, std::vector<int64_t> shape,
-                        size_t stride) {
-    const TensorView view(target, *at, of, std::move(shape));
-    *at += stride;
-    return view;
-  };
-  dy_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
-  x_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
-  if (c.adds()) dresidual_in_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
-  dx_ = next(&data, dtype, {c.rows, c.n}, tensor_stride);
-  rstd_ = next(&data, f32, {c.rows}, values_stride(c));
-  if (layer_) mean_ = next(&data, f32, {c.rows}, values_stride(c));
-  weight_ = next(&parameters, dtype, {c.n}, parameter_stride);
-  dweight_ = next(&parameters, dtype, {c.n}, parameter_stride);
-  dbias_ = next(&parameters, dtype, {c.n}, parameter_stride);
-}
-
-fastnorm_norm_backward_args BackwardCall::args() {
-  fastnorm_norm_backward_args args = {};
-  args.struct_size = sizeof args;
-  args.kind = layer_ ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-  args.eps = 1e-6f;
-  args.dy = dy_.get();
-  args.x = x_.get();
-  args.weight = weight_.get();
-  args.mean = mean_.get();
-  args.rstd = rstd_.get();
-  args.dresidual_in = dresidual_in_.get();
-  args.dx = dx_.get();
-  if (sums_) args.dweight = dweight_.get();
-  if (sums_ && layer_) args.dbias = dbias_.get();
-  return args;
 }
 
 BackwardMemory::BackwardMemory(const Machine& machine, const BenchCase& c) {
@@ -240,7 +208,7 @@ BackwardMemory::BackwardMemory(const Machine& machine, const BenchCase& c) {
     std::byte* const data = memory_.get() + 3 * columns + i * set_bytes;
     fill(machine, data + rows_bytes, f32, set_bytes - rows_bytes);
     calls_.emplace_back(machine.target(), c, data, tensor, memory_.get(), columns);
-    args_.push_back(calls_.back().args());
+    args_.push_back(&calls_.back().args<fastnorm_norm_backward_args>());
     timed_.sets.push_back({data, data + set_bytes / 2});
   }
 }
@@ -248,12 +216,12 @@ BackwardMemory::BackwardMemory(const Machine& machine, const BenchCase& c) {
 TimedCalls BackwardMemory::calls(const Machine& machine) {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  check(fastnorm_norm_backward_query(machine.context(), args_.data(), &info));
-  check(fastnorm_norm_backward_prepare(machine.context(), args_.data()));
+  check(fastnorm_norm_backward_query(machine.context(), args_[0], &info));
+  check(fastnorm_norm_backward_prepare(machine.context(), args_[0]));
   workspace_ = info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
   TimedCalls timed = timed_;
   timed.run = [this, &machine, workspace_bytes = info.workspace_bytes](size_t i) {
-    check(fastnorm_norm_backward(machine.context(), &args_[i], workspace_.get(), workspace_bytes,
+    check(fastnorm_norm_backward(machine.context(), args_[i], workspace_.get(), workspace_bytes,
                                  machine.stream()));
   };
   return timed;

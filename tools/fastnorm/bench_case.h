@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "field_options.h"
 #include "machine.h"
 #include "quant_tensors.h"
 #include "stopwatch.h"
@@ -47,24 +48,30 @@ std::vector<std::string> backward_ops();
 // the modulators.
 std::vector<std::string> stage_ops();
 
-// The tensors of one call of a case, somewhere in memory.
+// A call of a forward or a backward case, somewhere in memory. The tensors are from `data` on,
+// `tensor_stride` bytes apart, in the order of their words in bench_case.cpp; weights and what is
+// like them from `parameters` on.
 class CaseCall {
  public:
-  // The tensors are from `data` on, inputs first, `tensor_stride` bytes apart; weight, bias and
-  // scale from `parameters` on.
   CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
            std::byte* parameters, size_t parameter_stride);
 
   // Valid until this ends or is moved.
-  fastnorm_norm_args args();
+  template <class Args>
+  const Args& args() {
+    return *call_.args<Args>();
+  }
 
  private:
-  std::string op_;
-  bool layer_;
-  fastnorm_quant_scheme scheme_;
-  fastnorm_quant quant_ = {};  // args() points to it
-  // `residual_` of "gated" is the gate; `more_` is the branch's weight, or the residual gate.
-  TensorView x_, residual_, y_, residual_out_, weight_, bias_, more_, scale_;
+  void add_forward(const BenchCase& c);
+  void add_backward(const BenchCase& c);
+  // The next tensor of rows, or parameter number `number`.
+  void rows(const char* path, fastnorm_dtype dtype, std::vector<int64_t> shape);
+  void parameter(const char* path, fastnorm_dtype dtype, std::vector<int64_t> shape, int number);
+
+  support::Call call_;
+  std::byte *data_, *parameters_;
+  size_t tensor_stride_, parameter_stride_;
 };
 
 // Buffers and calls of one case. Cases larger than the caches, and all on a GPU, rotate over many
@@ -81,22 +88,6 @@ class CaseMemory {
   Workload workload_ = {};
 };
 
-// The tensors of one call of a backward case, somewhere in memory.
-class BackwardCall {
- public:
-  // dy, x, dresidual_in and dx are from `data` on, `tensor_stride` bytes apart, then rstd and mean;
-  // weight, dweight and dbias from `parameters` on.
-  BackwardCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
-               std::byte* parameters, size_t parameter_stride);
-
-  // Valid until this ends or is moved.
-  fastnorm_norm_backward_args args();
-
- private:
-  bool layer_, sums_;
-  TensorView dy_, x_, dresidual_in_, dx_, mean_, rstd_, weight_, dweight_, dbias_;
-};
-
 // Buffers and calls of one backward case, as CaseMemory.
 class BackwardMemory {
  public:
@@ -110,8 +101,8 @@ class BackwardMemory {
 
  private:
   Block memory_, workspace_;
-  std::vector<BackwardCall> calls_;
-  std::vector<fastnorm_norm_backward_args> args_;
+  std::vector<CaseCall> calls_;
+  std::vector<const fastnorm_norm_backward_args*> args_;
   TimedCalls timed_ = {};
 };
 

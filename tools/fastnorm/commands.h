@@ -4,19 +4,23 @@
 
 #include <CLI/CLI.hpp>
 
+#include "support/families.h"
+
 namespace fastnorm::tool {
 
 void add_info(CLI::App& program);
 void add_run(CLI::App& program);
 void add_bench(CLI::App& program);
-void add_mla_decode(CLI::App& program);
-void add_norm_heads(CLI::App& program);
-void add_norm_heads_backward(CLI::App& program);
 void add_explain(CLI::App& program);
 void add_peer(CLI::App& program);
 void add_selftest(CLI::App& program);
 // Comes last: it looks at the options of all others.
 void add_completion(CLI::App& program);
 void add_tune(CLI::App& program);
+
+// Of the families that have their own.
+#define FAMILY(name) void add_##name(CLI::App& program);
+FASTNORM_COMMAND_FAMILIES(FAMILY)
+#undef FAMILY
 
 }  // namespace fastnorm::tool

@@ -19,134 +19,63 @@ namespace fastnorm::tool {
 namespace {
 
 // The tensors of a call's stages.
-class PretendedStages {
- public:
-  PretendedStages(const ExplainOptions& options, Pretended* pretended) : options_(options) {
-    const StageOptions& s = options.stages;
-    const fastnorm_dtype dtype = find_dtype(options.dtype)->dtype,
-                         f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32),
-                         parameters = dtype_or(options.parameter_dtype, dtype);
-    const int64_t n = options.shape.back();
-    const std::vector<int64_t> rows = pretended->row_shape(), groups = pretended->group_shape();
-    std::vector<int64_t> sums = groups;
-    if (options.norm.is_layer()) sums.push_back(2);
-    const auto make = [&](const std::string& asked, TensorView* view, fastnorm_dtype of,
-                          const std::vector<int64_t>& shape) {
-      if (!asked.empty()) *view = pretended->tensor(of, shape);
-    };
-    if (!s.gate.empty()) gate_ = pretended->rows(dtype);
-    make(s.mean_in, &mean_in_, f32, groups);
-    make(s.rstd_in, &rstd_in_, f32, groups);
-    make(s.sumsq, &sumsq_, f32, sums);
-    make(s.branch_weight, &branch_weight_, parameters, {n});
-    make(s.branch_bias, &branch_bias_, parameters, {n});
-    make(s.branch_rstd, &branch_rstd_, f32, rows);
-    make(s.sum_scale, &sum_scale_, f32, {1});
-    make(s.modulation_index, &modulation_index_, fastnorm_dtype_of(FASTNORM_DTYPE_I32), rows);
-    const auto modulator = [&](const char* option, const std::string& shape, TensorView* view,
-                               const std::string& asked, TensorView* table) {
-      if (!shape.empty()) *view = pretended->tensor(parameters, parse_sizes(option, shape, {}));
-      make(asked, table, parameters, {n});
-    };
-    modulator("--residual-gate", s.residual_gate, &residual_gate_, s.residual_gate_table,
-              &residual_gate_table_);
-    modulator("--modulation-scale", s.modulation_scale, &modulation_scale_, s.scale_table,
-              &scale_table_);
-    modulator("--modulation-shift", s.modulation_shift, &modulation_shift_, s.shift_table,
-              &shift_table_);
+void add_stages(const ExplainOptions& o, Pretended* pretended) {
+  const fastnorm_dtype dtype = find_dtype(o.dtype)->dtype,
+                       f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32),
+                       parameters = dtype_or(o.parameter_dtype, dtype);
+  const std::vector<int64_t> rows = pretended->row_shape(), groups = pretended->group_shape(),
+                             columns = {o.shape.back()};
+  std::vector<int64_t> sums = groups;
+  if (o.norm.is_layer()) sums.push_back(2);
+  const auto make = [&](const char* option, const char* path, fastnorm_dtype of,
+                        const std::vector<int64_t>& shape) {
+    if (o.tensors.has(option)) pretended->tensor(path, of, shape);
+  };
+  if (o.tensors.has("--gate")) pretended->rows("gate", dtype);
+  make("--mean-in", "mean_in", f32, groups);
+  make("--rstd-in", "rstd_in", f32, groups);
+  make("--sumsq", "sumsq", f32, sums);
+  make("--branch-weight", "branch_weight", parameters, columns);
+  make("--branch-bias", "branch_bias", parameters, columns);
+  make("--branch-rstd", "branch_rstd", f32, rows);
+  make("--sum-scale", "sum_scale", f32, {1});
+  make("--modulation-index", "modulation_index", fastnorm_dtype_of(FASTNORM_DTYPE_I32), rows);
+  for (const char* option : {"--residual-gate", "--modulation-scale", "--modulation-shift"}) {
+    const std::string& shape = o.tensors.at(option);
+    if (!shape.empty())
+      pretended->tensor(path_of(pretended->call(0).family(), option).c_str(), parameters,
+                        parse_sizes(option, shape, {}));
   }
+  make("--residual-gate-table", "residual_gate_table", parameters, columns);
+  make("--scale-table", "scale_table", parameters, columns);
+  make("--shift-table", "shift_table", parameters, columns);
+}
 
-  void apply(fastnorm_norm_args* args) {
-    options_.stages.apply(args);
-    args->gate = gate_.get();
-    args->mean_in = mean_in_.get();
-    args->rstd_in = rstd_in_.get();
-    args->sumsq = sumsq_.get();
-    args->branch_weight = branch_weight_.get();
-    args->branch_bias = branch_bias_.get();
-    args->branch_rstd = branch_rstd_.get();
-    args->sum_scale = sum_scale_.get();
-    args->residual_gate = residual_gate_.get();
-    args->residual_gate_table = residual_gate_table_.get();
-    args->modulation_scale = modulation_scale_.get();
-    args->scale_table = scale_table_.get();
-    args->modulation_shift = modulation_shift_.get();
-    args->shift_table = shift_table_.get();
-    args->modulation_index = modulation_index_.get();
+fastnorm_info query_forward(fastnorm_context* context, const ExplainOptions& o) {
+  Pretended pretended(o, "norm");
+  const fastnorm_dtype dtype = find_dtype(o.dtype)->dtype,
+                       f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32),
+                       parameters = dtype_or(o.parameter_dtype, dtype),
+                       residual = dtype_or(o.residual_dtype, dtype);
+  pretended.rows("x", dtype);
+  pretended.rows_over("y", "x", dtype_or(o.y_dtype, dtype));
+  if (o.residual) pretended.rows("residual", residual);
+  if (o.residual_out)
+    pretended.rows_over("residual_out", "residual", dtype_or(o.residual_out_dtype, residual));
+  if (!o.no_weight) pretended.parameters("weight", parameters);
+  if (o.bias) pretended.parameters("bias", dtype_or(o.bias_dtype, parameters));
+  if (o.statistics) pretended.tensor("rstd", f32, pretended.row_shape());
+  if (o.norm.quantises()) {
+    const QuantTensors quant = o.norm.quant_tensors(o.shape);
+    pretended.tensor("quant.quantized", quant.codes, quant.codes_shape);
+    pretended.tensor("quant.scale", quant.scale, quant.scale_shape);
   }
-
- private:
-  const ExplainOptions& options_;
-  TensorView gate_, mean_in_, rstd_in_, sumsq_, branch_weight_, branch_bias_, branch_rstd_,
-      sum_scale_, residual_gate_, residual_gate_table_, modulation_scale_, scale_table_,
-      modulation_shift_, shift_table_, modulation_index_;
-};
-
-// The tensors of a call and its arguments, which point at them.
-class Question {
- public:
-  Question(const ExplainOptions& options, const Target& target)
-      : options_(options), pretended_(options, target), stages_(options, &pretended_) {
-    const fastnorm_dtype dtype = find_dtype(options.dtype)->dtype;
-    const fastnorm_dtype parameters = dtype_or(options.parameter_dtype, dtype);
-    const fastnorm_dtype residual = dtype_or(options.residual_dtype, dtype);
-    const fastnorm_dtype sums = dtype_or(options.residual_out_dtype, residual);
-    const fastnorm_dtype y = dtype_or(options.y_dtype, dtype);
-    const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-
-    x_ = pretended_.rows(dtype);
-    y_ = options.in_place ? pretended_.rows_over(x_, y) : pretended_.rows(y);
-    if (options.residual) residual_ = pretended_.rows(residual);
-    if (options.residual_out) {
-      residual_out_ =
-          options.in_place ? pretended_.rows_over(residual_, sums) : pretended_.rows(sums);
-    }
-    if (!options.no_weight) weight_ = pretended_.parameters(parameters);
-    if (options.bias) bias_ = pretended_.parameters(dtype_or(options.bias_dtype, parameters));
-    if (options.statistics) rstd_ = pretended_.values(f32);
-    if (options.norm.quantises()) {
-      const QuantTensors quant = options.norm.quant_tensors(options.shape);
-      quantized_ = pretended_.tensor(quant.codes, quant.codes_shape);
-      scale_ = pretended_.tensor(quant.scale, quant.scale_shape);
-    }
-    if (options.clamp_scale) clamp_scale_ = pretended_.tensor(f32, {1});
-    if (options.rotation_signs) signs_ = pretended_.tensor(f32, {options.shape.back()});
-  }
-
-  fastnorm_norm_args args() {
-    fastnorm_norm_args args = {};
-    options_.norm.apply(&args, &quant_);
-    args.x = x_.get();
-    args.residual = residual_.get();
-    args.weight = weight_.get();
-    args.bias = bias_.get();
-    args.y = y_.get();
-    args.residual_out = residual_out_.get();
-    args.rstd = rstd_.get();
-    quant_.quantized = quantized_.get();
-    quant_.scale = scale_.get();
-    quant_.clamp_scale = clamp_scale_.get();
-    quant_.rotation_signs = signs_.get();
-    stages_.apply(&args);
-    return args;
-  }
-
- private:
-  const ExplainOptions& options_;
-  Pretended pretended_;
-  PretendedStages stages_;
-  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_,
-      clamp_scale_, signs_;
-  fastnorm_quant quant_ = {};  // args() points to it
-};
-
-fastnorm_info query_forward(fastnorm_context* context, const ExplainOptions& options,
-                            const Target& target) {
-  Question question(options, target);
-  const fastnorm_norm_args args = question.args();
+  if (o.clamp_scale) pretended.tensor("quant.clamp_scale", f32, {1});
+  if (o.rotation_signs) pretended.tensor("quant.rotation_signs", f32, {o.shape.back()});
+  add_stages(o, &pretended);
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  check(fastnorm_norm_query(context, &args, &info));
+  check(fastnorm_norm_query(context, pretended.call(0).args<fastnorm_norm_args>(), &info));
   return info;
 }
 
@@ -232,8 +161,8 @@ bool has_kernels(const std::string& device) {
 void run_explain(const ExplainOptions& options) {
   const Target target = parse_target(options.device);
   const ContextPtr context = make_context(target, options.threads, options.tuning);
-  const fastnorm_info info = options.backward ? query_backward(context.get(), options, target)
-                                              : query_forward(context.get(), options, target);
+  const fastnorm_info info = options.backward ? query_backward(context.get(), options)
+                                              : query_forward(context.get(), options);
   tell_plan(info, options.device, options.json);
 }
 
@@ -274,13 +203,77 @@ void add_backward_options(CLI::App& command, ExplainOptions& options) {
       "--in-place",   "--row-stride", "--offset", "--tuning",
       "--threads",    "--json"};
   // Statistics of the branch are given unless they are computed again.
-  for (const std::string& name : StageOptions::of_backward()) {
+  for (const std::string& name : StageOptions::of_backward(command)) {
     if (name != "--branch-rstd") of_both.push_back(name);
   }
   separate_backward(command, backward, of_both);
 }
 
 }  // namespace
+
+Pretended::Pretended(const ExplainOptions& options, const char* family)
+    : options_(options), call_(family) {
+  const Target target = parse_target(options.device);
+  call_.change("device=" + std::to_string(target.device_type) + ":" +
+               std::to_string(target.device_id));
+}
+
+support::Call& Pretended::call(uint32_t flags) {
+  const NormOptions& norm = options_.norm;
+  const support::CallFamily& family = call_.family();
+  flags |= norm.fields().flags() | options_.stages.flags(family);
+  call_.change(norm.fields().words(family) + options_.stages.words(family) +
+               " flags=" + std::to_string(flags));
+  return call_;
+}
+
+void Pretended::rows(const char* path, fastnorm_dtype dtype) {
+  const auto offset = static_cast<uint64_t>(options_.offset_elems) * element_bytes(dtype);
+  rows_at(path, next_address() + offset, dtype);
+}
+
+void Pretended::rows_over(const char* path, const char* other, fastnorm_dtype dtype) {
+  if (!options_.in_place) return rows(path, dtype);
+  const support::CallTensor* const over = call_.tensor(other);
+  rows_at(path, over != nullptr ? over->address->number : 0, dtype);
+}
+
+void Pretended::tensor(const char* path, fastnorm_dtype dtype, std::vector<int64_t> shape) {
+  call_.give(path, call_tensor(next_address(), dtype, std::move(shape)));
+}
+
+void Pretended::parameters(const char* path, fastnorm_dtype dtype) {
+  std::vector<int64_t> shape = {options_.shape.back()};
+  if (options_.head_weights) shape.insert(shape.begin(), row_shape().back());
+  tensor(path, dtype, shape);
+}
+
+std::vector<int64_t> Pretended::row_shape() const {
+  if (options_.shape.size() < 2) return {1};
+  return {options_.shape.begin(), options_.shape.end() - 1};
+}
+
+std::vector<int64_t> Pretended::group_shape() const {
+  const int64_t size = options_.stages.group_size(), n = options_.shape.back();
+  if (size <= 0 || size >= n || n % size != 0) return row_shape();
+  std::vector<int64_t> shape(options_.shape.begin(), options_.shape.end() - 1);
+  shape.push_back(n / size);
+  return shape;
+}
+
+void Pretended::rows_at(const char* path, uint64_t address, fastnorm_dtype dtype) {
+  std::vector<int64_t> strides;
+  if (options_.row_stride_elems != 0 && options_.shape.size() > 1) {
+    strides.assign(options_.shape.size(), 1);
+    strides[strides.size() - 2] = options_.row_stride_elems;
+    for (size_t d = strides.size() - 2; d-- > 0;) {
+      // May wrap, for shapes that the library refuses.
+      strides[d] = static_cast<int64_t>(static_cast<uint64_t>(strides[d + 1]) *
+                                        static_cast<uint64_t>(options_.shape[d + 1]));
+    }
+  }
+  call_.give(path, call_tensor(address, dtype, options_.shape, strides));
+}
 
 void tell_plan(const fastnorm_info& info, const std::string& device, bool json) {
   const bool cuda = parse_target(device).is_cuda(), built = has_kernels(device);
@@ -337,7 +330,7 @@ void add_explain(CLI::App& program) {
   add_threads_option(*command, &options->threads);
   command->add_flag("--json", options->json, "print JSON");
   options->norm.add_to(*command);
-  options->stages.add_without_names_to(*command);
+  options->stages.add_without_names_to(*command, &options->tensors);
   add_backward_options(*command, *options);
   set_examples(*command, {"fastnorm explain --shape 4096x8192 --device sm_90",
                           "fastnorm explain --shape 4096x8192 --residual --residual-out --in-place",

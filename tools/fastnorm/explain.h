@@ -16,6 +16,7 @@ struct ExplainOptions {
   std::vector<int64_t> shape;
   std::string dtype = "bf16", device = "cpu", tuning;
   std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
+  NamedTensors tensors;  // of stages: "true" where there is one, and shapes of modulators
   bool residual = false, residual_out = false, no_weight = false, bias = false;
   bool statistics = false, head_weights = false, in_place = false, clamp_scale = false,
        rotation_signs = false, json = false;
@@ -39,42 +40,39 @@ class Regions {
   uintptr_t used_ = 0;
 };
 
-// Tensors of the options' shape, in regions.
+// A call of the options' shape with tensors in regions.
 class Pretended {
  public:
-  Pretended(const ExplainOptions& options, const Target& target)
-      : options_(options), target_(target) {}
+  Pretended(const ExplainOptions& options, const char* family);
 
-  // Shaped as x, with the row stride and the offset that the options ask for.
-  TensorView rows(fastnorm_dtype dtype) { return rows_at(regions_.next(), dtype, true); }
-  // The same where `other` is.
-  TensorView rows_over(TensorView& other, fastnorm_dtype dtype);
-  TensorView rows_over(bool over, TensorView& other, fastnorm_dtype dtype) {
-    return over ? rows_over(other, dtype) : rows(dtype);
-  }
-  // Of another shape, compact.
-  TensorView tensor(fastnorm_dtype dtype, std::vector<int64_t> shape) {
-    return TensorView(target_, regions_.next(), dtype, std::move(shape));
-  }
-  // A value of a row.
-  TensorView values(fastnorm_dtype dtype) { return tensor(dtype, row_shape()); }
+  // Tensors of a field. Shaped as x, with the row stride and the offset that the options ask for.
+  void rows(const char* path, fastnorm_dtype dtype);
+  // rows() that take the place of another tensor if the options say so.
+  void rows_over(const char* path, const char* other, fastnorm_dtype dtype);
+  // Adds a compact tensor of another shape.
+  void tensor(const char* path, fastnorm_dtype dtype, std::vector<int64_t> shape);
   // A weight or a bias.
-  TensorView parameters(fastnorm_dtype dtype);
+  void parameters(const char* path, fastnorm_dtype dtype);
+  bool has(const char* path) { return call_.tensor(path) != nullptr; }
   std::vector<int64_t> row_shape() const;
-  // Of a value of a group of columns. A group size that the library will refuse counts as none.
+  // The shape of a value for each group of columns. A group size that the library will refuse
+  // counts as none.
   std::vector<int64_t> group_shape() const;
 
+  // The call with these flags beside those of the options.
+  support::Call& call(uint32_t flags);
+
  private:
-  TensorView rows_at(std::byte* address, fastnorm_dtype dtype, bool shifted) const;
+  uint64_t next_address() { return reinterpret_cast<uintptr_t>(regions_.next()); }
+  void rows_at(const char* path, uint64_t address, fastnorm_dtype dtype);
 
   const ExplainOptions& options_;
-  Target target_;
+  support::Call call_;
   Regions regions_;
 };
 
 // What the query of the backward pass answers.
-fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& options,
-                             const Target& target);
+fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& options);
 
 // The kernels of a backward pass on a GPU, in order: "columns, rows, fold"; "" of other calls,
 // and of those with a branch.

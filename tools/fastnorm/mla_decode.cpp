@@ -34,8 +34,12 @@ Json describe(const CommandOptions& options, const MlaDecodeShape& shape) {
           {"pages", shape.pages},
           {"dtype", b.dtype},
           {"causal", b.causal},
-          {"table", b.csr ? "csr" : "block"},
-          {"cache", b.separate ? "separate" : "fused"},
+          {"table", b.topk != 0 ? "none" : (b.csr ? "csr" : "block")},
+          {"cache", b.is_bytes() ? b.cache : (b.separate ? "separate" : "fused")},
+          {"topk", b.topk},
+          {"topk_lengths", b.topk_lengths},
+          {"extra_topk", b.extra_topk},
+          {"sink", b.sink},
           {"lse_base", b.lse_base},
           {"sm_scale", b.scale},
           {"split_tokens", b.split_tokens},
@@ -63,7 +67,7 @@ void run_once(const CommandOptions& options) {
   const Machine machine(parse_target(options.device), options.threads);
   const fastnorm_device_info device = describe_device(machine.target());
   const MlaDecodeShape shape(options.batch);
-  const MlaDecodeData data(options.batch, shape);
+  const MlaDecodeInputs data(options.batch, shape);
   MlaDecodeCall call(machine, options.batch, shape, data);
   if (!options.profile.empty()) {
     const auto events = static_cast<int32_t>(options.batch.profile_events);
@@ -140,7 +144,7 @@ void run_bench(const CommandOptions& options) {
   const Machine machine(parse_target(options.device), options.threads);
   const fastnorm_device_info device = describe_device(machine.target());
   const MlaDecodeShape shape(options.batch);
-  const MlaDecodeData data(options.batch, shape);
+  const MlaDecodeInputs data(options.batch, shape);
   // Several caches, so that none is found in a cache of the machine.
   constexpr size_t kColdBytes = size_t{512} << 20, kCacheBytes = size_t{1} << 20, kMaxSets = 64;
   const bool cuda = machine.target().is_cuda(), cold = cuda || shape.cache_bytes() > kCacheBytes;
@@ -227,6 +231,21 @@ void add_options(CLI::App& command, CommandOptions& options) {
   command.add_flag("--csr", b.csr, "a list of pages with offsets, in place of a block table");
   command.add_flag("--separate", b.separate,
                    "latents and rotary parts apart, in place of rows of 576");
+  command
+      .add_option("--cache", b.cache,
+                  "its rows: of the dtype, or of so many bytes with FP8 codes (CPU)")
+      ->check(CLI::IsMember({"rows", "656", "576", "584"}))
+      ->capture_default_str();
+  add_number(command, "--topk", b.topk,
+             "each new token selects so many rows of its request at random (CPU); 0: all rows", 0,
+             int64_t{1} << 20);
+  command.add_flag("--topk-lengths", b.topk_lengths,
+                   "of each new token's --topk a random number counts");
+  add_number(command, "--extra-topk", b.extra_topk,
+             "so many rows more, of a second cache; 0: there is none", 0, int64_t{1} << 20);
+  number("--extra-length", b.extra_length, "tokens of each request in the second cache", 0, kMost);
+  number("--extra-page", b.extra_page, "tokens of a page of the second cache", 1, kMost);
+  command.add_flag("--sink", b.sink, "each head has an attention sink (CPU)");
   command.add_option("--scale", b.scale, "of the scores; default: 1 / sqrt(192)");
   command.add_option("--lse-base", b.lse_base, "natural or 2")
       ->check(CLI::IsMember({"natural", "2"}))

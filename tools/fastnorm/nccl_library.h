@@ -7,7 +7,7 @@
 
 namespace fastnorm::tool {
 
-// Of ncclRedOp_t.
+// A value of ncclRedOp_t.
 inline constexpr int kNcclSum = 0;
 // The ncclDataType_t of rows. All versions share it.
 int nccl_type(fastnorm_dtype dtype);

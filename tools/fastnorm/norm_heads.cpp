@@ -336,6 +336,14 @@ void check_layer(HeadsCommandOptions& options) {
     throw CLI::ValidationError("--cache-scheme per-block needs --cache f8_e4m3, f8_e5m2 or i8");
   }
   if (o.cache_scheme == "per-block" && o.cache_block == 0) o.cache_block = 128;
+  if (o.indexer && !o.norm.quantises())
+    throw CLI::ValidationError("--indexer needs --quant-scheme, as its queries have codes");
+  if (o.indexer && !o.has_cache())
+    throw CLI::ValidationError("--indexer needs --cache, where its keys go");
+  if (o.cache_tail != 0 && !o.has_codes())
+    throw CLI::ValidationError("--cache-tail needs --cache f8_e4m3, f8_e5m2 or i8");
+  if (o.head_weights_factor != 0 && !o.indexer)
+    throw CLI::ValidationError("--head-weights-factor needs --indexer");
   o.mrope.assign(options.mrope.begin(), options.mrope.end());
 }
 
@@ -383,6 +391,15 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
                 "rstd is given, and the mean (layer); a file has --query-rstd-in ..")
       ->group("Norm");
   command.add_flag("--no-y", o.no_y, "normalised query and key are not stored")->group("Layer");
+  command
+      .add_flag("--indexer", o.indexer,
+                "heads of a sparse attention's indexer: a query without a norm, with codes and "
+                "head weights; a key with a bias, whose codes go to the cache alone; no value")
+      ->group("Layer");
+  command
+      .add_option("--head-weights-factor", o.head_weights_factor,
+                  "of --indexer: what head weights are multiplied by, besides the scale; 0 = 1")
+      ->group("Layer");
   add_number(command, "--rope-dim", o.rope_dim, "columns that turn; 0 = none; default: all", 0,
              kMostExtent)
       ->group("Rope");
@@ -411,6 +428,11 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
   add_number(command, "--cache-rotation", o.cache_rotation,
              "columns of a block that a Hadamard matrix multiplies before: 16, 32, 64 or 128; 0 = "
              "none",
+             0, INT32_MAX)
+      ->group("Cache");
+  add_number(command, "--cache-tail", o.cache_tail,
+             "last columns of a head that are stored as the heads' dtype behind the codes, in a "
+             "tensor of their own",
              0, INT32_MAX)
       ->group("Cache");
   add_number(command, "--page", o.page, "tokens of a page", int64_t{1}, kMostExtent)

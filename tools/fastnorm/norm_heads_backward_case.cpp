@@ -8,10 +8,10 @@
 namespace fastnorm::tool {
 namespace {
 
+// The scalars of the norm, which points to nothing.
 fastnorm_norm_args norm_of(const HeadsGradientOptions& o) {
-  fastnorm_norm_args norm = {};
-  fastnorm_quant quant = {};
-  o.layer.norm.apply(&norm, &quant);
+  support::Call call = o.layer.norm.call();
+  fastnorm_norm_args norm = *call.args<fastnorm_norm_args>();
   norm.quant = nullptr;
   return norm;
 }
@@ -45,7 +45,7 @@ RowStatistics statistics_of(const std::vector<double>& row, const fastnorm_norm_
 
 HeadsGradientInputs::HeadsGradientInputs(const HeadsGradientOptions& o) : layer(o.layer) {
   const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-  const bool layer_norm = norm_of(o).kind == FASTNORM_NORM_LAYER;
+  const bool layer_norm = o.layer.norm.is_layer();
   const int64_t heads[] = {o.layer.query_heads, o.layer.key_heads, o.layer.key_heads};
   for (int p = 0; p < kHeadsParts; ++p) {
     const HeadsPart part = static_cast<HeadsPart>(p);

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "dtype.h"
 #include "random.h"
+#include "support/quant_scheme.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -122,14 +124,20 @@ NormHeadsInputs::NormHeadsInputs(const NormHeadsOptions& o) {
   const fastnorm_dtype dtype = find_dtype(o.dtype)->dtype;
   const int64_t heads[] = {o.query_heads, o.key_heads, o.key_heads};
   for (int p = 0; p < kHeadsParts; ++p) {
-    if (p == kValue && !o.has_cache()) continue;
+    if (p == kValue && (!o.has_cache() || o.indexer)) continue;
     x[p] = {dtype, {o.tokens, heads[p], o.columns}, {}};
   }
-  for (int p = 0; p < 2 && !o.no_norm && !o.no_weight; ++p) {
+  for (int p = 0; p < 2 && !o.no_weight; ++p) {
+    if (!o.has_norm(static_cast<HeadsPart>(p))) continue;
     weight[p] = {named(o.parameter_dtype, dtype), {o.columns}, {}};
     if (o.head_weights) weight[p].shape = {heads[p], o.columns};
   }
+  if (o.indexer) {
+    if (o.has_norm(kKey)) bias = {named(o.parameter_dtype, dtype), {o.columns}, {}};
+    head_weights = {dtype, {o.tokens, o.query_heads}, {}};
+  }
   for (int p = 0; p < 2 && o.statistics_in; ++p) {
+    if (!o.has_norm(static_cast<HeadsPart>(p))) continue;
     rstd_in[p] = {dtype_of(FASTNORM_DTYPE_F32), statistic_shape(o, x[p]), {}};
     if (o.norm.is_layer()) mean_in[p] = rstd_in[p];
   }
@@ -159,6 +167,9 @@ void NormHeadsInputs::fill(uint64_t seed) {
   }
   for (HostTensor& t : weight) {
     if (t.present()) numbers(&t, 0.5, 1.5);
+  }
+  for (HostTensor* t : {&bias, &head_weights}) {
+    if (t->present()) numbers(t, -1, 1);
   }
   for (int p = 0; p < 2; ++p) {
     if (rstd_in[p].present()) numbers(&rstd_in[p], 0.5, 1.5);
@@ -197,49 +208,63 @@ size_t HeadsOutput::bytes() const { return HostTensor{dtype, shape, {}}.bytes();
 
 NormHeadsCall::NormHeadsCall(const NormHeadsOptions& options, const NormHeadsInputs& inputs,
                              const Target& target, const Place& place)
-    : options_(options), inputs_(inputs), target_(target), place_(place) {
-  args_.struct_size = sizeof args_;
+    : options_(options), inputs_(inputs), place_(place) {
+  call_.change("device=" + std::to_string(target.device_type) + ":" +
+               std::to_string(target.device_id));
   if (inputs.cos.present()) {
-    args_.rope_dim = options.rope_dim;
-    args_.cos = input(inputs.cos);
-    args_.sin = input(inputs.sin);
-    if (inputs.positions.present()) args_.positions = input(inputs.positions);
+    call_.change("rope_dim=" + std::to_string(options.rope_dim));
+    input("cos", inputs.cos);
+    input("sin", inputs.sin);
+    if (inputs.positions.present()) input("positions", inputs.positions);
   }
-  set_mrope();
-  if (inputs.slots.present()) args_.slots = input(inputs.slots);
-  fastnorm_norm_args norm = {};
-  options.norm.apply(&norm, &given_quant_);
+  if (options.mrope_interleaved)
+    call_.change("flags=" + std::to_string(int{FASTNORM_NORM_HEADS_MROPE_INTERLEAVED}));
+  for (size_t i = 0; i < options.mrope.size(); ++i)
+    call_.change("mrope_" + std::to_string(i) + "=" + std::to_string(options.mrope[i]));
+  if (inputs.slots.present()) input("slots", inputs.slots);
+  const std::string norm = options.norm.fields().words(*support::find_family("norm"));
   place_rows();
   for (int p = 0; p < kHeadsParts; ++p) {
     if (inputs.x[p].present()) describe(static_cast<HeadsPart>(p), norm);
   }
+  args_ = call_.args<fastnorm_norm_heads_args>();
+  parts_ = call_.parts<fastnorm_norm_heads_part>();
 }
 
-const fastnorm_tensor* NormHeadsCall::view(std::byte* data, fastnorm_dtype dtype,
-                                           std::vector<int64_t> shape,
-                                           std::vector<int64_t> strides) {
-  views_.push_back(
-      std::make_unique<TensorView>(target_, data, dtype, std::move(shape), std::move(strides)));
-  return views_.back()->get();
+std::string NormHeadsCall::path(const char* field) const {
+  return "parts[" + std::to_string(described_) + "]." + field;
 }
 
-const fastnorm_tensor* NormHeadsCall::input(const HostTensor& t) {
+void NormHeadsCall::give(const std::string& path, std::byte* data, fastnorm_dtype dtype,
+                         std::vector<int64_t> shape, std::vector<int64_t> strides) {
+  call_.give(path, call_tensor(reinterpret_cast<uintptr_t>(data), dtype, std::move(shape),
+                               std::move(strides)));
+}
+
+void NormHeadsCall::input(const std::string& path, const HostTensor& t) {
   const std::byte* content = t.content.empty() ? nullptr : t.content.data();
-  return view(place_(t.bytes(), content), t.dtype, t.shape);
+  give(path, place_(t.bytes(), content), t.dtype, t.shape);
 }
 
-const fastnorm_tensor* NormHeadsCall::output(const char* name, HeadsPart part, fastnorm_dtype dtype,
-                                             std::vector<int64_t> shape) {
+void NormHeadsCall::output(const std::string& path, const char* name, HeadsPart part,
+                           fastnorm_dtype dtype, std::vector<int64_t> shape) {
   HeadsOutput o = {std::string(kNames[part]) + name, part, nullptr, dtype, shape};
   o.data = place_(o.bytes(), nullptr);
   outputs_.push_back(o);
-  return view(o.data, dtype, std::move(shape));
+  give(path, o.data, dtype, std::move(shape));
 }
 
-void NormHeadsCall::set_mrope() {
-  if (options_.mrope_interleaved) args_.flags |= FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
-  int32_t* const sections[] = {&args_.mrope_0, &args_.mrope_1, &args_.mrope_2, &args_.mrope_3};
-  for (size_t i = 0; i < options_.mrope.size(); ++i) *sections[i] = options_.mrope[i];
+// One scale for all.
+void NormHeadsCall::give_scale(const std::string& path, const std::vector<int64_t>& shape) {
+  give(path, place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)),
+       dtype_of(FASTNORM_DTYPE_F32), shape);
+}
+
+void NormHeadsCall::give_rows(const std::string& path, HeadsPart p) {
+  const HostTensor& x = inputs_.x[p];
+  const auto element = static_cast<int64_t>(element_bytes(x.dtype));
+  give(path, rows_[p], x.dtype, x.shape,
+       {static_cast<int64_t>(token_bytes_[p]) / element, x.shape[2], 1});
 }
 
 // Heads of all parts side by side for each token, unless they are separate.
@@ -281,120 +306,124 @@ void NormHeadsCall::place_rows() {
   }
 }
 
-void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
+void NormHeadsCall::describe(HeadsPart p, const std::string& norm) {
   const HostTensor& x = inputs_.x[p];
-  fastnorm_norm_heads_part& part = part_[p];
-  part.struct_size = sizeof part;
-  const auto element = static_cast<int64_t>(element_bytes(x.dtype));
-  part.x = view(rows_[p], x.dtype, x.shape,
-                {static_cast<int64_t>(token_bytes_[p]) / element, x.shape[2], 1});
-  parts_[count_++] = &part;
+  ++described_;
+  give_rows(path("x"), p);
+  const bool quantises = options_.has_codes_of_y(p);
+  // What no part has a use for, the library refuses.
+  if (quantises || (!options_.norm.quantises() && !options_.has_codes()))
+    call_.change(words_of_part(norm, path(""), {"quant."}));
   if (p != kValue) {
-    if (!options_.no_norm) {
-      part.flags |= FASTNORM_NORM_HEADS_NORM;
-      if (options_.across_heads) part.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
-      part.kind = norm.kind;
-      part.eps = norm.eps;
-      part.weight_offset = norm.weight_offset;
-      part.rounding = norm.rounding;
-      if (inputs_.weight[p].present()) part.weight = input(inputs_.weight[p]);
+    uint32_t flags = 0;
+    if (options_.has_norm(p)) {
+      flags |= FASTNORM_NORM_HEADS_NORM;
+      if (options_.across_heads) flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+      call_.change(words_of_part(norm, path(""), {"kind=", "eps=", "weight_offset=", "rounding="}));
+      if (inputs_.weight[p].present()) input(path("weight"), inputs_.weight[p]);
+      if (p == kKey && inputs_.bias.present()) input(path("bias"), inputs_.bias);
+      add_statistics(p);
     }
-    add_statistics(p);
     if (inputs_.cos.present()) {
-      part.flags |= FASTNORM_NORM_HEADS_ROPE;
-      if (options_.interleaved) part.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
-      if (options_.inverse) part.flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
-      if (options_.from_rounded) part.flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
-      part.rope_offset = options_.rope_offset;
-      part.rope_rounding =
-          options_.rope_rounding == "once" ? FASTNORM_ROPE_ONCE : FASTNORM_ROPE_EVERY_STEP;
+      flags |= FASTNORM_NORM_HEADS_ROPE;
+      if (options_.interleaved) flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+      if (options_.inverse) flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
+      if (options_.from_rounded) flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
+      call_.change(path("rope_offset=") + std::to_string(options_.rope_offset) + " " +
+                   path("rope_rounding=") + (options_.rope_rounding == "once" ? "0" : "1"));
     }
-    if (options_.norm.quantises()) {
-      add_quantized(p, norm);
-    } else if (options_.no_y) {
-      part.y = nullptr;
-    } else if (options_.in_place) {
-      part.y = part.x;
+    call_.change(path("flags=") + std::to_string(flags));
+    if (quantises) {
+      add_quantized(p);
+    } else if (options_.indexer) {
+      // The key's codes go to the cache alone.
+    } else if (options_.in_place && !options_.no_y) {
+      give_rows(path("y"), p);
       outputs_.push_back({kNames[p], p, rows_[p], x.dtype, x.shape, token_bytes_[p], true});
-    } else {
-      part.y = output("", p, named(options_.y_dtype, x.dtype), x.shape);
+    } else if (!options_.no_y) {
+      output(path("y"), "", p, named(options_.y_dtype, x.dtype), x.shape);
     }
   }
-  if (p != kQuery && inputs_.slots.present() && options_.has_cache()) add_cache(p, norm);
-  // What no part has a use for, the library refuses.
-  if (!options_.norm.quantises() && !options_.has_codes()) part.quant = norm.quant;
+  if (p != kQuery && inputs_.slots.present() && options_.has_cache()) add_cache(p);
 }
 
 void NormHeadsCall::add_statistics(HeadsPart p) {
-  fastnorm_norm_heads_part& part = part_[p];
   const fastnorm_dtype f32 = dtype_of(FASTNORM_DTYPE_F32);
   const bool layer = options_.norm.is_layer();
   std::vector<int64_t> shape = statistic_shape(options_, inputs_.x[p]);
-  if (inputs_.rstd_in[p].present()) part.rstd_in = input(inputs_.rstd_in[p]);
-  if (inputs_.mean_in[p].present()) part.mean_in = input(inputs_.mean_in[p]);
+  if (inputs_.rstd_in[p].present()) input(path("rstd_in"), inputs_.rstd_in[p]);
+  if (inputs_.mean_in[p].present()) input(path("mean_in"), inputs_.mean_in[p]);
   if (options_.statistics) {
-    part.rstd = output("_rstd", p, f32, shape);
-    if (layer) part.mean = output("_mean", p, f32, shape);
+    output(path("rstd"), "_rstd", p, f32, shape);
+    if (layer) output(path("mean"), "_mean", p, f32, shape);
   }
   if (!options_.sumsq) return;
   if (layer) shape.push_back(2);
-  part.sumsq = output("_sumsq", p, f32, shape);
+  output(path("sumsq"), "_sumsq", p, f32, shape);
 }
 
-void NormHeadsCall::add_quantized(HeadsPart p, const fastnorm_norm_args& norm) {
-  fastnorm_norm_heads_part& part = part_[p];
-  fastnorm_quant& codes = quant_[p];
-  codes = *norm.quant;
-  part.quant = &codes;
-  if (inputs_.clamp_scale.present()) codes.clamp_scale = input(inputs_.clamp_scale);
-  if (inputs_.rotation_signs.present()) codes.rotation_signs = input(inputs_.rotation_signs);
-  const bool dynamic =
-      codes.scheme == FASTNORM_QUANT_PER_ROW || codes.scheme == FASTNORM_QUANT_PER_BLOCK;
+void NormHeadsCall::add_quantized(HeadsPart p) {
+  const fastnorm_quant_scheme scheme = options_.norm.scheme();
+  const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
+  if (inputs_.clamp_scale.present()) input(path("quant.clamp_scale"), inputs_.clamp_scale);
+  if (inputs_.rotation_signs.present()) input(path("quant.rotation_signs"), inputs_.rotation_signs);
   // Of a cache as well, whose scheme may have a use for it.
-  if (!dynamic && options_.has_codes()) codes.amax_floor = 0;
-  if (codes.scheme > FASTNORM_QUANT_PER_BLOCK && options_.has_codes())
-    codes.division = FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
+  if (!dynamic && options_.has_codes()) call_.change(path("quant.amax_floor=0"));
+  if (scheme > FASTNORM_QUANT_PER_BLOCK && options_.has_codes())
+    call_.change(path("quant.division=0"));
   const QuantTensors quant = options_.norm.quant_tensors(inputs_.x[p].shape);
-  codes.quantized = output("_codes", p, quant.codes, quant.codes_shape);
-  if (codes.scheme == FASTNORM_QUANT_PER_TENSOR) {
-    codes.scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), quant.scale,
-                       quant.scale_shape);
+  output(path("quant.quantized"), "_codes", p, quant.codes, quant.codes_shape);
+  if (scheme == FASTNORM_QUANT_PER_TENSOR) {
+    give_scale(path("quant.scale"), quant.scale_shape);
   } else {
-    codes.scale = output("_scale", p, quant.scale, quant.scale_shape);
+    output(path("quant.scale"), "_scale", p, quant.scale, quant.scale_shape);
   }
+  if (!inputs_.head_weights.present()) return;
+  input(path("head_weights"), inputs_.head_weights);
+  output(path("head_weights_out"), "_head_weights", p, dtype_of(FASTNORM_DTYPE_F32),
+         inputs_.head_weights.shape);
+  char factor[32];
+  std::snprintf(factor, sizeof factor, "%.9g", options_.head_weights_factor);
+  call_.change(path("head_weights_factor=") + factor);
 }
 
-void NormHeadsCall::add_cache(HeadsPart p, const fastnorm_norm_args& norm) {
+void NormHeadsCall::add_cache(HeadsPart p) {
   const HostTensor& x = inputs_.x[p];
-  fastnorm_norm_heads_part& part = part_[p];
-  std::vector<int64_t> shape = {inputs_.pages, options_.page, x.shape[1], x.shape[2]};
-  part.cache = output("_cache", p, named(options_.cache, x.dtype), shape);
+  if (options_.cache_tail >= x.shape[2]) {
+    throw CommandError("--cache-tail is " + std::to_string(options_.cache_tail) +
+                       "; required: fewer columns than heads have, " + std::to_string(x.shape[2]));
+  }
+  std::vector<int64_t> shape = {inputs_.pages, options_.page, x.shape[1],
+                                x.shape[2] - options_.cache_tail};
+  output(path("cache"), "_cache", p, named(options_.cache, x.dtype), shape);
   if (!options_.has_codes()) return;
-  const fastnorm_dtype f32 = dtype_of(FASTNORM_DTYPE_F32);
-  fastnorm_quant& codes = cache_quant_[p];
-  codes.struct_size = sizeof codes;
-  codes.source = norm.quant->source;
-  codes.division = norm.quant->division;
-  codes.rotation = options_.cache_rotation;
-  part.cache_quant = &codes;
-  if (options_.cache_scheme == "per-tensor") {
-    codes.scheme = FASTNORM_QUANT_PER_TENSOR;
-    codes.scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), f32, {1});
-    return;
+  if (options_.cache_tail != 0) {
+    output(path("cache_tail"), "_cache_tail", p, x.dtype,
+           {shape[0], shape[1], shape[2], options_.cache_tail});
+  }
+  const std::string norm = options_.norm.fields().words(*support::find_family("norm"));
+  const bool one = options_.cache_scheme == "per-tensor";
+  std::vector<std::string> own = {"quant.source=", "quant.division="};
+  if (!one) own.push_back("quant.amax_floor=");
+  std::string words = words_of_part(norm, path("cache_"), own) + " " +
+                      path("cache_quant.rotation=") + std::to_string(options_.cache_rotation) +
+                      " " + path("cache_quant.scheme=") + (one ? "per_tensor" : "per_block");
+  const std::string scale = path("cache_quant.scale");
+  if (one) {
+    call_.change(words);
+    return give_scale(scale, {1});
   }
   const int64_t block = options_.cache_block;
-  codes.scheme = FASTNORM_QUANT_PER_BLOCK;
-  codes.block_size = options_.cache_block;
-  codes.scale_pow2 = options_.cache_pow2 ? 1 : 0;
-  codes.amax_floor = norm.quant->amax_floor;
+  call_.change(words + " " + path("cache_quant.block_size=") + std::to_string(block) + " " +
+               path("cache_quant.scale_pow2=") + (options_.cache_pow2 ? "1" : "0"));
   shape[3] = (shape[3] + block - 1) / block;
-  codes.scale = output("_cache_scale", p, f32, shape);
+  output(scale, "_cache_scale", p, dtype_of(FASTNORM_DTYPE_F32), shape);
 }
 
 fastnorm_info NormHeadsCall::query(fastnorm_context* context) const {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  check(fastnorm_norm_heads_query(context, &args_, parts_, count_, &info));
+  check(fastnorm_norm_heads_query(context, args_, parts_, count(), &info));
   return info;
 }
 
@@ -428,6 +457,14 @@ namespace {
 struct ExactRow {
   std::vector<double> o, magnitude;
   double share = 0;
+
+  ExactRow columns(size_t begin, size_t end) const {
+    const auto part = [&](const std::vector<double>& all) {
+      return std::vector<double>(all.begin() + static_cast<ptrdiff_t>(begin),
+                                 all.begin() + static_cast<ptrdiff_t>(end));
+    };
+    return {part(o), part(magnitude), share};
+  }
 };
 
 // The row as blocks of columns times a Hadamard matrix.
@@ -458,9 +495,7 @@ struct ExactStatistic {
 class Formula {
  public:
   Formula(const NormHeadsOptions& options, const NormHeadsInputs& inputs)
-      : options_(options), inputs_(inputs) {
-    options.norm.apply(&norm_, &quant_);
-  }
+      : options_(options), inputs_(inputs), call_(options.norm.call()) {}
 
   ExactRow row(HeadsPart p, int64_t token, int64_t head) const {
     const HostTensor& x = inputs_.x[p];
@@ -471,7 +506,7 @@ class Formula {
     if (p == kValue) return row;
     const double unit = std::ldexp(1.0, -float_format(x.dtype).precision);
     int roundings = 0;
-    if (!options_.no_norm) {
+    if (options_.has_norm(p)) {
       normalise(p, token, head, &row);
       constexpr int kRoundings[] = {0, 1, 3, 0};  // by fastnorm_rounding
       roundings += kRoundings[norm_.rounding];
@@ -525,6 +560,12 @@ class Formula {
           (std::abs(row->o[i]) + std::abs(mean)) * rstd * std::abs(weight[i] + offset);
       row->o[i] = (row->o[i] - mean) * rstd * (weight[i] + offset);
     }
+    if (p != kKey || !inputs_.bias.present()) return;
+    const std::vector<double> bias = row_of(inputs_.bias, 0);
+    for (size_t i = 0; i < row->o.size(); ++i) {
+      row->magnitude[i] += std::abs(bias[i]);
+      row->o[i] += bias[i];
+    }
   }
 
   void turn(int64_t token, ExactRow* row) const {
@@ -558,8 +599,8 @@ class Formula {
 
   const NormHeadsOptions& options_;
   const NormHeadsInputs& inputs_;
-  fastnorm_norm_args norm_ = {};
-  fastnorm_quant quant_ = {};
+  support::Call call_;
+  const fastnorm_norm_args& norm_ = *call_.args<fastnorm_norm_args>();
 };
 
 class Comparison {
@@ -571,9 +612,8 @@ class Comparison {
         inputs_(inputs),
         outputs_(outputs),
         results_(results),
-        formula_(options, inputs) {
-    options.norm.apply(&norm_, &quant_);
-  }
+        formula_(options, inputs),
+        call_(options.norm.call()) {}
 
   NormHeadsErrors operator()(int64_t check_tokens) {
     const int64_t tokens = inputs_.x[kQuery].shape[0], count = std::min(tokens, check_tokens);
@@ -613,24 +653,27 @@ class Comparison {
     const int64_t heads = inputs_.x[p].shape[1], row = token * heads + head;
     if (const int y = find(p, ""); y >= 0) judge(compare_values(y, row, exact));
     if (const int codes = find(p, "_codes"); codes >= 0) {
-      const int64_t block =
-          quant_.scheme == FASTNORM_QUANT_NVFP4 ? 16
-          : quant_.scheme == FASTNORM_QUANT_MXFP8 || quant_.scheme == FASTNORM_QUANT_MXFP4
-              ? 32
-              : quant_.block_size;
+      const int64_t block = support::scale_columns(quant_.scheme, quant_.block_size);
       judge(compare_codes(codes, find(p, "_scale"), block, row, rotated(exact, quant_.rotation),
                           static_cast<double>(quant_.clamp)));
     }
+    if (const int weights = find(p, "_head_weights"); weights >= 0)
+      judge(compare_head_weight(weights, find(p, "_scale"), row));
     const int cache = find(p, "_cache");
     if (cache < 0) return;
     const int64_t slot = index_at(inputs_.slots, token);
     ++errors_.cached_rows;
     const int64_t cached = slot * heads + head;
-    judge(options_.has_codes()
-              ? compare_codes(cache, find(p, "_cache_scale"),
-                              options_.cache_scheme == "per-block" ? options_.cache_block : 0,
-                              cached, rotated(exact, options_.cache_rotation), 0)
-              : compare_values(cache, cached, exact));
+    if (!options_.has_codes()) return judge(compare_values(cache, cached, exact));
+    const auto columns = exact.o.size() - static_cast<size_t>(options_.cache_tail);
+    const double codes =
+        compare_codes(cache, find(p, "_cache_scale"),
+                      options_.cache_scheme == "per-block" ? options_.cache_block : 0, cached,
+                      rotated(exact.columns(0, columns), options_.cache_rotation), 0);
+    const int tail = find(p, "_cache_tail");
+    const double elements =
+        tail < 0 ? 0 : compare_values(tail, cached, exact.columns(columns, exact.o.size()));
+    judge(larger(codes, elements));
   }
 
   void compare_statistics(HeadsPart p, int64_t token, int64_t head) {
@@ -660,15 +703,15 @@ class Comparison {
     if (!(worst <= 1)) ++errors_.wrong_rows;
   }
 
-  void take(double worst) {
-    errors_.worst = worst <= errors_.worst || std::isnan(errors_.worst) ? errors_.worst : worst;
-  }
+  // The larger one; NaN is the largest.
+  static double larger(double a, double b) { return b <= a || std::isnan(a) ? a : b; }
+  void take(double worst) { errors_.worst = larger(errors_.worst, worst); }
 
   void note(double found, double wanted, double allowed, double* worst) {
     const double error = std::abs(found - wanted);
     const double share = error == 0 ? 0 : error / allowed;
-    if (!(error <= errors_.max_error)) errors_.max_error = error;
-    if (!(share <= *worst)) *worst = share;
+    errors_.max_error = larger(errors_.max_error, error);
+    *worst = larger(*worst, share);
   }
 
   double compare_values(int output, int64_t row, const ExactRow& exact) {
@@ -714,6 +757,25 @@ class Comparison {
     return worst;
   }
 
+  // From the scale that was stored.
+  double compare_head_weight(int output, int scales, int64_t row) {
+    const double scale = scales < 0 ? static_cast<double>(kTensorScale)
+                                    : scale_at(outputs_[static_cast<size_t>(scales)].dtype,
+                                               results_[static_cast<size_t>(scales)].data(),
+                                               static_cast<size_t>(row));
+    const HostTensor& weights = inputs_.head_weights;
+    const double factor = options_.head_weights_factor == 0 ? 1 : options_.head_weights_factor;
+    const double wanted =
+        decode(weights.dtype,
+               &weights.content[static_cast<size_t>(row) * element_bytes(weights.dtype)]) *
+        scale * factor;
+    const std::byte* found = &results_[static_cast<size_t>(output)][static_cast<size_t>(row) * 4];
+    double worst = 0;
+    note(decode(fastnorm_dtype_of(FASTNORM_DTYPE_F32), found), wanted, std::abs(wanted) * 0x1p-22,
+         &worst);
+    return worst;
+  }
+
   bool is_padding(int64_t token) const {
     const HostTensor& slots = inputs_.slots;
     return slots.present() && options_.has_cache() &&
@@ -724,7 +786,7 @@ class Comparison {
   bool is_as_before(int64_t token) const {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const HeadsOutput& o = outputs_[i];
-      if (o.name.ends_with("_cache") || o.name.ends_with("_scale")) continue;
+      if (o.name.find("_cache") != std::string::npos || o.name.ends_with("_scale")) continue;
       const size_t bytes = results_[i].size() / static_cast<size_t>(o.shape[0]),
                    at = static_cast<size_t>(token) * bytes;
       const std::vector<std::byte> untouched(bytes, std::byte{0xff});
@@ -762,8 +824,9 @@ class Comparison {
   const std::vector<HeadsOutput>& outputs_;
   const std::vector<std::vector<std::byte>>& results_;
   const Formula formula_;
-  fastnorm_norm_args norm_ = {};
-  fastnorm_quant quant_ = {};
+  support::Call call_;
+  const fastnorm_norm_args& norm_ = *call_.args<fastnorm_norm_args>();
+  const fastnorm_quant& quant_ = *norm_.quant;
   NormHeadsErrors errors_;
 };
 

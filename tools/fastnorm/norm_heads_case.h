@@ -21,7 +21,7 @@ enum HeadsPart { kQuery, kKey, kValue, kHeadsParts };
 struct NormHeadsOptions {
   int64_t tokens = 16, query_heads = 32, key_heads = 8, columns = 128, page = 16;
   int64_t table_rows = 4096, seed = 0;
-  int32_t rope_dim = -1, rope_offset = 0, cache_block = 0, cache_rotation = 0;
+  int32_t rope_dim = -1, rope_offset = 0, cache_block = 0, cache_rotation = 0, cache_tail = 0;
   std::string dtype = "bf16", table_dtype = "f32", parameter_dtype, y_dtype;  // empty: x's
   std::string rope_rounding = "once", cache = "own", cache_scheme = "per-tensor";
   bool no_norm = false, no_weight = false, head_weights = false, across_heads = false;
@@ -30,8 +30,18 @@ struct NormHeadsOptions {
   std::vector<int32_t> mrope;  // pairs of each axis of positions; empty: one row of positions
   bool mrope_interleaved = false;
   bool statistics = false, sumsq = false, statistics_in = false, no_y = false;
+  // The heads of a sparse attention's indexer: the query has no norm, and codes with head weights;
+  // the codes of the key go to the cache alone, and there is no value.
+  bool indexer = false;
+  double head_weights_factor = 0;
   NormOptions norm;
 
+  bool has_norm(HeadsPart part) const {
+    return !no_norm && part != kValue && !(indexer && part == kQuery);
+  }
+  bool has_codes_of_y(HeadsPart part) const {
+    return norm.quantises() && part != kValue && !(indexer && part == kKey);
+  }
   bool has_cache() const { return cache != "none"; }
   bool has_codes() const { return cache.rfind("f8", 0) == 0 || cache == "i8"; }
 };
@@ -72,6 +82,7 @@ class CallMemory {
 struct NormHeadsInputs {
   HostTensor x[kHeadsParts], weight[2], cos, sin, positions, slots, clamp_scale, rotation_signs;
   HostTensor mean_in[2], rstd_in[2];  // of query and key
+  HostTensor bias, head_weights;      // of the indexer's key and query
   int64_t pages = 0;
 
   // Shapes of a layer, without content.
@@ -93,7 +104,7 @@ struct HeadsOutput {
   size_t bytes() const;
 };
 
-// The tensors of one call. Not movable: the arguments point inside.
+// One call and its tensors.
 class NormHeadsCall {
  public:
   // Memory of so many bytes, with this content where it is not NULL.
@@ -104,9 +115,9 @@ class NormHeadsCall {
   NormHeadsCall(const NormHeadsCall&) = delete;
   NormHeadsCall& operator=(const NormHeadsCall&) = delete;
 
-  const fastnorm_norm_heads_args& args() const { return args_; }
+  const fastnorm_norm_heads_args& args() const { return *args_; }
   const fastnorm_norm_heads_part* const* parts() const { return parts_; }
-  int32_t count() const { return count_; }
+  int32_t count() const { return call_.count(); }
   const std::vector<HeadsOutput>& outputs() const { return outputs_; }
 
   fastnorm_info query(fastnorm_context* context) const;
@@ -115,17 +126,20 @@ class NormHeadsCall {
   std::vector<std::byte> read(const Machine& machine, const HeadsOutput& output) const;
 
  private:
-  const fastnorm_tensor* view(std::byte* data, fastnorm_dtype dtype, std::vector<int64_t> shape,
-                              std::vector<int64_t> strides = {});
-  const fastnorm_tensor* input(const HostTensor& tensor);
-  const fastnorm_tensor* output(const char* name, HeadsPart part, fastnorm_dtype dtype,
-                                std::vector<int64_t> shape);
+  // Give the call a tensor.
+  void give(const std::string& path, std::byte* data, fastnorm_dtype dtype,
+            std::vector<int64_t> shape, std::vector<int64_t> strides = {});
+  void input(const std::string& path, const HostTensor& tensor);
+  void output(const std::string& path, const char* name, HeadsPart part, fastnorm_dtype dtype,
+              std::vector<int64_t> shape);
+  void give_scale(const std::string& path, const std::vector<int64_t>& shape);
+  void give_rows(const std::string& path, HeadsPart part);
   void place_rows();
-  void set_mrope();
-  void describe(HeadsPart part, const fastnorm_norm_args& norm);
+  void describe(HeadsPart part, const std::string& norm);
   void add_statistics(HeadsPart part);
-  void add_quantized(HeadsPart part, const fastnorm_norm_args& norm);
-  void add_cache(HeadsPart part, const fastnorm_norm_args& norm);
+  void add_quantized(HeadsPart part);
+  void add_cache(HeadsPart part);
+  std::string path(const char* field) const;  // of the part that is described
 
   struct Restored {
     std::byte* data;
@@ -134,19 +148,15 @@ class NormHeadsCall {
 
   const NormHeadsOptions& options_;
   const NormHeadsInputs& inputs_;
-  const Target target_;
   const Place& place_;
-  std::vector<std::unique_ptr<TensorView>> views_;
   std::vector<HeadsOutput> outputs_;
   std::vector<Restored> restored_;  // of in-place calls
   std::byte* rows_[kHeadsParts] = {};
   size_t token_bytes_[kHeadsParts] = {};
-  fastnorm_norm_heads_part part_[kHeadsParts] = {};
-  fastnorm_quant given_quant_ = {};                                         // by the options
-  fastnorm_quant quant_[kHeadsParts] = {}, cache_quant_[kHeadsParts] = {};  // of part_
-  const fastnorm_norm_heads_part* parts_[kHeadsParts] = {};
-  int32_t count_ = 0;
-  fastnorm_norm_heads_args args_ = {};
+  int32_t described_ = -1;  // number of the part that is described
+  support::Call call_{"norm_heads"};
+  const fastnorm_norm_heads_args* args_ = nullptr;
+  const fastnorm_norm_heads_part* const* parts_ = nullptr;
 };
 
 // How far the results are from the formula. `worst` is the largest error as a share of what is

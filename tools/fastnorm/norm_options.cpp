@@ -1,8 +1,6 @@
 #include "norm_options.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 #include <vector>
 
 #include "bench_case.h"
@@ -10,64 +8,6 @@
 #include "shape.h"
 
 namespace fastnorm::tool {
-namespace {
-
-template <typename Enum>
-using Choice = std::pair<const char*, Enum>;
-
-constexpr std::array<Choice<fastnorm_norm_kind>, 2> kKinds = {
-    {{"rms", FASTNORM_NORM_RMS}, {"layer", FASTNORM_NORM_LAYER}}};
-constexpr std::array<Choice<fastnorm_rounding>, 4> kRoundings = {
-    {{"once", FASTNORM_ROUND_ONCE},
-     {"normalized", FASTNORM_ROUND_NORMALIZED},
-     {"every-step", FASTNORM_ROUND_EVERY_STEP},
-     {"once-rw", FASTNORM_ROUND_ONCE_RW}}};
-constexpr std::array<Choice<fastnorm_residual_rounding>, 3> kResidualRoundings = {
-    {{"exact", FASTNORM_RESIDUAL_EXACT},
-     {"before-apply", FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY},
-     {"before-statistics", FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS}}};
-constexpr std::array<Choice<fastnorm_quant_scheme>, 7> kQuantSchemes = {
-    {{"none", FASTNORM_QUANT_NONE},
-     {"per-tensor", FASTNORM_QUANT_PER_TENSOR},
-     {"per-row", FASTNORM_QUANT_PER_ROW},
-     {"per-block", FASTNORM_QUANT_PER_BLOCK},
-     {"mxfp8", FASTNORM_QUANT_MXFP8},
-     {"nvfp4", FASTNORM_QUANT_NVFP4},
-     {"mxfp4", FASTNORM_QUANT_MXFP4}}};
-constexpr std::array<Choice<fastnorm_quant_source>, 2> kQuantSources = {
-    {{"f32", FASTNORM_QUANT_FROM_F32}, {"rounded", FASTNORM_QUANT_FROM_ROUNDED}}};
-constexpr std::array<Choice<fastnorm_quant_division>, 2> kQuantDivisions = {
-    {{"reciprocal", FASTNORM_QUANT_MULTIPLY_RECIPROCAL}, {"divide", FASTNORM_QUANT_DIVIDE}}};
-constexpr std::array<Choice<fastnorm_scale_layout>, 3> kScaleLayouts = {
-    {{"row-major", FASTNORM_SCALE_ROW_MAJOR},
-     {"column-major", FASTNORM_SCALE_COLUMN_MAJOR},
-     {"swizzled-128x4", FASTNORM_SCALE_SWIZZLED_128X4}}};
-
-template <typename Choices>
-void add_choice(CLI::App& command, const char* name, std::string& value, const Choices& choices,
-                const char* text) {
-  std::vector<std::string> names;
-  for (const auto& choice : choices) names.emplace_back(choice.first);
-  command.add_option(name, value, text)
-      ->check(CLI::IsMember(names))
-      ->capture_default_str()
-      ->group("Arithmetic");
-}
-
-template <typename Value>
-void add_value(CLI::App& command, const char* name, Value& value, const char* text) {
-  command.add_option(name, value, text)->capture_default_str()->group("Arithmetic");
-}
-
-template <typename Choices>
-auto value_of(const Choices& choices, const std::string& name) {
-  for (const auto& choice : choices) {
-    if (name == choice.first) return choice.second;
-  }
-  throw CommandError("no such choice: " + name);  // the parser has let nothing else through
-}
-
-}  // namespace
 
 void TimedOptions::add_to(CLI::App& command, const std::vector<std::string>& more) {
   std::vector<std::string> known = bench_ops();
@@ -125,19 +65,19 @@ void add_device_option(CLI::App& command, std::string* device, bool planned) {
 }
 
 void NormOptions::add_to(CLI::App& command) {
-  const auto flag = [&](const char* name, bool& value, const char* text) {
-    command.add_flag(name, value, text)->group("Arithmetic");
-  };
   add_statistic_to(command);
-  add_choice(command, "--residual-rounding", residual_rounding_, kResidualRoundings,
-             "which value of x + residual is normalised");
-  flag("--pdl-wait", pdl_wait_, "GPU: wait for the stream's previous kernel inside the kernel");
-  flag("--pdl-trigger", pdl_trigger_, "GPU: let the stream's next kernel start early");
-  flag("--no-pdl", no_pdl_, "GPU: neither, which are the default, but where these options ask");
-  flag("--pdl-constant-weights", pdl_constant_weights_,
-       "GPU, with --pdl-wait: weight and bias may be read before the wait");
+  fields_.choice(command, "--residual-rounding", {"exact", "before-apply", "before-statistics"},
+                 "which value of x + residual is normalised");
+  fields_.bit(command, "--pdl-wait", FASTNORM_NORM_PDL_WAIT,
+              "GPU: wait for the stream's previous kernel inside the kernel");
+  fields_.bit(command, "--pdl-trigger", FASTNORM_NORM_PDL_TRIGGER,
+              "GPU: let the stream's next kernel start early");
+  fields_.bit(command, "--no-pdl", FASTNORM_NORM_NO_PDL,
+              "GPU: neither, which are the default, but where these options ask");
+  fields_.bit(command, "--pdl-constant-weights", FASTNORM_NORM_PDL_CONSTANT_WEIGHTS,
+              "GPU, with --pdl-wait: weight and bias may be read before the wait");
   add_quant_to(command);
-  add_choice(command, "--scale-layout", scale_layout_, kScaleLayouts, "order of the scales");
+  fields_.choice(command, "--scale-layout", "order of the scales");
 }
 
 void separate_backward(CLI::App& command, CLI::Option* flag,
@@ -156,74 +96,45 @@ void separate_backward(CLI::App& command, CLI::Option* flag,
 }
 
 void NormOptions::add_statistic_to(CLI::App& command) {
-  add_choice(command, "--kind", kind_, kKinds, "RMSNorm or LayerNorm");
-  add_value(command, "--eps", eps_, "added to the mean square or variance, >= 0");
-  add_value(command, "--weight-offset", weight_offset_, "added to the weight in f32; 1 for Gemma");
-  add_choice(command, "--rounding", rounding_, kRoundings, "where y is rounded to x's dtype");
+  fields_.choice(command, "--kind", "RMSNorm or LayerNorm");
+  fields_.number(command, "--eps", 1e-6f, "added to the mean square or variance, >= 0");
+  fields_.number(command, "--weight-offset", 0.0f, "added to the weight in f32; 1 for Gemma");
+  fields_.choice(command, "--rounding", "where y is rounded to x's dtype");
 }
 
 void NormOptions::add_quant_to(CLI::App& command) {
-  add_choice(command, "--quant-scheme", quant_scheme_, kQuantSchemes, "how --quantized is scaled");
-  add_number(command, "--quant-block-size", quant_block_size_,
-             "columns of a scale block (per-block): 64 or 128", 0, INT32_MAX)
-      ->group("Arithmetic");
-  add_choice(command, "--quant-source", quant_source_, kQuantSources,
-             "quantise the f32 result, or the result rounded to x's dtype");
-  command.add_flag("--scale-pow2", scale_pow2_, "round dynamic fp8 scales up to a power of two")
-      ->group("Arithmetic");
-  add_value(command, "--amax-floor", amax_floor_,
-            "least magnitude a dynamic scale is made from; 0 = 1e-10");
-  add_value(command, "--clamp", clamp_, "clamp results to +-CLAMP before quantising; 0 = off");
-  add_choice(command, "--quant-division", quant_division_, kQuantDivisions,
-             "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
-  add_number(command, "--rotation", rotation_,
-             "columns of a block that a Hadamard matrix multiplies before quantising: 16, 32, 64 "
-             "or 128; 0 = none",
-             0, INT32_MAX)
-      ->group("Arithmetic");
-  command.add_flag("--y-rotated", y_rotated_, "with --rotation: y is rotated, too")
-      ->group("Arithmetic");
+  fields_.choice(command, "--quant-scheme", "how --quantized is scaled");
+  fields_.number(command, "--quant-block-size", 0,
+                 "columns of a scale block (per-block): 64 or 128", 0, INT32_MAX);
+  fields_.choice(command, "--quant-source",
+                 "quantise the f32 result, or the result rounded to x's dtype");
+  fields_.flag(command, "--scale-pow2", "round dynamic fp8 scales up to a power of two");
+  fields_.number(command, "--amax-floor", 0.0f,
+                 "least magnitude a dynamic scale is made from; 0 = 1e-10");
+  fields_.number(command, "--clamp", 0.0f, "clamp results to +-CLAMP before quantising; 0 = off");
+  fields_.choice(command, "--quant-division", {"reciprocal", "divide"},
+                 "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
+  fields_.number(command, "--rotation", 0,
+                 "columns of a block that a Hadamard matrix multiplies before quantising: 16, 32, "
+                 "64 or 128; 0 = none",
+                 0, INT32_MAX);
+  fields_.flag(command, "--y-rotated", "with --rotation: y is rotated, too");
+}
+
+fastnorm_quant_scheme NormOptions::scheme() const {
+  return static_cast<fastnorm_quant_scheme>(fields_.number_of("--quant-scheme"));
 }
 
 QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const {
-  return tool::quant_tensors(value_of(kQuantSchemes, quant_scheme_), shape, quant_block_size_,
-                             value_of(kScaleLayouts, scale_layout_));
+  return tool::quant_tensors(
+      scheme(), shape, static_cast<int32_t>(fields_.whole("--quant-block-size")),
+      static_cast<fastnorm_scale_layout>(fields_.number_of("--scale-layout")));
 }
 
-void NormOptions::apply(fastnorm_norm_args* args, fastnorm_quant* quant) const {
-  args->struct_size = sizeof *args;
-  args->kind = value_of(kKinds, kind_);
-  args->eps = eps_;
-  args->weight_offset = weight_offset_;
-  args->rounding = value_of(kRoundings, rounding_);
-  args->residual_rounding = value_of(kResidualRoundings, residual_rounding_);
-  args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_PDL_WAIT} : 0) |
-                (pdl_trigger_ ? uint32_t{FASTNORM_NORM_PDL_TRIGGER} : 0) |
-                (no_pdl_ ? uint32_t{FASTNORM_NORM_NO_PDL} : 0) |
-                (pdl_constant_weights_ ? uint32_t{FASTNORM_NORM_PDL_CONSTANT_WEIGHTS} : 0);
-  quant->struct_size = sizeof *quant;
-  quant->scheme = value_of(kQuantSchemes, quant_scheme_);
-  quant->block_size = quant_block_size_;
-  quant->source = value_of(kQuantSources, quant_source_);
-  quant->scale_layout = value_of(kScaleLayouts, scale_layout_);
-  quant->scale_pow2 = scale_pow2_ ? 1 : 0;
-  quant->amax_floor = amax_floor_;
-  quant->clamp = clamp_;
-  quant->division = value_of(kQuantDivisions, quant_division_);
-  quant->rotation = rotation_;
-  quant->y_rotated = y_rotated_ ? 1 : 0;
-  args->quant = quant;
-}
-
-void NormOptions::apply(fastnorm_norm_backward_args* args) const {
-  args->struct_size = sizeof *args;
-  args->kind = value_of(kKinds, kind_);
-  args->eps = eps_;
-  args->weight_offset = weight_offset_;
-  args->rounding = value_of(kRoundings, rounding_);
-  args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_BACKWARD_PDL_WAIT} : 0) |
-                (pdl_trigger_ ? uint32_t{FASTNORM_NORM_BACKWARD_PDL_TRIGGER} : 0) |
-                (no_pdl_ ? uint32_t{FASTNORM_NORM_BACKWARD_NO_PDL} : 0);
+support::Call NormOptions::call() const {
+  support::Call call("norm quant.scheme=none");
+  call.change(fields_.words(call.family()) + " flags=" + std::to_string(fields_.flags()));
+  return call;
 }
 
 }  // namespace fastnorm::tool

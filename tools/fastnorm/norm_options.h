@@ -1,11 +1,11 @@
-// The scalar fields of fastnorm_norm_args as command-line options, shared by the commands that make
-// a call.
+// The scalar fields of a norm as command-line options, shared by the commands that make a call.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "field_options.h"
 #include "library.h"
 #include "quant_tensors.h"
 
@@ -48,24 +48,17 @@ class NormOptions {
   // row-major scales.
   void add_statistic_to(CLI::App& command);
   void add_quant_to(CLI::App& command);
-  // Sets the scalar fields of `args`, struct_size included; and those of `quant`, to which args
-  // then points.
-  void apply(fastnorm_norm_args* args, fastnorm_quant* quant) const;
-  void apply(fastnorm_norm_backward_args* args) const;
-  bool is_layer() const { return kind_ == "layer"; }
-  bool quantises() const { return quant_scheme_ != "none"; }
+  const FieldOptions& fields() const { return fields_; }
+  // A norm with these fields and without tensors. It has a `quant` in any case.
+  support::Call call() const;
+  bool is_layer() const { return fields_.chosen("--kind") == "layer"; }
+  bool quantises() const { return scheme() != FASTNORM_QUANT_NONE; }
   // For rows of a shape.
   QuantTensors quant_tensors(const std::vector<int64_t>& shape) const;
+  fastnorm_quant_scheme scheme() const;
 
  private:
-  std::string kind_ = "rms", rounding_ = "once", residual_rounding_ = "exact";
-  float eps_ = 1e-6f, weight_offset_ = 0;
-  bool pdl_wait_ = false, pdl_trigger_ = false, pdl_constant_weights_ = false, no_pdl_ = false;
-  std::string quant_scheme_ = "none", quant_source_ = "f32", scale_layout_ = "row-major";
-  int32_t quant_block_size_ = 0, rotation_ = 0;
-  bool scale_pow2_ = false, y_rotated_ = false;
-  float amax_floor_ = 0, clamp_ = 0;
-  std::string quant_division_ = "reciprocal";
+  FieldOptions fields_;
 };
 
 }  // namespace fastnorm::tool

@@ -12,7 +12,22 @@ size_t count_elements(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-void Operands::load(const std::string& name, Operand* operand) const {
+Operands::Operands(const RunOptions& options, const char* family)
+    : options_(options),
+      machine_(parse_target(options.device), options.threads, options.tuning),
+      file_(options.input),
+      call_(family) {}
+
+void Operands::load_inputs() {
+  for (const auto& [option, name] : options_.names.all()) {
+    const std::string path = path_of(family(), option);
+    if (path.empty() || name.empty()) continue;
+    const bool given_scale = option == "--scale";  // of PER_TENSOR, an output otherwise
+    if (given_scale || !call_.is_output(path)) load(path, name);
+  }
+}
+
+void Operands::load(const std::string& path, const std::string& name) {
   if (name.empty()) return;
   const StoredTensor& stored = file_.at(name);
   const DtypeName* dtype = find_safetensors_dtype(stored.dtype);
@@ -20,47 +35,65 @@ void Operands::load(const std::string& name, Operand* operand) const {
     throw CommandError(file_.path() + ": tensor '" + name + "' has dtype " + stored.dtype +
                        "; required: " + safetensors_dtype_names());
   }
-  operand->name = name;
-  place(operand, machine_.allocate(stored.content.size()), dtype->dtype, stored.shape);
-  machine_.upload(operand->data, stored.content.data(), stored.content.size());
+  Operand& operand = operands_[path];
+  operand.name = name;
+  place(&operand, machine_.allocate(stored.content.size()), dtype->dtype, stored.shape);
+  machine_.upload(operand.data, stored.content.data(), stored.content.size());
 }
 
 void Operands::place(Operand* operand, Block memory, fastnorm_dtype dtype,
-                     std::vector<int64_t> shape) const {
+                     std::vector<int64_t> shape) {
   operand->data = memory.get();
   operand->memory = std::move(memory);
   operand->dtype = dtype;
   operand->bytes = count_elements(shape) * element_bytes(dtype);
-  operand->view = TensorView(machine_.target(), operand->data, dtype, std::move(shape));
+  operand->shape = std::move(shape);
 }
 
-void Operands::make(const std::string& name, Operand* operand, const Operand* in_place_of,
-                    fastnorm_dtype dtype, const std::vector<int64_t>& shape) const {
+void Operands::make(const std::string& path, const std::string& name, const Operand* in_place_of,
+                    fastnorm_dtype dtype, const std::vector<int64_t>& shape) {
   if (name.empty()) return;
-  operand->name = name;
-  const size_t bytes = count_elements(shape) * element_bytes(dtype);
-  if (in_place_of != nullptr && in_place_of->data != nullptr) {
-    operand->data = in_place_of->data;
-    operand->dtype = dtype;
-    operand->bytes = bytes;
-    operand->view = TensorView(machine_.target(), operand->data, dtype, shape);
+  Operand& operand = operands_[path];
+  operand.name = name;
+  if (in_place_of != nullptr) {
+    place(&operand, Block(), dtype, shape);
+    operand.data = in_place_of->data;
     return;
   }
-  place(operand, machine_.allocate(bytes), dtype, shape);
-  const std::vector<std::byte> zeros(bytes);  // amax is combined into what is there
-  machine_.upload(operand->data, zeros.data(), bytes);
+  const std::vector<std::byte> zeros(count_elements(shape) * element_bytes(dtype));
+  place(&operand, machine_.allocate(zeros.size()), dtype, shape);
+  machine_.upload(operand.data, zeros.data(), zeros.size());  // amax is combined into what is there
 }
 
-Json Operands::store(const std::string& output, const std::vector<Operand*>& outputs) const {
+const Operand* Operands::find(const std::string& path) const {
+  const auto found = operands_.find(path);
+  return found == operands_.end() ? nullptr : &found->second;
+}
+
+void Operands::prepare(uint32_t flags) {
+  const Target& target = machine_.target();
+  flags |= options_.norm.fields().flags() | options_.stages.flags(family());
+  call_.change("device=" + std::to_string(target.device_type) + ":" +
+               std::to_string(target.device_id) + options_.norm.fields().words(family()) +
+               options_.stages.words(family()) + " flags=" + std::to_string(flags));
+  for (const auto& [path, operand] : operands_) {
+    if (!path.starts_with("old_"))
+      call_.give(path, call_tensor(reinterpret_cast<uintptr_t>(operand.data), operand.dtype,
+                                   operand.shape));
+  }
+}
+
+Json Operands::store(const std::vector<std::string>& outputs) const {
   std::vector<NewTensor> stored;
-  for (Operand* operand : outputs) {
-    if (operand->data == nullptr) continue;
-    NewTensor t{operand->name, operand->dtype, operand->view.shape(), {}};
+  for (const std::string& path : outputs) {
+    const Operand* const operand = find(path);
+    if (operand == nullptr) continue;
+    NewTensor t{operand->name, operand->dtype, operand->shape, {}};
     t.content.resize(operand->bytes);
     machine_.download(t.content.data(), operand->data, operand->bytes);
     stored.push_back(std::move(t));
   }
-  write_safetensors(output, stored);
+  write_safetensors(options_.output, stored);
   Json tensors = Json::array();
   for (const NewTensor& t : stored) tensors.push_back(to_json(t));
   return tensors;
@@ -84,11 +117,10 @@ Json to_json(const Machine& machine, const fastnorm_info& info) {
           {"bytes_written", info.bytes_written}};
 }
 
-void tell_run(const RunOptions& options, const Machine& machine, const fastnorm_info& info,
-              const Json& stored) {
-  if (!options.json) return;
-  Json document = to_json(machine, info);
-  document["file"] = options.output;
+void Operands::tell(const fastnorm_info& info, const Json& stored) const {
+  if (!options_.json) return;
+  Json document = to_json(machine_, info);
+  document["file"] = options_.output;
   document["tensors"] = stored;
   print_json(document);
 }

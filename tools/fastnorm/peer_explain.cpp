@@ -42,62 +42,54 @@ class PeerQuestion {
   }
 
  private:
-  fastnorm_peer_sharded_norm_args sharded_args() {
-    fastnorm_peer_sharded_norm_args args = {};
-    args.struct_size = sizeof args;
-    args.peer = peer_.get();
-    args.kind = o_.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-    args.flags = peer_call_flags(o_);
-    return args;
+  // A call with rank 0's peer. Its norm's fields have this prefix.
+  support::Call begin(const char* family, const std::string& norm) {
+    support::Call call(family);
+    call.change("device=" + std::to_string(target_.device_type) + ":" +
+                std::to_string(target_.device_id) + " " + norm +
+                "kind=" + std::string(o_.layer ? "layer" : "rms") + " " + norm +
+                "flags=" + std::to_string(peer_call_flags(o_)));
+    call.set_pointer("peer", peer_.get());
+    return call;
   }
-  TensorView tensor(fastnorm_dtype dtype, std::vector<int64_t> shape) {
-    return TensorView(target_, regions_.next(), dtype, std::move(shape));
+  void give(support::Call* call, const std::string& path, fastnorm_dtype dtype,
+            const std::vector<int64_t>& shape) {
+    call->give(path, call_tensor(reinterpret_cast<uintptr_t>(regions_.next()), dtype, shape));
   }
 
   void ask_allreduce(fastnorm_info* info) {
     const fastnorm_dtype dtype = find_dtype(o_.dtype)->dtype;
     const PeerShapes shapes = peer_shapes(o_);
-    const std::vector<int64_t>& shape = shapes.x;
-    const bool quantised = o_.quantise != "none", per_row = o_.quantise == "per-row";
-    TensorView x = tensor(dtype, shape), y = tensor(dtype, shape), residual = tensor(dtype, shape),
-               sum = tensor(dtype, shape), weight = tensor(dtype, shapes.weight),
-               codes = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN), shape),
-               scale = tensor(fastnorm_dtype_of(FASTNORM_DTYPE_F32),
-                              per_row ? shapes.rows : std::vector<int64_t>{1});
-    fastnorm_norm_args norm = {};
-    norm.struct_size = sizeof norm;
-    norm.kind = o_.layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
-    norm.flags = peer_call_flags(o_);
-    norm.x = x.get(), norm.y = y.get(), norm.weight = weight.get();
-    if (!o_.no_residual) norm.residual = residual.get(), norm.residual_out = sum.get();
-    fastnorm_quant quant = {};
-    if (quantised) {
-      quant.struct_size = sizeof quant;
-      quant.scheme = per_row ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
-      quant.quantized = codes.get(), quant.scale = scale.get();
-      norm.quant = &quant;
+    support::Call call = begin("peer_allreduce_norm", "norm.");
+    give(&call, "norm.x", dtype, shapes.x);
+    give(&call, "norm.y", dtype, shapes.x);
+    give(&call, "norm.weight", dtype, shapes.weight);
+    if (!o_.no_residual) give(&call, "norm.residual", dtype, shapes.x);
+    if (!o_.no_residual) give(&call, "norm.residual_out", dtype, shapes.x);
+    if (o_.exact) call.change("sum_rounding=1");
+    if (o_.quantise != "none") {
+      const bool per_row = o_.quantise == "per-row";
+      call.change(per_row ? "norm.quant.scheme=per_row" : "norm.quant.scheme=per_tensor");
+      give(&call, "norm.quant.quantized", fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN), shapes.x);
+      give(&call, "norm.quant.scale", fastnorm_dtype_of(FASTNORM_DTYPE_F32),
+           per_row ? shapes.rows : std::vector<int64_t>{1});
     }
-    fastnorm_peer_allreduce_norm_args args = {};
-    args.struct_size = sizeof args;
-    args.peer = peer_.get();
-    args.norm = &norm;
-    if (o_.exact) args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
-    check(fastnorm_peer_allreduce_norm_query(context_.get(), &args, info));
+    check(fastnorm_peer_allreduce_norm_query(context_.get(),
+                                             call.args<fastnorm_peer_allreduce_norm_args>(), info));
   }
 
   void ask_sharded(fastnorm_info* info) {
     const fastnorm_dtype dtype = find_dtype(o_.dtype)->dtype;
-    TensorView x[2], y[2], weight[2];
+    support::Call call = begin("peer_sharded_norm", "");
     for (int p = 0; p < (o_.columns2 == 0 ? 1 : 2); ++p) {
+      const std::string end = p == 0 ? "" : "2";
       const PeerHeads heads = peer_heads(p == 0 ? o_.columns : o_.columns2);
-      x[p] = tensor(dtype, {o_.rows, heads.count, heads.columns});
-      y[p] = tensor(dtype, {o_.rows, heads.count, heads.columns});
-      weight[p] = tensor(dtype, {heads.count, heads.columns});
+      give(&call, "x" + end, dtype, {o_.rows, heads.count, heads.columns});
+      give(&call, "y" + end, dtype, {o_.rows, heads.count, heads.columns});
+      give(&call, "weight" + end, dtype, {heads.count, heads.columns});
     }
-    fastnorm_peer_sharded_norm_args args = sharded_args();
-    args.x = x[0].get(), args.y = y[0].get(), args.weight = weight[0].get();
-    args.x2 = x[1].get(), args.y2 = y[1].get(), args.weight2 = weight[1].get();
-    check(fastnorm_peer_sharded_norm_query(context_.get(), &args, info));
+    check(fastnorm_peer_sharded_norm_query(context_.get(),
+                                           call.args<fastnorm_peer_sharded_norm_args>(), info));
   }
 
   const PeerOptions& o_;

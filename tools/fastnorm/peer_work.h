@@ -77,7 +77,7 @@ class PeerWork {
   virtual void query(fastnorm_info* info) = 0;
   virtual fastnorm_status prepare() = 0;
   virtual fastnorm_status call(void* workspace, size_t bytes) = 0;
-  // The same by NCCL: the library's kernels and ncclAllReduce. A place of its own for what travels.
+  // The call by NCCL: the library's kernels and ncclAllReduce. A place of its own for what travels.
   virtual void nccl_call(PeerNccl& nccl, void* stream) = 0;
   // The call's outputs, and what they must be: by this device without other ranks.
   virtual std::vector<std::byte> result() const = 0;

@@ -162,10 +162,10 @@ int run_program(int argc, char** argv) {
   add_run(program);
   add_bench(program);
   add_explain(program);
-  add_mla_decode(program);
-  add_norm_heads(program);
+#define FAMILY(name) add_##name(program);
+  FASTNORM_COMMAND_FAMILIES(FAMILY)
+#undef FAMILY
   add_peer(program);
-  add_norm_heads_backward(program);
   add_selftest(program);
   add_tune(program);
   add_completion(program);

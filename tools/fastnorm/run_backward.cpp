@@ -5,147 +5,97 @@
 namespace fastnorm::tool {
 namespace {
 
-class BackwardRun {
- public:
-  explicit BackwardRun(const RunOptions& options)
-      : options_(options),
-        names_(options.gradients),
-        machine_(parse_target(options.device), options.threads, options.tuning),
-        operands_(options.input, machine_) {}
-
-  void operator()() {
-    load_inputs();
-    make_outputs();
-    const fastnorm_info info = machine_.run(args());
-    const Json stored =
-        operands_.store(options_.output, {&dx_, &dresidual_, &dweight_, &dbias_, &dgate_, &dbranch_,
-                                          &dbranch_weight_, &dbranch_bias_, &dresidual_gate_});
-    tell_run(options_, machine_, info, stored);
-  }
-
- private:
-  void load_inputs() {
-    operands_.load(options_.names.x, &x_);
-    operands_.load(options_.names.weight, &weight_);
-    operands_.load(options_.names.bias, &bias_);
-    operands_.load(options_.names.mean, &mean_);
-    operands_.load(options_.names.rstd, &rstd_);
-    operands_.load(names_.dy, &dy_);
-    operands_.load(names_.dresidual_in, &dresidual_in_);
-    operands_.load(names_.old_dweight, &old_dweight_);
-    operands_.load(names_.old_dbias, &old_dbias_);
-    operands_.load(names_.old_dbranch_weight, &old_dbranch_weight_);
-    operands_.load(names_.old_dbranch_bias, &old_dbranch_bias_);
-    operands_.load(names_.old_dresidual_gate, &old_dresidual_gate_);
-    const StageOptions& s = options_.stages;
-    operands_.load(s.gate, &gate_);
-    operands_.load(names_.branch, &branch_);
-    operands_.load(names_.branch_mean, &branch_mean_);
-    operands_.load(s.branch_rstd, &branch_rstd_);
-    operands_.load(s.branch_weight, &branch_weight_);
-    operands_.load(s.branch_bias, &branch_bias_);
-    operands_.load(s.residual_gate, &residual_gate_);
-    operands_.load(s.sum_scale, &sum_scale_);
-  }
-
-  void make_outputs() {
-    const std::vector<int64_t>& shape = x_.view.shape();
-    if (!options_.no_dx) {
-      operands_.make(names_.dx, &dx_, options_.in_place ? &dy_ : nullptr,
-                     dtype_or(options_.dx_dtype, x_.dtype), shape);
-    }
-    operands_.make(names_.dresidual, &dresidual_, nullptr,
-                   dtype_or(options_.dresidual_dtype, x_.dtype), shape);
-    make_sum(names_.dweight, &dweight_, old_dweight_, options_.dweight_dtype, weight_);
-    make_sum(names_.dbias, &dbias_, old_dbias_, options_.dbias_dtype,
-             bias_.data != nullptr ? bias_ : weight_);
-    operands_.make(names_.dgate, &dgate_, options_.in_place ? &gate_ : nullptr,
-                   dtype_or(options_.dgate_dtype, gate_.data != nullptr ? gate_.dtype : x_.dtype),
-                   shape);
-    const fastnorm_dtype t = branch_.data != nullptr ? branch_.dtype : x_.dtype;
-    operands_.make(names_.dbranch, &dbranch_, options_.in_place ? &branch_ : nullptr, t, shape);
-    make_sum(names_.dbranch_weight, &dbranch_weight_, old_dbranch_weight_, "", branch_weight_);
-    make_sum(names_.dbranch_bias, &dbranch_bias_, old_dbranch_bias_, "",
-             branch_bias_.data != nullptr ? branch_bias_ : branch_weight_);
-    make_sum(names_.dresidual_gate, &dresidual_gate_, old_dresidual_gate_, "", residual_gate_);
-  }
-
-  // A sum over rows, shaped as `like`. What it is added to is its memory.
-  void make_sum(const std::string& name, Operand* sum, Operand& old, const std::string& dtype,
-                Operand& like) {
-    if (name.empty() && old.data != nullptr) {
-      throw CommandError("there is a tensor '" + old.name +
-                         "' to add to, but the sum has no name; required: --dweight with "
-                         "--old-dweight, and so for each sum");
-    }
-    if (old.data != nullptr) {
-      return operands_.make(name, sum, &old, dtype_or(dtype, old.dtype), old.view.shape());
-    }
-    const bool shaped = like.data != nullptr;
-    operands_.make(name, sum, nullptr, dtype_or(dtype, shaped ? like.dtype : x_.dtype),
-                   shaped ? like.view.shape() : std::vector<int64_t>{last_extent()});
-  }
-
-  int64_t last_extent() const {
-    const std::vector<int64_t>& shape = x_.view.shape();
-    return shape.empty() ? 1 : shape.back();
-  }
-
-  fastnorm_norm_backward_args args() {
-    fastnorm_norm_backward_args args = {};
-    options_.norm.apply(&args);
-    const auto accumulate = [&](const Operand& old, fastnorm_norm_backward_flags flag) {
-      if (old.data != nullptr) args.flags |= flag;
-    };
-    accumulate(old_dweight_, FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT);
-    accumulate(old_dbias_, FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS);
-    accumulate(old_dbranch_weight_, FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT);
-    accumulate(old_dbranch_bias_, FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS);
-    accumulate(old_dresidual_gate_, FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE);
-    args.dy = dy_.view.get();
-    args.x = x_.view.get();
-    args.weight = weight_.view.get();
-    args.mean = mean_.view.get();
-    args.rstd = rstd_.view.get();
-    args.dresidual_in = dresidual_in_.view.get();
-    args.dx = dx_.view.get();
-    args.dresidual = dresidual_.view.get();
-    args.dweight = dweight_.view.get();
-    args.dbias = dbias_.view.get();
-    options_.stages.apply(&args);
-    args.gate = gate_.view.get();
-    args.dgate = dgate_.view.get();
-    if (args.dgate != nullptr) args.bias = bias_.view.get();
-    args.branch = branch_.view.get();
-    args.branch_weight = branch_weight_.view.get();
-    args.branch_bias = branch_bias_.view.get();
-    args.branch_mean = branch_mean_.view.get();
-    args.branch_rstd = branch_rstd_.view.get();
-    args.residual_gate = residual_gate_.view.get();
-    args.sum_scale = sum_scale_.view.get();
-    args.dbranch = dbranch_.view.get();
-    args.dbranch_weight = dbranch_weight_.view.get();
-    args.dbranch_bias = dbranch_bias_.view.get();
-    args.dresidual_gate = dresidual_gate_.view.get();
-    return args;
-  }
-
-  const RunOptions& options_;
-  const BackwardNames& names_;
-  Machine machine_;
-  Operands operands_;
-  Operand dy_, x_, weight_, bias_, mean_, rstd_, dresidual_in_, old_dweight_, old_dbias_;
-  Operand old_dbranch_weight_, old_dbranch_bias_, old_dresidual_gate_;
-  Operand dx_, dresidual_, dweight_, dbias_, gate_, dgate_;
-  Operand branch_, branch_mean_, branch_rstd_, branch_weight_, branch_bias_, residual_gate_;
-  Operand sum_scale_, dbranch_, dbranch_weight_, dbranch_bias_, dresidual_gate_;
+// Sums over rows, what says their shape (the first that is there), and the flag of what they are
+// added to, which is their memory: --old-dweight of dweight.
+struct Sum {
+  const char *path, *option, *old_option;
+  std::vector<std::string> like;
+  std::string RunOptions::*dtype;
+  uint32_t flag;
 };
+
+const std::vector<Sum>& all_sums() {
+  static const std::vector<Sum> all = {
+      {"dweight",
+       "--dweight",
+       "--old-dweight",
+       {"weight"},
+       &RunOptions::dweight_dtype,
+       FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT},
+      {"dbias",
+       "--dbias",
+       "--old-dbias",
+       {"bias", "weight"},
+       &RunOptions::dbias_dtype,
+       FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS},
+      {"dbranch_weight",
+       "--dbranch-weight",
+       "--old-dbranch-weight",
+       {"branch_weight"},
+       nullptr,
+       FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_WEIGHT},
+      {"dbranch_bias",
+       "--dbranch-bias",
+       "--old-dbranch-bias",
+       {"branch_bias", "branch_weight"},
+       nullptr,
+       FASTNORM_NORM_BACKWARD_ACCUMULATE_DBRANCH_BIAS},
+      {"dresidual_gate",
+       "--dresidual-gate",
+       "--old-dresidual-gate",
+       {"residual_gate"},
+       nullptr,
+       FASTNORM_NORM_BACKWARD_ACCUMULATE_DRESIDUAL_GATE},
+  };
+  return all;
+}
+
+// Returns the flag if the sum is added to something.
+uint32_t make_sum(const RunOptions& o, const Sum& sum, Operands* operands) {
+  const std::string old_path = std::string("old_") + sum.path;
+  operands->load(old_path, o.names.at(sum.old_option));
+  const Operand* const old = operands->find(old_path);
+  const std::string &name = o.names.at(sum.option),
+                    &dtype = sum.dtype == nullptr ? o.names.at("") : o.*sum.dtype;
+  if (name.empty() && old != nullptr) {
+    throw CommandError("there is a tensor '" + old->name +
+                       "' to add to, but the sum has no name; required: --dweight with "
+                       "--old-dweight, and so for each sum");
+  }
+  const Operand* like = old;
+  for (const std::string& path : sum.like) like = like != nullptr ? like : operands->find(path);
+  const Operand& x = *operands->find("x");
+  const std::vector<int64_t> columns = {x.shape.empty() ? 1 : x.shape.back()};
+  operands->make(sum.path, name, old, dtype_or(dtype, like != nullptr ? like->dtype : x.dtype),
+                 like != nullptr ? like->shape : columns);
+  return old != nullptr ? sum.flag : 0;
+}
 
 }  // namespace
 
-void run_backward(const RunOptions& options) {
-  BackwardRun run(options);
-  run();
+void run_backward(const RunOptions& o) {
+  Operands operands(o, "norm_backward");
+  operands.load_inputs();
+  const Operand& x = *operands.find("x");
+  const auto make = [&](const char* path, const char* option, const char* over,
+                        fastnorm_dtype dtype) {
+    operands.make(path, o.names.at(option), o.in_place ? operands.find(over) : nullptr, dtype,
+                  x.shape);
+  };
+  const auto dtype_of = [&](const char* path) {
+    const Operand* const operand = operands.find(path);
+    return operand != nullptr ? operand->dtype : x.dtype;
+  };
+  if (!o.no_dx) make("dx", "--dx", "dy", dtype_or(o.dx_dtype, x.dtype));
+  make("dresidual", "--dresidual", "", dtype_or(o.dresidual_dtype, x.dtype));
+  make("dgate", "--dgate", "gate", dtype_or(o.dgate_dtype, dtype_of("gate")));
+  make("dbranch", "--dbranch", "branch", dtype_of("branch"));
+  uint32_t flags = 0;
+  for (const Sum& sum : all_sums()) flags |= make_sum(o, sum, &operands);
+  if (operands.find("dgate") == nullptr) operands.drop("bias");  // it was read for dbias
+  operands.run<fastnorm_norm_backward_args>(
+      flags, {"dx", "dresidual", "dweight", "dbias", "dgate", "dbranch", "dbranch_weight",
+              "dbranch_bias", "dresidual_gate"});
 }
 
 }  // namespace fastnorm::tool

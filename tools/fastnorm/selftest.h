@@ -159,7 +159,7 @@ struct Effort {
   }
 };
 
-// The same bits for the same row, whatever the layout, batch and thread count.
+// A row has the same bits, whatever the layout, batch and thread count.
 void test_invariance(const Machine& machine, const Effort& effort, Tally* tally);
 
 // One number for all outputs of a case: FNV-1a, 64 bits.
@@ -169,7 +169,7 @@ const uint64_t* find_golden(const std::string& case_name, bool cuda);
 
 // Output hashes equal those of the committed table.
 void test_golden(const Machine& machine, const Effort& effort, Tally* tally);
-// The same for the backward pass, in other layouts and with other numbers of threads too.
+// The golden hashes of the backward pass, in other layouts and with other numbers of threads too.
 void test_backward_golden(const Machine& machine, const Effort& effort, Tally* tally);
 // The lines of that table as this machine computes them.
 struct GoldenHash {

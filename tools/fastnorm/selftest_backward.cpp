@@ -91,8 +91,8 @@ std::vector<BackwardCase> backward_cases() {
         const auto add = [&](int64_t rows, int64_t n) -> BackwardCase& {
           return cases.emplace_back(BackwardCase{dtype, kind, residual, rows, n});
         };
-        // Of 1000 and of 4096 columns a block of the row order has two rows of a lane; of others
-        // some blocks have one row, or some lanes none.
+        // With 1000 and with 4096 columns a block of the row order has two rows of a lane. With
+        // other numbers some blocks have one row, or some lanes none.
         for (const auto& [rows, n] : {std::pair<int64_t, int64_t>{40, 1},
                                       {70, 7},
                                       {300, 64},

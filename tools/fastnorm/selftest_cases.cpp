@@ -6,6 +6,7 @@
 
 #include "dtype.h"
 #include "selftest_image.h"
+#include "support/quant_scheme.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -228,9 +229,7 @@ class Call {
     args_.rstd = rows(t.out[kRstd]);
     if (!c.quant.any()) return;
     const CaseQuant& q = c.quant;
-    const bool rule_by_scheme = q.scheme == FASTNORM_QUANT_MXFP8 ||
-                                q.scheme == FASTNORM_QUANT_NVFP4 ||
-                                q.scheme == FASTNORM_QUANT_MXFP4;
+    const bool rule_by_scheme = support::scheme_of(q.scheme).block > 0;
     quant_.struct_size = sizeof quant_;
     args_.quant = &quant_;
     quant_.scheme = q.scheme;

@@ -1,4 +1,4 @@
-// The same bits on every machine: hashes of the outputs, compared with a committed table.
+// Every machine gives the same bits: hashes of the outputs, compared with a committed table.
 //
 // CPUs and GPUs sum in different orders, so each has its own column. The table belongs to a numeric
 // version; `tests/cli/golden_test --print` prints it anew, from the arithmetic's model, and

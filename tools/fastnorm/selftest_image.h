@@ -46,7 +46,7 @@ struct Rows {
 // The memory of a call: all its tensors, with guards before, between and after their rows.
 class Image {
  public:
-  // Of tensors that have `rows` rows, `heads` to a token.
+  // An image of tensors that have `rows` rows, `heads` to a token.
   Image(int64_t rows, int64_t heads, const CaseLayout& layout)
       : rows_(rows), heads_(heads), layout_(layout) {}
 

@@ -1,4 +1,4 @@
-// The same row gives the same bits wherever it lies.
+// A row gives the same bits wherever it lies.
 #include "dtype.h"
 #include "progress.h"
 #include "selftest.h"

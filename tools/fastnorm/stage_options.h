@@ -3,46 +3,51 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "field_options.h"
 #include "library.h"
 
 namespace fastnorm::tool {
 
-class StageOptions {
+// Tensors of a call by the names of their options, in the order of these: their names in a file, or
+// what says that there is one. "": there is none.
+class NamedTensors {
  public:
-  void add_to(CLI::App& command) { add(command, true); }
-  void add_without_names_to(CLI::App& command) { add(command, false); }
-  // Names of outputs, empty where there is none.
-  std::vector<std::string> outputs() const;
-  // Sets the scalar fields of `args`; those that are 0 in a call without stages stay 0.
-  void apply(fastnorm_norm_args* args) const;
-  // The same for those of a gate, of groups and of a branch.
-  void apply(fastnorm_norm_backward_args* args) const;
-  // Options that a backward pass has, too. --branch-rstd is an input there.
-  static const std::vector<std::string>& of_backward();
-  bool normalises_branch() const { return branch_norm_ != "none"; }
-  bool branch_is_layer() const { return branch_norm_ == "layer"; }
-
-  // Names of tensors, or what says that there is one. Empty = absent.
-  std::string gate, mean_in, rstd_in, branch_weight, branch_bias, sum_scale, residual_gate,
-      residual_gate_table, modulation_scale, scale_table, modulation_shift, shift_table,
-      modulation_index;
-  std::string sumsq, branch_rstd;
-  int64_t group_size = 0;
+  std::string& operator[](const std::string& option);
+  const std::string& at(const std::string& option) const;  // "" of an option that is not there
+  bool has(const std::string& option) const { return !at(option).empty(); }
+  const std::deque<std::pair<std::string, std::string>>& all() const { return all_; }
 
  private:
-  void add(CLI::App& command, bool named);
-  template <class Args>
-  void apply_shared(Args* args, uint32_t alpha_flag) const;
+  std::deque<std::pair<std::string, std::string>> all_;  // which stay where they are
+};
 
-  std::string gate_act_ = "identity", gate_position_ = "after-norm", gate_source_ = "f32",
-              activation_ = "identity", branch_norm_ = "none", branch_rounding_ = "once",
-              sum_rounding_ = "once", residual_gate_act_ = "identity",
-              modulation_rounding_ = "once";
-  float branch_eps_ = 0, branch_weight_offset_ = 0, alpha_ = 1;
-  bool branch_rounded_ = false, plain_scale_ = false;
+class StageOptions {
+ public:
+  void add_to(CLI::App& command, NamedTensors* tensors) { add(command, true, tensors); }
+  void add_without_names_to(CLI::App& command, NamedTensors* tensors) {
+    add(command, false, tensors);
+  }
+  // The scalar fields that the family has, as words, but `flags`, whose bits are apart.
+  std::string words(const support::CallFamily& family) const;
+  uint32_t flags(const support::CallFamily& family) const;
+  // The options of a command that are fields of a backward pass, too. --branch-rstd is an input
+  // there.
+  static std::vector<std::string> of_backward(CLI::App& command);
+  bool normalises_branch() const { return branch_norm_ != "none"; }
+  bool branch_is_layer() const { return branch_norm_ == "layer"; }
+  int64_t group_size() const { return fields_.whole("--group-size"); }
+
+ private:
+  void add(CLI::App& command, bool named, NamedTensors* tensors);
+
+  FieldOptions fields_;
+  std::string branch_norm_ = "none";
+  float alpha_ = 1;
 };
 
 }  // namespace fastnorm::tool

@@ -65,7 +65,7 @@ std::string tile_of(const BenchCase& c, const std::string& kernel) {
          (kernel.find(" wide ") != std::string::npos ? " wide" : "");
 }
 
-// Of a column that has tiles.
+// Characters of a column that has tiles.
 int tile_width(const TuneOptions& options) {
   const std::vector<std::string>&ops = options.timed.ops, gradients = backward_ops();
   return std::find_first_of(ops.begin(), ops.end(), gradients.begin(), gradients.end()) == ops.end()

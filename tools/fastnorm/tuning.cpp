@@ -77,7 +77,7 @@ struct KernelName {
   std::string dtype, source, stat, weights, sink, access, beside, threads, vectors, blocks;
 };
 
-// The same of a backward pass: "norm_backward bf16 rms add persistent 256x2 2x3", or "..
+// The parts of a name of a backward pass: "norm_backward bf16 rms add persistent 256x2 2x3", or "..
 // layer rows 256" of the general form.
 struct BackwardName {
   explicit BackwardName(const std::string& name) {
@@ -204,15 +204,10 @@ std::string kernel_of(fastnorm_context* context, const Target& target, const Ben
   const auto at = [](uintptr_t i) { return reinterpret_cast<std::byte*>(i << 56); };
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  if (c.is_backward()) {
-    BackwardCall call(target, c, at(1), size_t{1} << 54, at(3), size_t{1} << 54);
-    const fastnorm_norm_backward_args args = call.args();
-    check(fastnorm_norm_backward_query(context, &args, &info));
-    return info.kernel;
-  }
   CaseCall call(target, c, at(1), size_t{1} << 54, at(3), size_t{1} << 54);
-  const fastnorm_norm_args args = call.args();
-  check(fastnorm_norm_query(context, &args, &info));
+  check(c.is_backward() ? fastnorm_norm_backward_query(
+                              context, &call.args<fastnorm_norm_backward_args>(), &info)
+                        : fastnorm_norm_query(context, &call.args<fastnorm_norm_args>(), &info));
   return info.kernel;
 }
 

@@ -50,15 +50,15 @@ class Planner {
   // By the kernels that run there, "sm_90": a later GPU's capability may plan for others, which
   // this build need not have.
   explicit Planner(const std::string& kernel_arch);
-  // The same where there is one: the choice is that of `context`, which knows how many
-  // multiprocessors the GPU has.
+  // For a GPU that is there: the choice is that of `context`, which knows how many multiprocessors
+  // the GPU has.
   Planner(const std::string& kernel_arch, fastnorm_context* context, const Target& target);
 
   const std::string& arch() const { return arch_; }
   // The kernel that a case runs on.
   std::string choice(const BenchCase& c) const;
-  // Those of the choice's kind that hold the case's rows, the choice first. Of a backward pass all
-  // forms.
+  // The kernels of the choice's kind that hold the case's rows, the choice first. For a backward
+  // pass all forms.
   std::vector<std::string> kernels(const BenchCase& c) const;
 
  private:

@@ -20,6 +20,7 @@ MODULES = [
         "PyTorch",
         [
             ("fastnorm.torch", "fastnorm.torch"),
+            ("Compiled operators", "fastnorm.torch.compiled"),
             ("Query and key heads", "fastnorm.torch.norm_heads"),
             ("Gates, two norms, adaLN", "fastnorm.torch.norm_stages"),
             ("MLA decode", "fastnorm.torch.mla_decode"),

@@ -69,8 +69,9 @@ def with_needs(names):
 class Options:
     """What stages know of the run."""
 
-    def __init__(self, modes, part, fuzz_seconds):
-        self.modes, self.part, self.fuzz_seconds = modes, part, fuzz_seconds
+    def __init__(self, modes, part, fuzz_seconds, fuzz_seed):
+        self.modes, self.part = modes, part
+        self.fuzz_seconds, self.fuzz_seed = fuzz_seconds, fuzz_seed
 
     def part_of(self, stage):
         """Which part of a stage runs, from 0; None for all of it."""
@@ -109,7 +110,7 @@ def beside(names, options, report):
         return
     with tempfile.TemporaryDirectory() as folder:
         counts, log, plan_file = (Path(folder) / name for name in ("counts.json", "log", "plan"))
-        plan_file.write_text(json.dumps([names, options.modes, options.part]))
+        plan_file.write_text(json.dumps([names, options.modes, options.part, options.fuzz_seed]))
         command = [
             sys.executable,
             Path(__file__).parent,
@@ -151,9 +152,9 @@ def run_stages(names, options, report, broken):
 
 def run_beside(options):
     """What beside() has called."""
-    names, modes, part = json.loads(options.plan.read_text())
+    names, modes, part, seed = json.loads(options.plan.read_text())
     report = Report()
-    run_stages(names, Options(modes, part, options.fuzz_seconds), report, set())
+    run_stages(names, Options(modes, part, options.fuzz_seconds, seed), report, set())
     report.write_counts(options.counts)
     return report
 
@@ -194,7 +195,10 @@ def main():
         report.times.append(("setup", wall, user + system))
     unit = times.yardstick(BUILDS)
     names, modes, part = plan(options, report)
-    run = Options(modes, part, options.fuzz_seconds)
+    # New inputs of fuzzing follow from the date, too, so that --slice repeats a failure. 0:
+    # libFuzzer draws a seed, for a run of everything.
+    seed = 0 if options.all else (options.slice or datetime.date.today()).toordinal()
+    run = Options(modes, part, options.fuzz_seconds, seed)
     # The build leaves no processor idle. After it, what works in its folder, and beside that what
     # has folders of its own.
     first = names[:names.index("build") + 1] if "build" in names else []

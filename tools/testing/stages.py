@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import slices
 from build import BUILDS, CACHE, CHECK, ROOT, VENV, Build, run
@@ -66,6 +67,7 @@ def native_build(options):
         "-Djax=auto",
         f"-Djax_python={JAX_PYTHON}",
         "-Donnxruntime=true",
+        "-Dtorch=true",
         *(simt or [f"-Dsimt_sample={SIMT_SAMPLE}", "-Dsimt_from=0"]),
     )
 
@@ -109,6 +111,9 @@ def style(report, _):
     report.add_program("slices, budgets", code, text)
     code, text = run([sys.executable, ROOT / "tools" / "mutants", "--check"])
     report.add_program("mutants --check", code, text)
+    code, text = run([sys.executable, ROOT / "tools" / "counts.py"])
+    print(text)
+    report.add_program("counts.py", code, text)
     code, text = run([sys.executable, ROOT / "packages" / "version.py", "--check"])
     report.add_program("version.py --check", code, text)
 
@@ -259,8 +264,11 @@ def report_kernels(report, name, folder, binary, *options):
 
 
 def install(report, folder):
-    """Installs a build anew; whether it worked."""
-    prefix = folder.option("prefix")
+    """Installs a build anew, in the build folders alone; whether it worked."""
+    prefix = Path(folder.option("prefix"))
+    if not prefix.is_relative_to(BUILDS):
+        report.add_failed("meson install", f"prefix is {prefix}; required: a folder of {BUILDS}")
+        return False
     shutil.rmtree(prefix, ignore_errors=True)
     code, text = run(["meson", "install", "-C", folder.folder, "--no-rebuild", "--quiet"])
     if code != 0:
@@ -432,6 +440,8 @@ def integrations(report, options):
     ]
     for name, path in operator_tests("torch"):
         programs[name] = [torch_python(), path, *library]
+    stable = native.folder / "packages" / "python" / "torch_stable" / "_C.so"
+    programs["torch stable"] += ["--stable", stable]
     programs["smollm2"] = [
         sys.executable,
         examples / "smollm2" / "test.py",
@@ -447,6 +457,12 @@ def integrations(report, options):
     programs["norm_heads"] = [
         sys.executable,
         examples / "norm_heads" / "test.py",
+        "--build",
+        native.folder,
+    ]
+    programs["indexer"] = [
+        sys.executable,
+        examples / "indexer" / "test.py",
         "--build",
         native.folder,
     ]
@@ -645,6 +661,7 @@ def fuzz(report, options):
             found,
             corpora[name],
             f"-max_total_time={seconds}",
+            f"-seed={options.fuzz_seed}",
             "-max_len=768",
             "-timeout=10",
             f"-artifact_prefix={found}/",
@@ -717,6 +734,7 @@ def packages(report, options):
     plugins = [
         native.folder / "examples" / "jax" / "libfastnorm_xla.so",
         native.folder / "integrations" / "onnxruntime" / "libfastnorm_onnxruntime.so",
+        native.folder / "packages" / "python" / "torch_stable" / "_C.so",
     ]
     more = {"python": [word for p in plugins if p.exists() for word in ("--plugin", p)]}
     native.run_programs(

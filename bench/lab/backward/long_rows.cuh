@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads* kLanes, 1)
   const auto offset_of = [&](int row) { return row * p.row_bytes + of_row * kVectorBytes; };
 
   // --- the next rows ---
-  // Of tensor 0 (x) or 1 (dy).
+  // The address of a vector of tensor 0 (x) or 1 (dy).
   const auto slot = [&](int stage, int u, int tensor, int v) -> uint32_t {
     if (kBulk) {
       const int row = stage * kUnroll * kLanes + u * kLanes + lane;

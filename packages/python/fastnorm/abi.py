@@ -110,11 +110,11 @@ def _field_of_quant(pointer, name):
     return property(get, lambda struct, value: setattr(_quant_of(struct, pointer), name, value))
 
 
-def _quant_names(prefix, plain):
-    """The attributes of a struct for the fields of a Quant: those with the prefix, those as they
+def _quant_names(prefix, prefixed):
+    """The attributes of a struct for the fields of a Quant: some with a prefix, others as they
     are."""
     names = [name for name, _ in Quant._fields_[1:]]
-    return {name if name in plain else prefix + name: name for name in names}
+    return {prefix + name if name in prefixed else name: name for name in names}
 
 
 def _add_quant(struct, pointer, names):
@@ -128,12 +128,7 @@ def _add_quant(struct, pointer, names):
     }
 
 
-OF_QUANT = _quant_names(
-    "quant_",
-    {"scale_layout", "scale_pow2", "amax_floor", "clamp", "amax"}
-    | {"quantized", "scale", "global_scale", "clamp_scale"}
-    | {"rotation", "y_rotated", "rotation_signs"},
-)
+OF_QUANT = _quant_names("quant_", {"scheme", "block_size", "source", "division"})
 
 
 def _add_alpha(struct, flag):
@@ -476,6 +471,8 @@ class Context:
             GPU and runs nothing. 0 is a device.
         pdl: Whether calls on a GPU use programmatic dependent launch unless their flags turn it
             off. False: only where their flags ask for it.
+        parallel_for: The address of a C function, fastnorm_parallel_for_fn, that shares the work of
+            calls on the CPU. num_threads has no effect then. 0: none.
 
     Raises:
         FastnormError: There is no such device, or no driver for it.
@@ -489,12 +486,14 @@ class Context:
         num_threads=0,
         dry_run_capability=0,
         pdl=True,
+        parallel_for=0,
     ):
         self.library, self.device_type, self.device_id = library, device_type, device_id
         self.num_threads = num_threads
         options = ContextOptions(
             struct_size=sizeof(ContextOptions),
             num_threads=num_threads,
+            parallel_for=parallel_for or None,
             flags=(DRY_RUN if dry_run_capability else 0)
             | (0 if pdl else ContextFlags.NO_PDL),
             dry_run_capability=dry_run_capability,

@@ -207,6 +207,15 @@ class LseBase:
     BASE_2 = 1
 
 
+class MlaCacheFormat:
+    """fastnorm_mla_cache_format: How the rows of the cache are stored."""
+
+    ROWS = 0
+    BYTES_656 = 1
+    BYTES_576 = 2
+    BYTES_584 = 3
+
+
 class MlaDecodeFlags:
     """fastnorm_mla_decode_flags: Bits of fastnorm_mla_decode_args.flags."""
 
@@ -574,7 +583,17 @@ class MlaDecodeArgs(ctypes.Structure):
         ("lse", TensorPointer),
         ("profile", TensorPointer),
         ("flags", c_uint32),
-        ("reserved", c_int32),
+        ("cache_format", c_int32),
+        ("cache", TensorPointer),
+        ("cache_scale", TensorPointer),
+        ("indices", TensorPointer),
+        ("topk_length", TensorPointer),
+        ("attention_sink", TensorPointer),
+        ("extra_ckv", TensorPointer),
+        ("extra_kpe", TensorPointer),
+        ("extra_cache", TensorPointer),
+        ("extra_indices", TensorPointer),
+        ("extra_topk_length", TensorPointer),
     ]
 
 
@@ -605,7 +624,7 @@ class NormHeadsPart(ctypes.Structure):
         ("rounding", c_int32),
         ("rope_rounding", c_int32),
         ("rope_offset", c_int32),
-        ("reserved", c_int32),
+        ("head_weights_factor", c_float),
         ("x", TensorPointer),
         ("weight", TensorPointer),
         ("bias", TensorPointer),
@@ -618,6 +637,9 @@ class NormHeadsPart(ctypes.Structure):
         ("quant", POINTER(Quant)),
         ("cache", TensorPointer),
         ("cache_quant", POINTER(Quant)),
+        ("head_weights", TensorPointer),
+        ("head_weights_out", TensorPointer),
+        ("cache_tail", TensorPointer),
     ]
 
 
@@ -770,7 +792,7 @@ OUTPUTS = {
         "dresidual_gate",
     },
     MlaDecodeArgs: {"o", "lse", "profile"},
-    NormHeadsPart: {"y", "mean", "rstd", "sumsq", "cache"},
+    NormHeadsPart: {"y", "mean", "rstd", "sumsq", "cache", "head_weights_out", "cache_tail"},
     NormHeadsBackwardPart: {"dx", "dweight", "dbias"},
     PeerShardedNormArgs: {"y", "y2"},
 }

@@ -1,7 +1,8 @@
-"""What the functions of stages and heads for PyTorch and for JAX share: words, statistics of ranks,
-and how gradients of stages follow from one fastnorm_norm_backward. Tensors have the names of
-fastnorm_norm_args."""
+"""What the functions of stages and heads for PyTorch and for JAX share: words, the settings of
+codes, statistics of ranks, and how gradients of stages follow from one fastnorm_norm_backward.
+Tensors have the names of fastnorm_norm_args."""
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 from fastnorm import abi as _c
@@ -14,21 +15,38 @@ __all__ = [
 KINDS = {"rms": _c.RMS, "layer": _c.LAYER}
 ACTS = {"identity": 0, "silu": 1, "sigmoid": 2, "tanh": 3}
 STEPS = {"once": 0, "every_step": 1}
+# "per_tensor" and the others of norm.h, in its order.
 SCHEMES = {
-    "per_tensor": _c.PER_TENSOR,
-    "per_row": 2,
-    "per_block": _c.PER_BLOCK,
-    "mxfp8": 4,
-    "nvfp4": 5,
-    "mxfp4": 6,
+    name.lower(): number
+    for name, number in vars(_c.QuantScheme).items()
+    if name.isupper() and number != _c.QuantScheme.NONE
 }
 PLAIN_SCALE = 8  # FASTNORM_NORM_MODULATION_PLAIN_SCALE
 
 
-class Quant(NamedTuple):
-    """How the result of a stage becomes codes."""
+class Blocks(NamedTuple):
+    """What a scheme fixes whose scales are bytes."""
 
-    scheme: str  # "per_tensor", "per_row", "per_block", "mxfp8", "nvfp4" or "mxfp4"
+    columns: int  # of a scale
+    scale: str  # the dtype of scales
+    pairs: bool  # whether codes have 4 bits, two to a byte
+
+
+BLOCKS = {
+    "mxfp8": Blocks(32, "float8_e8m0fnu", False),
+    "nvfp4": Blocks(16, "float8_e4m3fn", True),
+    "mxfp4": Blocks(32, "float8_e8m0fnu", True),
+}
+
+
+class Quant(NamedTuple):
+    """How the result of a stage becomes codes.
+
+    This is the one list of the settings of codes: parts of heads have them, too, and the operators'
+    arguments and the fields of fastnorm_quant follow from it. A setting that is Any is a tensor.
+    """
+
+    scheme: str  # one of SCHEMES
     block_size: int = 0  # "per_block": 64 or 128
     dtype: Any = None  # of codes: float8_e4m3fn, float8_e5m2 or int8; None: that of the scheme
     scale: Any = None  # "per_tensor": float32 [1], read
@@ -60,6 +78,57 @@ class Quantized(NamedTuple):
 DIVISIONS = {"reciprocal": 0, "divide": 1}
 SOURCES = {"unrounded": 0, "rounded": 1}
 LAYOUTS = {"row_major": 0, "column_major": 1, "swizzled_128x4": 2}
+
+
+class Setting(NamedTuple):
+    """A setting of a Quant that is a field of fastnorm_quant."""
+
+    name: str
+    kind: Any  # str, int, float or bool; None of a tensor
+    default: Any
+    field: str  # as fastnorm.abi calls it
+    of_part: str  # as a part of heads calls it
+    words: Any  # numbers by word where the kind is str
+
+
+_FIELDS = {
+    "scheme": "quant_scheme",
+    "block_size": "quant_block_size",
+    "division": "quant_division",
+    "source": "quant_source",
+    "layout": "scale_layout",
+    "pow2": "scale_pow2",
+}
+_WORDS = {
+    "scheme": {None: 0, **SCHEMES},
+    "division": DIVISIONS,
+    "source": SOURCES,
+    "layout": LAYOUTS,
+}
+SETTINGS = tuple(
+    Setting(
+        name,
+        None if kind is Any else kind,
+        Quant._field_defaults.get(name),
+        _FIELDS.get(name, name),
+        "quant_source" if name == "source" else name,
+        _WORDS.get(name),
+    )
+    for name, kind in Quant.__annotations__.items()
+    if name not in ("dtype", "y")
+)
+
+
+def part_of_heads(own):
+    """Decorates the class Part of a module: adds the settings of codes that are none of its fields.
+    Without a scheme there are no codes."""
+    defaults = {
+        **own._field_defaults,
+        **{s.of_part: s.default for s in SETTINGS if s.of_part not in own._fields},
+    }
+    part = namedtuple("Part", ["x", *defaults], defaults=defaults.values(), module=own.__module__)
+    part.__doc__ = own.__doc__
+    return part
 
 
 def statistics_of_sums(sums, columns, eps, is_layer, sqrt):

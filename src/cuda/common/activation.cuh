@@ -86,8 +86,8 @@ __device__ __forceinline__ void activate_small(float (&v)[kCount], float (&slope
   }
 }
 
-// The same of many z of 16 bits: `v` becomes the values. kBranches: the code of either function is
-// there, in place of one code that selects.
+// The activations of many z of 16 bits: `v` becomes the values. kBranches: the code of either
+// function is there, in place of one code that selects.
 template <bool kBranches, int kCount>
 __device__ __forceinline__ void activate_with_slope(float (&v)[kCount], float (&slope)[kCount],
                                                     StageFunction function) {

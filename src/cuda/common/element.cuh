@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "core/common/dtype.h"
 #include "cuda/common/ptx/math.cuh"
 
 namespace fastnorm::cuda {
@@ -15,11 +15,22 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int word) {
   return word == 0 ? v.x : word == 1 ? v.y : word == 2 ? v.z : v.w;
 }
 
+// Four f32 values as 16 bytes, and back.
+__device__ __forceinline__ uint4 as_words(const float* f) {
+  return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
+                    __float_as_uint(f[3]));
+}
+__device__ __forceinline__ void as_floats(float* f, const uint4& v) {
+  f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y);
+  f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
+}
+
 template <Dtype kDtype>
 struct Element;
 
 template <>
 struct Element<Dtype::kF32> {
+  static constexpr Dtype kDtype = Dtype::kF32;
   static constexpr int kBytes = 4;
   static constexpr int kPerVector = kVectorBytes / kBytes;
   static constexpr int kPerWord = 4 / kBytes;
@@ -27,21 +38,18 @@ struct Element<Dtype::kF32> {
   static constexpr uint32_t kMinusZeroWord = 0x80000000;  // -0 in every element of a word
 
   static __device__ __forceinline__ void unpack(uint4 v, float (&f)[kPerVector]) {
-    f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y);
-    f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
+    as_floats(f, v);
   }
   static __device__ __forceinline__ void unpack_word(uint32_t word, float* f) {
     f[0] = __uint_as_float(word);
   }
-  static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
-    return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
-                      __float_as_uint(f[3]));
-  }
+  static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) { return as_words(f); }
   static __device__ __forceinline__ float round(float f) { return f; }
 };
 
 template <>
 struct Element<Dtype::kF16> {
+  static constexpr Dtype kDtype = Dtype::kF16;
   static constexpr int kBytes = 2;
   static constexpr int kPerVector = kVectorBytes / kBytes;
   static constexpr int kPerWord = 4 / kBytes;
@@ -80,6 +88,7 @@ struct Element<Dtype::kF16> {
 
 template <>
 struct Element<Dtype::kBF16> {
+  static constexpr Dtype kDtype = Dtype::kBF16;
   static constexpr int kBytes = 2;
   static constexpr int kPerVector = kVectorBytes / kBytes;
   static constexpr int kPerWord = 4 / kBytes;

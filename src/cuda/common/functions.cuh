@@ -1,5 +1,5 @@
 // exp, sigmoid, silu and tanh as fixed sequences of operations, with the same bits on every GPU and
-// CPU. The CPU's form (src/cpu/functions-inl.h) explains each step.
+// CPU. The CPU's form (src/cpu/common/functions-inl.h) explains each step.
 #pragma once
 
 #include <cfloat>

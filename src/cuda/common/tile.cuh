@@ -9,10 +9,10 @@
 
 #include <cstdint>
 
-#include "cuda/arch.h"
+#include "core/common/tile.h"
 #include "cuda/common/ptx/block.cuh"
 #include "cuda/common/ptx/cluster.cuh"
-#include "cuda/norm/params.h"
+#include "cuda/common/rows.h"
 
 namespace fastnorm::cuda {
 
@@ -388,24 +388,6 @@ struct RowIndex {
 __device__ __forceinline__ uint32_t quotient(uint32_t row, const Divisor& d) {
   const uint32_t t = __umulhi(row, d.multiplier);
   return (t + ((row - t) >> 1)) >> d.shift;
-}
-
-// kMost: how many indices a row may have. With two, the products of the third disappear. kUniform:
-// all threads of a block have the same row, and its digits tell whether it has several. Otherwise
-// `bits` tells, without waiting for the digits.
-template <int kMost = 3, bool kUniform = true>
-__device__ __forceinline__ RowIndex row_index(const NormParams& p, uint32_t row, uint32_t bits) {
-  RowIndex index = {(bits & kSingleIndex) != 0, {row, 0, 0}};
-  if (!kUniform && index.single) return index;
-  if (!index.single) {
-    const uint32_t upper = quotient(row, p.outer[0]);
-    const uint32_t top = kMost > 2 && (bits & kThreeIndices) != 0 ? quotient(upper, p.outer[1]) : 0;
-    index.digit[0] = row - upper * p.outer[0].value;
-    index.digit[1] = upper - top * p.outer[1].value;
-    index.digit[2] = top;
-  }
-  if constexpr (kUniform) index.single = (index.digit[1] | index.digit[2]) == 0;
-  return index;
 }
 
 __device__ __forceinline__ char* row_address(const RowRef& tensor, const RowStrides& upper,

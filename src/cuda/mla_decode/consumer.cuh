@@ -10,6 +10,7 @@
 #pragma once
 
 #include "cuda/mla_decode/maps.h"
+#include "cuda/mla_decode/pair.cuh"
 #include "cuda/mla_decode/record.cuh"
 #include "cuda/mla_decode/tile.cuh"
 #include "cuda/mla_decode/work.cuh"
@@ -38,7 +39,7 @@ struct TileLoop {
 
 template <Dtype kDtype, bool kRecords>
 __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<kRecords>& record,
-                                           float (&o)[128], RowState& state, uint32_t& phases) {
+                                           float (&o)[128], RowState& state, uint32_t& phase) {
   const Place& place = loop.place;
   const float scale = loop.p.scale_log2;
   const int end = loop.item.end_tile;
@@ -50,14 +51,14 @@ __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<
   int tile = loop.item.first_tile;
   record.begin(FASTNORM_PROFILE_QK, tile);
   if (end != loop.p.never) {  // always; ptxas must not join this with the loop
-    add_scores<kDtype, 0, 9>(scores, q_rope, q, even, full, phases & 1, true);
+    add_scores<kDtype, 0, 9>(scores, q_rope, q, even, full, phase, true);
     ptx::wgmma_commit();
   }
   ptx::wgmma_wait<0>();
   ptx::pin(scores);
   record.end(FASTNORM_PROFILE_QK, tile);
   for (;;) {
-    phases ^= 1;
+    phase ^= 1;
     const bool has_odd = tile + 1 < end, has_next = tile + 2 < end;
 
     record.begin(FASTNORM_PROFILE_SOFTMAX, tile);
@@ -129,20 +130,20 @@ __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<
     }
     // The odd tile's left half is free earlier if the product ends before the wait for the next
     // even tile. If that is there already, its scores come first: the tensor cores stay busy.
-    const bool ready = __all_sync(~0u, ptx::mbarrier_test(full + 3 * 8, phases & 1));
+    const bool ready = __all_sync(~0u, ptx::mbarrier_test(full + 3 * 8, phase));
     if (!ready) {
       ptx::wgmma_wait<0>();
       release(place, kFreeOddLeft);
     }
     record.begin(FASTNORM_PROFILE_QK, tile + 2);
-    add_scores<kDtype, 0, 4>(scores, q_rope, q, even, full, phases & 1, true);
+    add_scores<kDtype, 0, 4>(scores, q_rope, q, even, full, phase, true);
     ptx::wgmma_commit();
     if (ready) {
       ptx::wgmma_wait<1>();
       release(place, kFreeOddLeft);
     }
     record.end(FASTNORM_PROFILE_PV, tile + 1);
-    add_scores<kDtype, 4, 9>(scores, q_rope, q, even, full, phases & 1, false);
+    add_scores<kDtype, 4, 9>(scores, q_rope, q, even, full, phase, false);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o);
@@ -165,7 +166,7 @@ __device__ __forceinline__ void odd_scores(const Place& place, float (&scores)[3
 
 template <Dtype kDtype, bool kRecords>
 __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<kRecords>& record,
-                                          float (&o)[128], RowState& state, uint32_t& phases) {
+                                          float (&o)[128], RowState& state, uint32_t& phase) {
   const Place& place = loop.place;
   const float scale = loop.p.scale_log2;
   const int end = loop.item.end_tile;
@@ -176,7 +177,7 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
   load_q_rope(place, q_rope);
   int tile = loop.item.first_tile;
   record.begin(FASTNORM_PROFILE_QK, tile + 1);
-  if (tile + 1 < end && end != loop.p.never) odd_scores<kDtype>(place, scores, q_rope, phases & 1);
+  if (tile + 1 < end && end != loop.p.never) odd_scores<kDtype>(place, scores, q_rope, phase);
   ptx::wgmma_wait<0>();
   ptx::pin(scores);
   record.end(FASTNORM_PROFILE_QK, tile + 1);
@@ -208,7 +209,7 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
       break;
     }
 
-    phases ^= 1;
+    phase ^= 1;
     record.begin(FASTNORM_PROFILE_SOFTMAX, tile + 1);
     loop.mask(scores, tile + 1);
     float own0, own1;
@@ -265,7 +266,7 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
     if (!has_next) break;
     if (has_next_odd) {
       record.begin(FASTNORM_PROFILE_QK, tile + 3);
-      odd_scores<kDtype>(place, scores, q_rope, phases & 1);
+      odd_scores<kDtype>(place, scores, q_rope, phase);
       ptx::wgmma_wait<0>();
       ptx::pin(scores);
       record.end(FASTNORM_PROFILE_QK, tile + 3);
@@ -276,11 +277,6 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
 
 // ---- outputs
 
-// Factors that normalise the rows, and their LSE to base 2.
-struct Normalized {
-  float factor0, factor1;
-  float lse0, lse1;
-};
 __device__ __forceinline__ float lse_of(float sum, float maximum, float scale) {
   return sum > 0 ? ptx::log2_approx(sum) + maximum * scale : -INFINITY;
 }
@@ -293,14 +289,12 @@ __device__ __forceinline__ Normalized normalized(const RowState& state, float sc
 template <Dtype kDtype>
 __device__ __forceinline__ void stage_outputs(const Place& place, uint32_t stage,
                                               const float (&o)[128], float a, float b) {
-  const uint32_t row = static_cast<uint32_t>(place.warp * 16 + (place.lane & 15));
-  const uint32_t chunk = static_cast<uint32_t>(place.lane >> 4);
 #pragma unroll
-  for (uint32_t k = 0; k < 16; ++k) {
-    const float* v = o + 8 * k;
-    ptx::stmatrix_x4(stage + (k >> 2) * kSubBytes + swizzled(row, 2 * (k & 3) + chunk),
-                     pack<kDtype>(v[0] * a, v[1] * a), pack<kDtype>(v[2] * b, v[3] * b),
-                     pack<kDtype>(v[4] * a, v[5] * a), pack<kDtype>(v[6] * b, v[7] * b));
+  for (int step = 0; step < 16; ++step) {
+    const float* v = o + 8 * step;
+    stage_words(place, stage, step,
+                {pack<kDtype>(v[0] * a, v[1] * a), pack<kDtype>(v[2] * b, v[3] * b),
+                 pack<kDtype>(v[4] * a, v[5] * a), pack<kDtype>(v[6] * b, v[7] * b)});
   }
 }
 
@@ -328,40 +322,43 @@ __device__ __forceinline__ void store_lse(const MlaDecodeParams& p, const Tokens
       lse * p.lse_scale;
 }
 
-template <Dtype kDtype>
-__device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
-                                              const Place& place, int request, int piece,
-                                              const float (&o)[128], const RowState& state) {
-  const Normalized rows = normalized(state, p.scale_log2);
+// Staged outputs of a whole request, and their LSE.
+__device__ __forceinline__ void store_outputs(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
+                                              const Place& place, int request, uint32_t stage,
+                                              const Normalized& rows) {
   const Tokens tokens = tokens_of(p, request);
-  const int row_count = tokens.count * p.heads;
-  const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + place.row;
-  if (piece < 0) {
-    const uint32_t stage = place.shared + kOdd + static_cast<uint32_t>(place.group) * 4 * kSubBytes;
-    stage_outputs<kDtype>(place, stage, o, rows.factor0, rows.factor1);
-    ptx::fence_async_proxy();
-    ptx::named_barrier_sync(kOneGroup + place.group, kGroup);
-    const bool full = (static_cast<int>(blockIdx.x) + 1) * kMlaTileRows <= row_count;
-    if (p.o_access != RowAccess::kRows && (full || p.o_clips != 0)) {
-      if (place.thread == 0) {
-        const RowBox box = row_box(p, p.o_access, request);
-        ptx::tma_store_4d(&maps.o, stage, 0, box.x, box.y, place.group * 4);
-        ptx::tma_store_commit();
-        ptx::tma_store_wait_read();
-      }
-    } else {
-      store_rows(p, place, tokens, stage);
+  ptx::fence_async_proxy();
+  ptx::named_barrier_sync(kOneGroup + place.group, kGroup);
+  const int last_row = (static_cast<int>(blockIdx.x) + 1) * kMlaTileRows;
+  const bool full = last_row <= tokens.count * p.heads;
+  if (p.o_access != RowAccess::kRows && (full || p.o_clips != 0)) {
+    if (place.thread == 0) {
+      const RowBox box = row_box(p, p.o_access, request);
+      ptx::tma_store_4d(&maps.o, stage, 0, box.x, box.y, place.group * 4);
+      ptx::tma_store_commit();
+      ptx::tma_store_wait_read();
     }
-    if (place.group == 0 && p.lse != nullptr && (place.lane & 3) == 0) {
-      store_lse(p, tokens, row, rows.lse0);
-      store_lse(p, tokens, row + 8, rows.lse1);
-    }
-    return;
+  } else {
+    store_rows(p, place, tokens, stage);
   }
+  if (place.group == 0 && p.lse != nullptr && (place.lane & 3) == 0) {
+    const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + place.row;
+    store_lse(p, tokens, row, rows.lse0);
+    store_lse(p, tokens, row + 8, rows.lse1);
+  }
+}
+
+// Outputs of one piece of many.
+__device__ __forceinline__ void store_piece(const MlaDecodeParams& p, const Place& place,
+                                            int request, int piece, const float (&o)[128],
+                                            const Normalized& rows) {
+  const int row_count = tokens_of(p, request).count * p.heads;
+  const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + place.row;
   // As an unsigned number: the sign of `row` would take a register in all of the loop.
   const int64_t at =
       static_cast<int64_t>(piece) * p.m_tiles * kMlaTileRows + static_cast<uint32_t>(row);
-  float* const out = p.partial_o + at * 512 + place.group * 256 + 2 * (place.lane & 3);
+  float* const out =
+      p.partial_o + at * kMlaLatent + place.group * (kMlaLatent / 2) + 2 * (place.lane & 3);
   const bool first = row < row_count, second = row + 8 < row_count;
 #pragma unroll
   for (int k = 0; k < 32; ++k) {
@@ -371,7 +368,7 @@ __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const Ml
           make_float2(v[0] * rows.factor0, v[1] * rows.factor0);
     }
     if (second) {
-      *reinterpret_cast<float2*>(out + 8 * 512 + 8 * k) =
+      *reinterpret_cast<float2*>(out + 8 * kMlaLatent + 8 * k) =
           make_float2(v[2] * rows.factor1, v[3] * rows.factor1);
     }
   }
@@ -379,6 +376,23 @@ __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const Ml
     p.partial_lse[at] = rows.lse0;
     p.partial_lse[at + 8] = rows.lse1;
   }
+}
+
+template <Dtype kDtype>
+__device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
+                                              const Place& place, int request, Piece piece,
+                                              const float (&o)[128], const RowState& state) {
+  Normalized rows = normalized(state, p.scale_log2);
+  const uint32_t stage = place.shared + kOdd + static_cast<uint32_t>(place.group) * 4 * kSubBytes;
+  if (piece.is_of_pair()) {
+    if (!leave_or_join<kDtype>(p, place, piece, stage, o, rows)) return;
+  } else if (piece.is_whole()) {
+    stage_outputs<kDtype>(place, stage, o, rows.factor0, rows.factor1);
+  } else {
+    store_piece(p, place, request, piece.number(), o, rows);
+    return;
+  }
+  store_outputs(p, maps, place, request, stage, rows);
 }
 
 // Zeros for a request without cached tokens. Neither the producer nor shared memory has part in it.
@@ -420,11 +434,14 @@ __device__ __forceinline__ void consume(const MlaDecodeParams& p, const MlaDecod
                                         const Place& place, const Recorder<kRecords>& record) {
   Walk walk(p);
   Item item;
-  // Phase of the warpgroup's tile in bit 0, that of Q in bit 1.
-  uint32_t phases = 0;
+  // Phases of the warpgroup's tile and of Q. If one register had both, the compiler would not know
+  // that they are the same in all threads of a warp.
+  uint32_t phase = 0, q_phase = 0;
   while (walk.next(p, item)) {
+    if (!item.has_rows) continue;
     record.begin(FASTNORM_PROFILE_WORK, walk.item_request());
     record.count_piece(p, place);
+    begin_pair(p, place, item.piece);
     if (item.first_tile >= item.end_tile) {
       write_empty(p, place, walk.item_request());
       record.end(FASTNORM_PROFILE_WORK, walk.item_request());
@@ -435,14 +452,14 @@ __device__ __forceinline__ void consume(const MlaDecodeParams& p, const MlaDecod
     for (int i = 0; i < 128; ++i) o[i] = 0;
     RowState state = {kFirstMaximum, kFirstMaximum, 0, 0};
     record.begin(FASTNORM_PROFILE_WAIT_Q, walk.item_request());
-    ptx::mbarrier_wait(place.shared + kFullQ, phases >> 1);
+    ptx::mbarrier_wait(place.shared + kFullQ, q_phase);
     record.end(FASTNORM_PROFILE_WAIT_Q, walk.item_request());
-    phases ^= 2;
+    q_phase ^= 1;
     const TileLoop loop = {p, place, item};
     if (place.group == 0) {
-      even_tiles<kDtype>(loop, record, o, state, phases);
+      even_tiles<kDtype>(loop, record, o, state, phase);
     } else {
-      odd_tiles<kDtype>(loop, record, o, state, phases);
+      odd_tiles<kDtype>(loop, record, o, state, phase);
     }
     record.begin(FASTNORM_PROFILE_WRITE_O, walk.item_request());
     join_sums(place, state);

@@ -76,8 +76,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       produce<false>(p, maps, place, record);
     } else if (p.page_size < kMlaTileTokens || p.q_access == RowAccess::kRows) {
       produce<true>(p, maps, place, record);
-    } else if (place.thread == 0) {
-      produce_pages(p, maps, place, record);
+    } else if (place.warp == 0) {
+      // A profile is written by the first thread.
+      if (kRecords ? place.lane == 0 : ptx::elect_thread()) produce_pages(p, maps, place, record);
     }
   } else {
     ptx::raise_registers<240>();

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "core/dtype.h"
+#include "core/common/dtype.h"
 
 namespace fastnorm::cuda {
 

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/check.h"
-#include "core/pdl.h"
+#include "core/common/check.h"
+#include "core/common/pdl.h"
 #include "cuda/device.h"
-#include "cuda/launch.h"
 #include "cuda/mla_decode/kernels.h"
 #include "cuda/mla_decode/launch_params.h"
 #include "cuda/mla_decode/maps.h"
@@ -77,7 +76,7 @@ fastnorm_status launch_mla_decode_plan(const MlaDecodeDesc& desc, const MlaDecod
   MlaDecodeParams params = make_mla_decode_params(desc, plan, workspace);
   void* arguments[] = {&params};
   const bool early = (desc.pdl & kPdlWait) != 0;
-  return launch_kernel(mla_decode_plan_kernel(), {dim3(1), mla_decode_plan_threads(), 0, 1, early},
+  return launch_kernel(mla_decode_plan_kernel(), {1, 1, mla_decode_plan_threads(), 0, 1, early},
                        arguments, stream, error);
 }
 
@@ -95,14 +94,17 @@ fastnorm_status launch_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan
   if (!desc.reuse_plan) {
     FASTNORM_TRY(launch_mla_decode_plan(desc, plan, workspace, stream, error));
   }
-  const dim3 grid(static_cast<unsigned>(plan.m_tiles), static_cast<unsigned>(plan.parts));
-  FASTNORM_TRY(launch_kernel(attention_kernel(desc),
-                             {grid, mla_decode_threads(), mla_decode_shared_bytes(), 1, early},
-                             of_both, stream, error));
+  const LaunchShape attention = {static_cast<uint32_t>(plan.m_tiles),
+                                 static_cast<uint32_t>(plan.parts),
+                                 mla_decode_threads(),
+                                 static_cast<uint32_t>(mla_decode_shared_bytes()),
+                                 1,
+                                 early};
+  FASTNORM_TRY(launch_kernel(attention_kernel(desc), attention, of_both, stream, error));
   if (!plan.may_split) return FASTNORM_OK;
-  const dim3 merge_grid(kMergeBlocksPerMultiprocessor * static_cast<unsigned>(multiprocessors));
+  const uint32_t blocks = kMergeBlocksPerMultiprocessor * static_cast<uint32_t>(multiprocessors);
   return launch_kernel(mla_decode_merge_kernel(desc.dtype),
-                       {merge_grid, mla_decode_merge_threads(), 0, 1, true}, of_params, stream,
+                       {blocks, 1, mla_decode_merge_threads(), 0, 1, true}, of_params, stream,
                        error);
 }
 

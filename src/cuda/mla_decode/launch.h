@@ -3,9 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/error.h"
-#include "core/mla_decode_desc.h"
-#include "core/mla_decode_plan.h"
+#include "core/common/error.h"
+#include "core/mla_decode/desc.h"
+#include "core/mla_decode/plan.h"
 
 namespace fastnorm::cuda {
 

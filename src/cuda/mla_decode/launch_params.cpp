@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/pdl.h"
+#include "core/common/pdl.h"
 
 namespace fastnorm::cuda {
 namespace {
@@ -105,6 +105,7 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecod
   p.plan = reinterpret_cast<MlaDecodePlanHeader*>(base);
   p.parts = reinterpret_cast<MlaDecodePart*>(base + plan.parts_offset);
   p.splits = reinterpret_cast<MlaDecodeSplit*>(base + plan.splits_offset);
+  p.pairs = reinterpret_cast<MlaDecodePair*>(base + plan.pairs_offset);
   p.scan = reinterpret_cast<int32_t*>(base + plan.scan_offset);
   p.partial_lse = reinterpret_cast<float*>(base + plan.partial_lse_offset);
   p.partial_o = reinterpret_cast<float*>(base + plan.partial_o_offset);
@@ -115,6 +116,8 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecod
   p.s_q = plan.s_q;
   p.m_tiles = plan.m_tiles;
   p.parts_count = plan.parts;
+  p.splits_room = static_cast<int32_t>(plan.max_splits);
+  p.pairs_room = static_cast<int32_t>(plan.max_pairs);
   p.split_tiles = plan.split_tiles;
   p.page_size = desc.page_size;
   p.causal = desc.causal;

@@ -1,8 +1,8 @@
 // From a described and planned MLA decode call to what its kernels get. CUDA-free.
 #pragma once
 
-#include "core/mla_decode_desc.h"
-#include "core/mla_decode_plan.h"
+#include "core/mla_decode/desc.h"
+#include "core/mla_decode/plan.h"
 #include "cuda/mla_decode/params.h"
 
 namespace fastnorm::cuda {

@@ -3,7 +3,11 @@
 // than that, before it waits.
 #pragma once
 
+#include <climits>
+
 #include "cuda/common/ptx/grid.cuh"
+#include "cuda/common/ptx/memory.cuh"
+#include "cuda/mla_decode/pair.cuh"
 #include "cuda/mla_decode/tile.cuh"
 #include "cuda/mla_decode/work.cuh"
 
@@ -24,12 +28,9 @@ struct MergedRow {
       : pitch(static_cast<int64_t>(p.m_tiles) * kMlaTileRows), pieces(split.pieces) {
     const int64_t at = split.first_piece * pitch + row;
     lse = p.partial_lse + at;
-    o = reinterpret_cast<const float4*>(p.partial_o + at * 512) + column4;
+    o = reinterpret_cast<const float4*>(p.partial_o + at * kMlaLatent) + column4;
   }
   __device__ __forceinline__ float lse_of(int piece) const { return __ldcg(lse + piece * pitch); }
-  __device__ __forceinline__ float4 o_of(int piece, int step) const {
-    return __ldcg(o + piece * pitch * 128 + step);
-  }
 };
 
 __device__ __forceinline__ void add_weighted(float4& sum, float weight, const float4& v) {
@@ -56,9 +57,6 @@ __device__ __forceinline__ void store_merged_lse(const MlaDecodeParams& p, int r
       sum > 0 ? (ptx::log2_approx(sum) + maximum) * p.lse_scale : -INFINITY;
 }
 
-// A maximum to subtract: finite where all pieces are empty.
-__device__ __forceinline__ float finite_maximum(float v) { return v == -INFINITY ? 0.0f : v; }
-
 // Few pieces: a warp merges a row.
 template <Dtype kDtype>
 __device__ __forceinline__ void merge_few(const MlaDecodeParams& p, const MlaDecodeSplit& split,
@@ -66,17 +64,22 @@ __device__ __forceinline__ void merge_few(const MlaDecodeParams& p, const MlaDec
   const MergedRow pieces(p, split, row, lane);
   float lse[kMlaFewPieces], maximum = -INFINITY, sum = 0;
 #pragma unroll
-  for (int k = 0; k < kMlaFewPieces; ++k) lse[k] = k < split.pieces ? pieces.lse_of(k) : -INFINITY;
+  for (int k = 0; k < kMlaFewPieces; ++k) {
+    lse[k] = -INFINITY;
+    ptx::ld_global_cg_f32_if(lse[k], pieces.lse + k * pieces.pitch, k < split.pieces);
+  }
   float4 o[4] = {};
 #pragma unroll
   for (int k0 = 0; k0 < kMlaFewPieces; k0 += 2) {  // two pieces on their way
     if (k0 >= split.pieces) break;
-    float4 v[2][4];
+    float4 v[2][4] = {};
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      if (k0 + k >= split.pieces) continue;
 #pragma unroll
-      for (int c = 0; c < 4; ++c) v[k][c] = pieces.o_of(k0 + k, c * 32);
+      for (int c = 0; c < 4; ++c) {
+        ptx::ld_global_cg_v4_if(v[k][c], pieces.o + (k0 + k) * pieces.pitch * 128 + c * 32,
+                                k0 + k < split.pieces);
+      }
     }
     if (k0 == 0) {
 #pragma unroll
@@ -105,21 +108,25 @@ __device__ __forceinline__ void merge_few(const MlaDecodeParams& p, const MlaDec
 template <Dtype kDtype, int kSteps>
 __device__ __forceinline__ void merge_many(const MlaDecodeParams& p, const MlaDecodeSplit& split,
                                            int row, int quarter, float4 (*sums)[128]) {
-  constexpr int kAhead = kSteps == 1 ? 8 : 2;  // a warp's pieces on their way
+  constexpr int kAhead = 16 / kSteps;  // a warp's pieces on their way
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int count = split.pieces;
   const MergedRow pieces(p, split, row, quarter * 32 + lane);
-  float4 v[kAhead][kSteps], o[kSteps] = {};
+  float4 v[kAhead][kSteps] = {}, o[kSteps] = {};
   float lse[kAhead];
+  // The warp's next piece: its address steps on, which takes fewer registers than one of each.
+  const float4* next_o = pieces.o + warp * pieces.pitch * 128;
+  const float* next_lse = pieces.lse + warp * pieces.pitch;
   const auto load = [&](int first) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-      const int k = first + warp + kMergeWarps * j;
+      const bool exists = first + warp + kMergeWarps * j < count;
       lse[j] = -INFINITY;
-      if (k >= count) continue;
-      lse[j] = pieces.lse_of(k);
+      ptx::ld_global_cg_f32_if(lse[j], next_lse, exists);
 #pragma unroll
-      for (int c = 0; c < kSteps; ++c) v[j][c] = pieces.o_of(k, c * 32);
+      for (int c = 0; c < kSteps; ++c) ptx::ld_global_cg_v4_if(v[j][c], next_o + c * 32, exists);
+      next_lse += kMergeWarps * pieces.pitch;
+      next_o += kMergeWarps * pieces.pitch * 128;
     }
   };
   load(0);
@@ -127,22 +134,27 @@ __device__ __forceinline__ void merge_many(const MlaDecodeParams& p, const MlaDe
   float held[5];  // the lane's first, kept for the sum
 #pragma unroll
   for (int i = 0; i < 5; ++i) {
-    held[i] = lane + 32 * i < count ? pieces.lse_of(lane + 32 * i) : -INFINITY;
+    held[i] = -INFINITY;
+    ptx::ld_global_cg_f32_if(held[i], pieces.lse + (lane + 32 * i) * pieces.pitch,
+                             lane + 32 * i < count);
   }
 #pragma unroll
   for (int i = 0; i < 5; ++i) maximum = fmaxf(maximum, held[i]);
+#pragma unroll 1
   for (int k = lane + 160; k < count; k += 32) maximum = fmaxf(maximum, pieces.lse_of(k));
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, d));
   maximum = finite_maximum(maximum);
 #pragma unroll
   for (int i = 0; i < 5; ++i) sum += ptx::exp2_approx(held[i] - maximum);
+#pragma unroll 1
   for (int k = lane + 160; k < count; k += 32) {
     sum += ptx::exp2_approx(pieces.lse_of(k) - maximum);
   }
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
 
+#pragma unroll 1
   for (int first = 0; first < count; first += kMergeWarps * kAhead) {
     if (first != 0) load(first);
 #pragma unroll
@@ -170,34 +182,54 @@ __device__ __forceinline__ void merge_many(const MlaDecodeParams& p, const MlaDe
   __syncthreads();
 }
 
-// The split that a unit belongs to: the last one whose first unit is not behind it. A warp looks at
-// 32 at a time.
-__device__ __forceinline__ MlaDecodeSplit split_of(const MlaDecodeParams& p, int splits, int unit) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  int low = 0, span = splits;  // it is in [low, low + span)
-  while (span > 1) {
-    const int step = (span + 31) / 32;
-    const int at = low + lane * step;
-    const bool before = lane * step < span && p.splits[at].first_unit <= unit;
-    const int last = __popc(__ballot_sync(~0u, before)) - 1;
-    low += last * step;
-    span = min(step, span - last * step);
+// The splits of the plan, by the units that they take. A thread holds one of them from the start,
+// so that a block knows its first split one access to memory after the plan's header.
+struct SplitSearch {
+  const MlaDecodeSplit* splits;
+  int count;
+  int first_unit;  // of the thread's split
+
+  // `room`: entries of the list, used or not.
+  __device__ __forceinline__ SplitSearch(const MlaDecodeSplit* list, int room, int* units,
+                                         const MlaDecodePlanHeader* plan)
+      : splits(list) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int first = thread < room ? list[thread].first_unit : 0;
+    const MlaDecodePlanHeader header = *plan;
+    count = header.splits;
+    *units = header.units;
+    first_unit = thread < count ? first : INT_MAX;
   }
-  return p.splits[low];
-}
+
+  // The last split whose first unit is not behind `unit`. For all threads of the block.
+  __device__ __forceinline__ MlaDecodeSplit of(int unit) const {
+    if (count <= kMergeThreads) return splits[__syncthreads_count(first_unit <= unit) - 1];
+    int low = 0, high = count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (splits[middle].first_unit <= unit) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return splits[low];
+  }
+};
 
 template <Dtype kDtype>
 __global__ void __launch_bounds__(kMergeThreads, 2)
     mla_decode_merge_kernel(const __grid_constant__ MlaDecodeParams p) {
   __shared__ float4 sums[kMergeWarps][128];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const MlaDecodePlanHeader plan = *p.plan;
+  int units = 0;
+  const SplitSearch search(p.splits, p.splits_room, &units, p.plan);
   int unit = static_cast<int>(blockIdx.x);
   MlaDecodeSplit split = {};
-  if (unit < plan.units) split = split_of(p, plan.splits, unit);
+  if (unit < units) split = search.of(unit);
   ptx::grid_wait();  // in blocks without work, too: the stream's next kernel relies on it
   if (p.call_triggers) ptx::grid_trigger();
-  while (unit < plan.units) {
+  while (unit < units) {
     const int inside = unit - split.first_unit;
     const int rows = tokens_of(p, split.request).count * p.heads;
     if (split.pieces <= kMlaFewPieces) {
@@ -209,7 +241,7 @@ __global__ void __launch_bounds__(kMergeThreads, 2)
       merge_many<kDtype, 1>(p, split, inside / 4, inside % 4, sums);
     }
     unit += static_cast<int>(gridDim.x);
-    if (unit < plan.units) split = split_of(p, plan.splits, unit);
+    if (unit < units) split = search.of(unit);
   }
 }
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/mla_decode_profile.h"
-#include "core/mla_decode_work.h"
+#include "core/mla_decode/profile.h"
+#include "core/mla_decode/work.h"
 
 namespace fastnorm::cuda {
 
@@ -41,7 +41,8 @@ struct MlaDecodeParams {
   // In the workspace.
   MlaDecodePlanHeader* plan;
   MlaDecodePart* parts;    // [parts_count]
-  MlaDecodeSplit* splits;  // [parts_count], or [B] with split_tiles
+  MlaDecodeSplit* splits;  // [splits_room]
+  MlaDecodePair* pairs;    // [pairs_room, m_tiles], by the number of a pair's first piece
   int32_t* scan;     // [B + 1]: the planner's scratch, used where it does not fit in shared memory
   float* partial_o;  // [pieces, m_tiles * 64, 512]
   float* partial_lse;  // [pieces, m_tiles * 64], base 2
@@ -53,6 +54,8 @@ struct MlaDecodeParams {
   int32_t s_q;          // new tokens of each request; with qo_indptr: at most
   int32_t m_tiles;      // of heads * s_q rows
   int32_t parts_count;  // grid: (m_tiles, parts_count)
+  int32_t splits_room;  // parts_count, or B with split_tiles
+  int32_t pairs_room;   // 0 with split_tiles
   int32_t split_tiles;  // 0: automatic
   int32_t page_size;
   int32_t causal;

@@ -1,5 +1,5 @@
 // The planner: one thread block cuts the requests into parts. It runs on the device, so that
-// lengths need not be known on the host. core/mla_decode_plan.h has its host twin.
+// lengths need not be known on the host. core/mla_decode/plan.h has its host twin.
 //
 // Requests lie end to end on a line, each as long as its tiles and kMlaRequestCost behind them.
 // With split_tiles, pieces are given, and parts end where pieces do. Else the first of these that
@@ -260,8 +260,20 @@ __device__ __forceinline__ void find_requests(const MlaDecodeParams& p, PlanShar
   __syncthreads();
 }
 
-// Numbers of the pieces and the list of split requests, where parts decide them: request r is split
-// if a cut lies inside it. Part w starts its piece, unless an earlier part did.
+// Pieces of a request: one more than the cuts inside it.
+__device__ __forceinline__ int pieces_of(const MlaDecodeParams& p, const PlanShared& shared,
+                                         const int* prefix, int request) {
+  if (request >= p.requests) return 1;
+  const int cuts = p.parts_count + 1;
+  const int end = last_at_most(shared.request, cuts, request) + 1;
+  // The first cut in the request; part 0 begins with request 0, at its start.
+  int begin = request == 0 ? 1 : last_at_most(shared.request, cuts, request - 1) + 1;
+  if (begin < end && shared.position[begin] == prefix[request]) ++begin;
+  return 1 + end - begin;
+}
+
+// Numbers of the pieces and the list of requests of three pieces or more, where parts decide them:
+// request r is split if a cut lies inside it. Part w starts its piece, unless an earlier part did.
 __device__ __forceinline__ PlanSums list_splits(const MlaDecodeParams& p, PlanShared& shared,
                                                 const PlanCut& first, const PlanCut& last,
                                                 PlanSums& all) {
@@ -275,13 +287,15 @@ __device__ __forceinline__ PlanSums list_splits(const MlaDecodeParams& p, PlanSh
     if (starts) {
       const int ends = last_at_most(shared.request, p.parts_count + 1, last.request);
       pieces = ends - part + 1;
-      const int rows = tokens_of(p, last.request).count * p.heads;
-      own.splits = 1;
-      own.units = mla_combine_units(pieces, rows);
+      if (pieces > 2) {
+        const int rows = tokens_of(p, last.request).count * p.heads;
+        own.splits = 1;
+        own.units = mla_combine_units(pieces, rows);
+      }
     }
   }
   const PlanSums before = scan_before(shared, own, all);
-  if (starts) {
+  if (pieces > 2) {
     const int head = first.tile > 0 && shared.position[part] < shared.position[part + 1];
     p.splits[before.splits] = {last.request, before.pieces + head, pieces, before.units};
   }
@@ -328,8 +342,13 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
     last = cut_of(p, shared, prefix, part + 1);
   }
   int piece = 0;
+  int pairs = 0;
   if (p.split_tiles == 0) {
     piece = list_splits(p, shared, first, last, all).pieces;
+    if (part < p.parts_count) {
+      if (pieces_of(p, shared, prefix, first.request) == 2) pairs |= kMlaFirstIsPair;
+      if (pieces_of(p, shared, prefix, last.request) == 2) pairs |= kMlaLastIsPair;
+    }
   } else if (part < p.parts_count) {
     piece = piece_at(p, first, all);
   }
@@ -337,7 +356,10 @@ __global__ void __launch_bounds__(kPlanThreads, 1)
     const bool works = shared.position[part] < shared.position[part + 1];
     p.parts[part] = {first.request, first.tile, last.request,
                      last.tile,     piece,      works ? length_of(p, first.request) : 0,
-                     {0, 0}};
+                     pairs,         0};
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < p.pairs_room * p.m_tiles; i += kPlanThreads) {
+    p.pairs[i] = {};
   }
   if (part == 0) *p.plan = {all.splits, all.units, all.pieces, 0};
 }

@@ -40,7 +40,7 @@ struct Copies {
     }
     barriers = 0;
   }
-  // Those just issued, after the ones before.
+  // Reports the copies before, and remembers those just issued, which `new_barrier` waits for.
   __device__ __forceinline__ void follow(uint32_t new_barrier, int count, int lane) {
     ptx::copy_async_commit();
     report<1>(lane);
@@ -183,7 +183,6 @@ struct CopiedPair {
 
 __device__ __forceinline__ void load_q_boxes(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
                                              const Place& place, const Item& item) {
-  if (place.lane != 0) return;
   const uint32_t q = place.shared + kQ, full = place.shared + kFullQ;
   const RowBox box = row_box(p, p.q_access, item.request);
   ptx::mbarrier_arrive_expect(full, kTileBytes);
@@ -262,7 +261,7 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
   };
 
   while (walk.next(p, item)) {
-    if (item.first_tile >= item.end_tile) continue;  // the consumers write zeros
+    if (!item.has_rows || item.first_tile >= item.end_tile) continue;  // no tiles are wanted
     if (loads_cache) {
       if constexpr (kBoxed) {
         boxes.start(item, place.lane);
@@ -280,7 +279,7 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
     } else if (place.warp == 0) {
       wait_free(kFreeQ, free_q);
       record.begin(FASTNORM_PROFILE_LOAD_Q, item.request);
-      load_q_boxes(p, maps, place, item);
+      if (place.lane == 0) load_q_boxes(p, maps, place, item);
       record.end(FASTNORM_PROFILE_LOAD_Q, item.request);
     }
     free_q ^= 1;
@@ -348,24 +347,33 @@ __device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const Ml
     ptx::mbarrier_wait(place.shared + barrier, parity);
     record.end(FASTNORM_PROFILE_WAIT_FREE);
   };
+  // The row of a page behind a tile, where the next tile begins. There is no division in the loop.
+  const auto behind = [&](int of) {
+    return of + kMlaTileTokens == p.page_size ? 0 : of + kMlaTileTokens;
+  };
   Walk walk(p);
   Item item;
   while (walk.next(p, item)) {
     int tile = item.first_tile;
     const int end = item.end_tile;
-    if (tile >= end) continue;  // the consumers write zeros
-    const int32_t* const list = page_list(p, item.request);
-    const auto page_of = [&](int of) {
-      return of < end ? list[of * kMlaTileTokens / p.page_size] : 0;
-    };
-    int even_page = page_of(tile), odd_page = page_of(tile + 1);
+    if (!item.has_rows || tile >= end) continue;  // no tiles are wanted
+    // Where in its page the even tile begins, and the list's entry of the last tile looked up.
+    int row = tile * kMlaTileTokens % p.page_size;
+    const int32_t* entry = page_list(p, item.request) + tile * kMlaTileTokens / p.page_size;
+    int even_page = *entry, odd_page = 0;
+    int odd_row = behind(row);
+    if (odd_row == 0) ++entry;
+    if (tile + 1 < end) odd_page = *entry;
     wait_free(kFreeQ, free_item);
     load_q_boxes(p, maps, place, item);
     for (bool first = true; tile < end; tile += 2, first = false) {
-      const int next_even = page_of(tile + 2), next_odd = page_of(tile + 3);
+      const int next_row = behind(odd_row), next_odd_row = behind(next_row);
+      int next_even = 0, next_odd = 0;
+      if (next_row == 0) ++entry;
+      if (tile + 2 < end) next_even = *entry;
+      if (next_odd_row == 0) ++entry;
+      if (tile + 3 < end) next_odd = *entry;
       const bool has_odd = tile + 1 < end;
-      const int row = tile * kMlaTileTokens % p.page_size;
-      const int odd_row = (tile + 1) * kMlaTileTokens % p.page_size;
       wait_free(kFreeEvenLeft, free_even);
       load_page_half<0, 4>(maps, even, full_even, even_page, row);
       if (first) {  // the consumers start with all of the even tile
@@ -392,6 +400,8 @@ __device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const Ml
       free_even ^= 1;
       even_page = next_even;
       odd_page = next_odd;
+      row = next_row;
+      odd_row = next_odd_row;
     }
     free_item ^= 1;
   }

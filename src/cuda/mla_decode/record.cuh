@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/mla_decode_plan.h"
-#include "core/mla_decode_profile.h"
+#include "core/mla_decode/plan.h"
+#include "core/mla_decode/profile.h"
 #include "cuda/mla_decode/tile.cuh"
 
 namespace fastnorm::cuda::mla {

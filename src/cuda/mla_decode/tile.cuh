@@ -20,7 +20,7 @@ inline constexpr int kThreads = 384;    // warpgroups: two of consumers, one of 
 inline constexpr int kConsumers = 256;  // threads
 inline constexpr int kGroup = 128;      // threads of a warpgroup
 
-inline constexpr int kSubTiles = 9, kLatentSubTiles = 8, kRopeSubTile = 8;
+inline constexpr int kSubTiles = 9, kRopeSubTile = 8;
 inline constexpr uint32_t kSubBytes = 64 * 64 * 2, kTileBytes = kSubTiles * kSubBytes;
 
 // Offsets in shared memory. P of the odd tile lies on the RoPE sub-tile of Q, which both consumers
@@ -34,7 +34,8 @@ inline constexpr uint32_t kEvenSum = kOddScale + 256;     // [64] sums of each c
 inline constexpr uint32_t kOddSum = kEvenSum + 256;
 inline constexpr uint32_t kEvenGrew = kOddSum + 256;  // [4 warps] whether a maximum grew
 inline constexpr uint32_t kOddGrew = kEvenGrew + 16;
-inline constexpr uint32_t kProfile = kOddGrew + 16;  // [3 warpgroups] of 16 bytes
+inline constexpr uint32_t kTaken = kOddGrew + 16;  // [2 consumers] who began before, of a pair
+inline constexpr uint32_t kProfile = kTaken + 8;   // [3 warpgroups] of 16 bytes
 inline constexpr uint32_t kBarriers = kProfile + 48;
 
 // mbarriers. Full: data has landed. Free: its readers are done; one arrival of each warp.
@@ -196,7 +197,7 @@ __device__ __forceinline__ bool outgrows(float max0, float max1, const RowState&
       ~0u, (max0 - state.max0) * scale > kKeptGrowth || (max1 - state.max1) * scale > kKeptGrowth);
 }
 
-// Of four lanes, which share a row.
+// The greatest of four lanes, which share a row.
 __device__ __forceinline__ float row_maximum(float own) {
   own = fmaxf(own, __shfl_xor_sync(~0u, own, 1));
   return fmaxf(own, __shfl_xor_sync(~0u, own, 2));

@@ -1,28 +1,10 @@
-// Affine: weight and bias, how they are loaded and applied.
+// Affine: weight and bias, how they are loaded. apply() of
+// common/normalize.cuh applies them.
 #pragma once
 
 #include "cuda/norm/held_row.cuh"
 
 namespace fastnorm::cuda {
-
-// t * (weight + offset) + bias. An absent weight is 1 and an absent bias is -0, so they change no
-// bit. If t is without rstd, the weight is multiplied by it.
-
-template <int kCount, class R>
-__device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCount],
-                                      const float (&weight)[kCount], const float (&bias)[kCount],
-                                      float weight_offset, float rstd, const R& rounding) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    float g = rounding.step(__fadd_rn(weight[i], weight_offset));
-    if (rounding.factor_first) g = __fmul_rn(rstd, g);
-    if (rounding.every_step) {
-      z[i] = rounding.step(__fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]));
-    } else {
-      z[i] = __fmaf_rn(t[i], g, bias[i]);
-    }
-  }
-}
 
 __device__ __forceinline__ OperandType weight_type(uint32_t bits) {
   return static_cast<OperandType>(bits / kWeightElement & 3);
@@ -65,7 +47,7 @@ __device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType typ
   }
 }
 
-// The same for unaligned rows. Weight and bias may begin at any address too.
+// Vectors of a weight or bias of unaligned rows. Weight and bias may begin at any address too.
 template <class Slots, class Tile, int kVectors, class Reach>
 __device__ __forceinline__ void load_unaligned_weights(uint4* raw, OperandType type,
                                                        const char* row, int v,

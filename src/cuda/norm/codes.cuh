@@ -5,6 +5,7 @@
 // greatest does not depend on the order of threads.
 #pragma once
 
+#include "cuda/common/normalize.cuh"
 #include "cuda/common/ptx/convert.cuh"
 #include "cuda/common/ptx/math.cuh"
 #include "cuda/common/ptx/memory.cuh"
@@ -39,7 +40,7 @@ __device__ __forceinline__ float inverse_in_range(float scale) {
   return __fmaf_rn(q, __fmaf_rn(-q, scale, 1.0f), q);
 }
 
-// The same, also for Inf.
+// 1 / scale, also for Inf.
 __device__ __forceinline__ float inverse_of_scale(float scale) {
   const float exact = inverse_in_range(scale);
   return (__float_as_uint(scale) & kMagnitude) >= kInfBits ? ptx::rcp_approx(scale) : exact;
@@ -72,12 +73,6 @@ __device__ __forceinline__ void make_codes(CodeType type, const float (&w)[kPerV
 #pragma unroll
     for (int i = 0; i < kPerVector; i += 2) words[0] |= ptx::cvt_e2m1x2(w[i], w[i + 1]) << 4 * i;
   }
-}
-
-template <int kCount>
-__device__ __forceinline__ void scale_values(float (&z)[kCount], float inverse) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) z[i] = __fmul_rn(z[i], inverse);
 }
 
 // z / scale, rounded once, for any scale. Two exact remainders correct the product with the

@@ -14,6 +14,8 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
   if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
+    if (Slots::kV.has(Variant::kStoresY) && p.y.data != nullptr && reach.stores(v))
+      ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z));
     put_static<typename Slots::T, kCodes>(z, row.static_scale, sink, v, place, reach.stores(v));
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
 #pragma unroll

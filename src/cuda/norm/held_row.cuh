@@ -1,10 +1,26 @@
 // The row in registers between its load and its store: as f32, or as loaded (Row in variant.h).
 #pragma once
 
+#include "cuda/common/normalize.cuh"
+#include "cuda/common/statistics.cuh"
 #include "cuda/norm/source.cuh"
-#include "cuda/norm/stat.cuh"
 
 namespace fastnorm::cuda {
+
+// t = (s - mean) * rstd for one vector, or s - mean if the weight takes rstd. t may be s.
+template <class Slots, int kCount, class R>
+__device__ __forceinline__ void normalize_vector(float (&t)[kCount], const float (&s)[kCount],
+                                                 float mean, float rstd, const R& rounding) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) t[i] = s[i];
+  if constexpr (Slots::kSource == Source::kAdd) rounding.applied(t);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (Slots::kStat == Stat::kLayer) t[i] = rounding.step(__fsub_rn(t[i], mean));
+    if (!rounding.factor_first) t[i] = __fmul_rn(t[i], rstd);
+  }
+  rounding.normalized(t);
+}
 
 // The row as f32.
 template <class Slots, class Tile, Row kRow = Slots::kV.row>

@@ -16,6 +16,7 @@
 // partition does.
 #pragma once
 
+#include "cuda/common/bodies.cuh"
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/norm/finish.cuh"
 #include "cuda/norm/prefetch.cuh"
@@ -250,13 +251,6 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       reach.live)
     store_statistics(p, out, row.mean, row.rstd);
 }
-
-// nvcc also compiles this file for the host, which needs only the kernels' names.
-#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
-inline constexpr bool kHasBodies = false;
-#else
-inline constexpr bool kHasBodies = true;
-#endif
 
 // A kernel is named by an architecture's number and the two words of a Variant. With types the
 // names would be several times as long.

@@ -2,8 +2,6 @@
 
 #include <bit>
 
-#include "cuda/norm/kernels.h"
-
 namespace fastnorm::cuda {
 
 uint8_t access_bytes(uint64_t bits) {
@@ -103,7 +101,7 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.from_rounded = q.from_rounded;
   p.swizzled = q.swizzled;
   p.divides = q.divides;
-  p.beside = d.y || q.has_extras();
+  p.wants_extras = d.y || q.has_extras();
 }
 
 }  // namespace
@@ -203,6 +201,18 @@ NormCallParams make_params(const NormDesc& d, const NormPlan& plan) {
   return p;
 }
 
+NormCallParams make_general_params(const NormDesc& d, Sink sink) {
+  constexpr auto entry_of = [](Sink to) {
+    NormEntry entry;
+    entry.key = general_key(Dtype::kF32, Stat::kRms, to);
+    return entry;
+  };
+  static constexpr NormEntry kStores = entry_of(Sink::kStore), kCodes = entry_of(Sink::kQuant);
+  NormPlan plan;
+  plan.entry = sink == Sink::kStore ? &kStores : &kCodes;
+  return make_params(d, plan);
+}
+
 NormCallParams make_input_params(const NormDesc& d) {
   NormCallParams p = {};
   if (d.outer_rank == 1) p.bits = kSingleIndex;
@@ -221,63 +231,6 @@ NormCallParams make_input_params(const NormDesc& d) {
   for (int i = 0; i + 1 < d.outer_rank; ++i)
     p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
   return p;
-}
-
-size_t calls_together(std::span<const NormCall> calls) {
-  constexpr uint64_t kMostBlocks = 0x7fffffff;
-  if (calls.size() < 2 || !runs_pairs(*calls[0].plan->entry)) return 1;
-  // Their kernels know two indices of a row: [tokens, heads, d].
-  const bool alike = calls[0].desc->outer_rank <= 2 && calls[1].desc->outer_rank <= 2 &&
-                     calls[0].plan->entry == calls[1].plan->entry &&
-                     calls[0].desc->flags == calls[1].desc->flags &&
-                     calls[0].plan->blocks + calls[1].plan->blocks <= kMostBlocks;
-  return alike ? 2 : 1;
-}
-
-GridCount count_grids(std::span<const NormCall> calls) {
-  GridCount count = {};
-  for (; !calls.empty(); ++count.launches) {
-    const size_t together = calls_together(calls);
-    Grid grid;
-    find_grid(calls.first(together), &grid);
-    count.blocks += uint64_t{grid.x} * grid.y;
-    calls = calls.subspan(together);
-  }
-  return count;
-}
-
-bool find_heads_grid(const NormDesc& first, const NormDesc* second, int rows_per_block,
-                     Grid* grid) {
-  constexpr int64_t kMostAlongY = 65535, kMostBlocks = 0x7fffffff;
-  const bool same =
-      first.outer_rank == 2 &&
-      (second == nullptr || (second->outer_rank == 2 && second->outer[1] == first.outer[1]));
-  if (!same || first.outer[1] > kMostAlongY) return false;
-  const auto blocks_of = [&](int64_t heads) {
-    return (heads + rows_per_block - 1) >> std::countr_zero(static_cast<unsigned>(rows_per_block));
-  };
-  const int64_t more = second != nullptr ? second->outer[0] : 0,
-                first_blocks = blocks_of(first.outer[0]), blocks = first_blocks + blocks_of(more);
-  // A third of the threads may be idle. With half of them idle it is slower.
-  const bool mostly_idle = 2 * blocks * rows_per_block > 3 * (first.outer[0] + more);
-  if (mostly_idle || blocks * first.outer[1] > kMostBlocks) return false;
-  *grid = {GridForm::kHeads, static_cast<uint32_t>(blocks), static_cast<uint32_t>(first.outer[1]),
-           static_cast<uint32_t>(first_blocks)};
-  return true;
-}
-
-void find_grid(std::span<const NormCall> calls, Grid* grid) {
-  const NormPlan& plan = *calls[0].plan;
-  const NormKey& key = plan.entry->key;
-  const Tile tile = plan.entry->tile;
-  const bool two = calls.size() > 1;
-  if (runs_heads(key, tile) &&
-      find_heads_grid(*calls[0].desc, two ? calls[1].desc : nullptr, plan.rows_per_block, grid)) {
-    return;
-  }
-  const bool rows = !two && (calls[0].desc->outer_rank == 1 || !knows_indices(key, tile));
-  *grid = {rows ? GridForm::kRows : GridForm::kPair,
-           static_cast<uint32_t>(plan.blocks + (two ? calls[1].plan->blocks : 0)), 1, 0};
 }
 
 NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid) {

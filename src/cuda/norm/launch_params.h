@@ -1,45 +1,63 @@
-// From a described and planned call to the kernel's parameters. Needs no CUDA.
+// From a described and planned call to its launch and the kernel's parameters. Needs no CUDA.
 #pragma once
 
+#include <cstddef>
 #include <span>
 
-#include "core/backend.h"
+#include "core/common/pdl.h"
+#include "core/norm/grid.h"
+#include "core/norm/plan.h"
+#include "cuda/arch.h"
+#include "cuda/launch.h"
 #include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
 
 // Multiplier and shift of a divisor of at least 2, exact for every 32-bit dividend.
 Divisor make_divisor(uint32_t value);
+// A divisor for kernels that know the quotient by 1.
+inline Divisor divisor_or_one(uint32_t value) {
+  return value == 1 ? Divisor{1, 0, 0} : make_divisor(value);
+}
+
+// A kernel's address of what a description has as bytes.
+inline char* kernel_pointer(const std::byte* data) {
+  return const_cast<char*>(reinterpret_cast<const char*>(data));
+}
 
 NormCallParams make_params(const NormDesc& desc, const NormPlan& plan);
+// The parameters for code that takes every call. With Sink::kStore those of codes are not set.
+NormCallParams make_general_params(const NormDesc& desc, Sink sink = Sink::kQuant);
 // How rows of n columns are rotated before their codes.
 RotationParams rotation_of(const QuantDesc& quant, int64_t n);
 // Where x and the residual are, and their rows, for code that takes any layout.
 NormCallParams make_input_params(const NormDesc& desc);
 
-// Of 16, 8, 4 and 2 bytes, the widest access that all of `bits` allow.
+// The widest access, of 16, 8, 4 and 2 bytes, that all of `bits` allow.
 uint8_t access_bytes(uint64_t bits);
-
-// How many of `calls`, from the first on, one grid covers: 1 or 2.
-size_t calls_together(std::span<const NormCall> calls);
-
-// The grids of all calls.
-GridCount count_grids(std::span<const NormCall> calls);
-
-// The grid of one or two calls. Passed by address: in registers its parts would have to be packed
-// and unpacked.
-struct Grid {
-  GridForm form;
-  uint32_t x, y;
-  uint32_t first_blocks;  // kHeads: blocks along x of the first call
-};
-void find_grid(std::span<const NormCall> calls, Grid* grid);
-
-// A grid of GridForm::kHeads, if it suits the heads, [tokens, heads, d]. Both calls must have the
-// same tokens, and few threads may be idle. `second`: nullptr = none.
-bool find_heads_grid(const NormDesc& first, const NormDesc* second, int rows_per_block, Grid* grid);
 
 // The parameters of grids that are not GridForm::kRows.
 NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid);
+
+struct NormFamily;
+
+// The one launch of calls that share it, and have no stages.
+template <typename Use>
+fastnorm_status launch_together(std::span<const NormCall> calls, const ArchSpec& arch, Use use) {
+  const NormDesc& desc = *calls[0].desc;
+  const NormPlan& plan = *calls[0].plan;
+  const Tile tile = plan.entry->tile;
+  Grid grid;
+  find_grid(calls, &grid);
+  Launch<NormFamily> launch = {norm_kernel_number(plan.index, grid.form), {}};
+  LaunchShape& shape = launch.shape;
+  shape.blocks_x = grid.x, shape.blocks_y = grid.y;
+  shape.threads = static_cast<uint32_t>(tile.threads * plan.rows_per_block);
+  shape.shared_bytes = static_cast<uint32_t>(launch_shared_bytes(plan.entry->key, tile));
+  shape.cluster = static_cast<uint32_t>(tile.blocks);
+  shape.early = (desc.flags & kPdlWait) != 0 && arch.launches_early();
+  if (grid.form == GridForm::kRows) return use(launch, [&] { return make_params(desc, plan); });
+  return use(launch, [&] { return make_pair_params(calls, grid); });
+}
 
 }  // namespace fastnorm::cuda

@@ -5,57 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/norm_key.h"
-#include "core/norm_tile.h"
-#include "core/quant_types.h"
+#include "core/common/quant_types.h"
+#include "core/common/tile.h"
+#include "core/norm/key.h"
+#include "cuda/common/rows.h"
 
 namespace fastnorm::cuda {
 
-// How the rows of a grid are numbered, which decides the form of the kernel.
-enum class GridForm {
-  kRows,  // of one call, one after the other
-  kPair,  // of one call or two; the second's blocks are spread over the first's: see pair_block()
-  // Heads of one call or two: y counts tokens, x the blocks of a token's heads. The second call's
-  // blocks follow the first's. No thread divides its row number by the number of heads, but a
-  // token's last block may have idle threads.
-  kHeads,
-};
-
-// A tensor with one row, or value, for each row of x.
-struct RowRef {
-  char* data;      // nullptr if an optional tensor is absent
-  int64_t stride;  // bytes for each first index of the row map
-};
-
-// Bytes for each second and third index of a row, if rows have more than one.
-struct RowStrides {
-  int64_t stride[2];
-};
-
-// The quotient of any 32-bit row number by `value`, without a division. With t = high word of row *
-// multiplier, it is (t + (row - t >> 1)) >> shift. This cannot divide by 1, for which row_index()
-// is not called.
-struct Divisor {
-  uint32_t value;
-  uint32_t multiplier;
-  uint32_t shift;
-};
-
-// The dtype of an operand: x's (kElement) or one of the other two. With 16-bit x these are f32 and
-// the other 16-bit dtype. With f32 x they are f16 and bf16.
-enum class OperandType : uint32_t {
-  kAbsent,
-  kElement,
-  kF32,
-  kOther16,
-  kF16 = kF32,
-  kBF16 = kOther16
-};
-
-constexpr OperandType operand_type(Dtype dtype, Dtype of_x) {
-  if (dtype == of_x) return OperandType::kElement;
-  const Dtype first = of_x == Dtype::kF32 ? Dtype::kF16 : Dtype::kF32;
-  return dtype == first ? OperandType::kF32 : OperandType::kOther16;
+// The number of an entry's kernel for a form of grids, which is behind those for the forms before.
+inline constexpr int32_t kNormForms = 3;
+constexpr int32_t norm_kernel_number(int32_t index, GridForm form) {
+  return index * kNormForms + static_cast<int32_t>(form);
 }
 
 // What a call asks for, as bits of one word. Two neighbouring bits are an OperandType.
@@ -95,7 +55,7 @@ struct QuantParams {
   CodeType code_type;
   ScaleType scale_type;
   ScaleRule rule;
-  bool beside;  // the call wants more than codes and scales of unrounded, unclamped values
+  bool wants_extras;  // the call wants more than codes and scales of unrounded, unclamped values
   bool codes_aligned, from_rounded, swizzled;
   bool divides;  // codes are quotients by the scale
 
@@ -186,14 +146,14 @@ constexpr int staged_row_bytes(Source source, Tile tile) {
   const int images = source == Source::kPlain ? 1 : 3;
   return images * staged_image_bytes(tile) + 2 * kStagedTailBytes;
 }
-// Shared memory of weight and bias that wait there (Beside::kShared): 16 bytes for each vector of a
-// thread.
+// Shared memory of weight and bias that wait there (Flavour::kLeanShared): 16 bytes for each vector
+// of a thread.
 constexpr int shared_weights_bytes(Stat stat, Tile tile) {
   return tile.threads * tile.vectors * 16 * (stat == Stat::kLayer ? 2 : 1);
 }
 // The shared memory that a launch asks for in addition to the kernel's own.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {
-  if (key.beside == Beside::kShared) return shared_weights_bytes(key.stat, tile);
+  if (key.flavour == Flavour::kLeanShared) return shared_weights_bytes(key.stat, tile);
   return key.access == Access::kUnaligned
              ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
              : 0;

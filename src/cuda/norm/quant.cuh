@@ -158,24 +158,47 @@ __device__ __forceinline__ void put_y(const NormParams& p,
   }
 }
 
+// Multiplies the results by their signs. Where all blocks have the same ones, a thread's vectors
+// share them, as the steps between its vectors are multiples of a block. It holds four of them at a
+// time: more would take registers that hold the row.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void take_row_signs(const RotationParams& r,
+                                               float (&z)[Tile::kVectors][Slots::T::kPerVector],
+                                               const Place<Tile>& place, const Reach& reach) {
+  constexpr int kPerVector = Slots::T::kPerVector, kStep = Tile::kStride * kPerVector;
+  static_assert(kStep % kMostRotated == 0);
+  if (r.signs_repeat < kStep) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; i += 4) {
+      const uint4 signs = load_signs(r, static_cast<uint32_t>(place.first * kPerVector + i));
+#pragma unroll
+      for (auto& vector : z) flip_four(vector + i, signs);
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      if (reach.has(v)) {
+#pragma unroll
+        for (int i = 0; i < kPerVector; i += 4)
+          flip_four(z[v] + i,
+                    load_signs(r, static_cast<uint32_t>(place.vector(v) * kPerVector + i)));
+      }
+    }
+  }
+}
+
 // Rotates the results. Before that y is stored, unless it is rotated, too.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void rotate_row(const NormParams& p,
                                            float (&z)[Tile::kVectors][Slots::T::kPerVector],
                                            const RowIndex& index, const Place<Tile>& place,
                                            const Reach& reach) {
-  constexpr bool kLean = Slots::kBeside != Beside::kAny;
+  constexpr bool kLean = Slots::kFlavour != Flavour::kGeneral;
   const RotationParams& r = static_cast<const NormCallParams&>(p).rotation;
   if (!kLean && p.y.data != nullptr && !r.of_y) put_y<Slots, Tile>(p, z, index, place, reach);
   if (!kLean && p.quant.from_rounded) round_row<typename Slots::T>(z, true);
-  if (r.signs != nullptr) {
-#pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) {
-      if (reach.has(v)) take_signs<true>(r, z[v], static_cast<uint32_t>(place.vector(v)));
-    }
-  }
-#pragma unroll
-  for (int v = 0; v < Tile::kVectors; ++v) rotate_vector(r, z[v]);
+  if (r.signs != nullptr) take_row_signs<Slots, Tile>(r, z, place, reach);
+  rotate_vectors(r, z);
 }
 
 // Work of few calls: y, values that are rounded or clamped first, and the greatest magnitude of
@@ -330,7 +353,7 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
     }
   } else if (q.rule == ScaleRule::kNvfp4) {
     const Nvfp4Scales nvfp4(static_scale);
-    scale_blocks<Tile, 16 / kPerVector, Slots::kBeside != Beside::kAny>(
+    scale_blocks<Tile, 16 / kPerVector, Slots::kFlavour != Flavour::kGeneral>(
         p, most, inverse, 4 - kVectorShift, scales, place, reach.live,
         [&](uint32_t magnitude) { return nvfp4.make(magnitude); });
   } else {
@@ -429,7 +452,7 @@ __device__ __forceinline__ void quantize_in_registers(
   const QuantParams& q = p.quant;
   if constexpr (Slots::kV.has(Variant::kRotates))
     rotate_row<Slots, Tile>(p, z, index, place, reach);
-  if (Slots::kBeside == Beside::kAny && q.beside) {
+  if (Slots::kFlavour == Flavour::kGeneral && q.wants_extras) {
     put_beside<Slots>(p, z, index, place, reach);
   } else {
     ptx::keep_branch();
@@ -451,7 +474,7 @@ __device__ __forceinline__ void quantize_in_registers(
                        ScaleRow(p, reach.live ? place.row_again() : 0, index), place, reach,
                        scratch);
   }
-  constexpr bool kScaled = Slots::kBeside == Beside::kAny && Slots::kAccess != Access::kAny;
+  constexpr bool kScaled = Slots::kFlavour == Flavour::kGeneral && Slots::kAccess != Access::kAny;
   if constexpr (kScaled) scale_row<Tile>(q, z, inverse);
   char* const codes = row_address(q.codes, q.codes_upper, index);
   if constexpr (Slots::kAccess == Access::kAny) {

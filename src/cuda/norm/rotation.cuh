@@ -8,54 +8,85 @@
 
 namespace fastnorm::cuda {
 
-// Multiplies one vector by its signs. `vector`: its number in the row, which must have it.
-// kAligned: the signs begin at a multiple of 16 bytes.
-template <bool kAligned = false, int kPerVector>
+// Columns of the largest block.
+inline constexpr int kMostRotated = 128;
+
+__device__ __forceinline__ void flip(float& value, uint32_t sign) {
+  value = __uint_as_float(__float_as_uint(value) ^ (sign & 0x80000000u));
+}
+
+// The signs of four columns, as bits of f32. They begin at a multiple of 16 bytes.
+__device__ __forceinline__ uint4 load_signs(const RotationParams& r, uint64_t column) {
+  return ptx::ld_global_v4(r.signs + (column & r.signs_repeat));
+}
+
+__device__ __forceinline__ void flip_four(float* z, const uint4& signs) {
+  flip(z[0], signs.x), flip(z[1], signs.y), flip(z[2], signs.z), flip(z[3], signs.w);
+}
+
+// Multiplies one vector by its signs, which may begin at any address. `vector`: its number in the
+// row, which must have it.
+template <int kPerVector>
 __device__ __forceinline__ void take_signs(const RotationParams& r, float (&z)[kPerVector],
                                            uint64_t vector) {
   const float* const signs = r.signs + (vector * kPerVector & r.signs_repeat);
-  uint32_t s[kPerVector];
-  if constexpr (kAligned) {
 #pragma unroll
-    for (int i = 0; i < kPerVector; i += 4) {
-      const uint4 four = ptx::ld_global_v4(signs + i);
-      s[i] = four.x, s[i + 1] = four.y, s[i + 2] = four.z, s[i + 3] = four.w;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) s[i] = __float_as_uint(ptx::ld_global_f32(signs + i));
-  }
-#pragma unroll
-  for (int i = 0; i < kPerVector; ++i)
-    z[i] = __uint_as_float(__float_as_uint(z[i]) ^ (s[i] & 0x80000000u));
+  for (int i = 0; i < kPerVector; ++i) flip(z[i], __float_as_uint(ptx::ld_global_f32(signs + i)));
 }
 
-// Rotates one vector, whose block the neighbouring lanes have. All lanes of a warp must call it.
+// A sum in the place of the first value, a difference in that of the second.
+__device__ __forceinline__ void combine(float& first, float& second) {
+  const float a = first, b = second;
+  first = __fadd_rn(a, b);
+  second = __fsub_rn(a, b);
+}
+
+// The steps of a rotation whose distances are columns of a vector.
+template <int kVectors, int kPerVector>
+__device__ __forceinline__ void combine_columns(float (&z)[kVectors][kPerVector]) {
+#pragma unroll
+  for (auto& vector : z) {
+#pragma unroll
+    for (int h = 1; h < kPerVector; h *= 2) {
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) {
+        if ((i & h) == 0) combine(vector[i], vector[i + h]);
+      }
+    }
+  }
+}
+
+// The steps whose distances are vectors of kLanes neighbouring lanes. All lanes of a warp must call
+// it. The sign of a lane's own value is a factor, which costs nothing in an FMA: a product by 1 or
+// -1 is exact, so the sum has the bits of an addition or a subtraction.
 // kUnroll: exchanges that are unrolled; 1 needs fewer registers.
-template <int kUnroll = 8, int kPerVector>
-__device__ __forceinline__ void rotate_vector(const RotationParams& r, float (&z)[kPerVector]) {
-#pragma unroll
-  for (int h = 1; h < kPerVector; h *= 2) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) {
-      if ((i & h) != 0) continue;
-      const float first = z[i], second = z[i + h];
-      z[i] = __fadd_rn(first, second);
-      z[i + h] = __fsub_rn(first, second);
-    }
-  }
+template <int kLanes, int kUnroll, int kVectors, int kPerVector>
+__device__ __forceinline__ void combine_lanes(const RotationParams& r,
+                                              float (&z)[kVectors][kPerVector]) {
 #pragma unroll kUnroll
-  for (int lanes = 1; lanes < 128 / kPerVector; lanes *= 2) {
+  for (int lanes = 1; lanes < kLanes; lanes *= 2) {
     if (lanes * kPerVector >= r.block) break;
-    const bool upper = (threadIdx.x & lanes) != 0;
+    const float sign = (threadIdx.x & lanes) != 0 ? -1.0f : 1.0f;
 #pragma unroll
-    for (float& value : z) {
-      const float other = __shfl_xor_sync(~0u, value, lanes);
-      value = __fadd_rn(other, upper ? -value : value);
+    for (auto& vector : z) {
+#pragma unroll
+      for (float& value : vector)
+        value = __fmaf_rn(value, sign, __shfl_xor_sync(~0u, value, lanes));
     }
   }
+}
+
+// Rotates vectors, whose blocks the neighbouring lanes have. All lanes of a warp must call it.
+template <int kUnroll = 8, int kVectors, int kPerVector>
+__device__ __forceinline__ void rotate_vectors(const RotationParams& r,
+                                               float (&z)[kVectors][kPerVector]) {
+  combine_columns(z);
+  combine_lanes<kMostRotated / kPerVector, kUnroll>(r, z);
 #pragma unroll
-  for (float& value : z) value = __fmul_rn(value, r.factor);
+  for (auto& vector : z) {
+#pragma unroll
+    for (float& value : vector) value = __fmul_rn(value, r.factor);
+  }
 }
 
 // Rotates vector `vector` of a row, as quantised: rounded before if the call asks for that.
@@ -65,7 +96,12 @@ __device__ __forceinline__ void rotate(const RotationParams& r, bool from_rounde
                                        float (&z)[T::kPerVector], uint64_t vector, bool present) {
   if (from_rounded) round_to<T>(z);
   if (r.signs != nullptr && present) take_signs(r, z, vector);
-  rotate_vector<1>(r, z);
+  float one[1][T::kPerVector];
+#pragma unroll
+  for (int i = 0; i < T::kPerVector; ++i) one[0][i] = z[i];
+  rotate_vectors<1>(r, one);
+#pragma unroll
+  for (int i = 0; i < T::kPerVector; ++i) z[i] = one[0][i];
 }
 
 }  // namespace fastnorm::cuda

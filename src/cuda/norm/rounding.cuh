@@ -1,18 +1,11 @@
 // Roundings of intermediate values to x's dtype, as a call asks for them.
 #pragma once
 
+#include "cuda/common/rounding.cuh"
 #include "cuda/norm/slots.cuh"
 #include "fastnorm/norm.h"
 
 namespace fastnorm::cuda {
-
-template <class T, int kCount>
-__device__ __forceinline__ void round_to(float (&f)[kCount]) {
-  if constexpr (T::kBytes == 2) {
-#pragma unroll
-    for (int i = 0; i < kCount; i += 2) T::unpack_word(T::pack_word(f[i], f[i + 1]), f + i);
-  }
-}
 
 // Rounds x + residual to the dtype that a call names, which is not f32.
 template <class T, int kCount>
@@ -39,7 +32,7 @@ __device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector],
 
 // The two roundings that every kernel supports: of x + residual, and of the normalised row.
 template <Affine kAffine, class T>
-struct Rounding {
+struct Rounding : NoSteps {
   // `known`: the call's bits in a register, for tests before the reduction. Tests after it read
   // `anew`.
   __device__ __forceinline__ explicit Rounding(uint32_t anew, uint32_t known = 0)
@@ -47,7 +40,6 @@ struct Rounding {
   __device__ __forceinline__ bool round_normalized() const {
     return (bits & kRoundNormalized) != 0;
   }
-  __device__ __forceinline__ float step(float f) const { return f; }
   // Without a branch.
   template <int kCount>
   __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
@@ -59,7 +51,6 @@ struct Rounding {
   }
   template <int kCount>
   __device__ __forceinline__ void applied(float (&)[kCount]) const {}
-  static constexpr bool every_step = false, factor_first = false;
 
   const uint32_t bits;
   const bool round_sum;
@@ -67,29 +58,24 @@ struct Rounding {
 
 // For code that exists twice, with and without rounding.
 template <class T, bool kNormalized>
-struct KnownRounding {
-  __device__ __forceinline__ float step(float f) const { return f; }
+struct KnownRounding : NoSteps {
   template <int kCount>
   __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
     if constexpr (kNormalized) round_to<T>(t);
   }
   template <int kCount>
   __device__ __forceinline__ void applied(float (&)[kCount]) const {}
-  static constexpr bool every_step = false, factor_first = false;
 };
 
 // All roundings, in kernels for any weight and bias.
 template <class T>
-struct Rounding<Affine::kAny, T> {
+struct Rounding<Affine::kAny, T> : Steps<T> {
   __device__ __forceinline__ explicit Rounding(const NormParams& p)
-      : every_step(p.rounding == FASTNORM_ROUND_EVERY_STEP),
-        factor_first(p.rounding == FASTNORM_ROUND_ONCE_RW),
+      : Steps<T>{p.rounding == FASTNORM_ROUND_EVERY_STEP, p.rounding == FASTNORM_ROUND_ONCE_RW},
         round_normalized((p.bits_again & kRoundNormalized) != 0),
         round_sum((p.bits_again & kRoundSum) != 0),
         round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY),
         sum_type(static_cast<OperandType>(p.sum_type)) {}
-  // An intermediate value of a chain in T.
-  __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
   template <int kCount>
   __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
     if (round_normalized) round_to<T>(t);
@@ -104,7 +90,7 @@ struct Rounding<Affine::kAny, T> {
     if (round_applied) round_to_type<T>(s, sum_type);
   }
 
-  const bool every_step, factor_first, round_normalized, round_sum, round_applied;
+  const bool round_normalized, round_sum, round_applied;
   const OperandType sum_type;
 };
 

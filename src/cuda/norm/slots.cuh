@@ -6,6 +6,7 @@
 #include "cuda/common/access.cuh"
 #include "cuda/common/element.cuh"
 #include "cuda/common/tile.cuh"
+#include "cuda/norm/reach.cuh"
 #include "cuda/norm/variant.h"
 
 namespace fastnorm::cuda {
@@ -19,14 +20,15 @@ struct Slots {
   static constexpr Stat kStat = kV.key.stat;
   static constexpr Affine kAffine = kV.key.affine;
   static constexpr Sink kSink = kV.key.sink;
-  static constexpr Beside kBeside = kV.key.beside;
+  static constexpr Flavour kFlavour = kV.key.flavour;
   static constexpr Access kAccess = kV.key.access;
   using T = Element<kDtype>;
   static constexpr bool kShares = kV.weights == Weights::kShared;
   // Additions and products are of two numbers of x's dtype. f32 arithmetic with a rounding after it
   // gives the same result. It holds a product of two such numbers exactly, and twice the digits
   // that their sum needs.
-  static constexpr bool kRounds = kBeside == Beside::kRounded || kBeside == Beside::kRoundedCs;
+  static constexpr bool kRounds =
+      kFlavour == Flavour::kRounded || kFlavour == Flavour::kRoundedStreaming;
   // Folds over a row of one value per thread, besides LAYER's of two values.
   static constexpr bool kLayer = kStat == Stat::kLayer;
   static constexpr int kFolds = (kLayer ? 0 : 1) + (kSink == Sink::kQuant ? 1 : 0);
@@ -43,7 +45,7 @@ using RowReach =
 // The call's bits. Those that the kernel knows are constants; a general kernel knows none.
 template <class Slots, class Tile>
 __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
-  if constexpr (Slots::kBeside == Beside::kAny) {
+  if constexpr (Slots::kFlavour == Flavour::kGeneral) {
     return bits;
   } else {
     constexpr bool kF32 = Slots::kAffine == Affine::kF32;
@@ -58,12 +60,12 @@ __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
   }
 }
 
-// The same with what a lean kernel with several rows per block knows. With a residual, rows have
+// The bits with what a lean kernel with several rows per block knows. With a residual, rows have
 // one index. In grids of one call, kernels that run pairs also have rows of one index. In grids of
 // pairs, rows have two indices, and loads are cached.
 template <class Slots, class Tile, bool kPair>
 __device__ __forceinline__ uint32_t with_known_indices(uint32_t bits) {
-  if constexpr (Slots::kBeside == Beside::kAny || Tile::kRows == 1) {
+  if constexpr (Slots::kFlavour == Flavour::kGeneral || Tile::kRows == 1) {
     return bits;
   } else if constexpr (kPair) {
     return bits & ~(kSingleIndex | kStreamLoads);

@@ -4,8 +4,9 @@
 // f32. store_sum() writes x + residual if the call wants it.
 #pragma once
 
-#include "cuda/common/staged.cuh"
+#include "cuda/common/any_row.cuh"
 #include "cuda/norm/rounding.cuh"
+#include "cuda/norm/staged.cuh"
 
 namespace fastnorm::cuda {
 
@@ -288,10 +289,10 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         float(&s)[T::kPerVector] = values[first + i];
-        x.take(s, i, input.x);
+        x.take(s, i, input.x.type);
         if constexpr (AnyInput<Slots>::kAdd) {
           float r[T::kPerVector];
-          residual.take(r, i, input.residual);
+          residual.take(r, i, input.residual.type);
 #pragma unroll
           for (int k = 0; k < T::kPerVector; ++k) s[k] = __fadd_rn(s[k], r[k]);
         }

@@ -10,8 +10,10 @@ namespace fastnorm::cuda {
 template <class T>
 struct RowSink<Sink::kStatic, Access::kVector, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : codes(row_address(p.quant.codes, p.quant.codes_upper, index)) {}
+      : codes(row_address(p.quant.codes, p.quant.codes_upper, index)),
+        y(row_address(p.y, p.y_upper, index)) {}
   char* const codes;
+  char* const y;  // Variant::kStoresY
 };
 
 template <class T, CodeType kType, class Sink, class Tile>

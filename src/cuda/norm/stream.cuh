@@ -191,7 +191,7 @@ struct StreamRow {
     const int64_t left = p.n - vector * kPerVector;
     return left >= kPerVector ? kPerVector : left < 0 ? 0 : static_cast<int>(left);
   }
-  // The same for all threads of the row.
+  // Equal in all threads of the row.
   __device__ __forceinline__ bool has_short(int64_t first, int64_t step) const {
     bool has = false;
 #pragma unroll
@@ -336,16 +336,13 @@ __device__ __forceinline__ void streamed_statistics(
   if constexpr (Slots::kStat == Stat::kLayer) {
     FirstElement<Slots, Tile, false> first;
     first.load(p, index);
-    LayerStatistics statistics(first.value(0.0f, rounding), rounding);
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      const bool steps = statistics.steps(pass, rounding);
-      const Moments of_thread = fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
-        return moments<T, true>(s, statistics.from, count, steps);
-      });
-      statistics.take(fold_row_moments<Tile>(of_thread, scratch.moments[pass], place), pass, p,
-                      rounding);
-    }
+    const LayerStatistics statistics = layer_statistics(
+        first.value(0.0f, rounding), p, rounding, [&](int pass, float from, bool steps) {
+          const Moments sums = fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
+            return moments<T, true>(s, from, count, steps);
+          });
+          return fold_row_moments<Tile>(sums, scratch.moments[pass], place);
+        });
     mean = statistics.mean(), rstd = statistics.rstd(p, rounding);
   } else {
     const float sum = fold(StreamSum(), [&](float(&s)[kPerVector], int) {

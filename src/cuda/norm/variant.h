@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "core/norm_key.h"
+#include "core/norm/key.h"
 
 namespace fastnorm::cuda {
 
@@ -54,6 +54,7 @@ struct Variant {
     kClampsTogether = 1 << 10,  // e2m1 codes: one test per thread whether values are out of range
     kIdlePrefetch = 1 << 11,    // kPrefetches does not help; planning does not ask for it
     kRotates = 1 << 12,         // blocks of columns are rotated before their codes
+    kStoresY = 1 << 13,         // Sink::kStatic: y leaves, too, if the call wants it
   };
 
   NormKey key;

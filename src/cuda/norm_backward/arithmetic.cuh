@@ -1,8 +1,8 @@
 // The formulas of the backward pass, value by value. Every form computes with these.
 #pragma once
 
-#include "cuda/common/element.cuh"
-#include "cuda/norm/stat.cuh"
+#include "cuda/common/normalize.cuh"
+#include "cuda/common/statistics.cuh"
 #include "cuda/norm_backward/params.h"
 
 namespace fastnorm::cuda {
@@ -36,19 +36,21 @@ __device__ __forceinline__ float round_to_dtype(float f, Dtype dtype) {
                                 : f;
 }
 
-// The factor that the forward multiplies by.
-__device__ __forceinline__ float gain_of(float weight, const NormBackwardParams& p) {
-  const float gain = __fadd_rn(weight, p.weight_offset);
-  return (p.bits & kBackwardRoundGain) != 0 ? round_to_dtype(gain, p.dtype) : gain;
+// The factor that the forward multiplies by, rounded if the bit `rounds` of the call is set.
+__device__ __forceinline__ float gain_of(float weight, float offset, const NormBackwardParams& p,
+                                         uint32_t rounds) {
+  const float gain = __fadd_rn(weight, offset);
+  return (p.bits & rounds) != 0 ? round_to_dtype(gain, p.dtype) : gain;
 }
 
-// The normalised values as dweight sees them.
+// Rounds what a bit of the call says, such as kBackwardRoundNormalized: the normalised values as
+// dweight sees them.
 template <int kCount>
-__device__ __forceinline__ void round_factors(float (&t)[kCount], const NormBackwardParams& p) {
-  if ((p.bits & kBackwardRoundNormalized) != 0) {
+__device__ __forceinline__ void round_if(float (&v)[kCount], const NormBackwardParams& p,
+                                         uint32_t bit) {
+  if ((p.bits & bit) == 0) return;
 #pragma unroll
-    for (float& value : t) value = round_to_dtype(value, p.dtype);
-  }
+  for (float& value : v) value = round_to_dtype(value, p.dtype);
 }
 
 // A row's sums as they enter the formulas: c1 of e * x^, and c2 of e (LAYER).

@@ -27,42 +27,38 @@ __device__ __forceinline__ void normalize(float (&v)[kCount], const Statistics& 
   for (int i = 0; i < kCount; ++i) v[i] = i < count ? normalized<Stat::kLayer>(v[i], s) : 0.0f;
 }
 
-template <int kCount>
-__device__ __forceinline__ void round_if(float (&v)[kCount], const NormBackwardParams& p,
-                                         uint32_t bit) {
-  if ((p.bits & bit) == 0) return;
-#pragma unroll
-  for (float& value : v) value = round_to_dtype(value, p.dtype);
-}
-
-// A row of x. The branch may have another dtype, so another vector length: MainVector sets it.
-template <Dtype kDtype>
+// A row of x in vectors as those of T, which is of x's dtype or of that of a branch whose sums are
+// wanted.
+template <class T, Dtype kDtype>
 struct MainRow {
   __device__ __forceinline__ MainRow(const NormBackwardParams& params, const RowIndex& index)
       : p(params),
         x(row_address(p.x, index), kDtype),
-        dy(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar),
-        weight(row_or_none(p.weight, index)),
-        residual_in(row_or_none(p.dresidual_in, index)),
+        weight(row_or_none<T>(p.weight, index)),
+        residual_in(row_or_none<T>(p.dresidual_in, index)),
+        dy(p, index),
         statistics(statistics_or_zero(p.mean, p.rstd, index)),
         scale(p.branch.sum_scale == nullptr ? 1.0f : ptx::ld_global_f32(p.branch.sum_scale)) {}
 
   const NormBackwardParams& p;
-  const AnyDtypeRow x, dy, weight, residual_in;
+  const DtypeRow<T> x, weight, residual_in;
+  const GradientRow<T> dy;
   const Statistics statistics;
   const float scale;
 };
 
 // One vector of a MainRow.
-template <int kCount>
+template <class T>
 struct MainVector {
+  static constexpr int kCount = T::kPerVector;
+
   template <Dtype kDtype>
-  __device__ __forceinline__ MainVector(const MainRow<kDtype>& row, int64_t of_element)
-      : element(of_element), count(elements_of<kCount>(row.p, of_element / kCount)) {
+  __device__ __forceinline__ MainVector(const MainRow<T, kDtype>& row, int64_t number)
+      : vector(number), count(elements_of<kCount>(row.p, number)) {
     float gain[kCount];
-    load_values(xhat, row.x, element, count);
-    load_values(dy, row.dy, element, count);
-    load_gain(gain, row.p, row.weight, element, count);
+    load_values(xhat, row.x, vector, count);
+    row.dy.take(dy, vector, count);
+    load_gain<T>(gain, row.p, row.weight, vector, count);
     normalize(xhat, row.statistics, count);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) e[i] = __fmul_rn(dy[i], gain[i]);
@@ -70,11 +66,11 @@ struct MainVector {
 
   // Sets r = dh * sum_scale; 0 behind the last column.
   template <Dtype kDtype>
-  __device__ __forceinline__ void take_gradient(float (&r)[kCount], const MainRow<kDtype>& row,
+  __device__ __forceinline__ void take_gradient(float (&r)[kCount], const MainRow<T, kDtype>& row,
                                                 const float (&c)[2]) const {
     float added[kCount];
     const bool adds = row.residual_in.data != nullptr;
-    if (adds) load_values(added, row.residual_in, element, count);
+    if (adds) load_values(added, row.residual_in, vector, count);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const float m = centred<Stat::kLayer>(xhat[i], e[i], c);
@@ -84,33 +80,35 @@ struct MainVector {
     }
   }
 
-  const int64_t element;
+  const int64_t vector;
   const int count;
   float xhat[kCount], dy[kCount],
       e[kCount];  // e = dy * (weight + weight_offset)
 };
 
 // A row of the branch, of its weight and bias, and of the residual gate.
+template <class T>
 struct BranchRow {
+  static constexpr int kCount = T::kPerVector;
+
   __device__ __forceinline__ BranchRow(const NormBackwardParams& params, const RowIndex& index)
       : p(params),
         b(params.branch),
         normalizes((p.bits & kBackwardBranchNorm) != 0),
-        branch(row_or_none(b.branch, index)),
-        weight(row_or_none(b.weight, index)),
-        bias(row_or_none(b.bias, index)),
-        gate(row_or_none(b.residual_gate, index)),
+        branch(row_or_none<T>(b.branch, index)),
+        weight(row_or_none<T>(b.weight, index)),
+        bias(row_or_none<T>(b.bias, index)),
+        gate(row_or_none<T>(b.residual_gate, index)),
         statistics{0.0f, 0.0f} {
     if (normalizes) statistics = statistics_or_zero(b.mean, b.rstd, index);
   }
 
   // Turns r into du = r * k.
-  template <int kCount>
-  __device__ __forceinline__ void multiply_by_gate(float (&r)[kCount], int64_t element,
+  __device__ __forceinline__ void multiply_by_gate(float (&r)[kCount], int64_t vector,
                                                    int count) const {
     float k[kCount];
     if (gate.data != nullptr) {
-      load_values(k, gate, element, count);
+      load_values(k, gate, vector, count);
       activate(k, b.act);
 #pragma unroll
       for (float& value : k) value = __fmul_rn(value, b.alpha);
@@ -122,39 +120,28 @@ struct BranchRow {
   }
 
   // The branch, normalised where it has a norm.
-  template <int kCount>
-  __device__ __forceinline__ void take(float (&v)[kCount], int64_t element, int count) const {
-    load_values(v, branch, element, count);
+  __device__ __forceinline__ void take(float (&v)[kCount], int64_t vector, int count) const {
+    load_values(v, branch, vector, count);
     if (normalizes) normalize(v, statistics, count);
   }
 
-  template <int kCount>
-  __device__ __forceinline__ void take_gain(float (&gain)[kCount], int64_t element,
+  __device__ __forceinline__ void take_gain(float (&gain)[kCount], int64_t vector,
                                             int count) const {
-    if (weight.data == nullptr) {
-#pragma unroll
-      for (float& g : gain) g = 1.0f;
-      return;
-    }
-    load_values(gain, weight, element, count);
-#pragma unroll
-    for (float& g : gain) g = __fadd_rn(g, b.weight_offset);
-    round_if(gain, p, kBackwardBranchRoundGain);
+    load_factors(gain, weight, vector, count,
+                 [&](float g) { return gain_of(g, b.weight_offset, p, kBackwardBranchRoundGain); });
   }
 
   // Turns u from the normalised branch, already rounded, into the branch's result. Without a norm u
   // stays as it is.
-  template <int kCount>
-  __device__ __forceinline__ void make_result(float (&u)[kCount], int64_t element,
-                                              int count) const {
+  __device__ __forceinline__ void make_result(float (&u)[kCount], int64_t vector, int count) const {
     if (!normalizes) return;
     float gain[kCount];
-    take_gain(gain, element, count);
+    take_gain(gain, vector, count);
     if (bias.data == nullptr) {
       multiply(u, gain);
     } else {
       float added[kCount];
-      load_values(added, bias, element, count);
+      load_values(added, bias, vector, count);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) u[i] = __fmaf_rn(u[i], gain[i], added[i]);
     }
@@ -164,25 +151,27 @@ struct BranchRow {
   const NormBackwardParams& p;
   const BackwardBranch& b;
   const bool normalizes;
-  const AnyDtypeRow branch, weight, bias, gate;
+  const DtypeRow<T> branch, weight, bias, gate;
   Statistics statistics;
 };
 
-// c1 and c2 of the branch's row, whose vectors have kCount elements.
-template <int kCount, class Tile, Dtype kDtype, class Scratch>
-__device__ __forceinline__ void means_of_branch(float (&c)[2], const MainRow<kDtype>& row,
-                                                const float (&c_of_x)[2], const BranchRow& of,
+// c1 and c2 of the branch's row. T: of the dtype whose vectors the branch has.
+template <class T, Dtype kDtype, class Tile, class Scratch>
+__device__ __forceinline__ void means_of_branch(float (&c)[2], const NormBackwardParams& p,
+                                                const RowIndex& index, const float (&c_of_x)[2],
                                                 Scratch& scratch, const Place<Tile>& place) {
-  const NormBackwardParams& p = row.p;
+  constexpr int kCount = T::kPerVector;
+  const MainRow<T, kDtype> row(p, index);
+  const BranchRow<T> of(p, index);
   means_of_row<Tile>(c, (p.n + kCount - 1) / kCount, p, scratch, place,
                      [&](int64_t number, float(&sum)[2]) {
-                       const MainVector<kCount> v(row, number * kCount);
+                       const MainVector<T> v(row, number);
                        float e[kCount], xhat[kCount], gain[kCount];
                        v.take_gradient(e, row, c_of_x);
-                       of.multiply_by_gate(e, v.element, v.count);
-                       of.take_gain(gain, v.element, v.count);
+                       of.multiply_by_gate(e, v.vector, v.count);
+                       of.take_gain(gain, v.vector, v.count);
                        multiply(e, gain);
-                       of.take(xhat, v.element, v.count);
+                       of.take(xhat, v.vector, v.count);
                        sum[0] = vector_dot(e, xhat);
                        sum[1] = vector_sum(e);
                      });
@@ -192,16 +181,16 @@ __device__ __forceinline__ void means_of_branch(float (&c)[2], const MainRow<kDt
 template <Dtype kDtype, int kThreads>
 __device__ __forceinline__ void gradient_of_branch_rows(const NormBackwardParams& p) {
   using Tile = RowTileOf<ForwardSlots<kDtype, Stat::kRms, kThreads>>;
-  constexpr int kCount = Element<kDtype>::kPerVector;
+  using T = Element<kDtype>;
+  constexpr int kCount = T::kPerVector;
   struct ScratchOfX : RowScratch<Tile, 2, false> {};
   struct ScratchOfBranch : RowScratch<Tile, 2, false> {};
   const Place<Tile> place(blockIdx.x);
   const bool live = place.row < p.rows;
   const RowIndex index = backward_index(p, live ? place.row : 0);
-  ptx::grid_wait();
-  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  follow_stream((p.bits & kBackwardTrigger) != 0);
 
-  const MainRow<kDtype> row(p, index);
+  const MainRow<T, kDtype> row(p, index);
   float c[2] = {0.0f, 0.0f};
   if ((p.bits & kBackwardKeptMeans) != 0) {
     const char* const kept = row_address(p.branch.means, index);
@@ -209,7 +198,7 @@ __device__ __forceinline__ void gradient_of_branch_rows(const NormBackwardParams
   } else {
     means_of_row<Tile>(c, p.vectors, p, ptx::block_shared<ScratchOfX>(), place,
                        [&](int64_t number, float(&sum)[2]) {
-                         const MainVector<kCount> v(row, number * kCount);
+                         const MainVector<T> v(row, number);
                          sum[0] = vector_dot(v.e, v.xhat);
                          sum[1] = vector_sum(v.e);
                        });
@@ -224,76 +213,77 @@ __device__ __forceinline__ void gradient_of_branch_rows(const NormBackwardParams
     return;
   }
 
-  const BranchRow of(p, index);
-  const AnyDtypeRow dx(row_or_none(p.dx, index)), dresidual(row_or_none(p.dresidual, index)),
-      dbranch(row_or_none(p.branch.dbranch, index));
+  const BranchRow<T> of(p, index);
+  const DtypeRow<T> dx(row_or_none<T>(p.dx, index)), dresidual(row_or_none<T>(p.dresidual, index)),
+      dbranch(row_or_none<T>(p.branch.dbranch, index));
   const bool centres = of.normalizes && dbranch.data != nullptr;
   float c_of_branch[2] = {0.0f, 0.0f};
   if (centres) {
     auto& scratch = ptx::block_shared<ScratchOfBranch>();
     if (p.dtype == Dtype::kF32) {
-      means_of_branch<Element<Dtype::kF32>::kPerVector>(c_of_branch, row, c, of, scratch, place);
+      means_of_branch<Element<Dtype::kF32>, kDtype>(c_of_branch, p, index, c, scratch, place);
     } else {
-      means_of_branch<Element<Dtype::kF16>::kPerVector>(c_of_branch, row, c, of, scratch, place);
+      means_of_branch<Element<Dtype::kF16>, kDtype>(c_of_branch, p, index, c, scratch, place);
     }
   }
   if (!live) return;
 
 #pragma unroll 1
   for (int64_t number = place.first; number < p.vectors; number += Tile::kStride) {
-    const MainVector<kCount> v(row, number * kCount);
+    const MainVector<T> v(row, number);
     float r[kCount], d[kCount];
     v.take_gradient(r, row, c);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) d[i] = r[i];
-    of.multiply_by_gate(d, v.element, v.count);
+    of.multiply_by_gate(d, v.vector, v.count);
     if (centres) {
       float xhat[kCount], gain[kCount];
-      of.take(xhat, v.element, v.count);
-      of.take_gain(gain, v.element, v.count);
+      of.take(xhat, v.vector, v.count);
+      of.take_gain(gain, v.vector, v.count);
       multiply(d, gain);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         d[i] = __fmul_rn(centred<Stat::kLayer>(xhat[i], d[i], c_of_branch), of.statistics.rstd);
       }
     }
-    if (dx.data != nullptr) store_any(r, dx, v.element, v.count);
-    if (dresidual.data != nullptr) store_any(r, dresidual, v.element, v.count);
-    if (dbranch.data != nullptr) store_any(d, dbranch, v.element, v.count);
+    if (dx.data != nullptr) store_values(r, dx, v.vector, v.count);
+    if (dresidual.data != nullptr) store_values(r, dresidual, v.vector, v.count);
+    if (dbranch.data != nullptr) store_values(d, dbranch, v.vector, v.count);
   }
 }
 
 template <Dtype kDtype, int kThreads>
 __device__ __forceinline__ void sums_of_branch_columns(const NormBackwardParams& p) {
-  constexpr int kCount = Element<kDtype>::kPerVector;
+  using T = Element<kDtype>;
+  constexpr int kCount = T::kPerVector;
   const ColumnPlace<kDtype, kThreads> at(p);
   const bool keeps_means = p.branch.means.data != nullptr;
   const auto add_row = [&](float(&sums)[kBackwardSums][kCount], uint32_t number) {
     const RowIndex index = backward_index(p, number);
-    const MainRow<kDtype> row(p, index);
-    MainVector<kCount> v(row, at.vector * kCount);
+    const MainRow<T, kDtype> row(p, index);
+    MainVector<T> v(row, at.vector);
     float r[kCount], u[kCount] = {};
     if (keeps_means) {
-      const BranchRow of(p, index);
+      const BranchRow<T> of(p, index);
       const char* const kept = row_address(p.branch.means, index);
       const float c[2] = {ptx::ld_global_f32(kept), ptx::ld_global_f32(kept + sizeof(float))};
       v.take_gradient(r, row, c);
       float du[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) du[i] = r[i];
-      of.multiply_by_gate(du, v.element, v.count);
-      if (of.branch.data != nullptr) of.take(u, v.element, v.count);
+      of.multiply_by_gate(du, v.vector, v.count);
+      if (of.branch.data != nullptr) of.take(u, v.vector, v.count);
       if (of.normalizes) round_if(u, p, kBackwardBranchRoundNormalized);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         sums[2][i] = __fmaf_rn(du[i], u[i], sums[2][i]);
         sums[3][i] = __fadd_rn(sums[3][i], du[i]);
       }
-      if (p.branch.dresidual_gate.data != nullptr) of.make_result(u, v.element, v.count);
+      if (p.branch.dresidual_gate.data != nullptr) of.make_result(u, v.vector, v.count);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) sums[4][i] = __fmaf_rn(r[i], u[i], sums[4][i]);
     }
-    round_factors(v.xhat, p);
+    round_if(v.xhat, p, kBackwardRoundNormalized);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       sums[0][i] = __fmaf_rn(v.dy[i], v.xhat[i], sums[0][i]);

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "cuda/common/activation.cuh"
-#include "cuda/common/fold_columns.cuh"
-#include "cuda/common/ptx/grid.cuh"
+#include "cuda/common/follow.cuh"
 #include "cuda/norm_backward/arithmetic.cuh"
+#include "cuda/norm_backward/fold_columns.cuh"
 #include "cuda/norm_backward/rows.cuh"
 
 namespace fastnorm::cuda {
 
-// Of sum_tensor(p, sum).
+// The bit that lets sum_tensor(p, sum) accumulate.
 __device__ __forceinline__ uint32_t accumulate_bit(int sum) {
   return sum == 0   ? kBackwardAccumulateDweight
          : sum == 1 ? kBackwardAccumulateDbias
@@ -55,8 +55,7 @@ __device__ __forceinline__ void fold_blocks_of_rows(const NormBackwardParams& p)
   const bool accumulates = (p.bits & accumulate_bit(sum)) != 0;
   // Without rows there is no gate.
   const bool has_slope = sum + 1 == kBackwardSums && p.branch.residual_gate.data != nullptr;
-  ptx::grid_wait();
-  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  follow_stream((p.bits & kBackwardTrigger) != 0);
 
   for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
     const float* const partial =

@@ -17,19 +17,11 @@ __device__ __forceinline__ bool gate_is_before(const NormBackwardParams& p) {
   return (p.bits & kBackwardGateBefore) != 0;
 }
 
-template <int kCount>
-__device__ __forceinline__ void round_gated(float (&v)[kCount], const NormBackwardParams& p) {
-  if ((p.bits & kBackwardRoundGain) != 0) {
-#pragma unroll
-    for (float& value : v) value = round_to_dtype(value, p.dtype);
-  }
-}
-
 // From the gate's values to what they multiply by.
 template <int kCount>
 __device__ __forceinline__ void make_factors(float (&gate)[kCount], const NormBackwardParams& p) {
   activate(gate, p.gate_act);
-  round_gated(gate, p);
+  round_if(gate, p, kBackwardRoundGain);
 }
 
 // Digits of the number of a thread's group of vectors. A warp has shorter rows, and so registers
@@ -41,35 +33,36 @@ inline constexpr int kGatedDigits =
         : StreamFold::kDigits;
 
 // The tensors of a row that every pass reads.
-template <Dtype kDtype>
+template <class T>
 struct GatedRow {
   __device__ __forceinline__ GatedRow(const NormBackwardParams& p, const RowIndex& index)
-      : x(row_address(p.x, index), kDtype),
-        dy(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar),
-        gate(row_address(p.gate, index), p.gate.dtype) {}
+      : x(row_address(p.x, index), T::kDtype),
+        gate(row_address(p.gate, index), p.gate.dtype),
+        dy(p, index) {}
 
-  const AnyDtypeRow x, dy, gate;
+  const DtypeRow<T> x, gate;
+  const GradientRow<T> dy;
 };
 
 // u of a vector: x, multiplied by a gate that comes first. `factor` receives the gate's.
-template <Dtype kDtype, int kCount>
+template <class T, int kCount>
 __device__ __forceinline__ void load_gated(float (&u)[kCount], float (&factor)[kCount],
-                                           const NormBackwardParams& p, const GatedRow<kDtype>& row,
-                                           int64_t element, int count) {
-  load_values(u, row.x, element, count);
-  load_values(factor, row.gate, element, count);
+                                           const NormBackwardParams& p, const GatedRow<T>& row,
+                                           int64_t vector, int count) {
+  load_values(u, row.x, vector, count);
+  load_values(factor, row.gate, vector, count);
   make_factors(factor, p);
   if (!gate_is_before(p)) return;
   multiply(u, factor);
-  round_gated(u, p);
+  round_if(u, p, kBackwardRoundGain);
 }
 
 // The statistics of rows whose gate comes first, as the forward's streaming kernel has them.
-template <class Forward, Dtype kDtype, class Tile, class Scratch>
+template <class Forward, class Tile, class Scratch>
 __device__ __forceinline__ void gated_statistics(Statistics& statistics,
                                                  const NormBackwardParams& p,
-                                                 const GatedRow<kDtype>& row, Scratch& scratch,
-                                                 const Place<Tile>& place) {
+                                                 const GatedRow<typename Forward::T>& row,
+                                                 Scratch& scratch, const Place<Tile>& place) {
   using T = typename Forward::T;
   constexpr int kCount = T::kPerVector;
   const auto rounding = rounding_of<Forward, Tile>(p.forward);
@@ -85,7 +78,7 @@ __device__ __forceinline__ void gated_statistics(Statistics& statistics,
                                        if (number < p.vectors) {
                                          const int count = elements_of<kCount>(p, number);
                                          float u[kCount], factor[kCount];
-                                         load_gated(u, factor, p, row, number * kCount, count);
+                                         load_gated(u, factor, p, row, number, count);
                                          sum = sum_of(u, count);
                                        }
 #pragma unroll
@@ -97,16 +90,13 @@ __device__ __forceinline__ void gated_statistics(Statistics& statistics,
   if constexpr (Forward::kLayer) {
     float u[kCount], factor[kCount];
     load_gated(u, factor, p, row, 0, 1);
-    LayerStatistics layer(rounding.every_step ? -0.0f : u[0], rounding);
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      const bool steps = layer.steps(pass, rounding);
-      const Moments of_thread = fold(StreamMoments(), [&](const float(&s)[kCount], int count) {
-        return moments<T, true>(s, layer.from, count, steps);
-      });
-      layer.take(fold_row_moments<Tile>(of_thread, scratch.moments[pass], place), pass, p.forward,
-                 rounding);
-    }
+    const LayerStatistics layer =
+        layer_statistics(u[0], p.forward, rounding, [&](int pass, float from, bool steps) {
+          const Moments sums = fold(StreamMoments(), [&](const float(&s)[kCount], int count) {
+            return moments<T, true>(s, from, count, steps);
+          });
+          return fold_row_moments<Tile>(sums, scratch.moments[pass], place);
+        });
     statistics = {layer.mean(), layer.rstd(p.forward, rounding)};
   } else {
     const float sum = fold(
@@ -117,18 +107,17 @@ __device__ __forceinline__ void gated_statistics(Statistics& statistics,
 }
 
 // One vector of a row: what it holds, and what the formulas make of it.
-template <Dtype kDtype>
+template <class T>
 struct GatedVector {
-  static constexpr int kCount = Element<kDtype>::kPerVector;
+  static constexpr int kCount = T::kPerVector;
 
-  __device__ __forceinline__ GatedVector(const NormBackwardParams& p, const GatedRow<kDtype>& row,
-                                         const AnyDtypeRow& weight, const Statistics& statistics,
+  __device__ __forceinline__ GatedVector(const NormBackwardParams& p, const GatedRow<T>& row,
+                                         const DtypeRow<T>& weight, const Statistics& statistics,
                                          int64_t vector)
       : count(elements_of<kCount>(p, vector)) {
-    const int64_t element = vector * kCount;
-    load_gated(x, factor, p, row, element, count);
-    load_values(e, row.dy, element, count);
-    load_gain(gain, p, weight, element, count);
+    load_gated(x, factor, p, row, vector, count);
+    row.dy.take(e, vector, count);
+    load_gain<T>(gain, p, weight, vector, count);
     if (!gate_is_before(p)) multiply(e, factor);
     multiply(e, gain);
 #pragma unroll
@@ -145,16 +134,16 @@ struct GatedVector {
 };
 
 // What a gate after the norm multiplies, from the normalised values.
-template <int kCount>
+template <class T, int kCount>
 __device__ __forceinline__ void make_result(float (&z)[kCount], const float (&gain)[kCount],
-                                            const NormBackwardParams& p, const AnyDtypeRow& bias,
-                                            int64_t element, int count) {
-  round_factors(z, p);
+                                            const NormBackwardParams& p, const DtypeRow<T>& bias,
+                                            int64_t vector, int count) {
+  round_if(z, p, kBackwardRoundNormalized);
   if (bias.data == nullptr) {
     multiply(z, gain);
   } else {
     float b[kCount];
-    load_values(b, bias, element, count);
+    load_values(b, bias, vector, count);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) z[i] = __fmaf_rn(z[i], gain[i], b[i]);
   }
@@ -165,54 +154,54 @@ __device__ __forceinline__ void make_result(float (&z)[kCount], const float (&ga
 }
 
 // dx, dresidual and dgate of a vector, from dh. All is loaded before anything is stored.
-template <Dtype kDtype>
+template <class T>
 struct GatedStore {
-  static constexpr int kCount = Element<kDtype>::kPerVector;
-  using Vector = GatedVector<kDtype>;
+  static constexpr int kCount = T::kPerVector;
+  using Vector = GatedVector<T>;
 
   __device__ __forceinline__ GatedStore(const NormBackwardParams& params, const RowIndex& index)
       : p(params),
-        bias(row_or_none(p.bias, index)),
-        dx(row_or_none(p.dx, index)),
-        dresidual(row_or_none(p.dresidual, index)),
-        dgate(row_or_none(p.dgate, index)) {}
+        bias(row_or_none<T>(p.bias, index)),
+        dx(row_or_none<T>(p.dx, index)),
+        dresidual(row_or_none<T>(p.dresidual, index)),
+        dgate(row_or_none<T>(p.dgate, index)) {}
 
-  __device__ __forceinline__ void put(float (&dh)[kCount], const Vector& v,
-                                      const GatedRow<kDtype>& row, int64_t element) const {
+  __device__ __forceinline__ void put(float (&dh)[kCount], const Vector& v, const GatedRow<T>& row,
+                                      int64_t vector) const {
     const bool before = gate_is_before(p);
     float gradient[kCount];
     if (dgate.data != nullptr) {
       float slope[kCount], other[kCount];
-      load_values(slope, row.gate, element, v.count);
+      load_values(slope, row.gate, vector, v.count);
       activation_slope(slope, p.gate_act);
       if (before) {
-        load_values(gradient, row.x, element, v.count);
+        load_values(gradient, row.x, vector, v.count);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) other[i] = dh[i];
       } else {
-        load_values(gradient, row.dy, element, v.count);
+        row.dy.take(gradient, vector, v.count);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) other[i] = v.x[i];
-        make_result(other, v.gain, p, bias, element, v.count);
+        make_result(other, v.gain, p, bias, vector, v.count);
       }
       multiply(gradient, other);
       multiply(gradient, slope);
     }
     if (before) multiply(dh, v.factor);
-    if (dx.data != nullptr) store_any(dh, dx, element, v.count);
-    if (dresidual.data != nullptr) store_any(dh, dresidual, element, v.count);
-    if (dgate.data != nullptr) store_any(gradient, dgate, element, v.count);
+    if (dx.data != nullptr) store_values(dh, dx, vector, v.count);
+    if (dresidual.data != nullptr) store_values(dh, dresidual, vector, v.count);
+    if (dgate.data != nullptr) store_values(gradient, dgate, vector, v.count);
   }
 
   const NormBackwardParams& p;
-  const AnyDtypeRow bias, dx, dresidual, dgate;
+  const DtypeRow<T> bias, dx, dresidual, dgate;
 };
 
 // Computes the statistics of a row again.
 template <Stat kStat, int kThreads, Dtype kDtype, class Tile>
 __device__ __forceinline__ void compute_gated_statistics(Statistics& statistics,
                                                          const NormBackwardParams& p,
-                                                         const GatedRow<kDtype>& row,
+                                                         const GatedRow<Element<kDtype>>& row,
                                                          const Place<Tile>& place) {
   using Forward = ForwardSlots<kDtype, kStat, kThreads>;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Forward::kFolds, Forward::kLayer>>();
@@ -222,7 +211,8 @@ __device__ __forceinline__ void compute_gated_statistics(Statistics& statistics,
 template <Dtype kDtype, int kThreads>
 __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams& p) {
   using Tile = RowTileOf<ForwardSlots<kDtype, Stat::kRms, kThreads>>;
-  using Vector = GatedVector<kDtype>;
+  using T = Element<kDtype>;
+  using Vector = GatedVector<T>;
   constexpr int kSums = 2, kCount = Vector::kCount;
   struct OwnScratch : RowScratch<Tile, kSums, false> {};
   auto& scratch = ptx::block_shared<OwnScratch>();
@@ -230,10 +220,9 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
   const bool live = place.row < p.rows;
   const bool is_layer = (p.bits & kBackwardLayer) != 0;
   const RowIndex index = backward_index(p, live ? place.row : 0);
-  ptx::grid_wait();
-  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  follow_stream((p.bits & kBackwardTrigger) != 0);
 
-  const GatedRow<kDtype> row(p, index);
+  const GatedRow<T> row(p, index);
   Statistics statistics = {0.0f, 0.0f};
   if ((p.bits & kBackwardComputeStatistics) != 0) {
     if (is_layer) {
@@ -242,11 +231,7 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
       compute_gated_statistics<Stat::kRms, kThreads>(statistics, p, row, place);
     }
     if ((p.bits & kBackwardStatisticsOnly) != 0) {
-      if (live && place.leads_row()) {
-        ptx::st_global_u32(row_address(p.rstd, index), __float_as_uint(statistics.rstd));
-        if (is_layer)
-          ptx::st_global_u32(row_address(p.mean, index), __float_as_uint(statistics.mean));
-      }
+      if (live && place.leads_row()) store_statistics(p, index, statistics, is_layer);
       return;
     }
   } else if (is_layer) {
@@ -255,7 +240,7 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
     statistics = load_statistics<Stat::kRms>(p, index);
   }
 
-  const AnyDtypeRow weight = row_or_none(p.weight, index);
+  const DtypeRow<T> weight = row_or_none<T>(p.weight, index);
   float c[kSums];
   const auto sums_of = [&](int64_t number, float(&sum)[kSums]) {
     const Vector v(p, row, weight, statistics, number);
@@ -266,8 +251,8 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
   if (!is_layer) c[1] = 0.0f;
   if (!live) return;
 
-  const GatedStore<kDtype> to(p, index);
-  const AnyDtypeRow residual_in = row_or_none(p.dresidual_in, index);
+  const GatedStore<T> to(p, index);
+  const DtypeRow<T> residual_in = row_or_none<T>(p.dresidual_in, index);
 #pragma unroll 1
   for (int64_t number = place.first; number < p.vectors; number += Tile::kStride) {
     const Vector v(p, row, weight, statistics, number);
@@ -276,28 +261,29 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
     for (int i = 0; i < kCount; ++i) dh[i] = centred<Stat::kLayer>(v.x[i], v.e[i], c);
     if (residual_in.data != nullptr) {
       float add[kCount];
-      load_values(add, residual_in, number * kCount, v.count);
+      load_values(add, residual_in, number, v.count);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) dh[i] = __fmaf_rn(dh[i], statistics.rstd, add[i]);
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) dh[i] = __fmul_rn(dh[i], statistics.rstd);
     }
-    to.put(dh, v, row, number * kCount);
+    to.put(dh, v, row, number);
   }
 }
 
-// Of either statistic.
+// Sums of columns, for either statistic.
 template <Dtype kDtype, int kThreads>
 __device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& p) {
-  constexpr int kCount = Element<kDtype>::kPerVector;
+  using T = Element<kDtype>;
+  constexpr int kCount = T::kPerVector;
   const auto add_row = [&](float(&dweight)[kCount], float(&dbias)[kCount], uint32_t row,
                            int64_t vector, int count) {
     const RowIndex index = backward_index(p, row);
-    const GatedRow<kDtype> tensors(p, index);
+    const GatedRow<T> tensors(p, index);
     float x[kCount], factor[kCount], d[kCount];
-    load_gated(x, factor, p, tensors, vector * kCount, count);
-    load_values(d, tensors.dy, vector * kCount, count);
+    load_gated(x, factor, p, tensors, vector, count);
+    tensors.dy.take(d, vector, count);
     if (!gate_is_before(p)) multiply(d, factor);
     if (p.dweight.data != nullptr) {
       const float rstd = ptx::ld_global_f32(row_address(p.rstd, index));
@@ -305,7 +291,7 @@ __device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& 
       const float mean = layer ? ptx::ld_global_f32(row_address(p.mean, index)) : 0.0f;
 #pragma unroll
       for (float& value : x) value = __fmul_rn(layer ? __fsub_rn(value, mean) : value, rstd);
-      round_factors(x, p);
+      round_if(x, p, kBackwardRoundNormalized);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) dweight[i] = __fmaf_rn(d[i], x[i], dweight[i]);
     }
@@ -313,8 +299,7 @@ __device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& 
     for (int i = 0; i < kCount; ++i) dbias[i] = __fadd_rn(dbias[i], d[i]);
   };
   const ColumnPlace<kDtype, kThreads> at(p);
-  ptx::grid_wait();
-  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  follow_stream((p.bits & kBackwardTrigger) != 0);
   for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
     float sums[2][kCount] = {};
     // Row numbers stay below 2^31 + step.

@@ -9,7 +9,7 @@
 // goes over the rows of its lane.
 #pragma once
 
-#include "cuda/common/ptx/grid.cuh"
+#include "cuda/common/follow.cuh"
 #include "cuda/norm/stream.cuh"
 #include "cuda/norm_backward/arithmetic.cuh"
 #include "cuda/norm_backward/rows.cuh"
@@ -19,7 +19,7 @@ namespace fastnorm::cuda {
 // The forward kernel whose statistics are computed again: general, streaming, without a residual.
 template <Dtype kDtype, Stat kStat, int kThreads>
 using ForwardSlots = Slots<packed(NormKey{kDtype, Source::kPlain, kStat, Affine::kAny, Sink::kStore,
-                                          Access::kAny, Beside::kAny},
+                                          Access::kAny, Flavour::kGeneral},
                                   fastnorm::Tile{kThreads, 0, 1}),
                            Variant{}.packed_policies()>;
 
@@ -76,17 +76,17 @@ struct GeneralVector {
   using T = Element<kDtype>;
   static constexpr int kCount = T::kPerVector;
 
-  __device__ __forceinline__ GeneralVector(const NormBackwardParams& p, const AnyDtypeRow& x_row,
-                                           const AnyDtypeRow& dy_row, const AnyDtypeRow& weight,
-                                           const Statistics& statistics, int64_t vector) {
-    count = elements_of<kCount>(p, vector);
-    AnyWords<kCount> x_words, dy_words;
-    load_any(x_words, x_row, vector * kCount, count);
-    load_any(dy_words, dy_row, vector * kCount, count);
+  __device__ __forceinline__ GeneralVector(const NormBackwardParams& p, const DtypeRow<T>& x_row,
+                                           const GradientRow<T>& dy_row, const DtypeRow<T>& weight,
+                                           const Statistics& statistics, int64_t vector)
+      : count(elements_of<kCount>(p, vector)) {
+    AnyVectors<T, 1> x_words, dy_words;
+    x_words.load_part(x_row, vector, count);
+    dy_row.load(dy_words, vector, count);
     float gain[kCount];
-    load_gain(gain, p, weight, vector * kCount, count);
-    unpack_words<T>(x, x_words);
-    unpack_any(e, dy_words, dy_row.dtype);
+    load_gain<T>(gain, p, weight, vector, count);
+    x_words.take(x, 0, x_row.type);
+    dy_row.take(e, dy_words, count);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       x[i] = normalized<kStat>(x[i], statistics);
@@ -113,8 +113,7 @@ __device__ __forceinline__ void gradient_of_rows(const NormBackwardParams& p) {
   const bool live = place.row < p.rows;
   const uint32_t row = live ? place.row : 0;
   const RowIndex index = backward_index(p, row);
-  ptx::grid_wait();
-  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  follow_stream((p.bits & kBackwardTrigger) != 0);
 
   Statistics statistics;
   if ((p.bits & kBackwardComputeStatistics) != 0) {
@@ -122,20 +121,16 @@ __device__ __forceinline__ void gradient_of_rows(const NormBackwardParams& p) {
     streamed_statistics(statistics.mean, statistics.rstd, p.forward, forward_row, forward_scratch,
                         place, index, rounding_of<Forward, Tile>(p.forward));
     if ((p.bits & kBackwardStatisticsOnly) != 0) {
-      if (live && place.leads_row()) {
-        ptx::st_global_u32(row_address(p.rstd, index), __float_as_uint(statistics.rstd));
-        if constexpr (kStat == Stat::kLayer)
-          ptx::st_global_u32(row_address(p.mean, index), __float_as_uint(statistics.mean));
-      }
+      if (live && place.leads_row()) store_statistics(p, index, statistics, kStat == Stat::kLayer);
       return;
     }
   } else {
     statistics = load_statistics<kStat>(p, index);
   }
 
-  const AnyDtypeRow x(row_address(p.x, index), kDtype),
-      dy(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar),
-      weight(p.weight.data == nullptr ? nullptr : row_address(p.weight, index), p.weight.dtype);
+  using T = Element<kDtype>;
+  const DtypeRow<T> x(row_address(p.x, index), kDtype), weight(row_or_none<T>(p.weight, index));
+  const GradientRow<T> dy(p, index);
   float c[kSums];
   means_of_row<Tile>(c, p.vectors, p, scratch, place, [&](int64_t number, float(&sum)[kSums]) {
     const Vector v(p, x, dy, weight, statistics, number);
@@ -144,30 +139,26 @@ __device__ __forceinline__ void gradient_of_rows(const NormBackwardParams& p) {
   });
   if (!live) return;
 
-  const AnyDtypeRow dx(row_address(p.dx, index), p.dx.dtype);
-  const bool adds = p.dresidual_in.data != nullptr, stores = p.dresidual.data != nullptr;
-  const AnyDtypeRow residual_in(adds ? row_address(p.dresidual_in, index) : nullptr,
-                                p.dresidual_in.dtype),
-      residual(stores ? row_address(p.dresidual, index) : nullptr, p.dresidual.dtype);
+  const DtypeRow<T> dx(row_address(p.dx, index), p.dx.dtype),
+      residual_in(row_or_none<T>(p.dresidual_in, index)),
+      residual(row_or_none<T>(p.dresidual, index));
 #pragma unroll 1
   for (int64_t number = place.first; number < p.vectors; number += Tile::kStride) {
     const Vector v(p, x, dy, weight, statistics, number);
     float f[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) f[i] = centred<kStat>(v.x[i], v.e[i], c);
-    if (adds) {
-      AnyWords<kCount> words;
-      load_any(words, residual_in, number * kCount, v.count);
+    if (residual_in.data != nullptr) {
       float add[kCount];
-      unpack_any(add, words, residual_in.dtype);
+      load_values(add, residual_in, number, v.count);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) f[i] = __fmaf_rn(f[i], statistics.rstd, add[i]);
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) f[i] = __fmul_rn(f[i], statistics.rstd);
     }
-    store_any(f, dx, number * kCount, v.count);
-    if (stores) store_any(f, residual, number * kCount, v.count);
+    store_values(f, dx, number, v.count);
+    if (residual.data != nullptr) store_values(f, residual, number, v.count);
   }
 }
 
@@ -223,9 +214,7 @@ struct ColumnPlace {
         float* const to = p.partial[sum] + partial_row + vector * kCount;
 #pragma unroll
         for (int i = 0; i < kCount; i += 4) {
-          ptx::st_global_v4(to + i,
-                            make_uint4(__float_as_uint(own[i]), __float_as_uint(own[i + 1]),
-                                       __float_as_uint(own[i + 2]), __float_as_uint(own[i + 3])));
+          ptx::st_global_v4(to + i, as_words(own + i));
         }
       }
     }
@@ -246,8 +235,8 @@ __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
   const int64_t vector = place.vector;
   const int count = place.count;
   const bool wants_dweight = p.dweight.data != nullptr;
-  ptx::grid_wait();
-  if ((p.bits & kBackwardTrigger) != 0) ptx::grid_trigger();
+  const GradientRow<T> any_dy(p.dy.data, p.dy.dtype, p.dy_is_scalar);
+  follow_stream((p.bits & kBackwardTrigger) != 0);
 
   for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
     float sums[2][kCount] = {};
@@ -255,7 +244,7 @@ __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
     // Row numbers stay below 2^31 + kUnroll * step.
     for (uint32_t first = place.block * p.lanes + place.lane; first < p.shared_rows;
          first += kUnroll * p.step) {
-      AnyWords<kCount> x[kUnroll], dy[kUnroll];
+      AnyVectors<T, 1> x[kUnroll], dy[kUnroll];
       Statistics statistics[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -266,22 +255,21 @@ __device__ __forceinline__ void sums_of_columns(const NormBackwardParams& p) {
         statistics[u] = {0.0f, 0.0f};
         if (wants_dweight) {
           if (live) statistics[u] = load_statistics<kStat>(p, index);
-          load_any(x[u], AnyDtypeRow(row_address(p.x, index), kDtype), vector * kCount, there);
+          x[u].load_part(DtypeRow<T>(row_address(p.x, index), kDtype), vector, there);
         }
-        load_any(dy[u], AnyDtypeRow(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar),
-                 vector * kCount, there);
+        GradientRow<T>(p, index).load(dy[u], vector, there);
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (first + u * p.step >= p.shared_rows) break;
         float d[kCount];
-        unpack_any(d, dy[u], p.dy.dtype);
+        any_dy.take(d, dy[u], count);
         if (wants_dweight) {
           float t[kCount];
-          unpack_words<T>(t, x[u]);
+          x[u].take(t, 0, kDtype);
 #pragma unroll
           for (float& value : t) value = normalized<kStat>(value, statistics[u]);
-          round_factors(t, p);
+          round_if(t, p, kBackwardRoundNormalized);
 #pragma unroll
           for (int i = 0; i < kCount; ++i) dweight[i] = __fmaf_rn(d[i], t[i], dweight[i]);
         }

@@ -156,7 +156,7 @@ __device__ __forceinline__ void fold_step_of_set(float (&c)[S::kSums],
   for (float& mean : c) mean = mean_of_sum(mean, p);
 }
 
-// The same of step number `step`, where the sets take turns.
+// fold_step_of_set() of step number `step`, where the sets take turns.
 template <class S, class Scratch>
 __device__ __forceinline__ void fold_step(float (&c)[S::kSums], float (&q)[S::kSums][S::kVectors],
                                           Scratch& scratch, uint32_t step,
@@ -227,7 +227,7 @@ struct RowAddresses {
     }
   }
 
-  // Of row `row` of the group. There need not be such a row.
+  // The address of row `row` of the group. There need not be such a row.
   __device__ __forceinline__ char* at(const NormBackwardParams& p, int t, uint32_t row) const {
     const BackwardTensor& tensor = held_tensor<S>(p, t);
     if constexpr (kLean) {
@@ -262,7 +262,7 @@ struct RawRow {
   float statistic[S::kStatistics];
 };
 
-// Those of a row that the group does not have read as zero.
+// The statistics of a row. Where the group has no such row, they read as zero.
 template <class S, bool kLean>
 __device__ __forceinline__ void load_row_statistics(float (&statistic)[S::kStatistics],
                                                     const NormBackwardParams& p,
@@ -448,14 +448,13 @@ __device__ __forceinline__ void load_gains(float (&gain)[S::kVectors][S::kPerVec
                                            const LanePlace<S>& place) {
   const char* const row = p.weight.data == nullptr ? nullptr : group_address(p, p.weight, group);
   if constexpr (!kLean) {
-    const AnyDtypeRow weight(const_cast<char*>(row), p.weight.dtype);
+    const DtypeRow<typename S::T> weight(const_cast<char*>(row), p.weight.dtype);
     // One copy of the code that loads any dtype at any address.
 #pragma unroll 1
     for (int v = 0; v < S::kVectors; ++v) {
       const int vector = place.vector(v);
       float loaded[S::kPerVector];
-      load_gain(loaded, p, weight, int64_t{vector} * S::kPerVector,
-                vector < p.vectors ? S::kPerVector : 0);
+      load_gain<typename S::T>(loaded, p, weight, vector, vector < p.vectors ? S::kPerVector : 0);
 #pragma unroll
       for (int k = 0; k < S::kVectors; ++k) {
 #pragma unroll

@@ -1,6 +1,7 @@
 // The kernels of norm_backward: one function, whose word says which.
 #pragma once
 
+#include "cuda/common/bodies.cuh"
 #include "cuda/norm_backward/branch.cuh"
 #include "cuda/norm_backward/few.cuh"
 #include "cuda/norm_backward/fold.cuh"
@@ -11,13 +12,6 @@
 #include "cuda/norm_backward/persistent_gated.cuh"
 
 namespace fastnorm::cuda {
-
-// nvcc compiles this file for the host, too, which needs the kernels' names alone.
-#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
-inline constexpr bool kHasBackwardBodies = false;
-#else
-inline constexpr bool kHasBackwardBodies = true;
-#endif
 
 // A kernel that holds rows. kLean: the common call, whose rows are evenly strided, and which rounds
 // nothing between steps.
@@ -40,10 +34,10 @@ __device__ __forceinline__ void gradient_of_held_rows(const NormBackwardParams& 
 
 template <int kArch, uint64_t kWord>
 __global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
-                                  backward_variant_of(kWord).blocks_per_sm)
+                                  backward_variant_of(kWord).per_sm)
     norm_backward_kernel(const __grid_constant__ NormBackwardParams p) {
   constexpr NormBackwardVariant kV = backward_variant_of(kWord);
-  if constexpr (!kHasBackwardBodies) {
+  if constexpr (!kHasBodies) {
   } else if constexpr (kV.form == BackwardForm::kFold) {
     fold_blocks_of_rows<kV.threads>(p);
   } else if constexpr (kV.form == BackwardForm::kColumns) {

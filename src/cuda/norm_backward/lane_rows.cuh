@@ -117,7 +117,6 @@ struct RowsAhead {
   RawRow<S> now, next;
 };
 
-// A row of a step.
 struct StepRow {
   uint32_t row;  // of the group
   bool live;     // the group has it
@@ -220,10 +219,6 @@ struct ColumnSums {
     }
   }
 
-  static __device__ __forceinline__ uint4 as_words(const float* f) {
-    return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
-                      __float_as_uint(f[3]));
-  }
   static __device__ __forceinline__ void store_four(float* to, const float* f) {
     ptx::st_global_v4(to, as_words(f));
   }
@@ -245,7 +240,7 @@ struct ColumnSums {
   float of[S::kVectors][S::kPerVector];
 };
 
-// Of RMSNorm's dbias, which there is not.
+// RMSNorm has no dbias: one vector stands for its sums.
 template <class S>
 struct NoColumnSums {
   float of[1][S::kPerVector];

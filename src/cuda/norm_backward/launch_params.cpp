@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/norm_backward_rows.h"
+#include "core/norm_backward/rows.h"
 #include "cuda/norm/launch_params.h"
 
 namespace fastnorm::cuda {
@@ -30,7 +30,7 @@ Digits digits_of(const NormBackwardDesc& d) {
 
 BackwardTensor tensor_of(const std::byte* data, const int64_t (&strides)[kMaxOuter], Dtype dtype,
                          const Digits& digits) {
-  BackwardTensor t = {const_cast<char*>(reinterpret_cast<const char*>(data)), {0, 0, 0}, dtype};
+  BackwardTensor t = {kernel_pointer(data), {0, 0, 0}, dtype};
   for (int i = 0; i < digits.count; ++i) t.stride[i] = strides[digits.of[i]];
   return t;
 }
@@ -66,30 +66,14 @@ bool has_even_rows(const NormBackwardDesc& d, const Digits& digits, const NormBa
   });
 }
 
-// The forward call whose statistics are computed again.
 NormParams forward_params(const NormBackwardDesc& d, const Digits& digits) {
-  static constexpr NormEntry kGeneral =
-      make_entry({Dtype::kF32, Source::kPlain, Stat::kRms, Affine::kAny, Sink::kStore, Access::kAny,
-                  Beside::kAny},
-                 {});
-  NormDesc forward;
-  forward.rows = d.rows;
-  forward.n = d.n;
+  NormDesc forward = forward_of(d, d.x.dtype);
   forward.outer_rank = digits.count;
-  forward.dtype = forward.sum_dtype = d.x.dtype;
-  forward.kind = d.kind;
-  forward.rounding = d.rounding;
-  forward.eps = d.eps;
-  forward.inv_n = d.inv_n;
-  forward.x.data = d.x.data;
-  forward.x.dtype = d.x.dtype;
   for (int i = 0; i < digits.count; ++i) {
     forward.outer[i] = digits.extent[i];
     forward.x.stride_bytes[i] = d.x.stride_bytes[digits.of[i]];
   }
-  NormPlan plan;
-  plan.entry = &kGeneral;
-  return make_params(forward, plan);
+  return make_general_params(forward, Sink::kStore);
 }
 
 void set_branch(const NormBackwardDesc& d, const NormBackwardPlan& plan, const Digits& digits,
@@ -139,7 +123,8 @@ NormBackwardDesc statistics_of_branch(const NormBackwardDesc& d) {
   return of;
 }
 
-// Of all launches except those of the branch's statistics. A step's own bits are not there.
+// The parameters of all launches except those of the branch's statistics, without a step's own
+// bits.
 NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
                                              const NormBackwardPlan& plan, void* workspace) {
   const Digits digits = digits_of(d);
@@ -205,6 +190,19 @@ NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
 }
 
 }  // namespace
+
+NormDesc forward_of(const NormBackwardDesc& d, Dtype dtype) {
+  NormDesc forward;
+  forward.rows = d.rows;
+  forward.n = d.n;
+  forward.dtype = forward.sum_dtype = forward.x.dtype = dtype;
+  forward.kind = d.kind;
+  forward.rounding = d.rounding;
+  forward.eps = d.eps;
+  forward.inv_n = d.inv_n;
+  forward.x.data = d.x.data;
+  return forward;
+}
 
 NormBackwardParams make_step_params(const NormBackwardDesc& d, const NormBackwardPlan& plan,
                                     const NormBackwardStep& step, void* workspace) {

@@ -3,7 +3,7 @@
 // CUDA-free.
 #pragma once
 
-#include "core/norm_backward_plan.h"
+#include "core/norm_backward/plan.h"
 #include "cuda/family.h"
 #include "cuda/name_writer.h"
 
@@ -21,11 +21,11 @@ struct Line : FamilyLine<NormBackwardVariant> {
 };
 
 #define V(form, dtypes, stats, inputs, threads, vectors, blocks, lanes, stages, column_vectors,    \
-          chains, blocks_per_sm, archs)                                                            \
+          chains, sm80, sm90, sm100, sm120, ptx)                                                   \
   {{{Dtype::kF32, Stat::kRms, BackwardInput::kPlain, BackwardForm::form, threads, vectors, blocks, \
-     lanes, stages, column_vectors, chains, blocks_per_sm},                                        \
+     lanes, stages, column_vectors, chains},                                                       \
     dtypes,                                                                                        \
-    archs},                                                                                        \
+    {{sm80, sm90, sm100, sm120, ptx}}},                                                            \
    stats,                                                                                          \
    inputs},
 inline constexpr Line kLines[] = {
@@ -80,21 +80,24 @@ constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
   return entry;
 }
 
-struct BackwardFamily {
-  using Variant = NormBackwardVariant;
+struct NormBackwardFamily : FamilyOf<NormBackwardVariant, uint64_t, kBackwardDetailBits> {
+  static constexpr const char* kName = "norm_backward";
   using Entry = NormBackwardEntry;
   static constexpr auto& kLines = backward_words::kLines;
-  static constexpr int kDetailBits = kBackwardDetailBits;
-  static constexpr Variant variant_of(uint64_t word) { return backward_variant_of(word); }
-  static constexpr Entry make_entry(const Variant& v, uint16_t) { return make_backward_entry(v); }
-  template <typename Use>
-  static constexpr void expand(const backward_words::Line& line, Variant variant, Use use) {
+  static constexpr uint32_t kOwnSharedBytes = 24 << 10;
+  static constexpr Variant variant_of(Word word) { return backward_variant_of(word); }
+  static constexpr Entry make_entry(Word word, uint16_t) {
+    return make_backward_entry(variant_of(word));
+  }
+  static constexpr void expand(const backward_words::Line& line, Dtype dtype, int arch, auto use) {
     for (int stat = 0; stat < 2; ++stat) {
       for (int input = 0; input < kBackwardInputs; ++input) {
         if ((line.stats >> stat & 1) == 0 || (line.inputs >> input & 1) == 0) continue;
-        variant.stat = static_cast<Stat>(stat);
-        variant.input = static_cast<BackwardInput>(input);
-        use(variant);
+        FamilyOf::expand(line, dtype, arch, [&](Variant variant) {
+          variant.stat = static_cast<Stat>(stat);
+          variant.input = static_cast<BackwardInput>(input);
+          use(variant);
+        });
       }
     }
   }

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/dtype.h"
-#include "core/norm_backward_plan.h"
+#include "core/common/dtype.h"
+#include "core/norm_backward/plan.h"
 #include "cuda/common/activation.h"
 #include "cuda/norm/params.h"
 
@@ -17,7 +17,7 @@ struct BackwardTensor {
   Dtype dtype;
 };
 
-// Of a call with a branch. The dtype of its rows is T.
+// What a call with a branch adds. The dtype of x's rows is T.
 struct BackwardBranch {
   BackwardTensor branch, dbranch, rstd, mean;  // mean: LAYER only
   BackwardTensor means;                        // c1 and c2 of x's rows, in the workspace
@@ -48,11 +48,11 @@ struct NormBackwardParams {
   BackwardTensor dresidual_in, dx, dresidual;
   BackwardTensor weight, dweight, dbias;
 
-  // Of the sums, as sums_of() lists them: [group][block][split][partial_stride].
+  // The blocks' sums, as sums_of() lists them: [group][block][split][partial_stride].
   float* partial[kBackwardSums];
   int64_t partial_stride;  // floats
 
-  // Of gated forms. bias is the forward's.
+  // What gated forms read and write. bias is the forward's.
   BackwardTensor gate, bias, dgate;
   StageFunction gate_act;
 

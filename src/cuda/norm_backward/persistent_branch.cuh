@@ -16,17 +16,17 @@ struct BranchFactors {
   __device__ __forceinline__ BranchFactors(const NormBackwardParams& p, uint32_t group_row,
                                            const LanePlace<S>& place) {
     if (p.branch.sum_scale != nullptr) sum_scale = ptx::ld_global_f32(p.branch.sum_scale);
-    const BranchRow row(p, backward_index(p, group_row));
+    const BranchRow<typename S::T> row(p, backward_index(p, group_row));
 #pragma unroll
     for (int v = 0; v < S::kVectors; ++v) {
-      const int64_t element = int64_t{place.vector(v)} * S::kPerVector;
+      const int vector = place.vector(v);
       const int count = place.has(v) ? S::kPerVector : 0;
       if constexpr (S::kBranchNorm) {
-        row.take_gain(of[v], element, count);
+        row.take_gain(of[v], vector, count);
       } else {
 #pragma unroll
         for (float& factor : of[v]) factor = 1.0f;
-        row.multiply_by_gate(of[v], element, count);
+        row.multiply_by_gate(of[v], vector, count);
       }
     }
   }

@@ -67,17 +67,14 @@ struct KeptGate {
                                              const float (&f)[S::kPerVector]) {
 #pragma unroll
     for (int i = 0; i < S::kPerVector; i += kPerPart) {
-      ptx::st_shared_v4(slot(v, first_part + i / kPerPart),
-                        make_uint4(__float_as_uint(f[i]), __float_as_uint(f[i + 1]),
-                                   __float_as_uint(f[i + 2]), __float_as_uint(f[i + 3])));
+      ptx::st_shared_v4(slot(v, first_part + i / kPerPart), as_words(f + i));
     }
   }
   static __device__ __forceinline__ void take(int v, int first_part, float (&f)[S::kPerVector]) {
 #pragma unroll
     for (int i = 0; i < S::kPerVector; i += kPerPart) {
       const uint4 raw = ptx::ld_shared_v4(slot(v, first_part + i / kPerPart));
-      f[i] = __uint_as_float(raw.x), f[i + 1] = __uint_as_float(raw.y);
-      f[i + 2] = __uint_as_float(raw.z), f[i + 3] = __uint_as_float(raw.w);
+      as_floats(f + i, raw);
     }
   }
 };

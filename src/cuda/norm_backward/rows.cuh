@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/common/any_row.cuh"
-#include "cuda/norm_backward/params.h"
+#include "cuda/norm_backward/arithmetic.cuh"
 
 namespace fastnorm::cuda {
 
@@ -43,25 +43,74 @@ __device__ __forceinline__ Statistics load_statistics(const NormBackwardParams& 
   return s;
 }
 
-// Without an address where the tensor is absent.
-__device__ __forceinline__ AnyDtypeRow row_or_none(const BackwardTensor& t, const RowIndex& index) {
-  return AnyDtypeRow(t.data == nullptr ? nullptr : row_address(t, index), t.dtype);
+__device__ __forceinline__ void store_statistics(const NormBackwardParams& p, const RowIndex& index,
+                                                 const Statistics& s, bool layer) {
+  ptx::st_global_u32(row_address(p.rstd, index), __float_as_uint(s.rstd));
+  if (layer) ptx::st_global_u32(row_address(p.mean, index), __float_as_uint(s.mean));
 }
 
-// The weight of a row as the forward multiplies by it: 1 where it is absent.
-template <int kCount>
-__device__ __forceinline__ void load_gain(float (&gain)[kCount], const NormBackwardParams& p,
-                                          const AnyDtypeRow& weight, int64_t element, int count) {
-  if (weight.data == nullptr) {
-#pragma unroll
-    for (float& g : gain) g = 1.0f;
-    return;
+// A row in vectors of as many elements as T's.
+template <class T>
+using DtypeRow = AnyRow<T, char, Dtype>;
+
+// Without an address where the tensor is absent.
+template <class T>
+__device__ __forceinline__ DtypeRow<T> row_or_none(const BackwardTensor& t, const RowIndex& index) {
+  return {t.data == nullptr ? nullptr : row_address(t, index), t.dtype};
+}
+
+// The first `count` values of a vector. The others are zero.
+template <class T>
+__device__ __forceinline__ void load_values(float (&f)[T::kPerVector], const DtypeRow<T>& row,
+                                            int64_t vector, int count) {
+  AnyVectors<T, 1> loaded;
+  loaded.load_part(row, vector, count);
+  loaded.take(f, 0, row.type);
+}
+template <class T>
+__device__ __forceinline__ void store_values(const float (&f)[T::kPerVector],
+                                             const DtypeRow<T>& row, int64_t vector, int count) {
+  store_part<Part::kCounted, T>(f, row, vector, count);
+}
+
+// A row of dy, which may be one element that every column reads.
+template <class T>
+struct GradientRow {
+  static constexpr int kCount = T::kPerVector;
+
+  __device__ __forceinline__ GradientRow(char* address, Dtype dtype, bool is_scalar)
+      : row(address, dtype), scalar(is_scalar) {}
+  __device__ __forceinline__ GradientRow(const NormBackwardParams& p, const RowIndex& index)
+      : GradientRow(row_address(p.dy, index), p.dy.dtype, p.dy_is_scalar) {}
+
+  __device__ __forceinline__ float element(int64_t i) const { return row.element(scalar ? 0 : i); }
+  // Starts the loads of a vector, which take() completes.
+  __device__ __forceinline__ void load(AnyVectors<T, 1>& v, int64_t vector, int count) const {
+    v.load_part(row, scalar ? 0 : vector, scalar && count > 1 ? 1 : count);
   }
-  AnyWords<kCount> words;
-  load_any(words, weight, element, count);
-  unpack_any(gain, words, weight.dtype);
+  __device__ __forceinline__ void take(float (&f)[kCount], const AnyVectors<T, 1>& v,
+                                       int count) const {
+    v.take(f, 0, row.type);
+    if (!scalar) return;
 #pragma unroll
-  for (float& g : gain) g = gain_of(g, p);
+    for (int i = kCount - 1; i >= 0; --i) f[i] = i < count ? f[0] : 0.0f;
+  }
+  __device__ __forceinline__ void take(float (&f)[kCount], int64_t vector, int count) const {
+    AnyVectors<T, 1> v;
+    load(v, vector, count);
+    take(f, v, count);
+  }
+
+  const DtypeRow<T> row;
+  const bool scalar;
+};
+
+// The weight of a row as the forward multiplies by it.
+template <class T>
+__device__ __forceinline__ void load_gain(float (&gain)[T::kPerVector], const NormBackwardParams& p,
+                                          const DtypeRow<T>& weight, int64_t vector, int count) {
+  load_factors(gain, weight, vector, count,
+               [&](float g) { return gain_of(g, p.weight_offset, p, kBackwardRoundGain); });
 }
 
 // Elements of vector number `vector` that the row has, at most kCount; 0 or less past its end.

@@ -62,14 +62,6 @@ __device__ __forceinline__ void fold_group(float (&q)[kSums], const HeadGroup& g
   for (float& value : q) value = fold_lanes<32, Fold>(value);
 }
 
-__device__ __forceinline__ char* address_of(const HeadsTensor& tensor, uint32_t token,
-                                            uint32_t head) {
-  return tensor.data + int64_t{token} * tensor.token_stride + int64_t{head} * tensor.head_stride;
-}
-
-// Of rows whose addresses allow what they allow.
-inline constexpr int kUnknownAlign = 2;
-
 // The elements that share a statistic, vector by vector: those of a head, or of all heads.
 template <class T>
 struct HeadsRow {
@@ -87,7 +79,7 @@ struct HeadsRow {
   __device__ __forceinline__ int64_t vectors() const {
     return (elements + kPerVector - 1) / kPerVector;
   }
-  // Of a vector, not above kPerVector; 0 past the end.
+  // Elements of a vector, at most kPerVector; 0 past the end.
   __device__ __forceinline__ int count(int64_t vector) const {
     const int64_t left = elements - vector * kPerVector;
     return left >= kPerVector ? kPerVector : left < 0 ? 0 : static_cast<int>(left);
@@ -112,7 +104,7 @@ struct HeadsRow {
     }
     return n;
   }
-  // Of a wide row; zero past the end.
+  // A vector of a wide row; zero past the end.
   __device__ __forceinline__ void load(uint4& raw, int64_t vector) const {
     raw = make_uint4(0, 0, 0, 0);
     ptx::ld_global_v4_if(raw, x + vector * kVectorBytes, count(vector) > 0);
@@ -199,25 +191,20 @@ __device__ __forceinline__ HeadStatistics statistics_of(const HeadGroup& group, 
   constexpr int kPerVector = T::kPerVector;
   HeadStatistics result = {0.0f, 0.0f, 0.0f};
   if (layer) {
-    LayerStatistics statistics(row.first(), rounding);
     Moments m;
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      const bool steps = statistics.steps(pass, rounding);
-      const Moments of_thread = fold_vectors<T, kAcross, StreamMoments>(
-          group, row, [&](const float(&s)[kPerVector], int count) {
-            return moments<T, true>(s, statistics.from, count, steps);
-          });
-      float sums[2] = {of_thread.sum, of_thread.squares};
-      fold_group<Sum>(sums, group, scratch);
-      m = {sums[0], sums[1]};
-      statistics.take(m, pass, p, rounding);
-    }
+    const LayerStatistics statistics =
+        layer_statistics(row.first(), p, rounding, [&](int, float from, bool steps) {
+          const Moments of_thread = fold_vectors<T, kAcross, StreamMoments>(
+              group, row, [&](const float(&s)[kPerVector], int count) {
+                return moments<T, true>(s, from, count, steps);
+              });
+          float sums[2] = {of_thread.sum, of_thread.squares};
+          fold_group<Sum>(sums, group, scratch);
+          return m = {sums[0], sums[1]};
+        });
     result.mean = statistics.mean();
     result.rstd = statistics.rstd(p, rounding);
-    const float delta = rounding.every_step ? -0.0f : __fmul_rn(m.sum, p.inv_n);
-    const float squared = __fmaf_rn(-delta, m.sum, m.squares);
-    result.squared = squared < 0.0f ? 0.0f : squared;
+    result.squared = squares_about_mean(m, p.inv_n, rounding.every_step);
   } else {
     float sum[1] = {fold_vectors<T, kAcross, StreamSum>(
         group, row,
@@ -244,16 +231,8 @@ find_statistics(const HeadGroup& group, const HeadsPartParams& part, uint32_t to
   const HeadsRow<T> row(part, token, head, kAcross);
   const HeadStatistics s =
       statistics_of<T, kAcross>(group, part.norm, row, layer, rounding, scratch);
-  if (group.thread == 0 && stores) {
-    const auto put = [&](const HeadsTensor& to, int number, float value) {
-      if (to.data != nullptr)
-        ptx::st_global_u32(address_of(to, token, head) + number * 4, __float_as_uint(value));
-    };
-    put(part.mean, 0, s.mean);
-    put(part.rstd, 0, s.rstd);
-    if (layer) put(part.sumsq, 0, s.mean);
-    put(part.sumsq, layer ? 1 : 0, s.squared);
-  }
+  if (group.thread == 0 && stores)
+    put_statistics<true>(part, token, head, s.mean, s.rstd, s.squared);
   return s;
 }
 
@@ -279,11 +258,7 @@ __device__ __forceinline__ void take_values(const HeadGroup& group, const HeadsP
       float w[kPerVector], b[kPerVector];
       weight.template take<Part::kCounted>(w, v, count);
       bias.template take<Part::kCounted>(b, v, count);
-      if ((part.bits & kHeadsLayer) != 0) {
-#pragma unroll
-        for (float& value : z) value = rounding.step(__fsub_rn(value, s.mean));
-      }
-      if (!rounding.factor_first) scale_values(z, s.rstd);
+      normalize_values(z, s.mean, s.rstd, (part.bits & kHeadsLayer) != 0, rounding);
       rounding.normalized(z);
       apply(z, z, w, b, p.weight_offset, s.rstd, rounding);
     }
@@ -294,9 +269,9 @@ __device__ __forceinline__ void take_values(const HeadGroup& group, const HeadsP
 }
 
 template <class T>
-__device__ __forceinline__ void turn_values(const HeadGroup& group, const HeadsPartParams& part,
-                                            const HeadsShared& shared, uint32_t token,
-                                            uint32_t head, float* values) {
+__device__ __forceinline__ void rotate_values(const HeadGroup& group, const HeadsPartParams& part,
+                                              const HeadsShared& shared, uint32_t token,
+                                              uint32_t head, float* values) {
   const uint32_t bits = part.bits;
   const bool interleaved = (bits & kHeadsInterleaved) != 0,
              every_step = (bits & kHeadsRopeEveryStep) != 0;
@@ -309,7 +284,7 @@ __device__ __forceinline__ void turn_values(const HeadGroup& group, const HeadsP
     float s = load_entry<T>(shared, table_address(shared.sin, row, head), entry);
     if ((bits & kHeadsInverse) != 0) s = -s;
     float* const first = values + part.rope_offset + j * step;
-    turn<T>(first[0], first[apart], c, s, every_step);
+    rotate_pair<T>(first[0], first[apart], c, s, every_step);
   }
 }
 
@@ -335,12 +310,19 @@ __device__ __forceinline__ void store_elements(const HeadGroup& group, const flo
   }
 }
 
-// The row's codes and scales, and its share of amax. Also y, if it is rotated.
+// The value of a scale from its bits as stored.
+__device__ __forceinline__ float scale_value(const QuantParams& q, uint32_t bits) {
+  if (q.scale_type == ScaleType::kF32) return __uint_as_float(bits);
+  return bits == 255 ? __uint_as_float(kMagnitude) : from_e8m0(bits);
+}
+
+// The row's codes and scales, and its share of amax. Also y, if it is rotated. Returns the first
+// scale, in the group's first thread.
 template <class T>
-__device__ __forceinline__ void store_codes_of(const HeadGroup& group, const QuantParams& q,
-                                               const RotationParams& rotation, char* codes,
-                                               const ScaleRow& scales, const float* values, int n,
-                                               const AnyRow<T, char>& y, HeadsScratch& scratch) {
+__device__ __forceinline__ float store_codes_of(const HeadGroup& group, const QuantParams& q,
+                                                const RotationParams& rotation, char* codes,
+                                                const ScaleRow& scales, const float* values, int n,
+                                                const AnyRow<T, char>& y, HeadsScratch& scratch) {
   constexpr int kPerVector = T::kPerVector, kVectorShift = kPerVector == 8 ? 3 : 2;
   const int vectors = (n + kPerVector - 1) / kPerVector;
   const float clamp = clamp_of(q);
@@ -356,7 +338,7 @@ __device__ __forceinline__ void store_codes_of(const HeadGroup& group, const Qua
     prepare<T>(q, clamp, z);
     return count;
   };
-  float inverse = 0.0f;
+  float inverse = 0.0f, first_scale = static_scale;
   if (q.rule == ScaleRule::kStatic) {
     inverse = q.divides ? static_scale : __frcp_rn(static_scale);
   } else if (q.rule != ScaleRule::kNoCodes && q.block == 0) {
@@ -372,7 +354,7 @@ __device__ __forceinline__ void store_codes_of(const HeadGroup& group, const Qua
     most = __float_as_uint(greatest[0]);
     const Scale scale = free_scale(q, most);
     if (group.thread == 0) scales.put(0, scale.bits);
-    inverse = scale.inverse;
+    inverse = scale.inverse, first_scale = scale_value(q, scale.bits);
   }
   uint32_t all = 0;
   // As often in every lane: blocks of columns are neighbouring lanes' vectors.
@@ -395,6 +377,7 @@ __device__ __forceinline__ void store_codes_of(const HeadGroup& group, const Qua
       if (count > 0 && (v & (lanes - 1)) == 0)
         scales.put(static_cast<uint32_t>(v >> shift), scale.bits);
       inverse = scale.inverse;
+      if (first == 0) first_scale = scale_value(q, scale.bits);
     }
     if (q.divides) {
       divide_values(z, inverse);
@@ -404,11 +387,12 @@ __device__ __forceinline__ void store_codes_of(const HeadGroup& group, const Qua
     if (count > 0) put_any_codes(q, codes, z, v, count);
   }
   if (q.amax != nullptr) raise_amax(q, all);
+  return first_scale;
 }
 
-// Stores a head: its row, codes and scales, then its row of the cache. One loop has both, since the
-// code that stores codes is the largest of this kernel. Padding gets the zeros behind and below
-// swizzled scales alone.
+// Stores a head: its row, codes and scales, then its row of the cache, and the tail of that row.
+// One loop has all of them, since the code that stores codes is the largest of this kernel. Padding
+// gets the zeros behind and below swizzled scales alone.
 template <class T>
 __device__ __forceinline__ void store_head(const HeadGroup& group, const HeadsPartParams& part,
                                            const HeadsShared& shared, uint32_t token, uint32_t head,
@@ -421,15 +405,19 @@ __device__ __forceinline__ void store_head(const HeadGroup& group, const HeadsPa
     return pages.data + page * pages.page_stride + row * pages.row_stride +
            int64_t{head} * pages.head_stride;
   };
+  const int destinations = !caches ? 1 : part.cache_tail.data == nullptr ? 2 : 3;
 #pragma unroll 1
-  for (int destination = 0; destination < (caches ? 2 : 1); ++destination) {
-    const bool to_cache = destination == 1;
-    const bool to_codes = (part.bits & (to_cache ? kHeadsCacheCodes : kHeadsCodes)) != 0;
+  for (int destination = 0; destination < destinations; ++destination) {
+    const bool to_cache = destination != 0, to_tail = destination == 2;
+    const bool to_codes =
+        !to_tail && (part.bits & (to_cache ? kHeadsCacheCodes : kHeadsCodes)) != 0;
+    const int columns = to_tail ? part.tail_columns : to_cache ? n - part.tail_columns : n;
     const auto y_type = static_cast<OperandType>(part.norm.y_type);
     const bool has_y = !padding && part.y.data != nullptr;
     if (to_cache ? !to_codes : has_y && !part.rotation.of_y) {
-      store_elements<T>(group, values, n,
-                        to_cache ? at(part.cache) : address_of(part.y, token, head),
+      char* const to =
+          !to_cache ? address_of(part.y, token, head) : at(to_tail ? part.cache_tail : part.cache);
+      store_elements<T>(group, to_tail ? values + n - columns : values, columns, to,
                         to_cache ? OperandType::kElement : y_type);
     }
     if (!to_codes) continue;
@@ -439,9 +427,14 @@ __device__ __forceinline__ void store_head(const HeadGroup& group, const HeadsPa
     if (!padding) {
       const AnyRow<T, char> y(has_y && !to_cache ? address_of(part.y, token, head) : nullptr,
                               kUnknownAlign, y_type);
-      store_codes_of<T>(group, q, to_cache ? part.cache_rotation : part.rotation,
-                        to_cache ? at(part.cache) : address_of(part.codes, token, head), scales,
-                        values, n, y, scratch);
+      const float scale =
+          store_codes_of<T>(group, q, to_cache ? part.cache_rotation : part.rotation,
+                            to_cache ? at(part.cache) : address_of(part.codes, token, head), scales,
+                            values, columns, y, scratch);
+      if (!to_cache && part.weights.out.data != nullptr && group.thread == 0)
+        put_head_weight(
+            part.weights, token, head,
+            load_operand<T>(address_of(part.weights.in, token, head), part.weights.type), scale);
     }
     if (!to_cache && q.swizzled)
       scales.pad((n + q.block - 1) >> q.block_shift, shared.tokens * part.heads, group.thread,
@@ -461,7 +454,7 @@ __device__ __forceinline__ void run_head(const HeadGroup& group, const HeadsPart
   take_values<T>(group, part, token, head, s, rounding, values);
   group.sync();
   if ((part.bits & kHeadsRope) != 0 && slot >= 0) {
-    turn_values<T>(group, part, shared, token, head, values);
+    rotate_values<T>(group, part, shared, token, head, values);
     group.sync();
   }
   store_head<T>(group, part, shared, token, head, slot, values, scratch);

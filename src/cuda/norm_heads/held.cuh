@@ -4,9 +4,9 @@
 
 #include <bit>
 
+#include "cuda/common/normalize.cuh"
+#include "cuda/common/statistics.cuh"
 #include "cuda/norm/quant.cuh"
-#include "cuda/norm/rounding.cuh"
-#include "cuda/norm/stat.cuh"
 #include "cuda/norm_heads/rope.cuh"
 
 namespace fastnorm::cuda {
@@ -15,41 +15,31 @@ template <uint32_t kWord>
 struct HeldSlots {
   static constexpr NormHeadsVariant kV = heads_variant_of(kWord);
   using T = Element<kV.dtype>;
-  static constexpr bool kApart = kV.form == HeadsForm::kApart,
-                        kBeside = kV.form == HeadsForm::kBeside, kAny = kV.is_any(),
+  static constexpr bool kRotateHalf = kV.form == HeadsForm::kRotateHalf,
+                        kInterleaved = kV.form == HeadsForm::kInterleaved, kAny = kV.is_any(),
                         kMore = kV.form == HeadsForm::kMore, kHasScales = kAny;
   static constexpr int kLanes = kV.threads, kVectors = kV.vectors, kGroups = kV.groups(),
                        kPerVector = T::kPerVector;
   // A loop for the common call: 16 bits, and a power of two of columns, as heads of models have.
   static constexpr bool kHasCommon =
-      kApart && T::kBytes == 2 && std::has_single_bit(unsigned{kVectors});
+      kRotateHalf && T::kBytes == 2 && std::has_single_bit(unsigned{kVectors});
   static constexpr int kPairs = kVectors * kPerVector / 2;  // of a lane
-  static constexpr int kTurned = held_rope_columns(kV);     // kAny: that may turn
+  static constexpr int kRotated = held_rope_columns(kV);    // kAny: that may rotate
 };
 
 // What the lanes of a group show each other (kAny).
 template <class S>
 struct HeldScratch {
-  alignas(16) float values[S::kAny ? S::kGroups : 1][S::kAny ? S::kTurned : 4];
-  alignas(16) float c[S::kAny ? S::kGroups : 1][S::kAny ? S::kTurned / 2 : 4];
-  alignas(16) float s[S::kAny ? S::kGroups : 1][S::kAny ? S::kTurned / 2 : 4];
+  alignas(16) float values[S::kAny ? S::kGroups : 1][S::kAny ? S::kRotated : 4];
+  alignas(16) float c[S::kAny ? S::kGroups : 1][S::kAny ? S::kRotated / 2 : 4];
+  alignas(16) float s[S::kAny ? S::kGroups : 1][S::kAny ? S::kRotated / 2 : 4];
 };
 
 // Roundings between steps, as bits ask for them.
 template <class T>
-struct HeldRounding {
-  __device__ __forceinline__ explicit HeldRounding(uint32_t bits)
-      : every_step((bits & kHeadsRoundSteps) != 0), factor_first((bits & kHeadsFactorFirst) != 0) {}
-  __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
-
-  const bool every_step, factor_first;
-};
-
-// Of kApart and kBeside, which have none but the normalised value's.
-struct NoSteps {
-  static constexpr bool every_step = false;
-  __device__ __forceinline__ float step(float f) const { return f; }
-};
+__device__ __forceinline__ Steps<T> held_steps(uint32_t bits) {
+  return {(bits & kHeadsRoundSteps) != 0, (bits & kHeadsFactorFirst) != 0};
+}
 
 // This thread's place.
 template <class S>
@@ -67,7 +57,7 @@ struct HeldPlace {
   __device__ __forceinline__ int vector(int v) const { return lane + v * S::kLanes; }
 
   const int lane, group;
-  uint32_t token, first;  // first: head
+  uint32_t token, first;  // the first head of the group
   bool exists;
 };
 
@@ -75,8 +65,7 @@ template <class S>
 __device__ __forceinline__ void load_head(uint4 (&raw)[S::kVectors], const HeldPartParams& part,
                                           const HeldPlace<S>& place, uint32_t head) {
   const bool live = place.exists && head < part.heads;
-  const char* const row = part.x.data + int64_t{place.token} * part.x.token_stride +
-                          int64_t{head} * part.x.head_stride + place.lane * kVectorBytes;
+  const char* const row = address_of(part.x, place.token, head) + place.lane * kVectorBytes;
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
     raw[v] = make_uint4(0, 0, 0, 0);
@@ -92,7 +81,7 @@ __device__ __forceinline__ OperandType held_bias_type(uint32_t bits) {
   return static_cast<OperandType>(bits / kHeadsBiasElement & 3);
 }
 
-// Of a head that exists: others, whose results nobody stores, take head 0's.
+// The weight of a head. Heads that do not exist, whose results nobody stores, take head 0's.
 __device__ __forceinline__ const char* held_weight(const char* weight, int64_t stride,
                                                    uint32_t head, uint32_t heads) {
   return weight + (head < heads ? int64_t{head} : 0) * stride;
@@ -183,7 +172,7 @@ struct HeldRows {
     for (int a = 0; a < kMaxRopeAxes; ++a)
       row[a] = a < s.axes ? table_row(s, a, token, padding) : 0;
   }
-  // Of one axis.
+  // The row of the only axis.
   __device__ __forceinline__ explicit HeldRows(int64_t known) : row{known, 0, 0, 0} {}
   // With one axis the row is known.
   __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token, int64_t known) {
@@ -209,12 +198,12 @@ __device__ __forceinline__ void load_angles(float (&c)[kCount], float (&sine)[kC
   }
 }
 
-// Where what leaves of a head goes; null: it does not.
+// The addresses of a head's outputs; null where the call has none.
 struct HeldOut {
   char *y, *cache, *scales;
 };
 
-// Of head 0; null where the token has no place.
+// Head 0's row and scales in the cache; null where the token has no place.
 struct HeldCache {
   char *row, *scales;
 };
@@ -335,20 +324,12 @@ __device__ __forceinline__ void put_block_codes(const HeldPartParams& part, cons
   store_codes<T::kPerVector>(out.cache + vector * T::kPerVector, codes, false);
 }
 
-// ---- kApart and kBeside.
+// ---- kRotateHalf and kInterleaved.
 
 template <class S>
 __device__ __forceinline__ float held_rstd(const uint4 (&raw)[S::kVectors],
                                            const HeldPartParams& part) {
-  using T = typename S::T;
-  float q[S::kVectors];
-#pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    float f[S::kPerVector];
-    T::unpack(raw[v], f);
-    q[v] = vector_sum_of_squares(f);
-  }
-  const float sum = fold_lanes<S::kLanes>(fold_registers(q));
+  const float sum = fold_lanes<S::kLanes>(squares_of<typename S::T>(raw));
   return rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
 }
 
@@ -362,17 +343,15 @@ __device__ __forceinline__ void normalize_head(float (&z)[S::kPerVector], const 
   if ((part.bits & kHeadsNorm) != 0) {
     float w[S::kPerVector];
     T::unpack(weight, w);
-    // kBeside has no registers left for it.
-    if (S::kApart && (part.bits & kHeadsFactorFirst) != 0) {
+    // kInterleaved has no registers left for it.
+    if (S::kRotateHalf && (part.bits & kHeadsFactorFirst) != 0) {
 #pragma unroll
       for (int i = 0; i < S::kPerVector; ++i)
         z[i] = __fmul_rn(z[i], __fmul_rn(rstd, __fadd_rn(w[i], part.weight_offset)));
     } else {
       scale_values(z, rstd);
       if ((part.bits & kHeadsRoundNormalized) != 0) round_to<T>(z);
-#pragma unroll
-      for (int i = 0; i < S::kPerVector; ++i)
-        z[i] = __fmul_rn(z[i], __fadd_rn(w[i], part.weight_offset));
+      weigh_values(z, w, part.weight_offset);
     }
   }
   if ((part.bits & kHeadsRoundBefore) != 0) round_to<T>(z);
@@ -398,11 +377,11 @@ __device__ __forceinline__ void finish_apart(const uint4 (&raw)[S::kVectors],
       if (every_step) {
 #pragma unroll
         for (int i = 0; i < kPer; ++i)
-          turn<T>(z1[i], z2[i], c[v * kPer + i], s[v * kPer + i], true);
+          rotate_pair<T>(z1[i], z2[i], c[v * kPer + i], s[v * kPer + i], true);
       } else {
 #pragma unroll
         for (int i = 0; i < kPer; ++i)
-          turn<T>(z1[i], z2[i], c[v * kPer + i], s[v * kPer + i], false);
+          rotate_pair<T>(z1[i], z2[i], c[v * kPer + i], s[v * kPer + i], false);
       }
     }
     put_result<S>(part, out, z1, place.vector(v), factors);
@@ -431,7 +410,7 @@ __device__ __forceinline__ void finish_beside(const uint4 (&raw)[S::kVectors],
     if ((part.bits & kHeadsRope) != 0 && number < static_cast<uint32_t>(count)) {
 #pragma unroll
       for (int i = 0; i < kHalf; ++i)
-        turn<T>(z[2 * i], z[2 * i + 1], c[v * kHalf + i], s[v * kHalf + i], every_step);
+        rotate_pair<T>(z[2 * i], z[2 * i + 1], c[v * kHalf + i], s[v * kHalf + i], every_step);
     }
     put_result<S>(part, out, z, place.vector(v), factors);
   }
@@ -452,7 +431,7 @@ __device__ __forceinline__ void hold_angles(float (&c)[S::kPairs], float (&s)[S:
 #pragma unroll
     for (int i = 0; i < kCount; ++i) c[at + i] = cosines[i], s[at + i] = sines[i];
   };
-  if constexpr (S::kApart) {
+  if constexpr (S::kRotateHalf) {
 #pragma unroll
     for (int v = 0; v < S::kVectors / 2; ++v) {
       float cosines[kPer], sines[kPer];
@@ -529,46 +508,14 @@ struct HeldStatistics {
   float mean, rstd;
 };
 
-// The sum of squares about the mean, from the sums of the last pass. See statistics_of() in
-// general.cuh.
-__device__ __forceinline__ float squares_about_mean(const Moments& m, float inv_n,
-                                                    bool every_step) {
-  const float delta = every_step ? -0.0f : __fmul_rn(m.sum, inv_n);
-  const float squared = __fmaf_rn(-delta, m.sum, m.squares);
-  return squared < 0.0f ? 0.0f : squared;
-}
-
 // Whether the call gives the statistics of a token and head. Then it sets them.
 __device__ __forceinline__ bool take_statistics(HeldStatistics* result, const HeldPartParams& part,
                                                 uint32_t token, uint32_t head) {
   if (part.rstd_in.data == nullptr) return false;
-  const auto load = [&](const HeadsTensor& tensor) {
-    return ptx::ld_global_f32(tensor.data + int64_t{token} * tensor.token_stride +
-                              int64_t{head} * tensor.head_stride);
-  };
-  result->rstd = load(part.rstd_in);
-  if (part.mean_in.data != nullptr) result->mean = load(part.mean_in);
+  result->rstd = ptx::ld_global_f32(address_of(part.rstd_in, token, head));
+  if (part.mean_in.data != nullptr)
+    result->mean = ptx::ld_global_f32(address_of(part.mean_in, token, head));
   return true;
-}
-
-// Stores what the call asks for. kSquares: sumsq, too, of which `squared` is the sum of squares.
-template <bool kSquares>
-__device__ __forceinline__ void put_statistics(const HeldPartParams& part, uint32_t token,
-                                               uint32_t head, const HeldStatistics& statistics,
-                                               float squared) {
-  const auto put = [&](const HeadsTensor& tensor, int number, float value) {
-    if (tensor.data == nullptr) return;
-    ptx::st_global_u32(tensor.data + int64_t{token} * tensor.token_stride +
-                           int64_t{head} * tensor.head_stride + number * 4,
-                       __float_as_uint(value));
-  };
-  if constexpr (kSquares) {
-    const bool layer = (part.bits & kHeadsLayer) != 0;
-    if (layer) put(part.sumsq, 0, statistics.mean);
-    put(part.sumsq, layer ? 1 : 0, squared);
-  }
-  put(part.mean, 0, statistics.mean);
-  put(part.rstd, 0, statistics.rstd);
 }
 
 template <class S>
@@ -578,44 +525,28 @@ __device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::k
                                                          bool stores) {
   using T = typename S::T;
   const bool live = place.exists && head < part.heads;
-  const HeldRounding<T> rounding(part.bits);
+  const Steps<T> rounding = held_steps<T>(part.bits);
   HeldStatistics result = {0.0f, 0.0f};
   float squared = 0.0f;  // of kMore
   if (take_statistics(&result, part, place.token, live ? head : 0)) return result;
   if ((part.bits & kHeadsLayer) != 0) {
     float f[S::kPerVector];
     T::unpack(raw[0], f);
-    LayerStatistics statistics(__shfl_sync(~0u, f[0], 0, S::kLanes), rounding);
     Moments total = {0.0f, 0.0f};
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      const bool steps = statistics.steps(pass, rounding);
-      Moments m[S::kVectors];
-#pragma unroll
-      for (int v = 0; v < S::kVectors; ++v) {
-        T::unpack(raw[v], f);
-        m[v] = moments<T, false>(f, statistics.from, part.vectors - place.vector(v), steps);
-      }
-      const Moments folded = fold_moments(m);
-      total = {fold_lanes<S::kLanes>(folded.sum), fold_lanes<S::kLanes>(folded.squares)};
-      statistics.take(total, pass, part, rounding);
-    }
+    const LayerStatistics statistics = layer_statistics(
+        __shfl_sync(~0u, f[0], 0, S::kLanes), part, rounding, [&](int, float from, bool steps) {
+          const Moments folded = moments_of<T>(
+              raw, from, steps, [&](int v) { return part.vectors - place.vector(v); });
+          return total = {fold_lanes<S::kLanes>(folded.sum), fold_lanes<S::kLanes>(folded.squares)};
+        });
     result = {statistics.mean(), statistics.rstd(part, rounding)};
     if constexpr (S::kMore) squared = squares_about_mean(total, part.inv_n, rounding.every_step);
   } else {
-    float q[S::kVectors];
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      float f[S::kPerVector];
-      T::unpack(raw[v], f);
-      q[v] = squares<T>(f, rounding.every_step);
-    }
-    const float sum = fold_lanes<S::kLanes>(fold_registers(q));
-    result.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, rounding);
-    squared = sum;
+    squared = fold_lanes<S::kLanes>(squares_of<T>(raw, rounding.every_step));
+    result.rstd = rstd_of(__fmul_rn(squared, part.inv_n), part, rounding);
   }
   if (stores && live && place.lane == 0)
-    put_statistics<S::kMore>(part, place.token, head, result, squared);
+    put_statistics<S::kMore>(part, place.token, head, result.mean, result.rstd, squared);
   return result;
 }
 
@@ -626,7 +557,7 @@ __device__ __forceinline__ void any_values(float (&z)[S::kPerVector], const uint
                                            const HeldPartParams& part, uint32_t head, int vector,
                                            bool wanted) {
   using T = typename S::T;
-  const HeldRounding<T> rounding(part.bits);
+  const Steps<T> rounding = held_steps<T>(part.bits);
   T::unpack(raw, z);
   if ((part.bits & kHeadsNorm) != 0) {
     const OperandType type = held_weight_type(part.bits);
@@ -639,19 +570,9 @@ __device__ __forceinline__ void any_values(float (&z)[S::kPerVector], const uint
     }
     load_weight_vector<T>(b, held_weight(part.bias, part.bias_stride, head, part.heads),
                           held_bias_type(part.bits), vector, wanted, -0.0f);
-    if ((part.bits & kHeadsLayer) != 0) {
-#pragma unroll
-      for (float& value : z) value = rounding.step(__fsub_rn(value, statistics.mean));
-    }
-    if (!rounding.factor_first) scale_values(z, statistics.rstd);
+    normalize_values(z, statistics.mean, statistics.rstd, (part.bits & kHeadsLayer) != 0, rounding);
     if ((part.bits & kHeadsRoundNormalized) != 0) round_to<T>(z);
-#pragma unroll
-    for (int i = 0; i < S::kPerVector; ++i) {
-      float g = rounding.step(__fadd_rn(w[i], part.weight_offset));
-      if (rounding.factor_first) g = __fmul_rn(statistics.rstd, g);
-      z[i] = rounding.every_step ? rounding.step(__fadd_rn(rounding.step(__fmul_rn(z[i], g)), b[i]))
-                                 : __fmaf_rn(z[i], g, b[i]);
-    }
+    apply(z, z, w, b, part.weight_offset, statistics.rstd, rounding);
   }
   if ((part.bits & kHeadsRoundBefore) != 0) round_to<T>(z);
 }
@@ -691,7 +612,7 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
 #pragma unroll
         for (int i = 0; i < kPer / 2; ++i) {
           const int j = own * (kPer / 2) + i;
-          turn<T>(z[v][2 * i], z[v][2 * i + 1], c[j], s[j], every_step);
+          rotate_pair<T>(z[v][2 * i], z[v][2 * i + 1], c[j], s[j], every_step);
         }
       } else {
         const bool is_first = own < half;
@@ -703,7 +624,7 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
 #pragma unroll
         for (int i = 0; i < kPer; ++i) {
           float v1 = is_first ? z[v][i] : other[i], v2 = is_first ? other[i] : z[v][i];
-          turn<T>(v1, v2, cosines[i], sines[i], every_step);
+          rotate_pair<T>(v1, v2, cosines[i], sines[i], every_step);
           z[v][i] = is_first ? v1 : v2;
         }
       }
@@ -720,10 +641,14 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
 
 // ---- All.
 
-__device__ __forceinline__ const HeldPartParams& part_of_block(const HeldHeadsParams& p) {
+// The number of the part that this block works on.
+__device__ __forceinline__ int part_number(const HeldHeadsParams& p) {
   int number = 0;
   while (number + 1 < p.count && blockIdx.x >= p.part[number + 1].first_block) ++number;
-  return p.part[number];
+  return number;
+}
+__device__ __forceinline__ const HeldPartParams& part_of_block(const HeldHeadsParams& p) {
+  return p.part[part_number(p)];
 }
 
 template <class S>
@@ -758,9 +683,7 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part, const 
     if (step > 0 && (bits & kHeadsOwnWeights) != 0) load_weights<S>(weight, part, place, head);
     const bool live = slot.stores && head < part.heads;
     const HeldOut out = {
-        live && part.y.data != nullptr ? part.y.data + int64_t{place.token} * part.y.token_stride +
-                                             int64_t{head} * part.y.head_stride
-                                       : nullptr,
+        live && part.y.data != nullptr ? address_of(part.y, place.token, head) : nullptr,
         live && cache.row != nullptr ? cache.row + int64_t{head} * part.cache.head_stride : nullptr,
         S::kHasScales ? cache.scales + int64_t{head} * part.scales.head_stride : nullptr};
     if constexpr (S::kAny) {
@@ -770,7 +693,7 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part, const 
       finish_any<S>(raw, weight, part, shared, place, head, slot.stores, out, factors, scratch);
     } else {
       const float rstd = (bits & kHeadsNorm) != 0 ? held_rstd<S>(raw, part) : 1.0f;
-      if constexpr (S::kApart) {
+      if constexpr (S::kRotateHalf) {
         finish_apart<S>(raw, weight, rstd, c, s, part, place, out, factors);
       } else {
         finish_beside<S>(raw, weight, rstd, c, s, part, shared, place, out, factors);
@@ -782,11 +705,11 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part, const 
 // A head of the common call, from x to what is stored: an RMSNorm and rope, of which nothing is
 // rounded between steps.
 template <class S>
-__device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector],
-                                          const uint4 (&raw)[S::kVectors], float rstd,
-                                          const uint4 (&weight)[S::kVectors], float offset,
-                                          const float (&c)[S::kPairs],
-                                          const float (&s)[S::kPairs]) {
+__device__ __forceinline__ void rotate_head(float (&z)[S::kVectors][S::kPerVector],
+                                            const uint4 (&raw)[S::kVectors], float rstd,
+                                            const uint4 (&weight)[S::kVectors], float offset,
+                                            const float (&c)[S::kPairs],
+                                            const float (&s)[S::kPairs]) {
   using T = typename S::T;
   constexpr int kPer = S::kPerVector;
 #pragma unroll
@@ -801,13 +724,14 @@ __device__ __forceinline__ void turn_head(float (&z)[S::kVectors][S::kPerVector]
   }
 #pragma unroll
   for (int j = 0; j < S::kPairs; ++j)
-    turn<T>(z[j / kPer][j % kPer], z[j / kPer + S::kVectors / 2][j % kPer], c[j], s[j], false);
+    rotate_pair<T>(z[j / kPer][j % kPer], z[j / kPer + S::kVectors / 2][j % kPer], c[j], s[j],
+                   false);
 }
 
 // The common call, of kernels with kHasCommon: rope, whose tables' rows are read as vectors, with
-// an RMSNorm or without; or without kTurns neither, as for values that go to the cache. What does
+// an RMSNorm or without; or without kRotates neither, as for values that go to the cache. What does
 // not depend on the head is there before the loop, and an address is a sum.
-template <class S, bool kTurns>
+template <class S, bool kRotates>
 __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
                                                 const HeadsShared& shared, bool triggers) {
   using T = typename S::T;
@@ -815,8 +739,7 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
   bool has[S::kVectors];
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) has[v] = place.exists && place.vector(v) < part.vectors;
-  const char* from = part.x.data + int64_t{place.token} * part.x.token_stride +
-                     int64_t{place.first} * part.x.head_stride + place.lane * kVectorBytes;
+  const char* from = address_of(part.x, place.token, place.first) + place.lane * kVectorBytes;
   uint4 next[S::kVectors], weight[S::kVectors];
   const auto load_next = [&](bool exists) {
 #pragma unroll
@@ -827,18 +750,17 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
   };
   follow_stream(triggers);
   load_next(place.first < part.heads);
-  if constexpr (kTurns) load_weights<S>(weight, part, place, 0);
+  if constexpr (kRotates) load_weights<S>(weight, part, place, 0);
   __syncwarp();  // otherwise these loads are issued behind those that wait for the position
   const HeldSlot slot(shared, place);
   float c[S::kPairs], s[S::kPairs];
-  if constexpr (kTurns) hold_angles<S, true>(c, s, part, shared, place, slot.padding);
+  if constexpr (kRotates) hold_angles<S, true>(c, s, part, shared, place, slot.padding);
   const HeldCache cache_row = cache_of<S>(part, slot);
   const HeldFactors factors = held_factors<S>(part);
 
   const bool norm = (part.bits & kHeadsNorm) != 0, codes = (part.bits & kHeadsCacheCodes) != 0;
   const float offset = norm ? part.weight_offset : 0.0f;
-  char* y = part.y.data + int64_t{place.token} * part.y.token_stride +
-            int64_t{place.first} * part.y.head_stride + place.lane * kVectorBytes;
+  char* y = address_of(part.y, place.token, place.first) + place.lane * kVectorBytes;
   char* cache = cache_row.row + int64_t{place.first} * part.cache.head_stride;
   uint32_t head = place.first;
 #pragma unroll 1
@@ -851,8 +773,8 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
     from += int64_t{part.groups} * part.x.head_stride;
     load_next(head < part.heads);
     float z[S::kVectors][S::kPerVector];
-    if constexpr (kTurns) {
-      turn_head<S>(z, raw, norm ? held_rstd<S>(raw, part) : 1.0f, weight, offset, c, s);
+    if constexpr (kRotates) {
+      rotate_head<S>(z, raw, norm ? held_rstd<S>(raw, part) : 1.0f, weight, offset, c, s);
     } else {
 #pragma unroll
       for (int v = 0; v < S::kVectors; ++v) T::unpack(raw[v], z[v]);

@@ -2,33 +2,27 @@
 
 #include <bit>
 
-#include "core/pdl.h"
-#include "core/reciprocal.h"
+#include "core/common/pdl.h"
+#include "core/common/reciprocal.h"
 #include "cuda/norm/launch_params.h"
 
 namespace fastnorm::cuda {
 namespace {
 
-char* pointer(const std::byte* data) {
-  return const_cast<char*>(reinterpret_cast<const char*>(data));
-}
-
 HeadsTensor tensor_of(const HeadValues& v) {
-  return {pointer(v.data), v.token_stride, v.head_stride};
-}
-
-HeadsTensor tensor_of(const RowTensor& t, const NormHeadsDesc& d, const NormHeadsPart& part) {
-  return heads_tensor(t, d, part);
+  return {kernel_pointer(v.data), v.token_stride, v.head_stride};
 }
 
 HeadsPages pages_of(const RowTensor& t) {
-  return {pointer(t.data), t.stride_bytes[2], t.stride_bytes[1], t.stride_bytes[0]};
+  return {kernel_pointer(t.data), t.stride_bytes[2], t.stride_bytes[1], t.stride_bytes[0]};
 }
 
-HeadsTable table_of(const RopeTable& t) { return {pointer(t.data), t.row_stride, t.head_stride}; }
+HeadsTable table_of(const RopeTable& t) {
+  return {kernel_pointer(t.data), t.row_stride, t.head_stride};
+}
 
 HeadsNumbers numbers_of(const IndexTensor& t) {
-  return {pointer(t.data), t.axis_stride, t.stride, t.wide ? 1u : 0u};
+  return {kernel_pointer(t.data), t.axis_stride, t.stride, t.wide ? 1u : 0u};
 }
 
 bool is_aligned(const RopeTable& t) {
@@ -63,28 +57,18 @@ uint32_t bits_of(const NormHeadsPart& p) {
   return bits;
 }
 
-// Whether a vector's codes can be stored at once.
-bool has_aligned_codes(const QuantDesc& q, Dtype dtype, int64_t strides) {
-  const int64_t bytes = q.code_bytes(16 / dtype_bytes(dtype));
-  return ((reinterpret_cast<intptr_t>(q.codes.data) | strides) & (bytes - 1)) == 0;
-}
-
-// A plan on a general kernel of the norm.
-NormPlan general_plan() {
-  static constexpr NormEntry kEntry =
-      make_entry({Dtype::kF32, Source::kPlain, Stat::kRms, Affine::kAny, Sink::kQuant, Access::kAny,
-                  Beside::kAny},
-                 {});
-  NormPlan plan;
-  plan.entry = &kEntry;
-  return plan;
+HeadWeightParams weights_of(const NormHeadsPart& part) {
+  if (!part.head_weights_out) return {};
+  return {tensor_of(part.head_weights), tensor_of(part.head_weights_out),
+          operand_type(part.head_weights.dtype, part.norm.dtype), part.head_weights_factor};
 }
 
 // How the codes of a cache are made.
 QuantParams cache_quant_of(const NormHeadsPart& part) {
   NormDesc norm = part.norm;
+  norm.n = part.cache_columns();
   norm.quant = part.cache.quant;
-  return make_params(norm, general_plan()).quant;
+  return make_general_params(norm).quant;
 }
 
 void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams* result) {
@@ -92,7 +76,7 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
   NormDesc norm = part.norm;
   // The statistic's.
   if (part.across_heads) norm.inv_n = reciprocal_of(part.heads * norm.n);
-  p.norm = make_params(norm, general_plan());
+  p.norm = make_general_params(norm);
   p.rotation = rotation_of(norm.quant, norm.n);
   p.bits = bits_of(part);
   const int64_t row_bytes = norm.n * dtype_bytes(norm.dtype);
@@ -100,27 +84,27 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
   if (part.heads == 1 || part.head_stride == row_bytes) p.bits |= kHeadsJoined;
   p.heads = static_cast<uint32_t>(part.heads);
   p.rope_offset = static_cast<int32_t>(part.rope_offset);
-  p.x = {pointer(norm.x.data), part.token_stride, part.head_stride};
-  p.y = tensor_of(norm.y, d, part);
-  p.codes = tensor_of(norm.quant.codes, d, part);
-  p.scale = tensor_of(norm.quant.scale, d, part);
-  p.norm.quant.codes_aligned =
-      has_aligned_codes(norm.quant, norm.dtype, p.codes.token_stride | p.codes.head_stride);
+  p.x = {kernel_pointer(norm.x.data), part.token_stride, part.head_stride};
+  p.y = heads_tensor(norm.y, d, part);
+  p.codes = heads_tensor(norm.quant.codes, d, part);
+  p.scale = heads_tensor(norm.quant.scale, d, part);
   p.mean = tensor_of(part.mean), p.rstd = tensor_of(part.rstd);
   p.mean_in = tensor_of(part.mean_in), p.rstd_in = tensor_of(part.rstd_in);
   p.sumsq = tensor_of(part.sumsq);
+  p.weights = weights_of(part);
   const HeadsCache& c = part.cache;
   if (!c) return;
   p.page_size = c.page_size;
   p.cache = pages_of(c.rows);
   p.cache_scale = pages_of(c.quant.scale);
+  p.cache_tail = pages_of(c.tail);
+  p.tail_columns = static_cast<int32_t>(c.tail_columns);
   p.cache_quant = cache_quant_of(part);
-  p.cache_rotation = rotation_of(c.quant, norm.n);
-  p.cache_quant.codes_aligned = has_aligned_codes(
-      c.quant, norm.dtype, p.cache.page_stride | p.cache.row_stride | p.cache.head_stride);
+  p.cache_rotation = rotation_of(c.quant, part.cache_columns());
+  p.cache_quant.codes_aligned = codes_aligned(c.quant, norm.dtype, kMaxOuter);
 }
 
-// What they know beside.
+// What kernels that hold heads know, too.
 uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
   uint32_t bits = bits_of(p);
   const auto put = [&](bool wanted, uint32_t bit) { bits |= wanted ? bit : 0; };
@@ -154,9 +138,6 @@ bool is_common(uint32_t bits, const HeadsShared& s) {
   return (bits & kOfRope) == 0 && s.axes == 1 && s.table_aligned && each;
 }
 
-// Of a value of 1 kernels know the quotient.
-Divisor divisor_of(uint32_t value) { return value == 1 ? Divisor{1, 0, 0} : make_divisor(value); }
-
 void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, const NormHeadsVariant& v,
                    uint32_t groups, HeldPartParams* result) {
   HeldPartParams& p = *result;
@@ -167,27 +148,36 @@ void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, const Norm
   p.steps = (p.heads + groups - 1) / groups;
   p.vectors = static_cast<int32_t>(norm.n * dtype_bytes(d.dtype) / 16);
   p.rope_offset = static_cast<int32_t>(part.rope_offset);
-  p.divisor = divisor_of(v.has_tokens() ? static_cast<uint32_t>(p.vectors) : groups);
+  p.divisor = divisor_or_one(v.has_tokens() ? static_cast<uint32_t>(p.vectors) : groups);
   if (v.has_tokens()) p.thread_shift = std::countr_zero(static_cast<uint32_t>(v.threads) / groups);
   p.inv_n = part.across_heads ? reciprocal_of(part.heads * norm.n) : norm.inv_n;
   p.eps = norm.eps;
   p.weight_offset = norm.weight_offset;
-  p.x = {pointer(norm.x.data), part.token_stride, part.head_stride};
-  p.y = tensor_of(norm.y, d, part);
-  p.weight = pointer(norm.weight.data), p.weight_stride = norm.weight.head_stride_bytes;
-  p.bias = pointer(norm.bias.data), p.bias_stride = norm.bias.head_stride_bytes;
+  p.x = {kernel_pointer(norm.x.data), part.token_stride, part.head_stride};
+  p.y = heads_tensor(norm.y, d, part);
+  p.weight = kernel_pointer(norm.weight.data), p.weight_stride = norm.weight.head_stride_bytes;
+  p.bias = kernel_pointer(norm.bias.data), p.bias_stride = norm.bias.head_stride_bytes;
   p.mean = tensor_of(part.mean), p.rstd = tensor_of(part.rstd);
   p.mean_in = tensor_of(part.mean_in), p.rstd_in = tensor_of(part.rstd_in);
   p.sumsq = tensor_of(part.sumsq);
+  if (norm.quant.any() && (v.is_indexer() || v.has_latents())) {
+    // Where the codes go in place of a cache, of which a token is a page.
+    const HeadsTensor codes = heads_tensor(norm.quant.codes, d, part),
+                      scales = heads_tensor(norm.quant.scale, d, part);
+    p.cache = {codes.data, codes.token_stride, 0, codes.head_stride};
+    p.scales = {scales.data, scales.token_stride, 0, scales.head_stride};
+    p.quant = make_general_params(norm).quant;
+    return;
+  }
   if (norm.quant.any()) {
-    p.y = tensor_of(norm.quant.codes, d, part);
+    p.y = heads_tensor(norm.quant.codes, d, part);
     p.y_code_type = norm.quant.code_type();
     p.y_scale = reinterpret_cast<const float*>(norm.quant.tensor_scale);
   }
   const HeadsCache& c = part.cache;
   if (!c) return;
   p.cache = pages_of(c.rows);
-  p.by_page = divisor_of(static_cast<uint32_t>(c.page_size));
+  p.by_page = divisor_or_one(static_cast<uint32_t>(c.page_size));
   if (c.quant.scheme == FASTNORM_QUANT_NONE) return;
   p.code_type = c.quant.code_type();
   if (c.quant.scheme == FASTNORM_QUANT_PER_BLOCK) {
@@ -203,7 +193,7 @@ void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, const Norm
 
 // The norm's check may have folded tokens and heads into one index.
 HeadsTensor heads_tensor(const RowTensor& t, const NormHeadsDesc& d, const NormHeadsPart& part) {
-  HeadsTensor result = {pointer(t.data), 0, 0};
+  HeadsTensor result = {kernel_pointer(t.data), 0, 0};
   if (part.norm.outer_rank > 1) {
     result.head_stride = t.stride_bytes[0], result.token_stride = t.stride_bytes[1];
   } else if (part.heads == 1) {
@@ -239,6 +229,23 @@ HeldHeadsParams make_held_heads_params(const NormHeadsDesc& d, const NormHeadsPl
     set_held_part(d, d.parts[i], plan.entry->variant, plan.groups[i], &p.part[i]);
     p.part[i].first_block = static_cast<uint32_t>(plan.first_block[i]);
     if (is_common(p.part[i].bits, p.shared)) p.part[i].bits |= kHeadsCommon;
+  }
+  return p;
+}
+
+IndexerParams make_indexer_params(const NormHeadsDesc& d, const NormHeadsPlan& plan) {
+  IndexerParams p = {make_held_heads_params(d, plan), {}};
+  for (int32_t i = 0; i < d.count; ++i) {
+    const NormHeadsPart& part = d.parts[i];
+    const bool of_y = part.norm.quant.any();
+    const QuantDesc& q = of_y ? part.norm.quant : part.cache.quant;
+    HeldPartParams& held = p.part[i];
+    IndexerPartParams& more = p.more[i];
+    more.rotation = rotation_of(q, part.norm.n);
+    more.weights = weights_of(part);
+    const NormHeadsVariant& v = plan.entry->variant;
+    more.first_rotated = held.rope_offset * dtype_bytes(d.dtype) / (v.threads * 16);
+    if (codes_aligned(q, d.dtype, kMaxOuter)) held.bits |= kHeadsCodesWide;
   }
   return p;
 }

@@ -2,7 +2,7 @@
 // planning searches them, tests iterate them, and instances.cu turns them into kernels. CUDA-free.
 #pragma once
 
-#include "core/norm_heads_plan.h"
+#include "core/norm_heads/plan.h"
 #include "cuda/family.h"
 #include "cuda/name_writer.h"
 
@@ -14,8 +14,8 @@ using namespace family_words;
 
 using Line = FamilyLine<NormHeadsVariant>;
 
-#define V(form, dtypes, threads, vectors, per_sm, archs) \
-  {{Dtype::kF32, HeadsForm::form, threads, vectors, per_sm}, dtypes, archs},
+#define V(form, dtypes, threads, vectors, sm80, sm90, sm100, sm120, ptx) \
+  {{Dtype::kF32, HeadsForm::form, threads, vectors}, dtypes, {{sm80, sm90, sm100, sm120, ptx}}},
 inline constexpr Line kLines[] = {
 #include "cuda/norm_heads/variants.inc"
 };
@@ -23,14 +23,16 @@ inline constexpr Line kLines[] = {
 
 }  // namespace heads_words
 
+// The form's word in names of kernels and in docs/kernels.md.
 constexpr const char* name_of(HeadsForm form) {
-  return form == HeadsForm::kGeneral  ? "general"
-         : form == HeadsForm::kLatent ? "latent"
-         : form == HeadsForm::kApart  ? "apart"
-         : form == HeadsForm::kBeside ? "beside"
-         : form == HeadsForm::kMore   ? "more"
-         : form == HeadsForm::kTokens ? "tokens"
-                                      : "any";
+  return form == HeadsForm::kGeneral       ? "general"
+         : form == HeadsForm::kLatent      ? "latent"
+         : form == HeadsForm::kRotateHalf  ? "rotate-half"
+         : form == HeadsForm::kInterleaved ? "interleaved"
+         : form == HeadsForm::kMore        ? "more"
+         : form == HeadsForm::kTokens      ? "tokens"
+         : form == HeadsForm::kIndexer     ? "indexer"
+                                           : "any";
 }
 
 constexpr NormHeadsEntry make_heads_entry(const NormHeadsVariant& v) {
@@ -41,13 +43,15 @@ constexpr NormHeadsEntry make_heads_entry(const NormHeadsVariant& v) {
   return entry;
 }
 
-struct HeadsFamily : ExpandsDtypes {
-  using Variant = NormHeadsVariant;
+// 6 bits are per_sm: see packed().
+struct NormHeadsFamily : FamilyOf<NormHeadsVariant, uint32_t, 6> {
+  static constexpr const char* kName = "norm_heads";
   using Entry = NormHeadsEntry;
   static constexpr auto& kLines = heads_words::kLines;
-  static constexpr int kDetailBits = 6;  // thread blocks of a multiprocessor
-  static constexpr Variant variant_of(uint32_t word) { return heads_variant_of(word); }
-  static constexpr Entry make_entry(const Variant& v, uint16_t) { return make_heads_entry(v); }
+  static constexpr Variant variant_of(Word word) { return heads_variant_of(word); }
+  static constexpr Entry make_entry(Word word, uint16_t) {
+    return make_heads_entry(variant_of(word));
+  }
 };
 
 }  // namespace fastnorm::cuda

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/norm_heads_plan.h"
+#include "core/norm_heads/plan.h"
 #include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
@@ -29,19 +29,27 @@ enum HeadsBits : uint32_t {
   kHeadsRoundCodes = 1 << 15,     // codes are of values that were rounded to T
   kHeadsOwnWeights = 1 << 16,     // weight or bias has a row for each head
   kHeadsOwnTables = 1 << 17,      // cos or sin has a table for each head
-  kHeadsCommon = 1 << 18,         // kernels with kHasCommon have a loop for this call
+  kHeadsCommon = 1 << 18,         // kernels with kHasCommon (held.cuh) have a loop for this call
   kHeadsWeightElement = 1 << 19,  // two bits: an OperandType
   kHeadsBiasElement = 1 << 21,    // two bits: an OperandType
   kHeadsCacheBlocks = 1 << 23,    // codes with a scale for each block of columns
   kHeadsFactorFirst = 1 << 24,    // x * (rstd * weight)
   kHeadsDivides = 1 << 25,        // kMore: codes are of x / scale, not of x * (1 / scale)
-  kHeadsCodesOfY = 1 << 26,       // kMore: y has codes
+  kHeadsCodesOfY = 1 << 26,       // kMore: y has codes; kIndexer, kLatent: the codes are those of y
+  kHeadsCodesWide = 1 << 27,      // kIndexer: a vector's codes can be stored at once
 };
 
 // A row or a value of each token and head. Strides are in bytes.
 struct HeadsTensor {
   char* data;  // nullptr = absent
   int64_t token_stride, head_stride;
+};
+
+// What a head's weight is multiplied by and where the product goes, besides the scale of its codes.
+struct HeadWeightParams {
+  HeadsTensor in, out;  // out.data nullptr = absent
+  OperandType type;     // of in
+  float factor;
 };
 
 struct HeadsPages {
@@ -65,7 +73,7 @@ struct HeadsNumbers {
 struct HeadsShared {
   uint32_t tokens;
   uint32_t slot_count;  // tokens from here on are padding; without slots, the tokens
-  int32_t half;         // pairs that turn
+  int32_t half;         // pairs that rotate
   int32_t axes;
   int32_t section_end[kMaxRopeAxes];
   bool mrope_interleaved;
@@ -85,10 +93,12 @@ struct HeadsPartParams {
   int64_t page_size;
   HeadsTensor x, y, codes, scale;
   HeadsTensor mean, rstd, mean_in, rstd_in, sumsq;
-  HeadsPages cache, cache_scale;
-  NormParams norm;  // what is not said above; inv_n is of what shares a statistic
+  HeadsPages cache, cache_scale, cache_tail;
+  int32_t tail_columns;  // of cache_tail, behind those of cache
+  NormParams norm;       // what is not said above; inv_n is of what shares a statistic
   QuantParams cache_quant;
   RotationParams rotation, cache_rotation;
+  HeadWeightParams weights;
 };
 
 struct NormHeadsParams {
@@ -104,8 +114,8 @@ struct HeldPartParams {
   uint32_t bits;  // HeadsBits
   uint32_t heads;
   uint32_t first_block;
-  uint32_t groups;       // of lanes, that share a token's heads; kTokens: of threads, in a block
-  uint32_t steps;        // heads that each has, one after another
+  uint32_t groups;       // of lanes that share a token's heads; kTokens: of threads, in a block
+  uint32_t steps;        // heads of each group of lanes, `groups` apart, one after another
   Divisor divisor;       // groups; kTokens: vectors. Of no use where that is 1
   int32_t vectors;       // of a head
   int32_t thread_shift;  // kTokens: a group has 2^thread_shift threads
@@ -115,8 +125,8 @@ struct HeldPartParams {
   HeadsTensor y;  // or its codes
   const char *weight, *bias;
   int64_t weight_stride, bias_stride;  // bytes from a head's to the next one's
-  HeadsPages cache;
-  Divisor by_page;                  // of no use with pages of one row
+  HeadsPages cache;  // kIndexer, kLatent with kHeadsCodesOfY: the codes; a token is a page
+  Divisor by_page;   // of no use with pages of one row
   CodeType code_type, y_code_type;  // of the cache and of y
   const float *cache_scale, *y_scale;
   HeadsTensor mean, rstd, mean_in, rstd_in, sumsq;
@@ -131,5 +141,16 @@ struct HeldHeadsParams {
   HeadsShared shared;
 };
 static_assert(sizeof(HeldHeadsParams) <= 4096);
+
+// What a part of kIndexer has, too.
+struct IndexerPartParams {
+  RotationParams rotation;
+  HeadWeightParams weights;
+  int32_t first_rotated;  // the register of the first vector that rope rotates
+};
+
+struct IndexerParams : HeldHeadsParams {
+  IndexerPartParams more[kMaxHeadsParts];
+};
 
 }  // namespace fastnorm::cuda

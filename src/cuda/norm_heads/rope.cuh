@@ -1,10 +1,10 @@
-// Where a token's cosines and sines are, and how they turn a pair.
+// Where a token's cosines and sines are, and how they rotate a pair.
 #pragma once
 
 #include "cuda/common/element.cuh"
 #include "cuda/common/follow.cuh"
 #include "cuda/common/ptx/memory.cuh"
-#include "cuda/norm_heads/params.h"
+#include "cuda/norm_heads/rows.cuh"
 
 namespace fastnorm::cuda {
 
@@ -70,7 +70,8 @@ __device__ __forceinline__ int entry_of(const HeadsShared& s, uint32_t bits, int
 
 // One pair. For the inverse the sine is negative.
 template <class T>
-__device__ __forceinline__ void turn(float& v1, float& v2, float c, float s, bool every_step) {
+__device__ __forceinline__ void rotate_pair(float& v1, float& v2, float c, float s,
+                                            bool every_step) {
   const float a = v1, b = v2;
   if (every_step) {
     v1 = __fsub_rn(T::round(__fmul_rn(a, c)), T::round(__fmul_rn(b, s)));

@@ -118,42 +118,30 @@ __device__ __forceinline__ HeldStatistics token_statistics(const TokenRow<S>& ro
   using T = typename S::T;
   HeldStatistics result = {0.0f, 0.0f};
   if (take_statistics(&result, part, place.token, 0)) return result;
-  const HeldRounding<T> rounding(part.bits);
-  float f[S::kPerVector], squared;
+  const Steps<T> rounding = held_steps<T>(part.bits);
+  float squared;
   if ((part.bits & kHeadsLayer) != 0) {
-    LayerStatistics statistics(
-        load_element<T>(part.x.data + int64_t{place.token} * part.x.token_stride), rounding);
+    const float first = load_element<T>(part.x.data + int64_t{place.token} * part.x.token_stride);
     float total[2];
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      const bool steps = statistics.steps(pass, rounding);
-      Moments m[S::kVectors];
-#pragma unroll
-      for (int v = 0; v < S::kVectors; ++v) {
-        T::unpack(row.x[v], f);
-        m[v] = moments<T, false>(f, statistics.from, row.there[v] ? S::kPerVector : 0, steps);
-      }
-      const Moments folded = fold_moments(m);
-      total[0] = folded.sum, total[1] = folded.squares;
-      if (pass > 0) __syncthreads();  // the first pass's sums have been read
-      fold_token<S>(total, scratch, place);
-      statistics.take({total[0], total[1]}, pass, part, rounding);
-    }
+    const LayerStatistics statistics =
+        layer_statistics(first, part, rounding, [&](int pass, float from, bool steps) {
+          const Moments folded = moments_of<T>(
+              row.x, from, steps, [&](int v) { return row.there[v] ? S::kPerVector : 0; });
+          total[0] = folded.sum, total[1] = folded.squares;
+          if (pass > 0) __syncthreads();  // the first pass's sums have been read
+          fold_token<S>(total, scratch, place);
+          return Moments{total[0], total[1]};
+        });
     result = {statistics.mean(), statistics.rstd(part, rounding)};
     squared = squares_about_mean({total[0], total[1]}, part.inv_n, rounding.every_step);
   } else {
-    float q[S::kVectors];
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      T::unpack(row.x[v], f);
-      q[v] = squares<T>(f, rounding.every_step);
-    }
-    float total[1] = {fold_registers(q)};
+    float total[1] = {squares_of<T>(row.x, rounding.every_step)};
     fold_token<S>(total, scratch, place);
     squared = total[0];
     result.rstd = rstd_of(__fmul_rn(squared, part.inv_n), part, rounding);
   }
-  if (stores && place.thread == 0) put_statistics<true>(part, place.token, 0, result, squared);
+  if (stores && place.thread == 0)
+    put_statistics<true>(part, place.token, 0, result.mean, result.rstd, squared);
   return result;
 }
 
@@ -188,12 +176,12 @@ __device__ __forceinline__ void share_token_angles(TokenScratch<S>& scratch,
   }
 }
 
-// Turns vector `own` of the columns that turn, which are `half` vectors in each half. `slot`: where
-// vector 0 of these columns is in shared memory; `first`: where the token's angles are.
+// Rotates vector `own` of the columns that rotate, which are `half` vectors in each half. `slot`:
+// where vector 0 of these columns is in shared memory; `first`: where the token's angles are.
 template <class S>
-__device__ __forceinline__ void turn_token_vector(float (&z)[S::kPerVector],
-                                                  const TokenScratch<S>& scratch, int slot,
-                                                  int first, int own, int half, uint32_t bits) {
+__device__ __forceinline__ void rotate_token_vector(float (&z)[S::kPerVector],
+                                                    const TokenScratch<S>& scratch, int slot,
+                                                    int first, int own, int half, uint32_t bits) {
   using T = typename S::T;
   constexpr int kPer = S::kPerVector, kFour = S::kHalf;
   const bool every_step = (bits & kHeadsRopeEveryStep) != 0;
@@ -202,7 +190,7 @@ __device__ __forceinline__ void turn_token_vector(float (&z)[S::kPerVector],
     take_four(c, scratch.c[own % 2], first + own / 2);
     take_four(s, scratch.s[own % 2], first + own / 2);
 #pragma unroll
-    for (int i = 0; i < kFour; ++i) turn<T>(z[2 * i], z[2 * i + 1], c[i], s[i], every_step);
+    for (int i = 0; i < kFour; ++i) rotate_pair<T>(z[2 * i], z[2 * i + 1], c[i], s[i], every_step);
     return;
   }
   const bool is_first = own < half;
@@ -217,7 +205,7 @@ __device__ __forceinline__ void turn_token_vector(float (&z)[S::kPerVector],
     for (int i = 0; i < kFour; ++i) {
       float& mine = z[plane * kFour + i];
       float v1 = is_first ? mine : other[i], v2 = is_first ? other[i] : mine;
-      turn<T>(v1, v2, c[i], s[i], every_step);
+      rotate_pair<T>(v1, v2, c[i], s[i], every_step);
       mine = is_first ? v1 : v2;
     }
   }
@@ -248,7 +236,7 @@ __device__ __forceinline__ void run_held_tokens(const HeldHeadsParams& p) {
     statistics = token_statistics<S>(row, part, place, slot.stores, scratch);
   if (!stores_rows) return;
 
-  // A head's columns that turn, in vectors.
+  // A head's columns that rotate, in vectors.
   const int first = part.rope_offset / kPer, half = shared.half / kPer;
   const auto count = static_cast<uint32_t>(rope ? 2 * shared.half / kPer : 0);
   float z[S::kVectors][kPer];
@@ -268,13 +256,11 @@ __device__ __forceinline__ void run_held_tokens(const HeldHeadsParams& p) {
     if (!row.there[v]) continue;
     const int own = row.vector[v] - first;
     if (static_cast<uint32_t>(own) < count)
-      turn_token_vector<S>(z[v], scratch, place.slot(place.vector(v)) - own, angles, own, half,
-                           bits);
+      rotate_token_vector<S>(z[v], scratch, place.slot(place.vector(v)) - own, angles, own, half,
+                             bits);
     const HeldOut out = {
-        part.y.data == nullptr || !slot.stores
-            ? nullptr
-            : part.y.data + int64_t{place.token} * part.y.token_stride +
-                  int64_t{row.head[v]} * part.y.head_stride,
+        part.y.data == nullptr || !slot.stores ? nullptr
+                                               : address_of(part.y, place.token, row.head[v]),
         cache.row == nullptr ? nullptr : cache.row + int64_t{row.head[v]} * part.cache.head_stride,
         nullptr};
     put_result<S>(part, out, z[v], row.vector[v], factors);

@@ -11,7 +11,7 @@
 #include "cuda/common/ptx/shared.cuh"
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_heads/general.cuh"
-#include "cuda/norm_heads_backward/params.h"
+#include "cuda/norm_heads_backward/gains.cuh"
 
 namespace fastnorm::cuda {
 
@@ -29,46 +29,17 @@ struct GradientValues {
 };
 
 template <class T>
-__device__ __forceinline__ AnyDtypeRow gradient_row(const HeadsGradientParams& part, uint32_t token,
-                                                    uint32_t head) {
-  return AnyDtypeRow(address_of(part.dy, token, head), part.dy_dtype, part.dy_is_scalar);
-}
-
-__device__ __forceinline__ AnyDtypeRow weight_row(const HeadsGradientParams& part, uint32_t head) {
-  const char* const row =
-      part.weight == nullptr ? nullptr : part.weight + int64_t{head} * part.weight_stride;
-  return AnyDtypeRow(const_cast<char*>(row), part.weight_dtype);
-}
-
-// What the forward multiplied by where it had this weight.
-template <class T>
-__device__ __forceinline__ float gain_of(float weight, const HeadsGradientParams& part) {
-  const float gain = __fadd_rn(weight, part.weight_offset);
-  return part.round_gain ? T::round(gain) : gain;
-}
-
-// Factors from `element` on: 1 without a weight.
-template <class T, int kCount>
-__device__ __forceinline__ void load_gains(float (&gain)[kCount], const HeadsGradientParams& part,
-                                           const AnyDtypeRow& weight, int64_t element, int count) {
-  if (weight.data == nullptr) {
-#pragma unroll
-    for (float& g : gain) g = 1.0f;
-    return;
-  }
-  AnyWords<kCount> words;
-  load_any(words, weight, element, count);
-  unpack_any(gain, words, weight.dtype);
-#pragma unroll
-  for (float& g : gain) g = gain_of<T>(g, part);
+__device__ __forceinline__ GradientRow<T> gradient_row(const HeadsGradientParams& part,
+                                                       uint32_t token, uint32_t head) {
+  return GradientRow<T>(address_of(part.dy, token, head), part.dy_dtype, part.dy_is_scalar);
 }
 
 template <class T>
 __device__ __forceinline__ float gain_element(const HeadsGradientParams& part, uint32_t head,
                                               int column) {
-  const AnyDtypeRow weight = weight_row(part, head);
+  const DtypeRow<T> weight = weight_row<T>(part, head);
   if (weight.data == nullptr) return 1.0f;
-  return gain_of<T>(load_any_element(weight.at(column), weight.dtype), part);
+  return gain_of<T>(weight.element(column), part);
 }
 
 // dv of a row, to shared memory.
@@ -78,21 +49,19 @@ __device__ __forceinline__ void take_gradient(const HeadGroup& group,
                                               const HeadsShared& shared, uint32_t token,
                                               uint32_t head, float* values) {
   constexpr int kPerVector = T::kPerVector;
-  const AnyDtypeRow row = gradient_row<T>(part, token, head);
+  const GradientRow<T> row = gradient_row<T>(part, token, head);
   const auto n = static_cast<int>(part.forward.norm.n);
 #pragma unroll 1
   for (int v = group.thread; v * kPerVector < n; v += group.threads) {
     const int left = n - v * kPerVector;
-    AnyWords<kPerVector> words;
-    load_any(words, row, v * kPerVector, left < kPerVector ? left : kPerVector);
     float d[kPerVector];
-    unpack_any(d, words, row.dtype);
+    row.take(d, v, left);
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) values[v * kPerVector + i] = d[i];
   }
   group.sync();
   if ((part.forward.bits & kHeadsRope) == 0) return;
-  turn_values<T>(group, part.forward, shared, token, head, values);
+  rotate_values<T>(group, part.forward, shared, token, head, values);
   group.sync();
 }
 
@@ -103,8 +72,8 @@ template <class T>
 __device__ __forceinline__ float gradient_element(const HeadsGradientParams& part,
                                                   const HeadsShared& shared, uint32_t token,
                                                   uint32_t head, int column) {
-  const AnyDtypeRow row = gradient_row<T>(part, token, head);
-  const auto load = [&](int i) { return load_any_element(row.at(row.scalar ? 0 : i), row.dtype); };
+  const GradientRow<T> row = gradient_row<T>(part, token, head);
+  const auto load = [&](int i) { return row.element(i); };
   const uint32_t bits = part.forward.bits;
   const int at = column - part.forward.rope_offset, half = shared.half;
   if ((bits & kHeadsRope) == 0 || at < 0 || at >= 2 * half) return load(column);
@@ -117,7 +86,7 @@ __device__ __forceinline__ float gradient_element(const HeadsGradientParams& par
   const int entry = entry_of(shared, bits, pair);
   const float c = load_entry<T>(shared, table_address(shared.cos, of_table, head), entry);
   const float s = load_entry<T>(shared, table_address(shared.sin, of_table, head), entry);
-  turn<T>(v1, v2, c, (bits & kHeadsInverse) != 0 ? -s : s, false);
+  rotate_pair<T>(v1, v2, c, (bits & kHeadsInverse) != 0 ? -s : s, false);
   return second ? v2 : v1;
 }
 
@@ -238,7 +207,7 @@ __device__ __forceinline__ void gradient_of_row(const HeadGroup& group,
     g.statistics = {s.mean, s.rstd};
   }
   const HeadsRow<T> x_row(forward, token, head, false);
-  const AnyDtypeRow weight = weight_row(part, head);
+  const DtypeRow<T> weight = weight_row<T>(part, head);
   float q[2][kMost];
 #pragma unroll
   for (int i = 0; i < kMost; ++i) q[0][i] = q[1][i] = 0.0f;
@@ -248,7 +217,7 @@ __device__ __forceinline__ void gradient_of_row(const HeadGroup& group,
     if (count == 0) break;
     float x[kPerVector], e[kPerVector], gain[kPerVector];
     x_row.take(x, v);
-    load_gains<T>(gain, part, weight, v * kPerVector, count);
+    load_gains(gain, part, weight, v, count);
 #pragma unroll
     for (int k = 0; k < kPerVector; ++k) {
       const int column = v * kPerVector + k;
@@ -331,7 +300,7 @@ __device__ __forceinline__ void gradient_of_rows(const HeadGroup& group,
   for (int k = 0; k < 2; ++k) {
     if (sums[k] == nullptr) continue;
     for (int i = static_cast<int>(threadIdx.x); i < all; i += kHeadsThreads) sums[k][i] = 0.0f;
-    // Of one lane: a thread's own columns, which no other one touches.
+    // With one lane: a thread's own columns, which no other one touches.
     for (int v = group.thread; !folds && v * T::kPerVector < width; v += group.threads) {
       for (int i = 0; i < T::kPerVector; ++i) sums[k][v * T::kPerVector + i] = 0.0f;
     }

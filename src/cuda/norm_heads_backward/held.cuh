@@ -13,6 +13,7 @@
 #include "cuda/norm_backward/general.cuh"
 #include "cuda/norm_heads/held.cuh"
 #include "cuda/norm_heads_backward/fold.cuh"
+#include "cuda/norm_heads_backward/gains.cuh"
 
 namespace fastnorm::cuda {
 
@@ -31,35 +32,35 @@ struct HeldGradientSlots {
   static_assert(kLanes <= 32 && T::kBytes == 2);
 };
 
-// How a vector turns.
-enum class TurnKind : uint8_t { kNone, kFirst, kSecond, kBeside };
+// How a vector rotates.
+enum class RopeKind : uint8_t { kNone, kFirst, kSecond, kInterleaved };
 
-struct VectorTurn {
-  TurnKind kind;
-  int pair;     // the first that turns
+struct VectorRope {
+  RopeKind kind;
+  int pair;     // the first that rotates
   int partner;  // kFirst, kSecond: the number of the other vector
 };
 
-// Of vector `number` of a row.
+// How vector `number` of a row rotates.
 template <int kPerVector>
-__device__ __forceinline__ VectorTurn turn_of(const HeldGradientParams& part,
+__device__ __forceinline__ VectorRope rope_of(const HeldGradientParams& part,
                                               const HeadsShared& shared, int number) {
   const int at = number * kPerVector - part.rope_offset, apart = shared.half / kPerVector;
   if ((part.bits & kHeadsRope) == 0 || at < 0 || at >= 2 * shared.half)
-    return {TurnKind::kNone, 0, 0};
-  if ((part.bits & kHeadsInterleaved) != 0) return {TurnKind::kBeside, at / 2, 0};
-  if (at < shared.half) return {TurnKind::kFirst, at, number + apart};
-  return {TurnKind::kSecond, at - shared.half, number - apart};
+    return {RopeKind::kNone, 0, 0};
+  if ((part.bits & kHeadsInterleaved) != 0) return {RopeKind::kInterleaved, at / 2, 0};
+  if (at < shared.half) return {RopeKind::kFirst, at, number + apart};
+  return {RopeKind::kSecond, at - shared.half, number - apart};
 }
 
-// The angles of a vector: of kBeside the first half of both arrays.
+// The angles of a vector: of kInterleaved the first half of both arrays.
 template <class T>
-__device__ __forceinline__ void load_turn(float (&cosine)[T::kPerVector],
+__device__ __forceinline__ void load_rope(float (&cosine)[T::kPerVector],
                                           float (&sine)[T::kPerVector], const HeadsShared& shared,
                                           const HeldRows& rows, uint32_t head, uint32_t bits,
-                                          TurnKind kind, int pair) {
-  if (kind == TurnKind::kNone) return;
-  if (kind != TurnKind::kBeside)
+                                          RopeKind kind, int pair) {
+  if (kind == RopeKind::kNone) return;
+  if (kind != RopeKind::kInterleaved)
     return load_angles<T>(cosine, sine, shared, rows, head, bits, pair);
   float c[T::kPerVector / 2], s[T::kPerVector / 2];
   load_angles<T>(c, s, shared, rows, head, bits, pair);
@@ -67,21 +68,21 @@ __device__ __forceinline__ void load_turn(float (&cosine)[T::kPerVector],
   for (int i = 0; i < T::kPerVector / 2; ++i) cosine[i] = c[i], sine[i] = s[i];
 }
 
-// Turns a vector; `words`: the other one of its pairs.
+// Rotates a vector; `words`: the other one of its pairs.
 template <class T>
-__device__ __forceinline__ void turn_vector(float (&d)[T::kPerVector], const uint4& words,
-                                            TurnKind kind, const float (&cosine)[T::kPerVector],
-                                            const float (&sine)[T::kPerVector]) {
-  if (kind == TurnKind::kBeside) {
+__device__ __forceinline__ void rotate_vector(float (&d)[T::kPerVector], const uint4& words,
+                                              RopeKind kind, const float (&cosine)[T::kPerVector],
+                                              const float (&sine)[T::kPerVector]) {
+  if (kind == RopeKind::kInterleaved) {
 #pragma unroll
     for (int i = 0; i < T::kPerVector; i += 2)
-      turn<T>(d[i], d[i + 1], cosine[i / 2], sine[i / 2], false);
-  } else if (kind != TurnKind::kNone) {
+      rotate_pair<T>(d[i], d[i + 1], cosine[i / 2], sine[i / 2], false);
+  } else if (kind != RopeKind::kNone) {
     float other[T::kPerVector];
     T::unpack(words, other);
 #pragma unroll
     for (int i = 0; i < T::kPerVector; ++i) {
-      const float s = kind == TurnKind::kFirst ? -sine[i] : sine[i];
+      const float s = kind == RopeKind::kFirst ? -sine[i] : sine[i];
       d[i] = __fmaf_rn(d[i], cosine[i], __fmul_rn(other[i], s));
     }
   }
@@ -115,7 +116,7 @@ __device__ __forceinline__ HeadsLaneRow lane_row(const HeldGradientParams& part,
   return {token, row - token * part.heads};
 }
 
-// This thread's vectors of a row, and how they turn: alike for all rows of a part.
+// This thread's vectors of a row, and how they rotate: alike for all rows of a part.
 template <class S>
 struct HeldVectors {
   static_assert(S::kVectors * S::kBlockThreads * kVectorBytes <= 1 << 16);
@@ -128,17 +129,17 @@ struct HeldVectors {
   __device__ __forceinline__ bool flips(int v) const { return (words[v] & 1) != 0; }
 
   // `slot`: the other vector's place.
-  __device__ __forceinline__ void set(int v, const VectorTurn& turn, int slot,
+  __device__ __forceinline__ void set(int v, const VectorRope& rope, int slot,
                                       const HeldGradientParams& part, const HeadsShared& shared) {
     const bool inverse = (part.bits & kHeadsInverse) != 0;
-    const bool flips = (turn.kind == TurnKind::kFirst) != inverse;
-    turns[v] = turn.kind != TurnKind::kNone;
-    words[v] = static_cast<uint32_t>(turn.pair * (shared.table_f32 ? 4 : S::T::kBytes)) << 16 |
+    const bool flips = (rope.kind == RopeKind::kFirst) != inverse;
+    rotates[v] = rope.kind != RopeKind::kNone;
+    words[v] = static_cast<uint32_t>(rope.pair * (shared.table_f32 ? 4 : S::T::kBytes)) << 16 |
                static_cast<uint32_t>(slot * kVectorBytes) | (flips ? 1u : 0u);
   }
 
   uint32_t offset;  // of the first vector in its row, in bytes
-  bool there[S::kVectors], turns[S::kVectors];
+  bool there[S::kVectors], rotates[S::kVectors];
   uint32_t words[S::kVectors];  // the three above in one register
 };
 
@@ -151,10 +152,10 @@ struct HeldGradientPlace : HeldVectors<S> {
     this->offset = threadIdx.x % S::kLanes * kVectorBytes;
 #pragma unroll
     for (int v = 0; v < S::kVectors; ++v) {
-      const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector(v));
-      const int thread = static_cast<int>(row) * S::kLanes + turn.partner % S::kLanes;
+      const VectorRope rope = rope_of<S::kPerVector>(part, shared, vector(v));
+      const int thread = static_cast<int>(row) * S::kLanes + rope.partner % S::kLanes;
       this->there[v] = vector(v) < part.vectors;
-      this->set(v, turn, turn.partner / S::kLanes * S::kBlockThreads + thread, part, shared);
+      this->set(v, rope, rope.partner / S::kLanes * S::kBlockThreads + thread, part, shared);
     }
   }
   __device__ __forceinline__ int vector(int v) const {
@@ -194,6 +195,15 @@ struct HeldRing {
     put(to + kTensorStep, part.dy);
     ptx::copy_async_commit();
   }
+  // All stages but one are on their way.
+  __device__ __forceinline__ void begin(const HeldGradientParams& part, HeadsLaneRow row,
+                                        const HeldVectors<S>& place) const {
+#pragma unroll 1
+    for (int stage = 0; stage + kStageStep < kBytes; stage += kStageStep) {
+      copy(stage, part, row, place);
+      row = row.after(part, part.step);
+    }
+  }
   __device__ __forceinline__ uint4 x(int stage, int v) const {
     return ptx::ld_shared_v4(ptx::launch_shared() + stage + v * kVectorStep +
                              threadIdx.x * kVectorBytes);
@@ -210,17 +220,17 @@ struct HeldRing {
   }
 };
 
-// How the rows of a part turn. Tables have fewer than 2^31 rows, and narrow strides.
+// How the rows of a part rotate. Tables have fewer than 2^31 rows, and narrow strides.
 template <class S>
-struct HeldTurns {
-  __device__ __forceinline__ HeldTurns(const HeldGradientParams& part, const HeadsShared& shared)
+struct HeldRope {
+  __device__ __forceinline__ HeldRope(const HeldGradientParams& part, const HeadsShared& shared)
       : any((part.bits & kHeadsRope) != 0),
-        beside((part.bits & kHeadsInterleaved) != 0),
+        interleaved((part.bits & kHeadsInterleaved) != 0),
         has_one_row(any && (!S::kAny || shared.axes == 1)),
-        loads_words(has_one_row &&
-                    (!S::kAny || (shared.table_aligned && !(beside && shared.table_repeats)))) {}
+        loads_words(has_one_row && (!S::kAny || (shared.table_aligned &&
+                                                 !(interleaved && shared.table_repeats)))) {}
 
-  const bool any, beside, has_one_row;
+  const bool any, interleaved, has_one_row;
   const bool loads_words;  // all angles of a vector at once: each kind but kAny has no others
 };
 
@@ -241,8 +251,8 @@ __device__ __forceinline__ const char* held_table_address(const HeadsTable& tabl
 template <class S>
 struct HeldRowValues {
   __device__ __forceinline__ void load(const HeldGradientParams& part, const HeadsShared& shared,
-                                       const HeadsLaneRow& at, const HeldTurns<S>& turns) {
-    // Of rows that there are not, those of a token that there is.
+                                       const HeadsLaneRow& at, const HeldRope<S>& rope) {
+    // Rows that do not exist take the values of a token that does.
     const uint32_t token = at.is_live(part) ? at.token : 0;
     if ((part.bits & kHeadsAcross) != 0) {
       const uint4 values = ptx::ld_global_v4(part.token_values + int64_t{token} * kTokenFloats);
@@ -252,7 +262,7 @@ struct HeldRowValues {
       if (S::kAny && part.mean.data != nullptr)
         statistics.mean = ptx::ld_global_f32(held_address(part.mean, token, at.head));
     }
-    if (turns.has_one_row) table_row = held_table_row(shared, 0, token);
+    if (rope.has_one_row) table_row = held_table_row(shared, 0, token);
   }
 
   Statistics statistics = {0.0f, 0.0f};
@@ -264,16 +274,17 @@ template <class T>
 struct HeldAngles {
   // All at once. Those of f32 may still be on their way.
   __device__ __forceinline__ void load(const HeadsShared& shared, uint32_t row, uint32_t head,
-                                       uint32_t offset, bool beside) {
+                                       uint32_t offset, bool interleaved) {
     const char *const c = held_table_address(shared.cos, row, head) + offset,
                       *const s = held_table_address(shared.sin, row, head) + offset;
     if (shared.table_f32) {
 #pragma unroll
       for (int i = 0; i < T::kPerVector; i += 4) {
-        if (i > 0 && beside) break;
-        put(cosine + i, ptx::ld_global_v4(c + i * 4)), put(sine + i, ptx::ld_global_v4(s + i * 4));
+        if (i > 0 && interleaved) break;
+        as_floats(cosine + i, ptx::ld_global_v4(c + i * 4));
+        as_floats(sine + i, ptx::ld_global_v4(s + i * 4));
       }
-    } else if (beside) {
+    } else if (interleaved) {
       const uint2 of_c = ptx::ld_global_v2(c), of_s = ptx::ld_global_v2(s);
       T::unpack_word(of_c.x, cosine), T::unpack_word(of_c.y, cosine + 2);
       T::unpack_word(of_s.x, sine), T::unpack_word(of_s.y, sine + 2);
@@ -284,32 +295,40 @@ struct HeldAngles {
   }
 
   float cosine[T::kPerVector], sine[T::kPerVector];
-
- private:
-  static __device__ __forceinline__ void put(float* to, const uint4& words) {
-    to[0] = __uint_as_float(words.x), to[1] = __uint_as_float(words.y);
-    to[2] = __uint_as_float(words.z), to[3] = __uint_as_float(words.w);
-  }
 };
 
-// Vector v turned back; `loaded`: its angles where they are loaded at once. Else each is loaded
-// when its pair turns, so that registers need not hold them.
+// The angles of a row whose vectors load theirs at once.
 template <class S>
-__device__ __forceinline__ void turn_held_vector(
+__device__ __forceinline__ void load_held_angles(HeldAngles<typename S::T> (&angles)[S::kVectors],
+                                                 uint32_t table_row, uint32_t head,
+                                                 const HeldRope<S>& rope, const HeadsShared& shared,
+                                                 const HeldVectors<S>& place) {
+  if (!rope.loads_words) return;
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    if (place.rotates[v])
+      angles[v].load(shared, table_row, head, place.angles(v), rope.interleaved);
+  }
+}
+
+// Vector v rotated back; `loaded`: its angles where they are loaded at once. Else each is loaded
+// when its pair rotates, so that registers need not hold them.
+template <class S>
+__device__ __forceinline__ void rotate_held_vector(
     float (&d)[S::kPerVector], int v, int stage, const HeldRing<S>& ring,
     const HeldAngles<typename S::T>& loaded, uint32_t row, const HeadsLaneRow& at,
-    const HeldTurns<S>& turns, const HeldGradientParams& part, const HeadsShared& shared,
+    const HeldRope<S>& rope, const HeldGradientParams& part, const HeadsShared& shared,
     const HeldVectors<S>& place) {
   using T = typename S::T;
   constexpr int kPerVector = S::kPerVector;
-  const auto turn_all = [&](auto angles) {
-    if (turns.beside) {
+  const auto rotate_all = [&](auto angles) {
+    if (rope.interleaved) {
       T::unpack(ring.dy(stage, v), d);
       const bool inverse = (part.bits & kHeadsInverse) != 0;
 #pragma unroll
       for (int i = 0; i < kPerVector; i += 2) {
         const float2 f = angles(i / 2);
-        turn<T>(d[i], d[i + 1], f.x, inverse ? -f.y : f.y, false);
+        rotate_pair<T>(d[i], d[i + 1], f.x, inverse ? -f.y : f.y, false);
       }
     } else {
       float g[kPerVector], cosine[kPerVector];
@@ -324,19 +343,19 @@ __device__ __forceinline__ void turn_held_vector(
       for (int i = 0; i < kPerVector; ++i) d[i] = __fmaf_rn(d[i], cosine[i], g[i]);
     }
   };
-  if (!S::kAny || turns.loads_words) {
-    turn_all([&](int i) { return make_float2(loaded.cosine[i], loaded.sine[i]); });
+  if (!S::kAny || rope.loads_words) {
+    rotate_all([&](int i) { return make_float2(loaded.cosine[i], loaded.sine[i]); });
   } else {
     const uint32_t token = at.is_live(part) ? at.token : 0;
     uint32_t rows[kMaxRopeAxes];
 #pragma unroll
     for (int a = 0; a < kMaxRopeAxes; ++a)
-      rows[a] = a == 0 && turns.has_one_row ? row
-                : a < shared.axes           ? held_table_row(shared, a, token)
-                                            : 0;
+      rows[a] = a == 0 && rope.has_one_row ? row
+                : a < shared.axes          ? held_table_row(shared, a, token)
+                                           : 0;
     const auto first = static_cast<int>(place.angles(v)) / (shared.table_f32 ? 4 : T::kBytes);
-    turn_all([&](int i) {
-      const int axis = turns.has_one_row ? 0 : axis_of(shared, first + i);
+    rotate_all([&](int i) {
+      const int axis = rope.has_one_row ? 0 : axis_of(shared, first + i);
       const uint32_t number = axis == 0   ? rows[0]
                               : axis == 1 ? rows[1]
                               : axis == 2 ? rows[2]
@@ -349,25 +368,6 @@ __device__ __forceinline__ void turn_held_vector(
   }
 }
 
-// The forward's factors of vector `number` of a head's columns; without a weight 1.
-template <class T>
-__device__ __forceinline__ void take_gains(float (&f)[T::kPerVector],
-                                           const HeldGradientParams& part, uint32_t head,
-                                           int number, bool there) {
-  const char* const row =
-      part.weight == nullptr ? nullptr : part.weight + int64_t{head} * part.weight_stride;
-  const AnyDtypeRow weight(const_cast<char*>(row), part.weight_dtype);
-  AnyWords<T::kPerVector> words;
-  load_any(words, weight, number * T::kPerVector, there && row != nullptr ? T::kPerVector : 0);
-  unpack_any(f, words, weight.dtype);
-#pragma unroll
-  for (int i = 0; i < T::kPerVector; ++i) {
-    f[i] = __fadd_rn(f[i], part.weight_offset);
-    if (part.round_gain) f[i] = T::round(f[i]);
-    if (row == nullptr) f[i] = 1.0f;
-  }
-}
-
 // The forward's factors of a row's columns, in shared memory: registers have their sums.
 template <class S>
 struct HeldGains {
@@ -377,7 +377,8 @@ struct HeldGains {
 #pragma unroll
       for (int v = 0; v < S::kVectors; ++v) {
         float f[S::kPerVector];
-        take_gains<typename S::T>(f, part, head, place.vector(v), place.there[v]);
+        load_gains(f, part, weight_row<typename S::T>(part, head), place.vector(v),
+                   place.there[v] ? S::kPerVector : 0);
 #pragma unroll
         for (int i = 0; i < S::kPerVector; ++i)
           shared().values[place.vector(v) * S::kPerVector + i] = f[i];
@@ -393,8 +394,7 @@ struct HeldGains {
       const uint4 four = ptx::ld_shared_v4(reinterpret_cast<const char*>(shared().values) +
                                            place.offset * (S::kPerVector * 4 / kVectorBytes) +
                                            (v * S::kLanes * S::kPerVector + i) * 4);
-      f[i] = __uint_as_float(four.x), f[i + 1] = __uint_as_float(four.y);
-      f[i + 2] = __uint_as_float(four.z), f[i + 3] = __uint_as_float(four.w);
+      as_floats(f + i, four);
     }
   }
 
@@ -429,9 +429,7 @@ __device__ __forceinline__ void store_held_sums(const float (&sums)[S::kVectors]
     float* const own = values + place.row * kWidth + place.vector(v) * S::kPerVector;
 #pragma unroll
     for (int i = 0; i < S::kPerVector; i += 4) {
-      *reinterpret_cast<uint4*>(own + i) =
-          make_uint4(__float_as_uint(sums[v][i]), __float_as_uint(sums[v][i + 1]),
-                     __float_as_uint(sums[v][i + 2]), __float_as_uint(sums[v][i + 3]));
+      *reinterpret_cast<uint4*>(own + i) = as_words(&sums[v][i]);
     }
   }
   __syncthreads();
@@ -460,14 +458,118 @@ __device__ __forceinline__ void store_held_sums(const float (&sums)[S::kVectors]
   }
 }
 
+// The part that a thread block works on.
+__device__ __forceinline__ const HeldGradientParams& gradient_part_of_block(
+    const HeldHeadsBackwardParams& p) {
+  int part = 0;
+  while (part + 1 < p.count && blockIdx.x >= p.part[part + 1].order.first_block) ++part;
+  return p.part[part];
+}
+
+// dv of a row: dy, rotated back.
+template <class S>
+__device__ __forceinline__ void take_held_gradient(
+    float (&d)[S::kVectors][S::kPerVector], int stage, const HeldRing<S>& ring,
+    const HeldAngles<typename S::T> (&angles)[S::kVectors], uint32_t table_row,
+    const HeadsLaneRow& at, const HeldRope<S>& rope, const HeldGradientParams& part,
+    const HeadsShared& shared, const HeldVectors<S>& place) {
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    if (rope.any && place.rotates[v]) {
+      rotate_held_vector<S>(d[v], v, stage, ring, angles[v], table_row, at, rope, part, shared,
+                            place);
+    } else {
+      S::T::unpack(ring.dy(stage, v), d[v]);
+    }
+  }
+}
+
+// rstd of a row whose statistics the call does not give.
+template <class S>
+__device__ __forceinline__ float held_rstd_of_row(int stage, const HeldRing<S>& ring,
+                                                  const HeldGradientParams& part,
+                                                  const HeldGradientPlace<S>& place) {
+  float q[S::kVectors];
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    float f[S::kPerVector];
+    S::T::unpack(ring.x(stage, v), f);
+    q[v] = place.there[v] ? vector_sum_of_squares(f) : 0.0f;
+  }
+  const float sum = fold_lanes<S::kLanes>(fold_registers(q));
+  return rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
+}
+
+// Sums over the rows of a lane. Forms without kAny have no dbias.
+template <class S>
+struct HeldSums {
+  float dweight[S::kVectors][S::kPerVector], dbias[S::kAny ? S::kVectors : 1][S::kPerVector];
+};
+
+// A row's normalised x, its e = dv * gain, and what its means are made of.
+template <class S>
+struct HeldRowGradient {
+  // `live`: the row's shares are added to the sums.
+  __device__ __forceinline__ void take(HeldSums<S>& sums,
+                                       const float (&d)[S::kVectors][S::kPerVector],
+                                       const Statistics& s, int stage, bool live,
+                                       const HeldRing<S>& ring, const HeldGains<S>& gains,
+                                       const HeldGradientParams& part,
+                                       const HeldGradientPlace<S>& place) {
+    using T = typename S::T;
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      float gain[S::kPerVector];
+      gains.take(gain, v, place);
+      T::unpack(ring.x(stage, v), x[v]);
+#pragma unroll
+      for (int i = 0; i < S::kPerVector; ++i) {
+        x[v][i] = normalized<S::kStat>(x[v][i], s);
+        e[v][i] = __fmul_rn(d[v][i], gain[i]);
+      }
+      if (live) {
+        float(&dbias)[S::kPerVector] = sums.dbias[S::kAny ? v : 0];
+        if (__builtin_expect(part.round_normalized, 0)) {
+          float t[S::kPerVector];
+#pragma unroll
+          for (int i = 0; i < S::kPerVector; ++i) t[i] = x[v][i];
+          round_to<T>(t);
+          accumulate<S::kStat>(sums.dweight[v], dbias, d[v], t);
+        } else {
+          accumulate<S::kStat>(sums.dweight[v], dbias, d[v], x[v]);
+        }
+      }
+      // A missing vector's share is +0, whatever the statistics are.
+      q[0][v] = place.there[v] ? vector_dot(e[v], x[v]) : 0.0f;
+      if constexpr (S::kAny) q[S::kSums - 1][v] = place.there[v] ? vector_sum(e[v]) : 0.0f;
+    }
+  }
+
+  // c1 and c2. `token`: one that exists.
+  __device__ __forceinline__ void means(float (&c)[S::kSums], const HeldGradientParams& part,
+                                        uint32_t token) {
+    if ((part.bits & kHeadsAcross) != 0) {
+      const uint4 of_token = ptx::ld_global_v4(part.token_values + int64_t{token} * kTokenFloats);
+      c[0] = __uint_as_float(of_token.z);
+      if constexpr (S::kAny) c[S::kSums - 1] = __uint_as_float(of_token.w);
+    } else {
+#pragma unroll
+      for (int k = 0; k < S::kSums; ++k) {
+        const float sum = fold_lanes<S::kLanes>(fold_registers(q[k]));
+        c[k] = __fmul_rn(positive_zero(sum), part.inv_n);
+      }
+      if (S::kAny && (part.bits & kHeadsLayer) == 0) c[S::kSums - 1] = 0.0f;
+    }
+  }
+
+  float x[S::kVectors][S::kPerVector], e[S::kVectors][S::kPerVector], q[S::kSums][S::kVectors];
+};
+
 template <class S>
 __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardParams& p) {
   using T = typename S::T;
   constexpr int kVectors = S::kVectors, kPerVector = S::kPerVector;
-  int number_of_part = 0;
-  while (number_of_part + 1 < p.count && blockIdx.x >= p.part[number_of_part + 1].order.first_block)
-    ++number_of_part;
-  const HeldGradientParams& part = p.part[number_of_part];
+  const HeldGradientParams& part = gradient_part_of_block(p);
   const HeadsShared& shared = p.shared;
   const HeadsRowOrder& o = part.order;
   // Blocks of all groups stand side by side, as the rows of a token do.
@@ -475,32 +577,20 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   const uint32_t block = o.groups > 1 ? number / o.groups : number,
                  group = number - block * o.groups, first_row = first_row_of(o, block);
   const HeldGradientPlace<S> place(part, shared);
-  const HeldTurns<S> turns(part, shared);
-  const bool normalises = (part.bits & kHeadsNorm) != 0, across = (part.bits & kHeadsAcross) != 0;
-  const bool computes = normalises && !across && part.rstd.data == nullptr;
+  const HeldRope<S> rope(part, shared);
+  const bool normalises = (part.bits & kHeadsNorm) != 0,
+             computes = normalises && (part.bits & kHeadsAcross) == 0 && part.rstd.data == nullptr;
   ptx::grid_wait();
 
   const HeldRing<S> ring;
   HeadsLaneRow now =
       lane_row(part, o.groups > 1 ? group : 0, first_row + block % o.split + place.row * o.split);
   HeldRowValues<S> next;
-  next.load(part, shared, now, turns);
-  {
-    HeadsLaneRow row = now;
-#pragma unroll 1
-    for (int stage = 0; stage + ring.kStageStep < ring.kBytes; stage += ring.kStageStep) {
-      ring.copy(stage, part, row, place);
-      row = row.after(part, part.step);
-    }
-  }
+  next.load(part, shared, now, rope);
+  ring.begin(part, now, place);
   int stage = 0;
 
-  float dweight[kVectors][kPerVector], dbias[S::kAny ? kVectors : 1][kPerVector];
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) dweight[v][i] = dbias[S::kAny ? v : 0][i] = 0.0f;
-  }
+  HeldSums<S> sums = {};
   const HeldGains<S> gains(part, o.groups > 1 ? group : 0, place);
 
 #pragma unroll 1
@@ -508,30 +598,16 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
     const bool live = now.is_live(part);
     HeldAngles<T> angles[kVectors];
     const uint32_t table_row = next.table_row;
-    if (turns.loads_words) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (place.turns[v])
-          angles[v].load(shared, table_row, now.head, place.angles(v), turns.beside);
-      }
-    }
+    load_held_angles<S>(angles, table_row, now.head, rope, shared, place);
     Statistics s = next.statistics;
-    next.load(part, shared, now.after(part, part.step), turns);
+    next.load(part, shared, now.after(part, part.step), rope);
     // After this the warp's vectors are there, and those of the step before have been read.
     ptx::copy_async_wait_group<kHeadsRingStages - 2>();
     __syncwarp();
     ring.copy(ring.before(stage), part, now.after(part, part.step_ahead), place);
 
     float d[kVectors][kPerVector];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (turns.any && place.turns[v]) {
-        turn_held_vector<S>(d[v], v, stage, ring, angles[v], table_row, now, turns, part, shared,
-                            place);
-      } else {
-        T::unpack(ring.dy(stage, v), d[v]);
-      }
-    }
+    take_held_gradient<S>(d, stage, ring, angles, table_row, now, rope, part, shared, place);
     const auto put = [&](int v, const float(&f)[kPerVector]) {
       char* const dx = held_address(part.dx, now.token, now.head) + place.offset;
       if (live & place.there[v]) ptx::st_global_v4(dx + v * (S::kLanes * kVectorBytes), T::pack(f));
@@ -540,65 +616,18 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) put(v, d[v]);
     } else {
-      if (computes) {
-        float q[kVectors];
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-          float f[kPerVector];
-          T::unpack(ring.x(stage, v), f);
-          q[v] = place.there[v] ? vector_sum_of_squares(f) : 0.0f;
-        }
-        const float sum = fold_lanes<S::kLanes>(fold_registers(q));
-        s.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
-      }
-      float x[kVectors][kPerVector], e[kVectors][kPerVector], q[S::kSums][kVectors];
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        float gain[kPerVector];
-        gains.take(gain, v, place);
-        T::unpack(ring.x(stage, v), x[v]);
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i) {
-          x[v][i] = normalized<S::kStat>(x[v][i], s);
-          e[v][i] = __fmul_rn(d[v][i], gain[i]);
-        }
-        if (live) {
-          if (__builtin_expect(part.round_normalized, 0)) {
-            float t[kPerVector];
-#pragma unroll
-            for (int i = 0; i < kPerVector; ++i) t[i] = x[v][i];
-            round_to<T>(t);
-            accumulate<S::kStat>(dweight[v], dbias[S::kAny ? v : 0], d[v], t);
-          } else {
-            accumulate<S::kStat>(dweight[v], dbias[S::kAny ? v : 0], d[v], x[v]);
-          }
-        }
-        // A missing vector's share is +0, whatever the statistics are.
-        q[0][v] = place.there[v] ? vector_dot(e[v], x[v]) : 0.0f;
-        if constexpr (S::kAny) q[S::kSums - 1][v] = place.there[v] ? vector_sum(e[v]) : 0.0f;
-      }
+      if (computes) s.rstd = held_rstd_of_row<S>(stage, ring, part, place);
+      HeldRowGradient<S> row;
+      row.take(sums, d, s, stage, live, ring, gains, part, place);
       if (part.dx.data != nullptr) {
         float c[S::kSums];
-        if (across) {
-          const uint32_t token = live ? now.token : 0;
-          const uint4 of_token =
-              ptx::ld_global_v4(part.token_values + int64_t{token} * kTokenFloats);
-          c[0] = __uint_as_float(of_token.z);
-          if constexpr (S::kAny) c[S::kSums - 1] = __uint_as_float(of_token.w);
-        } else {
-#pragma unroll
-          for (int k = 0; k < S::kSums; ++k) {
-            const float sum = fold_lanes<S::kLanes>(fold_registers(q[k]));
-            c[k] = __fmul_rn(positive_zero(sum), part.inv_n);
-          }
-          if (S::kAny && (part.bits & kHeadsLayer) == 0) c[S::kSums - 1] = 0.0f;
-        }
+        row.means(c, part, live ? now.token : 0);
 #pragma unroll
         for (int v = 0; v < kVectors; ++v) {
           float f[kPerVector];
 #pragma unroll
           for (int i = 0; i < kPerVector; ++i)
-            f[i] = __fmul_rn(centred<S::kStat>(x[v][i], e[v][i], c), s.rstd);
+            f[i] = __fmul_rn(centred<S::kStat>(row.x[v][i], row.e[v][i], c), s.rstd);
           put(v, f);
         }
       }
@@ -609,8 +638,8 @@ __device__ __forceinline__ void gradient_of_held_heads(const HeldHeadsBackwardPa
   ptx::copy_async_wait();
   if (p.triggers) ptx::grid_trigger();
 
-  store_held_sums<S>(dweight, part, 0, group, block, place);
-  if constexpr (S::kAny) store_held_sums<S>(dbias, part, 1, group, block, place);
+  store_held_sums<S>(sums.dweight, part, 0, group, block, place);
+  if constexpr (S::kAny) store_held_sums<S>(sums.dbias, part, 1, group, block, place);
 }
 
 }  // namespace fastnorm::cuda

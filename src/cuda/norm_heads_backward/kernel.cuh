@@ -1,6 +1,7 @@
 // The kernels of norm_heads_backward: one function for each kind of parameters.
 #pragma once
 
+#include "cuda/common/bodies.cuh"
 #include "cuda/norm_heads_backward/fold.cuh"
 #include "cuda/norm_heads_backward/general.cuh"
 #include "cuda/norm_heads_backward/held.cuh"
@@ -9,48 +10,39 @@
 
 namespace fastnorm::cuda {
 
-// nvcc compiles this file for the host, too, which needs the kernels' names alone.
-#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
-inline constexpr bool kHasHeadsBackwardBodies = false;
-#else
-inline constexpr bool kHasHeadsBackwardBodies = true;
-#endif
-
 template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
                                   heads_backward_variant_of(kWord).per_sm)
     norm_heads_backward_kernel(const __grid_constant__ NormHeadsBackwardParams p) {
-  if constexpr (kHasHeadsBackwardBodies)
-    gradient_of_heads<Element<heads_backward_variant_of(kWord).dtype>>(p);
+  if constexpr (kHasBodies) gradient_of_heads<Element<heads_backward_variant_of(kWord).dtype>>(p);
 }
 
 template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
                                   heads_backward_variant_of(kWord).per_sm)
     held_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
-  if constexpr (kHasHeadsBackwardBodies) gradient_of_held_heads<HeldGradientSlots<kWord>>(p);
+  if constexpr (kHasBodies) gradient_of_held_heads<HeldGradientSlots<kWord>>(p);
 }
 
 template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
                                   heads_backward_variant_of(kWord).per_sm)
     tokens_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
-  if constexpr (kHasHeadsBackwardBodies) values_of_held_token<HeldTokenSlots<kWord>>(p);
+  if constexpr (kHasBodies) values_of_held_token<HeldTokenSlots<kWord>>(p);
 }
 
 template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
                                   heads_backward_variant_of(kWord).per_sm)
     whole_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
-  if constexpr (kHasHeadsBackwardBodies) gradient_of_whole_tokens<WholeSlots<kWord>>(p);
+  if constexpr (kHasBodies) gradient_of_whole_tokens<WholeSlots<kWord>>(p);
 }
 
 template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
                                   heads_backward_variant_of(kWord).per_sm)
     fold_norm_heads_backward_kernel(const __grid_constant__ HeadsFoldParams p) {
-  if constexpr (kHasHeadsBackwardBodies)
-    fold_heads_sums<heads_backward_variant_of(kWord).block_threads()>(p);
+  if constexpr (kHasBodies) fold_heads_sums<heads_backward_variant_of(kWord).block_threads()>(p);
 }
 
 }  // namespace fastnorm::cuda

@@ -3,21 +3,18 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/norm_heads_plan.h"
+#include "core/norm_heads/plan.h"
 #include "cuda/norm/launch_params.h"
+#include "cuda/norm_backward/launch_params.h"
 #include "cuda/norm_heads/launch_params.h"
 
 namespace fastnorm::cuda {
 namespace {
 
-char* pointer(const std::byte* data) {
-  return const_cast<char*>(reinterpret_cast<const char*>(data));
-}
-
 // Strides by token and by head: a row's digits number tokens and heads.
 template <class Tensor>
 HeadsTensor tensor_of(const NormBackwardDesc& d, const Tensor& t) {
-  HeadsTensor result = {pointer(t.data), 0, 0};
+  HeadsTensor result = {kernel_pointer(t.data), 0, 0};
   for (int i = 0; i < d.outer_rank; ++i) {
     if (d.of_heads.token.stride_bytes[i] != 0) result.token_stride = t.stride_bytes[i];
     if (d.of_heads.head.stride_bytes[i] != 0) result.head_stride = t.stride_bytes[i];
@@ -33,7 +30,7 @@ int64_t group_stride(const NormBackwardDesc& d, const ParameterTensor& t) {
   return 0;
 }
 
-// What turns dy: the other way round than the forward.
+// What rotates dy: the other way round than the forward.
 uint32_t bits_of(const NormBackwardDesc& d) {
   const NormBackwardHeads& h = d.of_heads;
   uint32_t bits = 0;
@@ -47,7 +44,7 @@ uint32_t bits_of(const NormBackwardDesc& d) {
   return bits;
 }
 
-// Of all parts alike, where they turn.
+// The tables, which all parts with rope share.
 HeadsShared shared_of(const HeadsGradients& call) {
   RopeTables tables;
   int64_t tokens = 0;
@@ -66,7 +63,7 @@ char* at(void* workspace, uint64_t offset) {
 
 HeadsSumOut sum_out(const NormBackwardDesc& d, bool weights) {
   const ParameterTensor& out = weights ? d.dweight : d.dbias;
-  return {pointer(out.data), group_stride(d, out), out.dtype,
+  return {kernel_pointer(out.data), group_stride(d, out), out.dtype,
           weights ? d.accumulate_dweight : d.accumulate_dbias};
 }
 
@@ -90,27 +87,6 @@ HeadsRowOrder order_of(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   return o;
 }
 
-// What the statistics are computed of. The sums of a row and of all heads differ in inv_n alone.
-NormParams norm_of(const NormBackwardDesc& d) {
-  static constexpr NormEntry kGeneral =
-      make_entry({Dtype::kF32, Source::kPlain, Stat::kRms, Affine::kAny, Sink::kStore, Access::kAny,
-                  Beside::kAny},
-                 {});
-  NormDesc forward;
-  forward.rows = d.rows;
-  forward.n = d.n;
-  forward.dtype = forward.sum_dtype = d.dtype;
-  forward.kind = d.kind;
-  forward.rounding = d.rounding;
-  forward.eps = d.eps;
-  forward.inv_n = d.inv_n;
-  forward.x.data = d.x.data;
-  forward.x.dtype = d.dtype;
-  NormPlan plan;
-  plan.entry = &kGeneral;
-  return make_params(forward, plan);
-}
-
 void set_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
               const HeadsBackwardItem& item, void* workspace, HeadsGradientParams* result) {
   HeadsGradientParams& p = *result;
@@ -122,7 +98,8 @@ void set_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
   f.x = tensor_of(d, d.x);
   if (f.heads == 1 || f.x.head_stride == d.n * dtype_bytes(d.dtype)) f.bits |= kHeadsJoined;
   f.mean_in = tensor_of(d, d.mean), f.rstd_in = tensor_of(d, d.rstd);
-  f.norm = norm_of(d);
+  // The sums of a row and of all heads differ in inv_n alone.
+  f.norm = make_general_params(forward_of(d, d.dtype), Sink::kStore);
   p.order = order_of(d, plan, item.first_block, workspace);
   p.dy = tensor_of(d, d.dy), p.dx = tensor_of(d, d.dx);
   const HeadsTensor weight = tensor_of(d, d.weight);
@@ -138,9 +115,6 @@ void set_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
     p.token_values = reinterpret_cast<float*>(at(workspace, plan.token_offset));
 }
 
-// Of a value of 1 kernels know the quotient.
-Divisor divisor_of(uint32_t value) { return value == 1 ? Divisor{1, 0, 0} : make_divisor(value); }
-
 void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
                    const HeadsBackwardItem& item, void* workspace, HeldGradientParams* result) {
   HeldGradientParams& p = *result;
@@ -154,9 +128,9 @@ void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
     return HeldStep{rows / heads_of_group, rows % heads_of_group};
   };
   p.step = step_of(p.order.step), p.step_ahead = step_of(p.order.step * (kHeadsRingStages - 1));
-  p.by_heads = divisor_of(p.heads);
+  p.by_heads = divisor_or_one(p.heads);
   p.vectors = static_cast<int32_t>(d.n * dtype_bytes(d.dtype) / 16);
-  p.by_vectors = divisor_of(static_cast<uint32_t>(p.vectors));
+  p.by_vectors = divisor_or_one(static_cast<uint32_t>(p.vectors));
   p.token_threads = std::max(32u, std::bit_ceil(p.heads * static_cast<uint32_t>(p.vectors)));
   p.rope_offset = static_cast<int32_t>(d.of_heads.rope_offset);
   p.inv_n = d.inv_n, p.eps = d.eps, p.weight_offset = d.weight_offset;

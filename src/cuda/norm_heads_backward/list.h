@@ -3,7 +3,7 @@
 // Needs no CUDA.
 #pragma once
 
-#include "core/norm_heads_backward_plan.h"
+#include "core/norm_heads_backward/plan.h"
 #include "cuda/family.h"
 #include "cuda/name_writer.h"
 
@@ -18,8 +18,10 @@ struct Line : FamilyLine<NormHeadsBackwardVariant> {
   uint8_t kinds;
 };
 
-#define V(form, dtypes, kinds, threads, vectors, rows, per_sm, archs)                              \
-  {{{Dtype::kF32, HeadsBackwardForm::form, false, threads, vectors, rows, per_sm}, dtypes, archs}, \
+#define V(form, dtypes, kinds, threads, vectors, rows, sm80, sm90, sm100, sm120, ptx) \
+  {{{Dtype::kF32, HeadsBackwardForm::form, false, threads, vectors, rows},            \
+    dtypes,                                                                           \
+    {{sm80, sm90, sm100, sm120, ptx}}},                                               \
    kinds},
 inline constexpr Line kLines[] = {
 #include "cuda/norm_heads_backward/variants.inc"
@@ -48,21 +50,22 @@ constexpr NormHeadsBackwardEntry make_heads_backward_entry(const NormHeadsBackwa
   return entry;
 }
 
-struct HeadsBackwardFamily {
-  using Variant = NormHeadsBackwardVariant;
+struct NormHeadsBackwardFamily : FamilyOf<NormHeadsBackwardVariant, uint32_t, 4> {
+  static constexpr const char* kName = "norm_heads_backward";
   using Entry = NormHeadsBackwardEntry;
   static constexpr auto& kLines = heads_backward_words::kLines;
-  static constexpr int kDetailBits = 4;  // thread blocks of a multiprocessor
-  static constexpr Variant variant_of(uint32_t word) { return heads_backward_variant_of(word); }
-  static constexpr Entry make_entry(const Variant& v, uint16_t) {
-    return make_heads_backward_entry(v);
+  static constexpr Variant variant_of(Word word) { return heads_backward_variant_of(word); }
+  static constexpr Entry make_entry(Word word, uint16_t) {
+    return make_heads_backward_entry(variant_of(word));
   }
-  template <typename Use>
-  static constexpr void expand(const heads_backward_words::Line& line, Variant variant, Use use) {
+  static constexpr void expand(const heads_backward_words::Line& line, Dtype dtype, int arch,
+                               auto use) {
     for (int any = 0; any < 2; ++any) {
       if ((line.kinds >> any & 1) == 0) continue;
-      variant.any = any != 0;
-      use(variant);
+      FamilyOf::expand(line, dtype, arch, [&](Variant variant) {
+        variant.any = any != 0;
+        use(variant);
+      });
     }
   }
 };

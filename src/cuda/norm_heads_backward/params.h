@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/norm_heads_backward_plan.h"
+#include "core/norm_heads_backward/plan.h"
 #include "cuda/norm_heads/params.h"
 
 namespace fastnorm::cuda {
@@ -31,7 +31,7 @@ struct HeadsRowOrder {
   HeadsSumOut out[2];      // in place of `partial` where a group has one block
 };
 
-// A part of the general form. `forward` has x, the rope as dy turns by it, and the statistics.
+// A part of the general form. `forward` has x, the rope as dy rotates by it, and the statistics.
 struct HeadsGradientParams {
   HeadsPartParams forward;
   HeadsRowOrder order;

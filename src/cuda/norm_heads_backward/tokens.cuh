@@ -37,20 +37,20 @@ struct HeldToken {
                 : part.by_vectors.value == 1 ? number
                                              : quotient(number, part.by_vectors);
       vector[v] = there[v] ? static_cast<int>(number - head[v] * part.vectors) : 0;
-      turn[v] = turn_of<T::kPerVector>(part, shared, vector[v]);
+      rope[v] = rope_of<T::kPerVector>(part, shared, vector[v]);
       x[v] = dy[v] = other[v] = make_uint4(0, 0, 0, 0);
       const bool wanted = there[v] && part.dx.data != nullptr,
-                 pairs = turn[v].kind == TurnKind::kFirst || turn[v].kind == TurnKind::kSecond;
+                 pairs = rope[v].kind == RopeKind::kFirst || rope[v].kind == RopeKind::kSecond;
       ptx::ld_global_v4_if(x[v], address(part.x, v, vector[v]), there[v]);
       ptx::ld_global_v4_if(dy[v], address(part.dy, v, vector[v]), wanted);
-      ptx::ld_global_v4_if(other[v], address(part.dy, v, turn[v].partner), wanted && pairs);
+      ptx::ld_global_v4_if(other[v], address(part.dy, v, rope[v].partner), wanted && pairs);
     }
   }
 
   bool there[S::kVectors];
   uint32_t head[S::kVectors];
   int vector[S::kVectors];  // of the head's row
-  VectorTurn turn[S::kVectors];
+  VectorRope rope[S::kVectors];
   uint4 x[S::kVectors], dy[S::kVectors], other[S::kVectors];
 };
 
@@ -65,14 +65,8 @@ __device__ __forceinline__ Statistics statistics_of_token(const HeldGradientPara
     if (part.mean.data != nullptr) s.mean = ptx::ld_global_f32(held_address(part.mean, token, 0));
     return s;
   }
-  float q[S::kVectors];
-#pragma unroll
-  for (int v = 0; v < S::kVectors; ++v) {
-    float f[T::kPerVector];
-    T::unpack(row.x[v], f);
-    q[v] = vector_sum_of_squares(f);
-  }
-  const float sum = sum_row(q, ptx::block_shared<FoldScratch<typename S::Tile>>(), place);
+  const float sum = fold_row<Sum>(squares_of<T>(row.x),
+                                  ptx::block_shared<FoldScratch<typename S::Tile>>(), place);
   s.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
   return s;
 }
@@ -81,10 +75,7 @@ template <class S>
 __device__ __forceinline__ void values_of_held_token(const HeldHeadsBackwardParams& p) {
   using T = typename S::T;
   constexpr int kPerVector = T::kPerVector;
-  int number_of_part = 0;
-  while (number_of_part + 1 < p.count && blockIdx.x >= p.part[number_of_part + 1].order.first_block)
-    ++number_of_part;
-  const HeldGradientParams& part = p.part[number_of_part];
+  const HeldGradientParams& part = gradient_part_of_block(p);
   const HeadsShared& shared = p.shared;
   const uint32_t token = blockIdx.x - part.order.first_block;
   const Place<typename S::Tile> place(0);
@@ -101,10 +92,11 @@ __device__ __forceinline__ void values_of_held_token(const HeldHeadsBackwardPara
       float d[kPerVector], x[kPerVector], gain[kPerVector], cosine[kPerVector], sine[kPerVector];
       T::unpack(row.dy[v], d);
       T::unpack(row.x[v], x);
-      load_turn<T>(cosine, sine, shared, rows, row.head[v], part.bits, row.turn[v].kind,
-                   row.turn[v].pair);
-      turn_vector<T>(d, row.other[v], row.turn[v].kind, cosine, sine);
-      take_gains<T>(gain, part, row.head[v], row.vector[v], row.there[v]);
+      load_rope<T>(cosine, sine, shared, rows, row.head[v], part.bits, row.rope[v].kind,
+                   row.rope[v].pair);
+      rotate_vector<T>(d, row.other[v], row.rope[v].kind, cosine, sine);
+      load_gains(gain, part, weight_row<T>(part, row.head[v]), row.vector[v],
+                 row.there[v] ? T::kPerVector : 0);
 #pragma unroll
       for (int i = 0; i < kPerVector; ++i) {
         d[i] = __fmul_rn(d[i], gain[i]);

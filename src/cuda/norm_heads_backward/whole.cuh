@@ -41,9 +41,9 @@ struct WholePlace : HeldVectors<S> {
                                         : quotient(number, part.by_vectors);
     vector = this->there[0] ? static_cast<int>(number - head * vectors) : 0;
     this->offset = static_cast<uint32_t>(vector) * kVectorBytes;
-    const VectorTurn turn = turn_of<S::kPerVector>(part, shared, vector);
-    const int apart = this->there[0] ? turn.partner - vector : 0;
-    this->set(0, turn, static_cast<int>(threadIdx.x) + apart, part, shared);
+    const VectorRope rope = rope_of<S::kPerVector>(part, shared, vector);
+    const int apart = this->there[0] ? rope.partner - vector : 0;
+    this->set(0, rope, static_cast<int>(threadIdx.x) + apart, part, shared);
   }
 
   const uint32_t threads;        // of a token
@@ -117,9 +117,7 @@ struct WholeStack {
     if (last) return;
 #pragma unroll
     for (int i = 0; i < S::kPerVector; i += 4) {
-      *reinterpret_cast<uint4*>(slot + i / 4 * kSlot) =
-          make_uint4(__float_as_uint(sums[i]), __float_as_uint(sums[i + 1]),
-                     __float_as_uint(sums[i + 2]), __float_as_uint(sums[i + 3]));
+      *reinterpret_cast<uint4*>(slot + i / 4 * kSlot) = as_words(sums + i);
       sums[i] = sums[i + 1] = sums[i + 2] = sums[i + 3] = 0.0f;
     }
   }
@@ -147,25 +145,53 @@ __device__ __forceinline__ void store_whole_sums(const HeldGradientParams& part,
   float* const to = o.partial[0] + (int64_t{place.head} * o.blocks + block) * o.partial_stride +
                     place.vector * S::kPerVector;
 #pragma unroll
-  for (int i = 0; i < S::kPerVector; i += 4)
-    ptx::st_global_v4(to + i,
-                      make_uint4(__float_as_uint(sums[i]), __float_as_uint(sums[i + 1]),
-                                 __float_as_uint(sums[i + 2]), __float_as_uint(sums[i + 3])));
+  for (int i = 0; i < S::kPerVector; i += 4) ptx::st_global_v4(to + i, as_words(sums + i));
+}
+
+// From d, which is dv of this thread's vector, to dx. `given`: the call gives `rstd`. Adds the
+// row to dweight if it is live.
+template <class S>
+__device__ __forceinline__ void gradient_of_whole_row(
+    float (&d)[S::kPerVector], float (&dweight)[S::kPerVector], const uint4& x_raw, float rstd,
+    bool given, bool live, const float (&gain)[S::kPerVector], WholeFold<S>& fold,
+    const HeldGradientParams& part, const WholePlace<S>& place) {
+  using T = typename S::T;
+  constexpr int kPerVector = S::kPerVector;
+  float x[kPerVector], e[kPerVector];
+  T::unpack(x_raw, x);
+  if (!given) {
+    const float sum = fold(place.there[0] ? vector_sum_of_squares(x) : 0.0f, place);
+    rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
+  }
+#pragma unroll
+  for (int i = 0; i < kPerVector; ++i) {
+    x[i] = normalized<S::kStat>(x[i], {0.0f, rstd});
+    e[i] = __fmul_rn(d[i], gain[i]);
+  }
+  if (live) {
+    float t[kPerVector];
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) t[i] = x[i];
+    if (__builtin_expect(part.round_normalized, 0)) round_to<T>(t);
+    accumulate<S::kStat>(dweight, dweight, d, t);
+  }
+  if (part.dx.data == nullptr) return;
+  const float sum = fold(place.there[0] ? vector_dot(e, x) : 0.0f, place);
+  const float c[1] = {__fmul_rn(positive_zero(sum), part.inv_n)};
+#pragma unroll
+  for (int i = 0; i < kPerVector; ++i) d[i] = __fmul_rn(centred<S::kStat>(x[i], e[i], c), rstd);
 }
 
 template <class S>
 __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackwardParams& p) {
   using T = typename S::T;
   constexpr int kPerVector = S::kPerVector;
-  int number_of_part = 0;
-  while (number_of_part + 1 < p.count && blockIdx.x >= p.part[number_of_part + 1].order.first_block)
-    ++number_of_part;
-  const HeldGradientParams& part = p.part[number_of_part];
+  const HeldGradientParams& part = gradient_part_of_block(p);
   const HeadsShared& shared = p.shared;
   const HeadsRowOrder& o = part.order;
   const uint32_t block = blockIdx.x - o.first_block;
   const WholePlace<S> place(part, shared);
-  const HeldTurns<S> turns(part, shared);
+  const HeldRope<S> rope(part, shared);
   const bool normalises = (part.bits & kHeadsNorm) != 0;
   const bool given = normalises && part.rstd.data != nullptr;
   ptx::grid_wait();
@@ -183,7 +209,7 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
   const auto load_values = [&](const HeadsLaneRow& row) {
     const uint32_t token = row.is_live(part) ? row.token : 0;
     if (given) next_rstd = ptx::ld_global_f32(held_address(part.rstd, token, 0));
-    if (turns.has_one_row) next_table_row = held_table_row(shared, 0, token);
+    if (rope.has_one_row) next_table_row = held_table_row(shared, 0, token);
   };
   WholeCursor now = {0, 0}, ahead = now;
   load_values(row_of(now));
@@ -197,7 +223,8 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
   for (uint32_t step = 0; step + 1 < kHeadsRingStages; ++step)
     copy_ahead(static_cast<int>(step) * ring.kStageStep, step);
   float gain[kPerVector], dweight[kPerVector];
-  take_gains<T>(gain, part, place.head, place.vector, place.there[0]);
+  load_gains(gain, part, weight_row<T>(part, place.head), place.vector,
+             place.there[0] ? T::kPerVector : 0);
 #pragma unroll
   for (int i = 0; i < kPerVector; ++i) dweight[i] = 0.0f;
   WholeFold<S> fold;
@@ -210,9 +237,9 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
     const bool live = at.is_live(part);
     HeldAngles<T> angles;
     const uint32_t table_row = next_table_row;
-    if (turns.any && place.turns[0])
-      angles.load(shared, table_row, at.head, place.angles(0), turns.beside);
-    float rstd = next_rstd;
+    if (rope.any && place.rotates[0])
+      angles.load(shared, table_row, at.head, place.angles(0), rope.interleaved);
+    const float rstd = next_rstd;
     now.advance(rounds, count);
     load_values(row_of(now));
     ptx::copy_async_wait_group<kHeadsRingStages - 2>();
@@ -220,37 +247,14 @@ __device__ __forceinline__ void gradient_of_whole_tokens(const HeldHeadsBackward
     copy_ahead(ring.before(stage), step + kHeadsRingStages - 1);
 
     float d[kPerVector];
-    if (turns.any && place.turns[0]) {
-      turn_held_vector<S>(d, 0, stage, ring, angles, table_row, at, turns, part, shared, place);
+    if (rope.any && place.rotates[0]) {
+      rotate_held_vector<S>(d, 0, stage, ring, angles, table_row, at, rope, part, shared, place);
     } else {
       T::unpack(ring.dy(stage, 0), d);
     }
     if (normalises) {
-      float x[kPerVector], e[kPerVector];
-      T::unpack(ring.x(stage, 0), x);
-      if (!given) {
-        const float sum = fold(place.there[0] ? vector_sum_of_squares(x) : 0.0f, place);
-        rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
-      }
-#pragma unroll
-      for (int i = 0; i < kPerVector; ++i) {
-        x[i] = normalized<S::kStat>(x[i], {0.0f, rstd});
-        e[i] = __fmul_rn(d[i], gain[i]);
-      }
-      if (live) {
-        float t[kPerVector];
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i) t[i] = x[i];
-        if (__builtin_expect(part.round_normalized, 0)) round_to<T>(t);
-        accumulate<S::kStat>(dweight, dweight, d, t);
-      }
-      if (part.dx.data != nullptr) {
-        const float sum = fold(place.there[0] ? vector_dot(e, x) : 0.0f, place);
-        const float c[1] = {__fmul_rn(positive_zero(sum), part.inv_n)};
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i)
-          d[i] = __fmul_rn(centred<S::kStat>(x[i], e[i], c), rstd);
-      }
+      gradient_of_whole_row<S>(d, dweight, ring.x(stage, 0), rstd, given, live, gain, fold, part,
+                               place);
     }
     if (part.dx.data != nullptr && live & place.there[0])
       ptx::st_global_v4(held_address(part.dx, at.token, at.head) + place.offset, T::pack(d));

@@ -3,8 +3,9 @@
 #pragma once
 
 #include "cuda/common/activation.cuh"
+#include "cuda/common/normalize.cuh"
+#include "cuda/common/statistics.cuh"
 #include "cuda/norm/affine.cuh"
-#include "cuda/norm/stat.cuh"
 #include "cuda/norm_stages/params.h"
 
 namespace fastnorm::cuda {
@@ -21,42 +22,23 @@ __device__ __forceinline__ void multiply_by_gate(float (&u)[kCount], const float
   for (int i = 0; i < kCount; ++i) u[i] = rounding.step(__fmul_rn(u[i], rounding.step(factor[i])));
 }
 
-// t * (weight + offset) + bias for one element.
-template <class R>
-__device__ __forceinline__ float affine_of(float t, float weight, float bias, float weight_offset,
-                                           float rstd, const R& rounding) {
-  const float one[1] = {t}, w[1] = {weight}, b[1] = {bias};
-  float z[1];
-  apply(z, one, w, b, weight_offset, rstd, rounding);
-  return z[0];
-}
-
-// (s - mean) * rstd for one element; without rstd where the weight takes it.
-template <class R>
-__device__ __forceinline__ float normalized(float s, float mean, float rstd, bool layer,
-                                            const R& rounding) {
-  if (layer) s = rounding.step(__fsub_rn(s, mean));
-  return rounding.factor_first ? s : __fmul_rn(s, rstd);
-}
-
 // (u * k + residual) * sum_scale, in place, as a call's bits say. k[i] is factor(i).
 template <class T, int kCount, class Factor>
 __device__ __forceinline__ void add_residual(float (&u)[kCount], const float (&residual)[kCount],
                                              uint32_t bits, const Factor& factor, bool scales,
                                              float sum_scale) {
+  const Steps<T> rounding = {(bits & kStagesSumEveryStep) != 0};
   const bool scaled = (bits & (kStagesScaled | kStagesFactor)) != 0,
-             steps = (bits & kStagesSumEveryStep) != 0;
-  const auto step = [steps](float s) { return steps ? T::round(s) : s; };
-  const bool adds = (bits & kStagesResidual) != 0, fused = scaled && adds && !steps;
+             adds = (bits & kStagesResidual) != 0, fused = scaled && adds && !rounding.every_step;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (fused) {
       u[i] = __fmaf_rn(u[i], factor(i), residual[i]);
     } else {
-      if (scaled) u[i] = step(__fmul_rn(u[i], factor(i)));
-      if (adds) u[i] = step(__fadd_rn(u[i], residual[i]));
+      if (scaled) u[i] = rounding.step(__fmul_rn(u[i], factor(i)));
+      if (adds) u[i] = rounding.step(__fadd_rn(u[i], residual[i]));
     }
-    if (scales) u[i] = step(__fmul_rn(u[i], sum_scale));
+    if (scales) u[i] = rounding.step(__fmul_rn(u[i], sum_scale));
   }
 }
 
@@ -64,13 +46,13 @@ __device__ __forceinline__ void add_residual(float (&u)[kCount], const float (&r
 template <class T, int kCount>
 __device__ __forceinline__ void make_factor(float (&k)[kCount], uint32_t bits, StageFunction act,
                                             float alpha) {
-  const bool scaled = (bits & kStagesScaled) != 0, steps = (bits & kStagesSumEveryStep) != 0;
-  const auto step = [steps](float s) { return steps ? T::round(s) : s; };
+  const Steps<T> rounding = {(bits & kStagesSumEveryStep) != 0};
+  const bool scaled = (bits & kStagesScaled) != 0;
   activate(k, act);
 #pragma unroll
   for (float& f : k) {
-    if (act != StageFunction::kIdentity) f = step(f);
-    if (scaled) f = step(__fmul_rn(f, alpha));
+    if (act != StageFunction::kIdentity) f = rounding.step(f);
+    if (scaled) f = rounding.step(__fmul_rn(f, alpha));
   }
 }
 
@@ -79,18 +61,18 @@ template <class T, int kCount>
 __device__ __forceinline__ void modulate(float (&z)[kCount], const float (&scale)[kCount],
                                          const float (&shift)[kCount], uint32_t bits) {
   const bool scales = (bits & kStagesScale) != 0, shifts = (bits & kStagesShift) != 0,
-             plain = (bits & kStagesPlainScale) != 0, steps = (bits & kStagesModulateInSteps) != 0;
-  const auto step = [steps](float s) { return steps ? T::round(s) : s; };
-  const bool fused = scales && shifts && !steps;
+             plain = (bits & kStagesPlainScale) != 0;
+  const Steps<T> rounding = {(bits & kStagesModulateInSteps) != 0};
+  const bool fused = scales && shifts && !rounding.every_step;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const float k = plain ? scale[i] : step(__fadd_rn(1.0f, scale[i]));
+    const float k = plain ? scale[i] : rounding.step(__fadd_rn(1.0f, scale[i]));
     if (fused) {
       z[i] = __fmaf_rn(z[i], k, shift[i]);
     } else {
-      z[i] = step(z[i]);
-      if (scales) z[i] = step(__fmul_rn(z[i], k));
-      if (shifts) z[i] = step(__fadd_rn(z[i], shift[i]));
+      z[i] = rounding.step(z[i]);
+      if (scales) z[i] = rounding.step(__fmul_rn(z[i], k));
+      if (shifts) z[i] = rounding.step(__fadd_rn(z[i], shift[i]));
     }
   }
 }
@@ -108,30 +90,6 @@ __device__ __forceinline__ char* modulator_row(const StageModulator& m, const St
                                   static_cast<uint32_t>(number));
   number = number < 0 ? 0 : number > m.last_row ? m.last_row : number;
   return row + number * m.index_stride;
-}
-
-// One vector's share of the sums of s - from and of its squares, `from` being -0 for RMS, which is
-// about nothing. Positions from `count` on add nothing. `steps`: a chain in T rounds.
-template <class T, int kCount>
-__device__ __forceinline__ Moments stage_moments(const float (&s)[kCount], float from, int count,
-                                                 bool layer, bool steps) {
-  float sum[2], square[2];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    float d = __fsub_rn(s[i], from);
-    if (steps && layer) d = T::round(d);
-    d = i < count ? d : 0.0f;
-    float& chain = sum[i % 2];
-    float& power = square[i % 2];
-    chain = i < 2 ? d : __fadd_rn(chain, d);
-    if (steps) {
-      const float q = T::round(__fmul_rn(d, d));
-      power = i < 2 ? q : __fadd_rn(power, q);
-    } else {
-      power = i < 2 ? __fmul_rn(d, d) : __fmaf_rn(d, d, power);
-    }
-  }
-  return {__fadd_rn(sum[0], sum[1]), __fadd_rn(square[0], square[1])};
 }
 
 // The values of a vector's columns that a row's source needs.
@@ -169,7 +127,7 @@ struct StageSource {
     if ((bits & kStagesBranch) != 0) {
 #pragma unroll
       for (float& value : u)
-        value = normalized(value, mean, rstd, (bits & kStagesBranchLayer) != 0, branch);
+        value = normalized_value(value, mean, rstd, (bits & kStagesBranchLayer) != 0, branch);
       branch.normalized(u);
       apply(u, u, v.weight, v.bias, p.branch.weight_offset, rstd, branch);
       if ((bits & kStagesBranchRounded) != 0) round_to<T>(u);

@@ -29,25 +29,6 @@ struct StagesSlots {
 template <class Tile>
 inline constexpr int kStageWindow = Tile::kOneWarp ? 128 : 1024;
 
-template <class T>
-__device__ __forceinline__ int element_bytes(OperandType type) {
-  return AnyRow<T, const char>(nullptr, kVectorBytes, type).is_f32() ? 4 : 2;
-}
-
-// One value of a row of any dtype, of column `i`.
-template <class T>
-__device__ __forceinline__ float element_at(const AnyRow<T, const char>& row, uint32_t i) {
-  if (row.is_f32()) return ptx::ld_global_f32(row.data + int64_t{i} * 4);
-  const uint32_t bits = ptx::ld_global_u16(row.data + int64_t{i} * 2);
-  float pair[2];
-  if (row.type == OperandType::kOther16) {
-    Halves<T>::Other::unpack_word(bits, pair);
-  } else {
-    Halves<T>::First::unpack_word(bits, pair);
-  }
-  return pair[0];
-}
-
 // The tensors of a row that are read and written by vectors.
 enum StageRowTensor {
   kStageX,
@@ -199,8 +180,7 @@ __device__ __forceinline__ void take_modulator(float (&k)[T::kPerVector], const 
   for (int t = tensor; t < tensor + 2 && places[t].data != nullptr; ++t) {
     float f[T::kPerVector];
     if (t == tensor && single) {
-      const float value =
-          element_at<T>(StageRow<T>(places[t].data, kStageAlign, places[t].type), 0);
+      const float value = load_operand<T>(places[t].data, places[t].type);
 #pragma unroll
       for (float& each : f) each = value;
     } else {
@@ -294,11 +274,6 @@ class StageFold {
 struct StageNumbers {
   float inv_n, eps;
 };
-template <class T>
-struct StageSteps {
-  __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
-  const bool every_step;
-};
 
 struct StageStatistics {
   float mean, rstd;
@@ -380,7 +355,7 @@ class StagesRow {
   // that is normalised, else of the branch.
   __device__ __forceinline__ StageStatistics reduce(uint32_t first, uint32_t columns, bool all,
                                                     bool by_warp) {
-    const StageSteps<T> rounding = {all ? source.rounding.every_step : source.branch.every_step};
+    const Steps<T> rounding = {all ? source.rounding.every_step : source.branch.every_step};
     const StageNumbers norm = {all ? p.norm.inv_n : p.branch.inv_n,
                                all ? p.norm.eps : p.branch.eps};
     const bool layer = (p.bits & (all ? kStagesLayer : kStagesBranchLayer)) != 0,
@@ -417,7 +392,7 @@ class StagesRow {
                 if (all) source.sum(s, v);
                 if (rounds_sum) source.rounding.summed(s);
                 if (finds) first_value = s[0];
-                sum = stage_moments<T>(s, from, count, layer, steps);
+                sum = moments<T, true>(s, from, count, steps, steps && layer);
               }
 #pragma unroll
               for (int k = 0; k < StreamFold::kGroup; ++k) q[k] = selected(k == i, sum, q[k]);
@@ -431,9 +406,8 @@ class StagesRow {
       if (layer) of_layer.take(m, pass, norm, rounding);
     }
     if (!layer) return {0.0f, rstd_of(__fmul_rn(m.squares, norm.inv_n), norm, rounding), m.squares};
-    const float delta = rounding.every_step ? -0.0f : __fmul_rn(m.sum, norm.inv_n);
-    const float squared = __fmaf_rn(-delta, m.sum, m.squares);
-    return {of_layer.mean(), of_layer.rstd(norm, rounding), squared < 0.0f ? 0.0f : squared};
+    const float squared = squares_about_mean(m, norm.inv_n, rounding.every_step);
+    return {of_layer.mean(), of_layer.rstd(norm, rounding), squared};
   }
 
   // Statistics of `count` groups from number `first` on, computed and stored, or given.
@@ -460,7 +434,6 @@ class StagesRow {
     }
   }
 
-  // The group that a column is in.
   __device__ __forceinline__ uint32_t group_of(uint32_t column) const {
     if (p.groups == 1) return 0;
     return p.group == 1 ? column : quotient(column, p.by_group);
@@ -492,7 +465,7 @@ class StagesRow {
 #pragma unroll
         for (int k = 0; k < kPerVector; ++k) {
           f[k] = absent_value(t);
-          if (from.data != nullptr && k < count) f[k] = element_at<T>(row, i);
+          if (from.data != nullptr && k < count) f[k] = row.element(i);
           i = i + 1 == p.group ? 0 : i + 1;
         }
       }
@@ -608,10 +581,10 @@ class StagesRow {
         if (++i == p.group && k + 1 < count) i = 0, s = statistics[++number];
       }
     };
-    each([&](int k, float2 s) { z[k] = normalized(z[k], s.x, s.y, layer, rounding); });
+    each([&](int k, float2 s) { z[k] = normalized_value(z[k], s.x, s.y, layer, rounding); });
     rounding.normalized(z);
     each([&](int k, float2 s) {
-      z[k] = affine_of(z[k], w[k], b[k], p.norm.weight_offset, s.y, rounding);
+      z[k] = applied_value(z[k], w[k], b[k], p.norm.weight_offset, s.y, rounding);
     });
   }
 

@@ -83,7 +83,7 @@ class HeldStagesRow {
 
   __device__ __forceinline__ void run() {
     const uint32_t first = group * static_cast<uint32_t>(p.norm.vectors);  // of the row's vectors
-    uint4 x[kVectors], beside[kVectors];
+    uint4 x[kVectors], second[kVectors];
     load(x, input(p.norm.x, p.norm.x_upper, first));
     if constexpr (kAlone) {
       scaled(x);
@@ -91,23 +91,23 @@ class HeldStagesRow {
       const char* const residual = p.norm.residual.data == nullptr
                                        ? nullptr
                                        : input(p.norm.residual, p.norm.residual_upper, 0);
-      load(beside, residual, T::kMinusZeroWord);
+      load(second, residual, T::kMinusZeroWord);
       if constexpr (kMixed) {
-        modulated_by_mixed(x, beside, residual);
+        modulated_by_mixed(x, second, residual);
       } else {
-        modulated(x, beside, residual);
+        modulated(x, second, residual);
       }
     } else if constexpr (kForm == StagesForm::kSandwich) {
-      load(beside, input(p.norm.residual, p.norm.residual_upper, first));
+      load(second, input(p.norm.residual, p.norm.residual_upper, first));
       trigger();
-      sandwich(x, beside);
+      sandwich(x, second);
     } else {
-      load(beside, input(p.gate.row, p.gate.upper, first));
+      load(second, input(p.gate.row, p.gate.upper, first));
       trigger();
       if (kCommon && asks(kStagesGateBefore)) {
-        gated<kCommon>(x, beside, first);
+        gated<kCommon>(x, second, first);
       } else {
-        gated<false>(x, beside, first);
+        gated<false>(x, second, first);
       }
     }
   }
@@ -130,7 +130,7 @@ class HeldStagesRow {
                            from != nullptr && has(v));
     }
   }
-  // The same. What is not loaded is undefined.
+  // Loads vectors that are there. What is not loaded is undefined.
   __device__ __forceinline__ void load_present(uint4 (&raw)[kVectors], const char* from) const {
     ptx::fill_unless(raw, 0, true);
 #pragma unroll
@@ -175,7 +175,7 @@ class HeldStagesRow {
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) s[i] = __fmul_rn(s[i], rstd), b[i] = -0.0f;
     if (asks(rounds)) round_to<T>(s);
-    apply(s, s, w, b, offset, rstd, KnownRounding<T, false>());
+    apply(s, s, w, b, offset, rstd, NoSteps());
   }
 
   // kBefore: the gate multiplies x, else the result.
@@ -193,7 +193,7 @@ class HeldStagesRow {
       if (kBefore && has(v)) {
         float g[kPerVector];
         T::unpack(gate[v], g);
-        multiply_by_gate<false>(s, g, p.gate_act, KnownRounding<T, false>());
+        multiply_by_gate<false>(s, g, p.gate_act, NoSteps());
       }
       q[v] = vector_sum_of_squares(s);
     }
@@ -214,7 +214,7 @@ class HeldStagesRow {
       if constexpr (!kBefore) {
         T::unpack(gate[v], g);
         if (asks(kStagesGateRounded)) round_to<T>(z);
-        multiply_by_gate<false>(z, g, p.gate_act, KnownRounding<T, false>());
+        multiply_by_gate<false>(z, g, p.gate_act, NoSteps());
       }
       store(y, v, z);
     }
@@ -324,8 +324,8 @@ class HeldStagesRow {
   struct Statistics {
     float mean, rstd;
   };
-  // Of a row, and what leaves with them: the sum, mean and rstd. `from`: what LAYER's sums are
-  // about. RMS sums about nothing, as x - -0 is x.
+  // The statistics of a row, and what leaves with them: the sum, mean and rstd. `from`: what
+  // LAYER's sums are about. RMS sums about nothing, as x - -0 is x.
   __device__ __forceinline__ Statistics reduce(float (&s)[kVectors][kPerVector], bool layer,
                                                float from) const {
     float first[2] = {from, 0.0f};
@@ -334,7 +334,7 @@ class HeldStagesRow {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) round_to<T>(s[v]);
     }
-    const KnownRounding<T, false> rounding;
+    const NoSteps rounding;
     LayerStatistics statistics(first[0], rounding);
     float mean_square = 0.0f;
 #pragma unroll 1
@@ -362,16 +362,14 @@ class HeldStagesRow {
   // (s - mean) * rstd * weight of vector v, in place.
   __device__ __forceinline__ void weigh(float (&s)[kPerVector], int v, const Statistics& found,
                                         bool layer) const {
-    const KnownRounding<T, false> rounding;
 #pragma unroll
-    for (float& value : s) value = normalized(value, found.mean, found.rstd, layer, rounding);
+    for (float& value : s)
+      value = normalized_value(value, found.mean, found.rstd, layer, NoSteps());
     if (asks(kStagesRoundNormalized)) round_to<T>(s);
     if (p.norm.weight == nullptr) return;
     float k[kPerVector];
     T::unpack(ptx::ld_global_v4(place.template address<kVectorBytes>(p.norm.weight, v)), k);
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i)
-      s[i] = __fmul_rn(s[i], __fadd_rn(k[i], p.norm.weight_offset));
+    weigh_values(s, k, p.norm.weight_offset);
   }
 
   __device__ __forceinline__ void modulated(const uint4 (&x)[kVectors],
@@ -412,7 +410,7 @@ class HeldStagesRow {
     }
   }
 
-  // The same with modulators of T or f32, each with a table or without. Those of the result are
+  // The results with modulators of T or f32, each with a table or without. Those of the result are
   // loaded a vector ahead, because those of the whole row would take too many registers.
   __device__ __forceinline__ void modulated_by_mixed(const uint4 (&x)[kVectors],
                                                      const uint4 (&residual)[kVectors],
@@ -501,9 +499,7 @@ class HeldStagesRow {
       for (float& value : s) value = __fmul_rn(value, rstd);
       if (p.norm.weight != nullptr) {
         T::unpack(weight[v], k);
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i)
-          s[i] = __fmul_rn(s[i], __fadd_rn(k[i], p.norm.weight_offset));
+        weigh_values(s, k, p.norm.weight_offset);
       }
       if (scale_row != nullptr) {
         T::unpack(scale[v], k);

@@ -1,38 +1,25 @@
-// The kernels of calls with stages of one architecture and dtype: compiled once for each, with
-// FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of arch.h) and FASTNORM_DTYPE (kF32, kF16, kBF16)
-// defined.
-#include "cuda/arch.h"
+// The kernels of calls with stages: see cuda/instances.cuh.
 #include "cuda/norm_stages/kernel.cuh"
-#include "cuda/norm_stages/kernels.h"
 #include "cuda/norm_stages/list.h"
+
+#define FASTNORM_FAMILY NormStagesFamily
 
 namespace fastnorm::cuda {
 namespace {
 
-constexpr bool kHeld = FASTNORM_SPEC.holds_rows;
-constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
-
-struct Maker {
-  template <uint32_t kWord>
-  static constexpr NormStagesKernel of() {
-    constexpr StagesVariant kVariant = stages_variant_of(kWord);
-    if constexpr (kVariant.is_rotated()) {
-      return {nullptr, nullptr, &norm_stages_rotated_kernel<FASTNORM_ARCH, kWord>};
-    } else if constexpr (kVariant.is_held()) {
-      return {nullptr, &norm_stages_held_kernel<FASTNORM_ARCH, kWord>, nullptr};
-    } else {
-      return {&norm_stages_kernel<FASTNORM_ARCH, kWord>, nullptr, nullptr};
-    }
+template <uint32_t kWord>
+constexpr auto kernel_of() {
+  constexpr StagesVariant kVariant = stages_variant_of(kWord);
+  if constexpr (kVariant.is_rotated()) {
+    return &norm_stages_rotated_kernel<FASTNORM_ARCH, kWord>;
+  } else if constexpr (kVariant.is_held()) {
+    return &norm_stages_held_kernel<FASTNORM_ARCH, kWord>;
+  } else {
+    return &norm_stages_kernel<FASTNORM_ARCH, kWord>;
   }
-};
-
-constexpr auto kKernels = make_kernels<StagesFamily, Maker, kHeld, kDtype>();
-
-}  // namespace
-
-template <>
-std::span<const NormStagesKernel> norm_stages_kernels<FASTNORM_ARCH, kDtype>() {
-  return kKernels;
 }
 
+}  // namespace
 }  // namespace fastnorm::cuda
+
+#include "cuda/instances.cuh"

@@ -1,6 +1,6 @@
 #include "cuda/norm_stages/launch_params.h"
 
-#include "core/reciprocal.h"
+#include "core/common/reciprocal.h"
 #include "cuda/norm/launch_params.h"
 
 namespace fastnorm::cuda {
@@ -119,7 +119,7 @@ NormStagesParams make_norm_stages_params(const NormDesc& desc, const NormPlan& p
   p.columns = static_cast<uint32_t>(desc.n);
   p.group = static_cast<uint32_t>(s.group);
   p.groups = static_cast<uint32_t>(s.groups);
-  p.by_group = p.group == 1 ? Divisor{1, 0, 0} : make_divisor(p.group);
+  p.by_group = divisor_or_one(p.group);
   p.alpha = s.alpha;
   p.sum_scale = reinterpret_cast<const float*>(s.sum_scale);
   p.gate = tensor_of(s.gate);
@@ -147,7 +147,7 @@ HeldStagesParams make_held_stages_params(const NormDesc& desc, const NormPlan& p
       kStagesAlone);
   p.gate_act = function_of(s.gate_act);
   p.groups = static_cast<uint32_t>(s.groups);
-  p.by_groups = s.groups == 1 ? Divisor{1, 0, 0} : make_divisor(p.groups);
+  p.by_groups = divisor_or_one(p.groups);
   p.weight_step = desc.weight && !s.weight_shared
                       ? static_cast<uint32_t>(s.group * dtype_bytes(desc.weight.dtype))
                       : 0;

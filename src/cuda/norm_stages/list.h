@@ -3,7 +3,7 @@
 // CUDA-free.
 #pragma once
 
-#include "core/norm_stages.h"
+#include "core/norm/stages.h"
 #include "cuda/family.h"
 #include "cuda/name_writer.h"
 
@@ -15,8 +15,8 @@ using namespace family_words;
 
 using Line = FamilyLine<StagesVariant>;
 
-#define V(form, dtypes, threads, vectors, per_sm, archs) \
-  {{Dtype::kF32, StagesForm::form, threads, vectors, per_sm}, dtypes, archs},
+#define V(form, dtypes, threads, vectors, sm80, sm90, sm100, sm120, ptx) \
+  {{Dtype::kF32, StagesForm::form, threads, vectors}, dtypes, {{sm80, sm90, sm100, sm120, ptx}}},
 inline constexpr Line kLines[] = {
 #include "cuda/norm_stages/variants.inc"
 };
@@ -41,17 +41,14 @@ constexpr const char* name_of(StagesForm form) {
                                                : "stages";
 }
 
-// Lines of entries of this family begin here, behind those of the norm's own list.
-inline constexpr uint16_t kFirstStagesLine = 0x4000;
-
 constexpr StagesEntry make_stages_entry(const StagesVariant& v, uint16_t line) {
-  StagesEntry entry{v, {}};
-  NormEntry& norm = entry.norm;
-  norm.key = {v.dtype, Source::kAdd, Stat::kRms, Affine::kAny, Sink::kQuant, Access::kAny};
-  norm.tile = {v.threads, v.vectors, 1};
-  norm.order = fastnorm::packed(norm.key, norm.tile);
-  norm.line = static_cast<uint16_t>(kFirstStagesLine + line);
-  NameWriter name(norm.name);
+  StagesEntry entry;
+  entry.variant = v;
+  entry.key = general_key(v.dtype);
+  entry.tile = {v.threads, v.vectors, 1};
+  entry.order = fastnorm::packed(entry.key, entry.tile);
+  entry.line = line;
+  NameWriter name(entry.name);
   name << dtype_name(v.dtype) << ' ' << name_of(v.form) << ' ' << +v.threads << 'x';
   if (!v.is_held()) {
     name << "stream";
@@ -61,14 +58,13 @@ constexpr StagesEntry make_stages_entry(const StagesVariant& v, uint16_t line) {
   return entry;
 }
 
-struct StagesFamily : ExpandsDtypes {
-  using Variant = StagesVariant;
+struct NormStagesFamily : FamilyOf<StagesVariant, uint32_t, 6> {
+  static constexpr const char* kName = "norm";
   using Entry = StagesEntry;
   static constexpr auto& kLines = stages_words::kLines;
-  static constexpr int kDetailBits = 6;  // thread blocks of a multiprocessor
-  static constexpr Variant variant_of(uint32_t word) { return stages_variant_of(word); }
-  static constexpr Entry make_entry(const Variant& v, uint16_t line) {
-    return make_stages_entry(v, line);
+  static constexpr Variant variant_of(Word word) { return stages_variant_of(word); }
+  static constexpr Entry make_entry(Word word, uint16_t line) {
+    return make_stages_entry(variant_of(word), line);
   }
 };
 

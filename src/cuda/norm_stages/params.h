@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/norm_stages.h"
+#include "core/norm/stages.h"
 #include "cuda/common/activation.h"
 #include "cuda/norm/params.h"
 

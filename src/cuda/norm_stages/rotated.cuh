@@ -13,12 +13,13 @@ struct RotatedWords {
   static constexpr Variant kNorm = {
       .key = {kVariant.dtype, kVariant.has_residual() ? Source::kAdd : Source::kPlain, Stat::kRms,
               Affine::kOnce, Sink::kQuant, Access::kVector,
-              kVariant.is_lean() ? Beside::kNothing : Beside::kAny},
+              kVariant.is_lean() ? Flavour::kLean : Flavour::kGeneral},
       .tile = {kVariant.threads, kVariant.vectors, 1},
       .group = 2,
       .round = RoundRow::kInPlace,
       .blocks_per_sm = static_cast<uint8_t>(kVariant.per_sm),
-      .policies = Variant::kEveryVector | Variant::kRotates};
+      .policies = Variant::kEveryVector | Variant::kRotates |
+                  (kVariant.is_lean() ? Variant::kClampsTogether : 0)};
   using Norm = Slots<packed(kNorm.key, kNorm.tile), kNorm.packed_policies()>;
 };
 

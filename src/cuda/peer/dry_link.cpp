@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "core/check.h"
+#include "core/common/check.h"
 #include "cuda/peer/launch_params.h"
 
 namespace fastnorm::cuda {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/peer_link.h"
+#include "core/peer/link.h"
 
 namespace fastnorm::cuda {
 

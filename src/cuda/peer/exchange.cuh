@@ -3,7 +3,8 @@
 // A vector of 16 bytes is there when none of its words is empty. Whoever takes it empties it at
 // once. Before it sends its next message it reads the vector that it emptied before: read back as
 // empty, it is so for the peer, too, whose next message goes there. Fences would take 25 % more of
-// a row's time.
+// a row's time. A call's last message of a ring needs no such reading: the kernel's end orders what
+// it emptied before all that the next call sends.
 #pragma once
 
 #include "cuda/common/element.cuh"
@@ -45,13 +46,18 @@ __device__ __forceinline__ void stop(const PeerExchange& p, fastnorm_peer_error 
 struct PeerWait {
   static constexpr uint32_t kLooks = 64;  // between two looks at the clock
 
-  // One look more at `rank`'s message. True: the call has ended, by this thread or another one.
-  __device__ __forceinline__ bool gives_up(const PeerExchange& p, int rank) {
-    if (++looks % kLooks != 0) return false;
+  // Whether the look that found something missing is followed by one at the clock.
+  __device__ __forceinline__ bool is_due() { return ++looks % kLooks == 0; }
+  // That look at `rank`'s message. True: the call has ended, by this thread or another one.
+  __device__ __forceinline__ bool is_over(const PeerExchange& p, int rank) {
     const uint64_t now = ptx::nanoseconds();
     if (since == 0) since = now;
     if (now - since > p.wait_ns) stop(p, FASTNORM_PEER_ERROR_MISSING, rank);
     return is_stopped(p);
+  }
+  // One look more at `rank`'s message, as is_over() has it.
+  __device__ __forceinline__ bool gives_up(const PeerExchange& p, int rank) {
+    return is_due() && is_over(p, rank);
   }
   // Something came.
   __device__ __forceinline__ void renew() { looks = 0, since = 0; }
@@ -60,21 +66,29 @@ struct PeerWait {
   uint64_t since = 0;
 };
 
+// Bytes from a ring's first message to its message `number`.
+__device__ __forceinline__ uint32_t slot_at(const PeerExchange& p, int channel, uint32_t number) {
+  return number % kPeerSlots * p.message[channel];
+}
 // Message `number` of a ring from rank `source`, in the buffer of rank `of`.
 __device__ __forceinline__ char* message_at(const PeerExchange& p, int channel, int of, int source,
                                             int ring, uint32_t number) {
   const auto at =
       static_cast<uint32_t>(source * p.all_rings + ring) * kPeerSlots + number % kPeerSlots;
-  return p.buffer[of] + p.channel[channel] + at * p.message[channel];
+  return p.buffer[of] + p.channel[channel] + uint64_t{at} * p.message[channel];
 }
-inline constexpr int kPeerHeaderBytes = kPeerHeaderWords * 4;
-static_assert(kPeerHeaderBytes == kVectorBytes);
+static_assert(kPeerHeaderWords * 4 == kVectorBytes);
+// Bytes from a message's begin to its header.
+__device__ __forceinline__ uint32_t header_at(const PeerExchange& p, int channel) {
+  return p.message[channel] - kVectorBytes;
+}
 
 // Ranks beside this one, in ascending order.
 __device__ __forceinline__ int other_rank(const PeerExchange& p, int number) {
   return number < p.rank ? number : number + 1;
 }
-// The same, each rank beginning with its next one, so that not all send to one.
+// Rank number `number` in this rank's order: each rank begins with the one behind it, so that not
+// all send to one.
 __device__ __forceinline__ int next_rank(const PeerExchange& p, int number) {
   const int rank = p.rank + 1 + number;
   return rank < p.ranks ? rank : rank - p.ranks;
@@ -84,17 +98,10 @@ __device__ __forceinline__ uint4 header_of(const PeerExchange& p, uint32_t numbe
   return peer_sent(make_uint4(p.rows, p.columns, number, p.options));
 }
 
-// Word `word` of it.
-__device__ __forceinline__ uint32_t header_word(const PeerExchange& p, uint32_t number, int word) {
-  return fastnorm::peer_sent(word == 0   ? p.rows
-                             : word == 1 ? p.columns
-                             : word == 2 ? number
-                                         : p.options);
-}
-
 __device__ __forceinline__ void send_header(const PeerExchange& p, int channel, int to, int ring,
                                             uint32_t number) {
-  ptx::st_system_v4(message_at(p, channel, to, p.rank, ring, number), header_of(p, number));
+  ptx::st_system_v4(message_at(p, channel, to, p.rank, ring, number) + header_at(p, channel),
+                    header_of(p, number));
 }
 
 // One vector of a message, `offset` bytes behind its begin, when it is there. False: the call has
@@ -130,7 +137,7 @@ __device__ __forceinline__ bool take_header(const PeerExchange& p, int channel, 
                                             int ring, uint32_t number, bool before,
                                             PeerWait& wait) {
   uint4 got;
-  return take_vector(p, channel, source, ring, number, 0, before, wait, &got) &&
+  return take_vector(p, channel, source, ring, number, header_at(p, channel), before, wait, &got) &&
          agrees(p, source, number, got);
 }
 
@@ -145,7 +152,7 @@ __device__ __forceinline__ void end_ring(const PeerExchange& p, int channel, int
 }
 // By one thread of the grid.
 __device__ __forceinline__ void count_call(const PeerExchange& p) {
-  ptx::st_global_u32(&p.control->calls, ptx::ld_system_u32(&p.control->calls) + 1);
+  ptx::add_global_u32(&p.control->calls, 1);
 }
 
 }  // namespace fastnorm::cuda

@@ -1,7 +1,8 @@
 // The kernels of peers: one function for each kind of argument, whose word says which.
 #pragma once
 
-#include "core/peer_plan.h"
+#include "core/peer/plan.h"
+#include "cuda/common/bodies.cuh"
 #include "cuda/peer/oneshot.cuh"
 #include "cuda/peer/sharded.cuh"
 #include "cuda/peer/sharded_norm.cuh"
@@ -10,17 +11,23 @@
 
 namespace fastnorm::cuda {
 
-// The norm's slots of a fused kernel: its general form for aligned rows, with a residual. A call
-// without one gets -0, which changes no sum.
+// The norm's slots of a fused kernel: its general form or its lean one for aligned rows, with a
+// residual. A call without one gets -0, which changes no sum.
 constexpr Variant norm_variant_of(const PeerVariant& v) {
   Variant norm;
-  norm.key = {v.dtype, Source::kAdd, v.stat, Affine::kOnce, v.sink, Access::kVector, Beside::kAny};
-  norm.tile = {v.threads, v.vectors, 1};
+  norm.key = {v.dtype,
+              Source::kAdd,
+              v.stat,
+              Affine::kOnce,
+              v.sink,
+              Access::kVector,
+              v.lean ? Flavour::kLean : Flavour::kGeneral};
+  norm.tile = {v.threads, v.vectors, v.blocks};
   norm.weights = v.late ? Weights::kLate : Weights::kEarly;
   norm.group = 1;
   norm.round = RoundRow::kInPlace;
   norm.blocks_per_sm = static_cast<uint8_t>(v.per_sm);
-  norm.policies = Variant::kKeepsRow | Variant::kEveryVector;
+  norm.policies = Variant::kKeepsRow | Variant::kEveryVector | Variant::kStoresY;
   return norm;
 }
 
@@ -29,22 +36,15 @@ struct PeerSlots {
   static constexpr PeerVariant kVariant = peer_variant_of(kWord);
   static constexpr Variant kNorm = norm_variant_of(kVariant);
   using Norm = Slots<packed(kNorm.key, kNorm.tile), kNorm.packed_policies()>;
-  using Tile = LoopTile<kVariant.threads, kVariant.vectors>;
+  using Tile = LoopTile<kVariant.threads, kVariant.vectors, kVariant.blocks>;
 };
-
-// nvcc compiles this file for the host, too, which needs the kernels' names alone.
-#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
-inline constexpr bool kHasPeerBodies = false;
-#else
-inline constexpr bool kHasPeerBodies = true;
-#endif
 
 template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(peer_variant_of(kWord).threads, peer_variant_of(kWord).per_sm)
     peer_norm_kernel(const __grid_constant__ PeerNormParams p) {
   using Slots = PeerSlots<kWord>;
   constexpr int kGroup = Slots::kVariant.group;
-  if constexpr (!kHasPeerBodies) {
+  if constexpr (!kHasBodies || (Slots::kVariant.is_cluster() && !ptx::kHasClusters)) {
   } else if constexpr (Slots::kVariant.form == PeerForm::kOneShot) {
     one_shot<typename Slots::Norm, typename Slots::Tile, kGroup>(p);
   } else {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(peer_variant_of(kWord).threads, peer_variant_o
     peer_sum_kernel(const __grid_constant__ PeerSumParams p) {
   static_assert(peer_variant_of(kWord).threads == kPeerSumThreads);
   using T = Element<peer_variant_of(kWord).dtype>;
-  if constexpr (!kHasPeerBodies) {
+  if constexpr (!kHasBodies) {
   } else if constexpr (peer_variant_of(kWord).form == PeerForm::kSum) {
     sum_one_shot<T>(p);
   } else {
@@ -69,14 +69,14 @@ template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(peer_variant_of(kWord).threads, peer_variant_of(kWord).per_sm)
     peer_statistics_kernel(const __grid_constant__ PeerStatisticsParams p) {
   static_assert(peer_variant_of(kWord).threads == kPeerStatisticsThreads);
-  if constexpr (kHasPeerBodies) exchange_statistics(p);
+  if constexpr (kHasBodies) exchange_statistics(p);
 }
 
 template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(peer_variant_of(kWord).threads, peer_variant_of(kWord).per_sm)
     peer_sharded_kernel(const __grid_constant__ PeerShardedParams p) {
   constexpr PeerVariant kV = peer_variant_of(kWord);
-  if constexpr (kHasPeerBodies) sharded_norm<Element<kV.dtype>, kV.threads, kV.vectors, kV.late>(p);
+  if constexpr (kHasBodies) sharded_norm<Element<kV.dtype>, kV.threads, kV.vectors, kV.late>(p);
 }
 
 }  // namespace fastnorm::cuda

@@ -1,7 +1,5 @@
 // Peers on a CUDA device: buffers that other ranks reach, directly in one process and by CUDA IPC
 // between processes, and the launches of calls.
-#include "cuda/launch.h"
-
 #include <atomic>
 #include <cinttypes>
 #include <cstring>
@@ -10,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.h"
-#include "core/pdl.h"
+#include "core/common/check.h"
+#include "core/common/pdl.h"
 #include "cuda/arch.h"
 #include "cuda/device.h"
 #include "cuda/peer/dry_link.h"
@@ -118,8 +116,12 @@ class CudaPeerLink final : public PeerLink {
         cudaHostAlloc(reinterpret_cast<void**>(&report_), sizeof *report_, cudaHostAllocMapped));
     *report_ = 0;
     FASTNORM_CUDA_TRY(cudaMalloc(reinterpret_cast<void**>(&control_), sizeof *control_));
+    cudaDeviceProp properties;
+    FASTNORM_CUDA_TRY(cudaGetDeviceProperties(&properties, device_.facts.device_id));
+    std::memcpy(&gpu_, &properties.uuid, sizeof gpu_);
     void* bases[kMaxRanks] = {};
     if (buffers != nullptr) {
+      PeerGpu gpus[kMaxRanks];
       for (int32_t r = 0; r < desc.ranks; ++r) {
         bases[r] = buffers[r];
         cudaPointerAttributes attributes;
@@ -129,7 +131,11 @@ class CudaPeerLink final : public PeerLink {
                          "memory",
                          r, buffers[r]);
         FASTNORM_TRY(reach_device(device_.facts.device_id, attributes.device, error));
+        gpus[r].number = static_cast<uint32_t>(attributes.device);
+        FASTNORM_CUDA_TRY(cudaDeviceGetAttribute(
+            &gpus[r].multiprocessors, cudaDevAttrMultiProcessorCount, attributes.device));
       }
+      room_ = peer_room(gpus, desc.ranks);
     } else {
       const uint64_t bytes = (peer_layout(desc).bytes() + kIpcGranule - 1) / kIpcGranule;
       const auto own = std::make_shared<Allocation>(device_.facts.device_id);
@@ -148,6 +154,8 @@ class CudaPeerLink final : public PeerLink {
     FASTNORM_TRY(require_own_buffer(number_ != 0, error));
     *blob = make_peer_blob(desc, FASTNORM_DEVICE_CUDA);
     blob->buffer = number_;
+    blob->gpu = gpu_;
+    blob->multiprocessors = static_cast<int16_t>(device_.facts.multiprocessors);
     FASTNORM_TRY(device_.with_device(error, [&] {
       cudaIpcMemHandle_t handle;
       // Without CUDA IPC the place stays 0: ranks of this process need none.
@@ -179,6 +187,9 @@ class CudaPeerLink final : public PeerLink {
       }
       for (int32_t r = 0; r < desc.ranks; ++r) held_[r] = std::move(found[r]);
       opened_ = std::move(opened);
+      PeerGpu gpus[kMaxRanks];
+      for (int32_t r = 0; r < desc.ranks; ++r) gpus[r] = {blobs[r].gpu, blobs[r].multiprocessors};
+      room_ = peer_room(gpus, desc.ranks);
       connected_ = true;
       return FASTNORM_OK;
     });
@@ -198,25 +209,29 @@ class CudaPeerLink final : public PeerLink {
 
   fastnorm_status sum(const PeerSum& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
-    PeerSumParams params = make_peer_sum_params(exchange_, call);
-    return launch(*call.plan, &params, waits_early(call.norm->flags), stream, error);
+    return launch(*call.plan, make_peer_sum_params(exchange_, call), waits_early(call.norm->flags),
+                  stream, error);
   }
   fastnorm_status norm(const PeerNorm& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
     PeerNormParams params = make_peer_norm_params(exchange_, call);
-    return launch(*call.plan, &params, waits_early(call.norm->flags), stream, error);
+    if (!room_.alone) params.norm.bits = params.norm.bits_again &= ~kTrigger;
+    return launch(*call.plan, params, waits_early(call.norm->flags), stream, error);
   }
   fastnorm_status statistics(const PeerStatistics& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
-    PeerStatisticsParams params = make_peer_statistics_params(exchange_, call);
-    return launch(*call.plan, &params, waits_early(call.pdl), stream, error);
+    return launch(*call.plan, make_peer_statistics_params(exchange_, call), waits_early(call.pdl),
+                  stream, error);
   }
 
   fastnorm_status sharded(const PeerShardedNorm& call, void* stream, Error& error) override {
     FASTNORM_TRY(ready(error));
     PeerShardedParams params = make_peer_sharded_params(exchange_, call);
-    return launch(*call.plan, &params, waits_early(call.flags), stream, error);
+    if (!room_.alone) params.bits &= ~kTrigger;
+    return launch(*call.plan, params, waits_early(call.flags), stream, error);
   }
+
+  PeerRoom room() const override { return connected_.load() ? room_ : PeerRoom{}; }
 
   fastnorm_status state(fastnorm_peer_state* state, Error& error) const override {
     const uint32_t stopped = this->stopped();
@@ -247,19 +262,17 @@ class CudaPeerLink final : public PeerLink {
   uint32_t stopped() const { return std::atomic_ref(*report_).load(std::memory_order_relaxed); }
 
   bool waits_early(uint32_t flags) const {
-    return (flags & kPdlWait) != 0 && launches_early(*device_.facts.arch);
+    return (flags & kPdlWait) != 0 && device_.facts.arch->launches_early();
   }
 
   // All that calls may run: a kernel cannot be loaded while another one waits for this rank.
   fastnorm_status load_kernels(Error& error) {
-    const std::span<const PeerEntry> table = device_.peer_table();
-    cudaFuncAttributes attributes;
+    const std::span<const PeerEntry> table = device_.table<PeerEntry>();
     for (size_t i = 0; i < table.size(); ++i) {
       const PeerVariant& v = table[i].variant;
       // peer_sharded_norm's x is of any dtype.
       if (v.dtype != desc.dtype && v.form < PeerForm::kStatistics) continue;
-      FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
-          &attributes, device_.peer_kernels().at(static_cast<int32_t>(i)).address()));
+      FASTNORM_TRY(device_.load(Launch<PeerFamily>{static_cast<int32_t>(i), {}}, error));
     }
     return FASTNORM_OK;
   }
@@ -320,24 +333,22 @@ class CudaPeerLink final : public PeerLink {
     return FASTNORM_OK;
   }
 
-  fastnorm_status launch(const PeerPlan& plan, void* params, bool early, void* stream,
+  template <class Params>
+  fastnorm_status launch(const PeerPlan& plan, Params params, bool early, void* stream,
                          Error& error) {
-    return device_.with_device(error, [&] {
-      void* arguments[] = {params};
-      const PeerGrid grid = peer_grid(plan);
-      LaunchShape shape;
-      shape.grid = dim3(grid.blocks);
-      shape.threads = grid.threads;
-      shape.early = early;
-      return launch_kernel(device_.peer_kernels().at(plan.index).address(), shape, arguments,
-                           static_cast<cudaStream_t>(stream), error);
-    });
+    const PeerGrid grid = peer_grid(plan);
+    const auto cluster = static_cast<uint32_t>(plan.entry->variant.blocks);
+    const Launch<PeerFamily> launch = {plan.index,
+                                       {grid.blocks, 1, grid.threads, 0, cluster, early}};
+    return device_.with_device(error, [&] { return device_.start(launch, params, stream, error); });
   }
 
   CudaDevice& device_;
   std::shared_ptr<Allocation> held_[kMaxRanks];
   std::vector<void*> opened_;  // of other processes
   uint32_t number_ = 0;        // of the own buffer in the registry
+  uint32_t gpu_ = 0;           // as in blobs
+  PeerRoom room_;              // before connected_
   std::atomic<bool> connected_ = false;
   PeerControl* control_ = nullptr;
   uint32_t* report_ = nullptr;     // PeerControl::stopped in host memory

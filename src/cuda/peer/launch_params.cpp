@@ -1,6 +1,6 @@
 #include "cuda/peer/launch_params.h"
 
-#include "core/reciprocal.h"
+#include "core/common/reciprocal.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm_heads/launch_params.h"
 
@@ -57,7 +57,7 @@ PeerExchange make_peer_exchange(const PeerDesc& desc, void* const* buffers, Peer
   exchange.wait_ns = static_cast<uint64_t>(desc.wait_ns);
   for (int c = 0; c < kPeerChannels; ++c) {
     exchange.channel[c] = layout.first_word[c] * 4;
-    exchange.message[c] = layout.message_words[c] * 4;
+    exchange.message[c] = static_cast<uint32_t>(layout.message_words[c] * 4);
   }
   exchange.rank = desc.rank;
   exchange.ranks = desc.ranks;

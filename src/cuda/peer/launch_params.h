@@ -1,8 +1,8 @@
 // From a call to what its kernel gets. CUDA-free.
 #pragma once
 
-#include "core/backend.h"
-#include "core/peer_plan.h"
+#include "core/peer/link.h"
+#include "core/peer/plan.h"
 #include "cuda/peer/params.h"
 
 namespace fastnorm::cuda {

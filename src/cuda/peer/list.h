@@ -2,7 +2,7 @@
 // tests iterate them, and instances.cu turns them into kernels. CUDA-free.
 #pragma once
 
-#include "core/peer_plan.h"
+#include "core/peer/plan.h"
 #include "cuda/family.h"
 #include "cuda/name_writer.h"
 
@@ -11,14 +11,16 @@ namespace fastnorm::cuda {
 namespace peer_words {
 
 using namespace family_words;
-inline constexpr bool early = false, late = true;
+inline constexpr bool early = false, late = true, any = false, lean = true;
 
 using Line = FamilyLine<PeerVariant>;
 
-#define V(form, dtypes, stat, sink, threads, vectors, group, weights, per_sm)              \
-  {{Dtype::kF32, PeerForm::form, Stat::stat, Sink::sink, threads, vectors, group, weights, \
-    per_sm},                                                                               \
-   dtypes},
+#define V(form, dtypes, stat, sink, threads, vectors, blocks, group, calls, weights, sm80, sm90, \
+          sm100, sm120, ptx)                                                                     \
+  {{Dtype::kF32, PeerForm::form, Stat::stat, Sink::sink, threads, vectors, blocks, group, calls, \
+    weights},                                                                                    \
+   dtypes,                                                                                       \
+   {{sm80, sm90, sm100, sm120, ptx}}},
 inline constexpr Line kLines[] = {
 #include "cuda/peer/variants.inc"
 };
@@ -43,20 +45,24 @@ constexpr PeerEntry make_peer_entry(const PeerVariant& v) {
   name << name_of(v.form);
   if (v.is_fused()) {
     name << ' ' << name_of(v.stat) << ' ' << name_of(v.sink) << ' ' << +v.threads << 'x'
-         << +v.vectors << " by " << +v.group;
+         << +v.vectors;
+    if (v.is_cluster()) name << 'x' << +v.blocks;
+    name << " by " << +v.group;
+    if (v.lean) name << " lean";
   } else if (v.form == PeerForm::kSharded) {
     name << ' ' << +v.threads << 'x' << +v.vectors;
   }
   return entry;
 }
 
-struct PeerFamily : ExpandsDtypes {
-  using Variant = PeerVariant;
+struct PeerFamily : FamilyOf<PeerVariant, uint32_t, 6> {
+  static constexpr const char* kName = "peer";
   using Entry = PeerEntry;
   static constexpr auto& kLines = peer_words::kLines;
-  static constexpr int kDetailBits = 6;  // thread blocks of a multiprocessor
-  static constexpr Variant variant_of(uint32_t word) { return peer_variant_of(word); }
-  static constexpr Entry make_entry(const Variant& v, uint16_t) { return make_peer_entry(v); }
+  static constexpr Variant variant_of(Word word) { return peer_variant_of(word); }
+  static constexpr Entry make_entry(Word word, uint16_t) {
+    return make_peer_entry(variant_of(word));
+  }
 };
 
 }  // namespace fastnorm::cuda

@@ -1,12 +1,13 @@
 // What the kernels of peers get, by value. CUDA-free.
 #pragma once
 
-#include "core/peer_layout.h"
+#include "core/peer/layout.h"
 #include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
 
-// Of one rank, on its device. Messages are numbered on over launches, which a graph may repeat.
+// The state of one rank, on its device. Messages are numbered on over launches, which a graph may
+// repeat.
 struct PeerControl {
   uint32_t stopped;  // a fastnorm_peer_error, and the rank plus 1 in the bits from 8 on; 0 = no
   uint32_t calls;    // that ended well
@@ -14,18 +15,18 @@ struct PeerControl {
   uint32_t number[kPeerChannels][kMostPeerRings];  // of the next message
 };
 
-// A call's messages. The protocol is that of core/peer_layout.h.
+// A call's messages. The protocol is that of core/peer/layout.h.
 struct PeerExchange {
   char* buffer[kMaxRanks];  // as this rank reaches them
   PeerControl* control;
   uint32_t* report;  // host memory that gets `stopped`, too
   uint64_t wait_ns;
   uint64_t channel[kPeerChannels];  // bytes from the buffer's begin
-  uint64_t message[kPeerChannels];  // bytes of a message
-  uint32_t rows, columns, options;  // what all ranks agree on: they travel with each message
+  uint32_t message[kPeerChannels];  // bytes of a message
   int32_t rank, ranks;
-  int32_t all_rings;  // of the buffer
-  int32_t rings;      // of this call
+  int32_t all_rings;                // of the buffer
+  int32_t rings;                    // of this call
+  uint32_t rows, columns, options;  // what all ranks agree on: they travel with each message
 };
 
 // PeerForm::kOneShot and kTwoShot. `norm`: of the call as if x were the sum.

@@ -84,8 +84,7 @@ __device__ __forceinline__ void exchange_statistics(const PeerStatisticsParams& 
     const uint32_t at = number + static_cast<uint32_t>(step);
     for (int i = 0; i < peer.ranks - 1; ++i) {
       const int to = next_rank(peer, i);
-      ptx::st_system_v4(
-          message_at(peer, kPeerStatistics, to, peer.rank, ring, at) + kPeerHeaderBytes, words);
+      ptx::st_system_v4(message_at(peer, kPeerStatistics, to, peer.rank, ring, at), words);
       send_header(peer, kPeerStatistics, to, ring, at);
     }
   };
@@ -98,9 +97,7 @@ __device__ __forceinline__ void exchange_statistics(const PeerStatisticsParams& 
       uint4 words = own_statistics(p, token);
       if (rank != peer.rank) {
         if (!take_header(peer, kPeerStatistics, rank, ring, at, step > 0, wait)) return;
-        if (!take_vector(peer, kPeerStatistics, rank, ring, at, kPeerHeaderBytes, step > 0, wait,
-                         &words))
-          return;
+        if (!take_vector(peer, kPeerStatistics, rank, ring, at, 0, step > 0, wait, &words)) return;
       }
       statistics.add(p, rank, words);
     }

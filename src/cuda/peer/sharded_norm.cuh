@@ -7,8 +7,9 @@
 // Order: sums of a token are sent before the token ahead of it is normalised.
 #pragma once
 
-#include "cuda/common/access.cuh"
-#include "cuda/norm/stat.cuh"
+#include "cuda/common/any_row.cuh"
+#include "cuda/common/normalize.cuh"
+#include "cuda/common/statistics.cuh"
 #include "cuda/peer/sharded.cuh"
 
 namespace fastnorm::cuda {
@@ -22,11 +23,6 @@ struct ShardedScratch {
   uint4 words[2][kMaxRanks];  // of the ranks, for this token and the one before
 };
 
-// No step of the norm is rounded but the normalised value.
-struct ShardedSteps {
-  static constexpr bool every_step = false;
-  __device__ __forceinline__ float step(float f) const { return f; }
-};
 struct ShardedCount {
   float inv_n, eps;
 };
@@ -99,7 +95,7 @@ class ShardedRows {
     if (threadIdx.x >= 32 || i >= peer.ranks - 1) return;
     const int to = next_rank(peer, i);
     if (threadIdx.x < 16) {
-      ptx::st_system_v4(message(to, peer.rank, number) + kPeerHeaderBytes, peer_sent(words));
+      ptx::st_system_v4(message(to, peer.rank, number), peer_sent(words));
     } else {
       send_header(peer, kPeerStatistics, to, ring(), number);
     }
@@ -114,7 +110,7 @@ class ShardedRows {
       const int source = other_rank(peer, i);
       uint4 got;
       ended = !take_vector(peer, kPeerStatistics, source, ring(), number,
-                           payload ? kPeerHeaderBytes : 0, step > 0, wait, &got);
+                           payload ? 0 : header_at(peer, kPeerStatistics), step > 0, wait, &got);
       if (payload) {
         words[source] = got;
       } else if (!ended) {
@@ -145,12 +141,9 @@ class ShardedRows {
         float z[kPerVector], w[kPerVector], b[kPerVector];
         T::unpack(x[part][v], z);
         load_affine(w, b, weight[part][kLate ? 0 : v], part, v);
-#pragma unroll
-        for (float& f : z) f = __fmul_rn(layer ? __fsub_rn(f, mean) : f, rstd);
+        normalize_values(z, mean, rstd, layer, NoSteps());
         if ((p.bits & kRoundNormalized) != 0) round_to<T>(z);
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i)
-          z[i] = __fmaf_rn(z[i], __fadd_rn(w[i], p.weight_offset), b[i]);
+        apply(z, z, w, b, p.weight_offset, rstd, NoSteps());
         ptx::st_global_v4(row + head[part][v] * of.y_head + column(part, v), T::pack(z));
       }
     }
@@ -205,18 +198,7 @@ class ShardedRows {
   }
 
   __device__ __forceinline__ uint4 rms_sums(const Row& x) const {
-    float sums[2];
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      float q[kVectors];
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        float f[kPerVector];
-        T::unpack(x[part][v], f);
-        q[v] = vector_sum_of_squares(f);
-      }
-      sums[part] = fold_registers(q);
-    }
+    float sums[2] = {squares_of<T>(x[0]), squares_of<T>(x[1])};
     fold(sums);
     const uint32_t second = s.parts == 2 ? __float_as_uint(sums[1]) : 0;
     return make_uint4(__float_as_uint(sums[0]), second, 0, 0);
@@ -231,21 +213,15 @@ class ShardedRows {
     for (int pass = 0; pass < 2; ++pass) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        Moments m[kVectors];
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-          float f[kPerVector];
-          T::unpack(x[part][v], f);
-          m[v] = moments<T, false>(f, of[part].from, has(part, v) ? kPerVector : 0, false);
-        }
-        const Moments both = fold_moments(m);
+        const Moments both = moments_of<T>(x[part], of[part].from, false,
+                                           [&](int v) { return has(part, v) ? kPerVector : 0; });
         sums[2 * part] = both.sum, sums[2 * part + 1] = both.squares;
       }
       fold(sums);
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         of[part].take({sums[2 * part], sums[2 * part + 1]}, pass,
-                      ShardedCount{p.part[part].inverse_count, 0.0f}, ShardedSteps());
+                      ShardedCount{p.part[part].inverse_count, 0.0f}, NoSteps());
       }
     }
     float squared[2];
@@ -263,7 +239,7 @@ class ShardedRows {
   __device__ __forceinline__ LayerStatistics first_of(int part) const {
     float f[4 / T::kBytes];
     T::unpack_word(scratch.first[part], f);
-    return LayerStatistics(f[0], ShardedSteps());
+    return LayerStatistics(f[0], NoSteps());
   }
 
   __device__ __forceinline__ void load_affine(float (&w)[kPerVector], float (&b)[kPerVector],

@@ -47,7 +47,7 @@ class PeerSumRows {
 
   // Bytes from a message's begin to a vector, the first of so many.
   static __device__ __forceinline__ int64_t offset(int vector, int wide = 1) {
-    return kPeerHeaderBytes + int64_t{vector} * wide * kVectorBytes;
+    return int64_t{vector} * wide * kVectorBytes;
   }
   __device__ __forceinline__ void send(int channel, int to, uint32_t number, int64_t offset,
                                        const uint4& words) const {
@@ -120,9 +120,7 @@ class PeerSumRows {
 #pragma unroll
       for (int w = 0; w < kWide; ++w) {
         const float* const f = total + 4 * w;
-        send(kPeerTotal, to, number, offset(vector, kWide) + w * kVectorBytes,
-             make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
-                        __float_as_uint(f[3])));
+        send(kPeerTotal, to, number, offset(vector, kWide) + w * kVectorBytes, as_words(f));
       }
     }
   }
@@ -141,8 +139,7 @@ class PeerSumRows {
         ended = !take_vector(peer, kPeerTotal, source, ring, number,
                              offset(vector, kWide) + w * kVectorBytes, before, wait, &words);
       }
-      total[4 * w] = __uint_as_float(words.x), total[4 * w + 1] = __uint_as_float(words.y);
-      total[4 * w + 2] = __uint_as_float(words.z), total[4 * w + 3] = __uint_as_float(words.w);
+      as_floats(total + 4 * w, words);
     }
   }
 

@@ -37,6 +37,7 @@ __device__ __forceinline__ void two_shot(const PeerNormParams& params) {
   };
   push(0);
   trigger(rows);
+  invert_static_scale(row);
   for (uint32_t step = 0; step < steps; ++step) {
     // This rank's row comes first; then those of the others as they are likely to come.
     for (int i = -1; i < peer.ranks - 1; ++i) {
@@ -51,15 +52,15 @@ __device__ __forceinline__ void two_shot(const PeerNormParams& params) {
       rows.load_residual(source, index);
       renew_weights(rows, row, index);
       if (i < 0) {
-        rows.receive_sum(kPeerShare, share + step, step > 0, index, source.x);
+        typename Rows::Row own;
+        rows.receive_sum(kPeerShare, share + step, step > 0, index, own, source.x);
         for (int k = 0; k < peer.ranks - 1 && !rows.ended; ++k)
           rows.send(kPeerTotal, next_rank(peer, k), total + step, source.x);
         if (step + 1 < steps && !rows.ended) push(step + 1);
       } else {
         rows.receive(kPeerTotal, owner, total + step, step > 0, source.x);
       }
-      if (rows.has_ended(source, scratch)) return;
-      rows.normalize(r, index, source, row, scratch);
+      if (!rows.finish(r, index, source, row, scratch)) return;
     }
   }
   if (threadIdx.x != 0) return;

@@ -48,6 +48,50 @@ class DecodeFamily : public Family {
     if (c.has<&Args::qo_indptr>()) c.want<&Args::max_s_q>();
     if (c.has<&Args::profile>() && !bytes.rarely()) c.drop<&Args::profile>();
     if (!c.has<&Args::profile>() && !bytes.rarely()) c.drop<&Args::profile_events>();
+    if (!bytes.rarely()) choose_form(&c, bytes);
+  }
+
+  // The tensors of one format, and of a dense or a sparse call.
+  static void choose_form(Choice* choice, Bytes& bytes) {
+    Choice& c = *choice;
+    if (c.has<&Args::cache>()) {
+      c.want<&Args::cache_format>();
+      c.value<&Args::cache_format>() = 1 + bytes.pick(3);
+      c.drop<&Args::ckv>(), c.drop<&Args::kpe>();
+      c.drop<&Args::extra_ckv>(), c.drop<&Args::extra_kpe>();
+      if (c.value<&Args::cache_format>() != FASTNORM_MLA_CACHE_BYTES_576)
+        c.drop<&Args::cache_scale>();
+    } else {
+      c.drop<&Args::cache_format>(), c.drop<&Args::cache_scale>(), c.drop<&Args::extra_cache>();
+      c.want<&Args::ckv>(), c.want<&Args::kpe>();
+    }
+    if (c.has<&Args::indices>()) {
+      c.drop<&Args::kv_len>(), c.drop<&Args::page_table>(), c.drop<&Args::causal>();
+      c.drop<&Args::kv_indptr>(), c.drop<&Args::qo_indptr>();
+      if (!c.has<&Args::extra_indices>()) {
+        c.drop<&Args::extra_ckv>(), c.drop<&Args::extra_kpe>(), c.drop<&Args::extra_cache>();
+        c.drop<&Args::extra_topk_length>();
+      } else if (c.has<&Args::cache>()) {
+        c.want<&Args::extra_cache>();
+      } else {
+        c.want<&Args::extra_ckv>(), c.want<&Args::extra_kpe>();
+      }
+    } else {
+      c.want<&Args::kv_len>(), c.want<&Args::page_table>();
+      c.drop<&Args::topk_length>(), c.drop<&Args::extra_ckv>(), c.drop<&Args::extra_kpe>();
+      c.drop<&Args::extra_cache>(), c.drop<&Args::extra_indices>();
+      c.drop<&Args::extra_topk_length>();
+    }
+  }
+
+  // 0 also of a number that is no format.
+  static int64_t row_bytes(const Args& a) {
+    constexpr int64_t kBytes[] = {0, 656, 576, 584};
+    const uint32_t format = number(a.cache_format);
+    return format < std::size(kBytes) ? kBytes[format] : 0;
+  }
+  static int64_t q_columns(const Args& a) {
+    return number(a.cache_format) == FASTNORM_MLA_CACHE_BYTES_584 ? 448 : 512;
   }
 
   void numbers(const CallStruct&, void* args, Bytes& bytes) const override {
@@ -67,10 +111,17 @@ class DecodeFamily : public Family {
     e.x = shape_of(a.q_nope, in.x);
     if (e.x.size() != 3) e.x = {-1, -1, -1};
     if (a.q_nope != nullptr) e.dtype = id_of(a.q_nope->dtype);
-    const std::vector<int64_t> ckv = shape_of(a.ckv, {in.pages, in.page, 512});
-    e.pages = ckv.size() == 3 ? ckv[0] : -1;
-    e.page = ckv.size() == 3 ? ckv[1] : -1;
-    e.batch = shape_of(a.kv_len, {in.batch})[0];
+    const auto pages_of = [](const fastnorm_tensor* ckv, const fastnorm_tensor* cache,
+                             int64_t* pages, int64_t* page) {
+      const std::vector<int64_t> shape =
+          shape_of(ckv != nullptr ? ckv : cache, {*pages, *page, 512});
+      *pages = shape.size() == 3 ? shape[0] : -1;
+      *page = shape.size() == 3 ? shape[1] : -1;
+    };
+    pages_of(a.ckv, a.cache, &e.pages, &e.page);
+    pages_of(a.extra_ckv, a.extra_cache, &e.extra_pages, &e.extra_page);
+    e.row_bytes = row_bytes(a);
+    e.batch = shape_of(a.kv_len != nullptr ? a.kv_len : a.indices, {in.batch})[0];
     e.one_list = a.kv_indptr != nullptr;
     return e;
   }
@@ -78,6 +129,8 @@ class DecodeFamily : public Family {
   const char* fault(const CallStruct&, const void* args, const Field*,
                     const Extents& e) const override {
     const Args& a = *static_cast<const Args*>(args);
+    if (row_bytes(a) != 0 ? a.cache == nullptr : a.ckv == nullptr) return "no cache";
+    if (a.indices == nullptr && a.kv_len == nullptr) return "no requests";
     if ((a.flags & ~schema::kAllFlags<fastnorm_mla_decode_flags>) != 0)
       return "flags that mean nothing yet";
     const double scale = std::fabs(a.sm_scale);
@@ -88,12 +141,20 @@ class DecodeFamily : public Family {
         a.profile_events < 0 || a.profile_events > 1 << 20)
       return "a count out of range";
     const int64_t tokens = e.x[0], heads = e.x[1];
-    if (e.x[2] != 512 || heads < 1 || heads > 1 << 24 || Wide{tokens} * heads > INT32_MAX)
+    if (e.x[2] != q_columns(a) || heads < 1 || heads > 1 << 24 || Wide{tokens} * heads > INT32_MAX)
       return "a shape of q_nope that does not exist";
     if (e.page < 1 || e.pages > INT32_MAX || e.page > INT32_MAX || e.batch > INT32_MAX - 1)
       return "pages or requests out of range";
-    const fastnorm_tensor& table = *a.page_table;
-    if (table.shape[table.ndim - 1] > INT32_MAX) return "a list that is too long";
+    for (const fastnorm_tensor* list : {a.page_table, a.indices, a.extra_indices}) {
+      if (list != nullptr && list->shape[list->ndim - 1] > INT32_MAX)
+        return "a list that is too long";
+    }
+    for (const fastnorm_tensor* list : {a.indices, a.extra_indices}) {
+      if (list != nullptr && Wide{tokens} * list->shape[2] > int64_t{1} << 40)
+        return "too many indices";
+    }
+    if (a.extra_indices != nullptr && (e.extra_pages > INT32_MAX || e.extra_page > INT32_MAX))
+      return "pages of the second cache out of range";
     if (a.profile != nullptr && address(*a.profile) % 16 != 0) return "a profile's address";
     int64_t most = 0;
     if (a.qo_indptr != nullptr) {
@@ -141,11 +202,14 @@ class Rules {
     for (const Tensor& t : tensors_) {
       if (!strides(*t.view, t.field->role != Role::kStatOut)) return false;
     }
-    if (!cuda_rows() || !spans()) return false;
+    if (!cuda_rows() || !spans() || !whole_pages()) return false;
     if (a_.profile_events != 0 && !cuda()) return false;
-    if (a_.q_nope->shape[0] == 0 || a_.kv_len->shape[0] == 0) return true;
+    const fastnorm_tensor& requests = a_.kv_len != nullptr ? *a_.kv_len : *a_.indices;
+    if (a_.q_nope->shape[0] == 0 || requests.shape[0] == 0) return true;
     // A call that does nothing needs no kernel.
     if (cuda() && target_.capability != 90) return false;
+    if (cuda() && (a_.cache != nullptr || a_.indices != nullptr || a_.attention_sink != nullptr))
+      return false;
     if (cuda() && id_of(a_.q_nope->dtype) == FASTNORM_DTYPE_F32) return false;
     // What a plan finds: a profile that is too short, tables for more tiles than it counts.
     if (cuda() &&
@@ -186,10 +250,21 @@ class Rules {
     return static_cast<int64_t>(stride);
   }
 
+  // Scales lie behind the rows of a page.
+  bool whole_pages() const {
+    if (number(a_.cache_format) != FASTNORM_MLA_CACHE_BYTES_584) return true;
+    for (const fastnorm_tensor* t : {a_.cache, a_.extra_cache}) {
+      if (t != nullptr && t->shape[0] > 0 && t->shape[1] > 1 && stride(*t, 1) != 584) return false;
+    }
+    return true;
+  }
+
   // CUDA: rows for tensor maps.
   bool cuda_rows() const {
     if (!cuda()) return true;
-    for (const fastnorm_tensor* t : {a_.q_nope, a_.q_pe, a_.ckv, a_.kpe, a_.o}) {
+    for (const fastnorm_tensor* t :
+         {a_.q_nope, a_.q_pe, a_.ckv, a_.kpe, a_.o, a_.extra_ckv, a_.extra_kpe}) {
+      if (t == nullptr) continue;
       if (t->shape[0] == 0 || t->shape[1] == 0) continue;
       if (DecodeFamily::address(*t) % 16 != 0) return false;
       for (int32_t i = 0; i < 2; ++i) {
@@ -248,7 +323,8 @@ void fuzz_description(Bytes& bytes) {
   const Target& t = target(bytes);
   Drawer drawer(bytes, family, t.device_type);
   const auto drawn = drawer.begin(type());
-  const bool ragged = reinterpret_cast<const Args*>(drawn->value.data())->qo_indptr != nullptr;
+  const Args& drawn_args = *reinterpret_cast<const Args*>(drawn->value.data());
+  const bool ragged = drawn_args.qo_indptr != nullptr;
   Extents e;
   e.dtype = row_dtype(bytes);
   const bool cuda = t.device_type == FASTNORM_DEVICE_CUDA;
@@ -257,7 +333,8 @@ void fuzz_description(Bytes& bytes) {
   e.pages = bytes.pick(7);
   e.page = kPageSizes[bytes.pick(6)];
   const int64_t s_q = bytes.pick(4);
-  e.x = {ragged ? bytes.pick(9) : e.batch * s_q, 1 + bytes.pick(5), 512};
+  e.x = {ragged ? bytes.pick(9) : e.batch * s_q, 1 + bytes.pick(5),
+         DecodeFamily::q_columns(drawn_args)};
   drawer.finish(drawn.get(), e);
   const Args* const args = drawn->args<Args>();
   const Args& known = drawn->as_known<Args>();
@@ -286,7 +363,7 @@ void fuzz_description(Bytes& bytes) {
   require(info.launches <= 3 && (info.launches == 0 || info.bytes_written > 0), "launches");
   require((info.profile_bytes != 0) == (known.profile_events != 0 && info.launches != 0),
           "profile_bytes");
-  const bool no_profile = known.profile_events != 0 && known.profile == nullptr;
+  const bool no_profile = info.profile_bytes != 0 && known.profile == nullptr;
   const auto workspace_bytes = static_cast<size_t>(info.workspace_bytes);
   void* const workspace = reinterpret_cast<void*>(uintptr_t{1} << 41);
   const fastnorm_status run =
@@ -403,6 +480,102 @@ void fuzz_values(Bytes& bytes) {
   }
 }
 
+// Rows of the cache that a small call selects, in bytes. What is not selected is NaN.
+struct SelectedRows {
+  std::vector<int32_t> indices, lengths;
+  std::vector<uint8_t> cache;
+  int64_t pages, page, topk;
+  bool valid = true;
+
+  // A page of a format, with 1.5 in all columns of the rows that are selected.
+  SelectedRows(Bytes& bytes, int64_t batch, int64_t s_q, int64_t row_bytes)
+      : pages(1 + bytes.pick(3)), page(1 + bytes.pick(20)), topk(bytes.pick(40)) {
+    cache.assign(static_cast<size_t>(pages * page * row_bytes), 0xff);
+    for (int64_t t = 0; t < batch * s_q; ++t) {
+      int32_t length = static_cast<int32_t>(bytes.pick(static_cast<uint32_t>(topk) + 1));
+      if (bytes.rarely()) length = bytes.take<int32_t>();
+      lengths.push_back(length);
+      if (length < 0 || length > topk) valid = false;
+      for (int64_t k = 0; k < topk; ++k) {
+        int32_t index = static_cast<int32_t>(bytes.pick(static_cast<uint32_t>(pages * page) + 1));
+        index = bytes.rarely() ? bytes.take<int32_t>() : index - 1;
+        indices.push_back(index);
+        if (k >= length) continue;
+        if (index < -1 || index >= pages * page) valid = false;
+        if (index >= 0 && index < pages * page) put_row(index, row_bytes);
+      }
+    }
+  }
+
+  void put_row(int64_t index, int64_t row_bytes) {
+    constexpr uint8_t kCode = 0x3c, kRope[] = {0xc0, 0x3f};  // 1.5
+    uint8_t* const of_page = cache.data() + index / page * page * row_bytes;
+    const int64_t row = index % page;
+    const bool behind = row_bytes == 584;  // scales
+    uint8_t* const at = of_page + row * (behind ? 576 : row_bytes);
+    const int64_t codes = row_bytes == 656 ? 512 : behind ? 448 : 576;
+    std::memset(at, kCode, static_cast<size_t>(codes));
+    const float one = 1;
+    for (int64_t b = 0; row_bytes == 656 && b < 4; ++b) std::memcpy(at + 512 + 4 * b, &one, 4);
+    if (behind) std::memset(of_page + page * 576 + row * 8, 127, 7);
+    uint8_t* const rope = at + (behind ? 448 : 528);
+    for (int64_t i = 0; codes != 576 && i < 64; ++i) std::memcpy(rope + 2 * i, kRope, 2);
+  }
+};
+
+void fuzz_sparse_values(Bytes& bytes) {
+  static fastnorm_context* const context = make_context(FASTNORM_DEVICE_CPU, false);
+  constexpr int64_t kRowBytes[] = {656, 576, 584};
+  const uint32_t format = bytes.pick(3);
+  const int64_t row_bytes = kRowBytes[format], batch = 1 + bytes.pick(2), s_q = 1 + bytes.pick(2),
+                heads = 1 + bytes.pick(6), tokens = batch * s_q, nope = format == 2 ? 448 : 512;
+  SelectedRows rows(bytes, batch, s_q, row_bytes), extra(bytes, batch, s_q, row_bytes);
+  const bool two = (bytes.byte() & 1) != 0, sinks = (bytes.byte() & 1) != 0;
+  std::vector<float> q(static_cast<size_t>(tokens * heads * nope), 0.5f),
+      pe(static_cast<size_t>(tokens * heads * 64), 0.25f),
+      o(static_cast<size_t>(tokens * heads * 512), NAN), sink;
+  for (int64_t h = 0; h < heads; ++h) sink.push_back(bytes.take<float>());
+  const int64_t q_shape[] = {tokens, heads, nope}, pe_shape[] = {tokens, heads, 64},
+                o_shape[] = {tokens, heads, 512}, h_shape[] = {heads}, l_shape[] = {batch, s_q},
+                cache_shape[] = {rows.pages, rows.page, row_bytes},
+                extra_shape[] = {extra.pages, extra.page, row_bytes},
+                i_shape[] = {batch, s_q, rows.topk}, x_shape[] = {batch, s_q, extra.topk};
+  const fastnorm_tensor q_nope = view(q.data(), FASTNORM_DTYPE_F32, 3, q_shape),
+                        q_pe = view(pe.data(), FASTNORM_DTYPE_F32, 3, pe_shape),
+                        to = view(o.data(), FASTNORM_DTYPE_F32, 3, o_shape),
+                        sink_of = view(sink.data(), FASTNORM_DTYPE_F32, 1, h_shape),
+                        cache = view(rows.cache.data(), FASTNORM_DTYPE_U8, 3, cache_shape),
+                        indices = view(rows.indices.data(), FASTNORM_DTYPE_I32, 3, i_shape),
+                        lengths = view(rows.lengths.data(), FASTNORM_DTYPE_I32, 2, l_shape),
+                        extra_cache = view(extra.cache.data(), FASTNORM_DTYPE_U8, 3, extra_shape),
+                        extra_indices = view(extra.indices.data(), FASTNORM_DTYPE_I32, 3, x_shape),
+                        extra_lengths = view(extra.lengths.data(), FASTNORM_DTYPE_I32, 2, l_shape);
+  fastnorm_mla_decode_args a{};
+  a.struct_size = sizeof a;
+  a.sm_scale = 0.01;
+  a.cache_format = static_cast<fastnorm_mla_cache_format>(1 + format);
+  a.q_nope = &q_nope, a.q_pe = &q_pe, a.o = &to, a.cache = &cache;
+  a.indices = &indices, a.topk_length = &lengths;
+  if (two) a.extra_cache = &extra_cache, a.extra_indices = &extra_indices;
+  if (two) a.extra_topk_length = &extra_lengths;
+  if (sinks) a.attention_sink = &sink_of;
+  const bool valid = rows.valid && (!two || extra.valid);
+  const fastnorm_status status = fastnorm_mla_decode(context, &a, nullptr, 0, nullptr);
+  require_text(status);
+  require(status == (valid ? FASTNORM_OK : FASTNORM_ERROR_ARGUMENT),
+          valid ? "valid indices are refused" : "invalid indices are accepted");
+  for (int64_t row = 0; row < tokens * heads; ++row) {
+    const float v = o[static_cast<size_t>(row * 512)];
+    const bool any = sinks && std::isnan(sink[static_cast<size_t>(row % heads)]);
+    if (!valid) {
+      require(std::isnan(v), "an output of a refused call");
+    } else if (!any) {
+      // All values are 1.5, of which a sink leaves a part.
+      require(std::fabs(v - 1.5f) < 1e-5f || v == 0 || (sinks && v > 0 && v < 1.5f), "an output");
+    }
+  }
+}
+
 // --- profiles ---
 
 void fuzz_profile(Bytes& bytes) {
@@ -418,7 +591,7 @@ void fuzz_profile(Bytes& bytes) {
     writer[4] = writer[2] + writer[4] % (uint64_t{1} << 40);
     writer[5] = writer[3] + writer[5] % (uint64_t{1} << 40);
   }
-  // Of exact size, so that a sanitizer sees a read behind it.
+  // The exact size of the profile, so that a sanitizer sees a read behind it.
   const size_t size = buffer.size() * 8 - (bytes.rarely() ? bytes.byte() : 0) % (buffer.size() * 8);
   size_t count = 0;
   const fastnorm_status status = fastnorm_profile_decode(buffer.data(), size, nullptr, 0, &count);
@@ -452,6 +625,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 1:
       fastnorm::fuzz::fuzz_profile(bytes);
+      break;
+    case 2:
+      fastnorm::fuzz::fuzz_sparse_values(bytes);
       break;
     default:
       fastnorm::fuzz::fuzz_description(bytes);

@@ -1,6 +1,7 @@
 // Random calls of norm_heads in memory of exact size. Nothing crashes, and the entry points agree.
 // What was accepted keeps the rules of the table; it runs, unless a position or a slot is out of
 // range, and writes its outputs and nothing else. A dry run of a GPU answers as the CPU does.
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +23,9 @@ class PartFamily : public HeadsFamily {
     if (c.at != nullptr) return choose_codes(choice, bytes);
     if ((bytes.byte() & 3) != 3) c.want<&Part::y>();
     tidy_flags(choice, schema::kNumber<&Part::flags>, 63, bytes);
-    if ((bytes.byte() & 3) == 3) c.want<&Part::cache>();
+    const uint8_t caches = bytes.byte();
+    if ((caches & 3) == 3) c.want<&Part::cache>();
+    if ((caches & 28) == 28) c.want<&Part::cache_tail>();
     if (c.has<&Part::rstd_in>() && !bytes.rarely()) {
       c.drop<&Part::mean>(), c.drop<&Part::rstd>(), c.drop<&Part::sumsq>();
       if (c.value<&Part::kind>() == FASTNORM_NORM_LAYER) c.want<&Part::mean_in>();
@@ -53,6 +56,8 @@ class PartFamily : public HeadsFamily {
     e.across_heads = (a.flags & FASTNORM_NORM_HEADS_ACROSS_HEADS) != 0;
     e.quant = a.cache_quant;
     e.cache = shape_of(a.cache, {});
+    if (const std::vector<int64_t> tail = shape_of(a.cache_tail, {}); !tail.empty())
+      e.tail = tail.back();
     return e;
   }
 
@@ -72,6 +77,9 @@ class PartFamily : public HeadsFamily {
     if (e.x[1] < 1 || e.x[2] < 1) return "no heads, or no columns";
     if (number(a.kind) == FASTNORM_NORM_LAYER && (a.mean_in == nullptr) != (a.rstd_in == nullptr))
       return "half a statistic";
+    if (const char* fault = weights_fault(a, e)) return fault;
+    if (a.cache_tail != nullptr && (e.tail < 1 || e.tail >= e.x[2])) return "a tail without a head";
+    if (a.cache_tail != nullptr && number(a.cache_quant->scheme) == 0) return "a tail of elements";
     if (a.cache == nullptr || a.quant == nullptr || a.cache_quant == nullptr) return nullptr;
     const Quant &q = *a.quant, &c = *a.cache_quant;
     if (q.scheme == 0 || c.scheme == 0) return nullptr;
@@ -87,6 +95,17 @@ class PartFamily : public HeadsFamily {
   }
 
  private:
+  static const char* weights_fault(const Part& a, const Extents& e) {
+    if ((a.head_weights == nullptr) != (a.head_weights_out == nullptr)) return "half a head weight";
+    if (!std::isfinite(a.head_weights_factor)) return "a factor that is not finite";
+    if (a.head_weights == nullptr) return a.head_weights_factor != 0 ? "a factor alone" : nullptr;
+    if (a.quant == nullptr || a.quant->quantized == nullptr) return "head weights without scales";
+    const uint32_t scheme = number(a.quant->scheme);
+    const bool one = scheme < FASTNORM_QUANT_PER_BLOCK ||
+                     (scheme == FASTNORM_QUANT_PER_BLOCK && e.x[2] <= a.quant->block_size);
+    return one ? nullptr : "head weights of several scales";
+  }
+
   static bool is_quant(const CallStruct& type) {
     static const CallStruct& quant = type_of("fastnorm_quant");
     return &type == &quant;

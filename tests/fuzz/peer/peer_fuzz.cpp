@@ -129,9 +129,10 @@ class AllreduceFamily : public NormFamily {
     if (choice->at == nullptr) return;
     NormFamily::choose(choice, bytes);
     if (std::strcmp(choice->at->name, "quant") == 0 && !bytes.rarely()) {
-      choice->drop<&fastnorm_quant::rotation>();
-      choice->drop<&fastnorm_quant::y_rotated>();
-      choice->drop<&fastnorm_quant::rotation_signs>();
+      constexpr int kRotation = schema::kNumber<&fastnorm_quant::rotation>;
+      for (size_t f = 0; f < choice->type.fields.size(); ++f) {
+        if (f == kRotation || choice->type.fields[f].needs_field(kRotation, 0)) choice->drop(f);
+      }
     }
     if (std::strcmp(choice->at->name, "norm") != 0) return;
     if (bytes.rarely()) return;

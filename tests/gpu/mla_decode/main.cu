@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "core/mla_decode_profile.h"
+#include "core/mla_decode/profile.h"
 #include "world.cuh"
 
 namespace fastnorm::cuda {
@@ -264,7 +264,7 @@ std::string check_fixed_split(Case c) {
     if (now != all) return "bits depend on the number of parts";
     if (parts != 0) continue;
     for (int b = 0; b < static_cast<int>(c.lengths.size()); ++b) {
-      // The same world with all other requests empty.
+      // Request b alone: all others are empty.
       std::vector<int> alone(c.lengths.size(), 0);
       alone[static_cast<size_t>(b)] = c.lengths[static_cast<size_t>(b)];
       w.set_lengths(alone);

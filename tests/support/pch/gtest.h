@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/norm_backward_check.h"
-#include "core/norm_backward_plan.h"
-#include "core/norm_check.h"
-#include "core/norm_heads_check.h"
-#include "core/norm_plan.h"
+#include "core/norm/check.h"
+#include "core/norm/plan.h"
+#include "core/norm_backward/check.h"
+#include "core/norm_backward/plan.h"
+#include "core/norm_heads/check.h"
 #include "fastnorm/fastnorm.h"
 #include "ref/data.h"

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/fp_mode.h"
+#include "cpu/common/fp_mode.h"
+#include "cpu/common/machine.h"
 #include "cpu/isa.h"
-#include "cpu/machine.h"
 #include "unit/cpu/environment.h"
 #include "unit/cpu/odd_modes.h"
 
@@ -71,10 +71,10 @@ struct Data {
   fastnorm_status run(Device& device, Error& error) {
     NormPlan plan;
     const fastnorm_status planned =
-        make_plan(desc, device.facts, device.norm_table(), &plan, error);
+        make_plan(desc, device.facts, device.table<NormEntry>(), &plan, error);
     if (planned != FASTNORM_OK) return planned;
     const NormCall call{&desc, &plan};
-    return device.run_norm({&call, 1}, nullptr, nullptr, error);
+    return device.run(std::span(&call, 1), nullptr, nullptr, error);
   }
   std::vector<float> run(Device& device) {
     y.assign(y.size(), -1.0f);
@@ -123,7 +123,8 @@ TEST(CpuBackend, KernelSetsAndBuildInfoNameEveryLevel) {
   std::string line = "cpu:";
   for (size_t i = 0; i < sets.size(); ++i) {
     EXPECT_STREQ(sets[i].arch, built[i].name);
-    EXPECT_EQ(sets[i].norm.size(), 36u);
+    EXPECT_STREQ(sets[i].families[0].family, "norm");
+    EXPECT_EQ(sets[i].families[0].names.size(), 36u);
     line += std::string(" ") + built[i].name;
   }
   EXPECT_EQ(cpu_backend().build_info(), line + "\n");
@@ -272,8 +273,7 @@ TEST(CallersLoop, ALoopThatRepeatsAsManyRowsAsItDropsIsAnError) {
       << error.text;
 }
 
-// The same for a loop that keeps the sum of the row numbers, and of the differences of their
-// squares.
+// A loop may keep the sum of the row numbers, and of the differences of their squares.
 TEST(CallersLoop, ALoopThatRunsTheMiddleTwiceIsAnError) {
   Data data;
   LoopDevice host([](int64_t n, int64_t, auto& run) {
@@ -331,11 +331,11 @@ TEST(FpMode, BitsDoNotDependOnItAndItIsRestored) {
       data.y.assign(data.y.size(), -1.0f);
       NormPlan plan;
       Error error;
-      ASSERT_EQ(make_plan(data.desc, d->facts, d->norm_table(), &plan, error), FASTNORM_OK);
+      ASSERT_EQ(make_plan(data.desc, d->facts, d->table<NormEntry>(), &plan, error), FASTNORM_OK);
       const NormCall call{&data.desc, &plan};
       set_fp_mode(odd);
       const uint64_t set = fp_mode();
-      const fastnorm_status status = d->run_norm({&call, 1}, nullptr, nullptr, error);
+      const fastnorm_status status = d->run(std::span(&call, 1), nullptr, nullptr, error);
       const uint64_t after = fp_mode();
       set_fp_mode(before);
       EXPECT_EQ(status, FASTNORM_OK);
@@ -363,14 +363,14 @@ TEST(FpMode, MlaDecodeDoesNotDependOnIt) {
   d.kv_len = &length, d.page_table = &page;
   const auto device = make_device(default_options());
   const uint64_t before = fp_mode();
+  const MlaDecodePlan plan;
   for (const double scale : {0.1, 0.2, 0.3, 0.5, 0.7}) {
     d.sm_scale = scale;
     const auto wanted = static_cast<float>(scale * std::numbers::log2e);
     for (const uint64_t odd : kOddModes) {
       Error error;
       set_fp_mode(odd);
-      const fastnorm_status status =
-          device->run_mla_decode(d, MlaDecodePlan{}, nullptr, nullptr, error);
+      const fastnorm_status status = device->run(MlaDecodeCall{&d, &plan}, nullptr, nullptr, error);
       set_fp_mode(before);
       EXPECT_EQ(status, FASTNORM_OK) << error.text;
       EXPECT_EQ(lse, wanted) << scale << ' ' << std::hex << odd;

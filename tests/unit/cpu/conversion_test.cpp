@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu/norm.h"
+#include "cpu/norm/run.h"
 #include "ref/dtype.h"
 #include "unit/cpu/levels.h"
 
@@ -49,7 +49,7 @@ void add_row(const Level& level, Dtype dtype, void* x, Dtype residual_dtype, voi
   NormPlan plan;
   plan.index = general_add_kernel(dtype);
   ASSERT_GE(plan.index, 0);
-  cpu::NormTask task{level.isa->norm_kernel(plan.index, level.avx512_bf16),
+  cpu::NormTask task{cpu::norm_kernels(*level.isa, level.avx512_bf16)[plan.index],
                      cpu::make_params(desc, plan, *level.isa, 1 << 20), 1};
   cpu::run_norm_range(&task, 0, 1);
 }

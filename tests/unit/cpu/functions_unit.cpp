@@ -1,5 +1,5 @@
 // The functions of one instruction set over arrays, for functions_test.cpp.
-#include "cpu/functions-inl.h"
+#include "cpu/common/functions-inl.h"
 
 namespace fastnorm::cpu {
 namespace {

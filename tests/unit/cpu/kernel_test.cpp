@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "cpu/norm.h"
+#include "cpu/norm/run.h"
 #include "support/share.h"
 #include "unit/cpu/levels.h"
 
@@ -68,7 +68,7 @@ struct Trial {
   void run(const Level& level, bool prefetch) {
     y.bytes.assign(y.bytes.size(), std::byte{0x5a});
     residual_out.bytes.assign(residual_out.bytes.size(), std::byte{0x5a});
-    cpu::NormTask task{level.isa->norm_kernel(plan.index, level.avx512_bf16),
+    cpu::NormTask task{cpu::norm_kernels(*level.isa, level.avx512_bf16)[plan.index],
                        cpu::make_params(desc, plan, *level.isa, 1 << 20), kRows};
     task.params.prefetch = prefetch;
     cpu::run_norm_range(&task, 0, kRows);
@@ -236,9 +236,11 @@ TEST(Kernels, EveryUnitHasWhatItIsFor) {
   for (const cpu::IsaKernels& isa : cpu::built_isas()) {
     for (size_t i = 0; i < cpu::kNormKernels; ++i) {
       const NormEntry entry = cpu::kNormTable[i];
-      EXPECT_NE(isa.norm->at[i], nullptr) << isa.name << ": " << entry.name;
-      if (isa.norm_bf16 == nullptr) continue;
-      EXPECT_EQ(isa.norm_bf16->at[i] != nullptr, entry.key.dtype == Dtype::kBF16) << entry.name;
+      const cpu::ChosenNormKernels kernels = cpu::norm_kernels(isa, true);
+      EXPECT_NE(kernels.all->at[i], nullptr) << isa.name << ": " << entry.name;
+      ASSERT_EQ(kernels.bf16 != nullptr, isa.has_bf16);
+      if (kernels.bf16 == nullptr) continue;
+      EXPECT_EQ(kernels.bf16->at[i] != nullptr, entry.key.dtype == Dtype::kBF16) << entry.name;
     }
   }
 }
@@ -275,7 +277,7 @@ struct AheadTrial {
   }
 
   cpu::NormTask task(const Level& level) const {
-    return {level.isa->norm_kernel(plan.index, level.avx512_bf16),
+    return {cpu::norm_kernels(*level.isa, level.avx512_bf16)[plan.index],
             cpu::make_params(desc, plan, *level.isa, 1 << 20), kRows};
   }
 };
@@ -341,7 +343,7 @@ TEST(Kernels, SameBitsInAnyRange) {
       trial.run(level, true);
       const Buffer whole = trial.y;
       trial.y.bytes.assign(trial.y.bytes.size(), std::byte{0x5a});
-      cpu::NormTask task{level.isa->norm_kernel(index, level.avx512_bf16),
+      cpu::NormTask task{cpu::norm_kernels(*level.isa, level.avx512_bf16)[index],
                          cpu::make_params(trial.desc, trial.plan, *level.isa, 1 << 20), kRows};
       for (int64_t row = kRows - 1; row >= 0; --row) cpu::run_norm_range(&task, row, row + 1);
       ASSERT_EQ(std::memcmp(whole.bytes.data(), trial.y.bytes.data(), whole.bytes.size()), 0)

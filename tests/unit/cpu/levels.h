@@ -21,7 +21,7 @@ inline std::vector<Level> runnable_levels() {
   for (const cpu::IsaKernels& isa : cpu::built_isas()) {
     if (isa.isa > features.best) continue;
     levels.push_back({isa.name, &isa, false});
-    if (isa.norm_bf16 != nullptr && features.avx512_bf16) {
+    if (isa.has_bf16 && features.avx512_bf16) {
       levels.push_back({std::string(isa.name) + " bf16", &isa, true});
     }
   }

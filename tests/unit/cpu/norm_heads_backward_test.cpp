@@ -16,6 +16,7 @@
 #include "support/norm_heads_backward_call.h"
 #include "support/share.h"
 #include "unit/cpu/environment.h"
+#include "unit/cpu/fp_mode.h"
 
 namespace fastnorm::test {
 namespace {
@@ -309,6 +310,20 @@ TEST(NormHeadsBackward, GradientIsThatOfTheForward) {
       EXPECT_NEAR(static_cast<double>(at(*p.dx, i)), slope, 0.01 + 0.01 * std::fabs(slope)) << i;
     }
   }
+}
+
+TEST(FpMode, GradientsOfHeadsAreInThatOfTheSpecification) {
+  using namespace fp_modes;
+  Values x({1, 1, kColumns}, kRow), dy({1, 1, kColumns}, kTinyGradient), rstd({1, 1}, {1}),
+      dx({1, 1, kColumns}, kUnset);
+  auto part = empty<fastnorm_norm_heads_backward_part>();
+  part.flags = FASTNORM_NORM_HEADS_NORM;
+  part.x = &x.tensor, part.dy = &dy.tensor, part.rstd = &rstd.tensor, part.dx = &dx.tensor;
+  const auto args = empty<fastnorm_norm_heads_args>();
+  const fastnorm_norm_heads_backward_part* parts[] = {&part};
+  expect_in_all_modes(dx, kTinyDx, [&](fastnorm_context* context, void* workspace, size_t bytes) {
+    return fastnorm_norm_heads_backward(context, &args, parts, 1, workspace, bytes, nullptr);
+  });
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "support/norm_heads_call.h"
 #include "support/share.h"
 #include "unit/cpu/environment.h"
+#include "unit/cpu/fp_mode.h"
 
 namespace fastnorm::test {
 namespace {
@@ -287,6 +288,25 @@ TEST(NormHeads, ResultsLieWithinTheBoundsOfDouble) {
   });
 }
 
+// The library has the bits of the model, as the random calls show.
+TEST(NormHeads, HeadWeightsLieWithinTheBoundsOfDouble) {
+  ref::Random random(7);
+  const auto number = [&] {
+    const float magnitude = std::ldexp(1.0f, static_cast<int>(random.below(80)) - 70);
+    return magnitude * static_cast<float>(1 + random.below(1 << 23)) * 0x1p-23f *
+           (random.one_in(2) ? 1.0f : -1.0f);
+  };
+  for (int i = 0; i < 20000; ++i) {
+    const float weight = number(), scale = std::fabs(number()), factor = number();
+    double bound = 0;
+    const double exact =
+        ref::head_weight_ref(static_cast<double>(weight), static_cast<double>(scale),
+                             static_cast<double>(factor), &bound);
+    ASSERT_NEAR(static_cast<double>(ref::head_weight_model(weight, scale, factor)), exact, bound)
+        << weight << " * " << scale << " * " << factor;
+  }
+}
+
 TEST(NormHeads, StatisticsThatAreGivenAreAsGoodAsComputed) {
   const Context context;
   for (const fastnorm_norm_kind kind : kKinds) {
@@ -434,6 +454,19 @@ TEST(NormHeads, TokensFarApart) {
   for (int64_t t = 0; t < 2; ++t)
     EXPECT_EQ(std::memcmp(bytes + t * kApart * 2, near.part.y->now.data() + t * 128, 128), 0);
   munmap(memory, kBytes);
+}
+
+TEST(FpMode, HeadsAreInThatOfTheSpecification) {
+  using namespace fp_modes;
+  Values x({1, 1, kColumns}, kRow), weight({kColumns}, kTinies), y({1, 1, kColumns}, kUnset);
+  auto part = empty<fastnorm_norm_heads_part>();
+  part.flags = FASTNORM_NORM_HEADS_NORM;
+  part.x = &x.tensor, part.weight = &weight.tensor, part.y = &y.tensor;
+  const auto args = empty<fastnorm_norm_heads_args>();
+  const fastnorm_norm_heads_part* parts[] = {&part};
+  expect_in_all_modes(y, kTinyRow, [&](fastnorm_context* context, void*, size_t) {
+    return fastnorm_norm_heads(context, &args, parts, 1, nullptr, 0, nullptr);
+  });
 }
 
 }  // namespace

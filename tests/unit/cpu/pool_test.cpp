@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/parallel.h"
+#include "cpu/common/parallel.h"
 
 namespace fastnorm::cpu {
 namespace {

@@ -10,11 +10,13 @@
 #include <string>
 #include <thread>
 
-#include "core/peer_blob.h"
-#include "cuda/norm/table.h"
+#include "core/peer/blob.h"
+#include "cuda/families.h"
+#include "cuda/norm/launch_params.h"
 #include "fastnorm/fastnorm.h"
 #include "fastnorm/peer.h"
 #include "ref/data.h"
+#include "unit/cuda/pretend_kernels.h"
 #include "unit/cuda/pretend_runtime.h"
 
 // ThreadSanitizer has its own operator new.
@@ -91,8 +93,11 @@ thread_local std::vector<Recorded> recorded;
 void record(const Launch& launch) {
   Recorded r = {};
   r.launch = launch;
-  if (launch.params != nullptr) r.params = *launch.params;
-  if (launch.pair_params != nullptr) r.pair = *launch.pair_params;
+  if (is_pair(launch.kernel)) {
+    r.pair = *static_cast<const cuda::NormPairParams*>(launch.params);
+  } else if (entry_of<cuda::NormFamily>(launch.kernel) != nullptr) {
+    r.params = *static_cast<const cuda::NormParams*>(launch.params);
+  }
   recorded.push_back(r);
 }
 
@@ -130,7 +135,7 @@ class CudaHost : public testing::Test {
 };
 
 int32_t index_of(const std::string& kernel) {
-  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  const std::span<const NormEntry> table = cuda::table_of<cuda::NormFamily>(cuda::kSm90);
   for (size_t i = 0; i < table.size(); ++i) {
     if (kernel == table[i].name) return static_cast<int32_t>(i);
   }
@@ -336,7 +341,7 @@ TEST_F(CudaHost, CallsOfAList) {
   const Recorded& pair = recorded[0];
   const fastnorm_info info = q.info(context);
   // Without a weight they run on a general kernel, with interleaved blocks.
-  EXPECT_EQ(pair.launch.kernel, pair_kernel_address(index_of(info.kernel), cuda::GridForm::kPair));
+  EXPECT_EQ(pair.launch.kernel, kernel_address(index_of(info.kernel), GridForm::kPair));
   EXPECT_EQ(pair.pair.call[0].second_share, (1ull << 32) / 9 + 1) << "8 of queries, 1 of keys";
   // The keys use the kernel of the queries.
   EXPECT_EQ(pair.launch.grid.x,
@@ -374,7 +379,7 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   EXPECT_STREQ(info.kernel, "bf16 plain rms once store vector bare 16x1");
   EXPECT_EQ(info.launches, 1);
   const Recorded lone = run(heads);
-  EXPECT_EQ(lone.launch.kernel, pair_kernel_address(index_of(info.kernel), cuda::GridForm::kHeads));
+  EXPECT_EQ(lone.launch.kernel, kernel_address(index_of(info.kernel), GridForm::kHeads));
   EXPECT_EQ(lone.launch.grid.x, 9u);
   EXPECT_EQ(lone.launch.grid.y, 64u);
   EXPECT_EQ(lone.launch.block.x, 128u);
@@ -401,7 +406,7 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   // Half of each block would be idle.
   const Recorded rest = run(few);
   EXPECT_EQ(rest.launch.kernel,
-            pair_kernel_address(index_of(few.info(context).kernel), cuda::GridForm::kPair));
+            kernel_address(index_of(few.info(context).kernel), GridForm::kPair));
   EXPECT_EQ(rest.launch.grid.x, 32u);
   EXPECT_EQ(few.info(context).blocks, 32u);
   EXPECT_EQ(rest.pair.call[0].second_share, 0u) << "no second";
@@ -418,8 +423,7 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   ASSERT_EQ(fastnorm_norm_many(context, list, 2, nullptr, 0, kStream), FASTNORM_OK)
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
-  EXPECT_EQ(recorded[0].launch.kernel,
-            pair_kernel_address(index_of(info.kernel), cuda::GridForm::kPair));
+  EXPECT_EQ(recorded[0].launch.kernel, kernel_address(index_of(info.kernel), GridForm::kPair));
   for (const cuda::NormParams& p : recorded[0].pair.call) {
     EXPECT_EQ(p.outer[0].value | p.outer[0].multiplier, 0u);
     EXPECT_EQ(p.outer[0].shift, 31u);
@@ -431,8 +435,8 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
 TEST_F(CudaHost, UnalignedRowsAskForSharedMemory) {
   make();
   const auto wanted = [&](const Call& call) {
-    const NormEntry& entry =
-        cuda::norm_table(cuda::kSm90)[static_cast<size_t>(index_of(call.info(context).kernel))];
+    const NormEntry& entry = cuda::table_of<cuda::NormFamily>(
+        cuda::kSm90)[static_cast<size_t>(index_of(call.info(context).kernel))];
     EXPECT_EQ(entry.key.access, Access::kUnaligned) << entry.name;
     return static_cast<size_t>(cuda::launch_shared_bytes(entry.key, entry.tile));
   };
@@ -454,13 +458,22 @@ TEST_F(CudaHost, UnalignedRowsAskForSharedMemory) {
   }
 }
 
+// The most bytes, up to a vector, that divide all addresses and strides whose bits are given.
+TEST(AccessBytes, LowestBit) {
+  for (const uint64_t bits : {0, 16, 48, 4096}) EXPECT_EQ(cuda::access_bytes(bits), 16) << bits;
+  EXPECT_EQ(cuda::access_bytes(16 | 8), 8);
+  EXPECT_EQ(cuda::access_bytes(16 | 4 | 8), 4);
+  EXPECT_EQ(cuda::access_bytes(6), 2);
+  EXPECT_EQ(cuda::access_bytes(4097), 1);
+}
+
 // No block needs more shared memory than every supported GPU has. The least is 99 KB on sm_120, of
 // which a kernel's own memory takes up to 2.
 TEST(LaunchShared, FitsEveryArchitecture) {
   constexpr int kOwn = 9 << 10;  // a kernel's folds, at most
   for (const ArchSpec* arch : cuda::kArchs) {
     const int most = (arch == &cuda::kSm90 ? 227 << 10 : 99 << 10) - kOwn;
-    for (const NormEntry& entry : cuda::norm_table(*arch))
+    for (const NormEntry& entry : cuda::table_of<cuda::NormFamily>(*arch))
       EXPECT_LE(cuda::launch_shared_bytes(entry.key, entry.tile), most) << entry.name;
   }
 }

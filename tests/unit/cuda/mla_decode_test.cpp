@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/mla_decode/params.h"
 #include "fastnorm/fastnorm.h"
 #include "unit/cuda/pretend_runtime.h"
 
@@ -73,8 +74,7 @@ struct Recorded {
 thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
-  recorded.push_back(
-      {launch, launch.mla_params != nullptr ? *launch.mla_params : cuda::MlaDecodeParams{}});
+  recorded.push_back({launch, *static_cast<const cuda::MlaDecodeParams*>(launch.params)});
 }
 
 class CudaMlaDecode : public testing::Test {
@@ -170,9 +170,6 @@ TEST_F(CudaMlaDecode, NoDependentLaunchAroundTheCall) {
   call.args.flags = 1;
   EXPECT_EQ(fastnorm_mla_decode(context, &call.args, kWorkspace, 1 << 30, kStream),
             FASTNORM_ERROR_UNSUPPORTED);
-  call.args.flags = 0, call.args.reserved = 1;
-  EXPECT_EQ(fastnorm_mla_decode(context, &call.args, kWorkspace, 1 << 30, kStream),
-            FASTNORM_ERROR_ARGUMENT);
 }
 
 TEST_F(CudaMlaDecode, TheWorkspaceHoldsWhatTheKernelsGet) {
@@ -185,7 +182,9 @@ TEST_F(CudaMlaDecode, TheWorkspaceHoldsWhatTheKernelsGet) {
   EXPECT_EQ(at(p.plan), 0);
   EXPECT_GE(at(p.parts), 16);
   EXPECT_GE(at(p.splits), at(p.parts) + 32 * p.parts_count);
-  EXPECT_GT(at(p.partial_lse), at(p.splits));
+  EXPECT_GE(at(p.pairs), at(p.splits) + 16 * p.splits_room);
+  EXPECT_EQ(p.pairs_room, 2 * p.parts_count);
+  EXPECT_GT(at(p.partial_lse), at(p.pairs) + 16 * p.pairs_room * p.m_tiles);
   EXPECT_GT(at(p.partial_o), at(p.partial_lse));
   const int64_t rows = int64_t{p.m_tiles} * 64 * 2 * p.parts_count;
   EXPECT_EQ(at(p.partial_o) + rows * 2048, static_cast<int64_t>(workspace_bytes(call)));
@@ -250,6 +249,24 @@ TEST_F(CudaMlaDecode, MapsOfRequestsStepFromRequestToRequest) {
     EXPECT_EQ(m.map.stride[1], 6 * m.row_bytes);
     EXPECT_EQ(m.map.stride[2], 128u) << "sub-tiles of 64 columns";
   }
+}
+
+// Two rows are enough for a stride of their own: here those of a request of 2 tokens and one head.
+TEST_F(CudaMlaDecode, MapsOfTwoRows) {
+  run(MlaCall(2, 1));
+  EXPECT_EQ(recorded.at(1).params.q_access, cuda::RowAccess::kRequestRows);
+  EXPECT_EQ(notes.maps.at(0).extent[1], 2u);
+  EXPECT_EQ(notes.maps.at(0).stride[0], 1024u);
+}
+
+// Boxes of o end with a request where its rows have a dimension, or are the heads of one token.
+TEST_F(CudaMlaDecode, BoxesOfOutputsThatClip) {
+  run(MlaCall(1, 16));
+  EXPECT_EQ(recorded.at(1).params.o_clips, 1) << "16 heads of one token";
+  run(MlaCall(2, 3));
+  EXPECT_EQ(recorded.at(1).params.o_clips, 1) << "rows of a request";
+  run(MlaCall(2, 128));
+  EXPECT_EQ(recorded.at(1).params.o_clips, 0) << "tokens of 128 heads fill their boxes";
 }
 
 // Maps of tokens step from head to head and from token to token.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_kernels.h"
 #include "unit/cuda/pretend_runtime.h"
 
 namespace fastnorm::test {
@@ -56,8 +57,8 @@ struct Recorded {
 thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
-  ASSERT_NE(launch.backward_params, nullptr);
-  recorded.push_back({launch, *launch.backward_params});
+  ASSERT_NE(entry_of<cuda::NormBackwardFamily>(launch.kernel), nullptr);
+  recorded.push_back({launch, *static_cast<const cuda::NormBackwardParams*>(launch.params)});
 }
 
 class CudaNormBackward : public testing::Test {

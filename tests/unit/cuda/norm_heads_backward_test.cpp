@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_kernels.h"
 #include "unit/cuda/pretend_runtime.h"
 
 namespace fastnorm::test {
@@ -81,14 +82,17 @@ struct Recorded {
 thread_local std::vector<Recorded> recorded;
 
 template <class Params>
-std::shared_ptr<Params> copy_of(const Params* params) {
-  return params != nullptr ? std::make_shared<Params>(*params) : nullptr;
+void copy(const Launch& launch, std::shared_ptr<Params>* to) {
+  *to = std::make_shared<Params>(*static_cast<const Params*>(launch.params));
 }
 
 void record(const Launch& launch) {
-  recorded.push_back({launch, copy_of(launch.heads_backward_params),
-                      copy_of(launch.held_heads_backward_params),
-                      copy_of(launch.heads_fold_params)});
+  Recorded& r = recorded.emplace_back(Recorded{launch, {}, {}, {}});
+  const auto* const entry = entry_of<cuda::NormHeadsBackwardFamily>(launch.kernel);
+  if (entry == nullptr) return;
+  const NormHeadsBackwardVariant& v = entry->variant;
+  if (v.has_held_params()) return copy(launch, &r.held);
+  v.form == HeadsBackwardForm::kFold ? copy(launch, &r.fold) : copy(launch, &r.general);
 }
 
 class CudaNormHeadsBackward : public testing::Test {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_kernels.h"
 #include "unit/cuda/pretend_runtime.h"
 
 namespace fastnorm::test {
@@ -68,16 +69,21 @@ struct Recorded {
   bool held;
   cuda::NormHeadsParams general;
   cuda::HeldHeadsParams of_held;
+  cuda::IndexerParams of_indexer;
 };
 thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
-  Recorded r = {launch, launch.held_heads_params != nullptr, {}, {}};
-  ASSERT_TRUE(r.held || launch.heads_params != nullptr);
-  if (r.held) {
-    r.of_held = *launch.held_heads_params;
+  const NormHeadsEntry* const entry = entry_of<cuda::NormHeadsFamily>(launch.kernel);
+  ASSERT_NE(entry, nullptr);
+  const bool indexer = entry->variant.is_indexer();
+  Recorded r = {launch, !indexer && entry->variant.is_held(), {}, {}, {}};
+  if (indexer) {
+    r.of_indexer = *static_cast<const cuda::IndexerParams*>(launch.params);
+  } else if (r.held) {
+    r.of_held = *static_cast<const cuda::HeldHeadsParams*>(launch.params);
   } else {
-    r.general = *launch.heads_params;
+    r.general = *static_cast<const cuda::NormHeadsParams*>(launch.params);
   }
   recorded.push_back(r);
 }
@@ -140,9 +146,26 @@ TEST_F(CudaNormHeads, GeneralForm) {
   EXPECT_EQ(notes.context, nullptr) << "current is what was";
 }
 
+// In the general form a warp has a head of up to 1024 columns, and a block a longer one.
+TEST_F(CudaNormHeads, GeneralFormOfLongHeads) {
+  for (const int64_t n : {1024, 1025}) {
+    HeadsCall call(5);
+    call.query[1] = call.key[1] = call.pages[2] = 2;
+    call.query[2] = call.key[2] = call.pages[3] = call.columns[0] = call.strides[1] = n;
+    call.strides[0] = 4 * n;
+    call.k.data = static_cast<char*>(call.q.data) + 2 * n * 2;
+    call.args.rope_dim = 120;
+    call.table[1] = 60;
+    ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+    ASSERT_EQ(recorded.size(), 1u);
+    ASSERT_FALSE(recorded[0].held);
+    EXPECT_EQ((recorded[0].general.part[0].bits & cuda::kHeadsByBlock) != 0, n > 1024);
+  }
+}
+
 TEST_F(CudaNormHeads, HeldForm) {
   const HeadsCall call(1000);
-  EXPECT_STREQ(query(call).kernel, "norm_heads bf16 apart 8x2");
+  EXPECT_STREQ(query(call).kernel, "norm_heads bf16 rotate-half 8x2");
   EXPECT_EQ(query(call).threads_per_row, 8);
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
@@ -184,6 +207,94 @@ TEST_F(CudaNormHeads, TokensForm) {
   EXPECT_EQ(k.groups, 8u);
   EXPECT_EQ(k.thread_shift, 5);
   EXPECT_EQ(k.inv_n, 1.0f / 512);
+}
+
+// An indexer's query heads with codes and head weights, and keys in rows of 132 bytes.
+TEST_F(CudaNormHeads, IndexerForm) {
+  HeadsCall call(1000);
+  call.args.rope_dim = 64;
+  call.table[1] = 32;
+  const int64_t heads[] = {1000, 32}, scales[] = {1000, 24, 4, 1},
+                by_row[] = {24 * 132, 132, 33, 1}, rows[] = {24 * 528, 528, 132, 1};
+  fastnorm_tensor codes = call.q, scale = call.q, weights = call.q, out = call.q,
+                  key_scale = call.cache;
+  const auto place = [](fastnorm_tensor* t, int number, fastnorm_dtype_id dtype, int32_t ndim,
+                        const int64_t* shape, const int64_t* strides) {
+    t->data = reinterpret_cast<void*>(static_cast<uintptr_t>(number) << 45);
+    t->dtype = fastnorm_dtype_of(dtype);
+    t->ndim = ndim, t->shape = shape, t->strides = strides;
+  };
+  place(&codes, 1, FASTNORM_DTYPE_F8_E4M3FN, 3, call.query, nullptr);
+  place(&scale, 2, FASTNORM_DTYPE_F32, 2, heads, nullptr);
+  place(&weights, 3, FASTNORM_DTYPE_F16, 2, heads, nullptr);
+  place(&out, 4, FASTNORM_DTYPE_F32, 2, heads, nullptr);
+  place(&call.cache, 5, FASTNORM_DTYPE_F8_E4M3FN, 4, call.pages, rows);
+  place(&key_scale, 5, FASTNORM_DTYPE_F32, 4, scales, by_row);
+  key_scale.byte_offset = 128;
+  fastnorm_quant quant = {}, cache_quant = {};
+  quant.struct_size = cache_quant.struct_size = sizeof quant;
+  quant.scheme = FASTNORM_QUANT_PER_ROW;
+  cache_quant.scheme = FASTNORM_QUANT_PER_BLOCK;
+  cache_quant.block_size = 128;
+  quant.rotation = cache_quant.rotation = 128;
+  quant.quantized = &codes, quant.scale = &scale, cache_quant.scale = &key_scale;
+  fastnorm_norm_heads_part &q = call.part[0], &k = call.part[1];
+  q.flags = FASTNORM_NORM_HEADS_ROPE;
+  q.eps = 0;
+  q.weight = q.y = k.y = nullptr;
+  q.quant = &quant, k.cache_quant = &cache_quant;
+  q.head_weights = &weights, q.head_weights_out = &out;
+  EXPECT_STREQ(query(call).kernel, "norm_heads bf16 indexer 4x4");
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const cuda::IndexerParams& p = recorded[0].of_indexer;
+  EXPECT_EQ(recorded[0].launch.block.x, 128u);
+  EXPECT_EQ(p.part[0].groups, 16u) << "two heads each";
+  EXPECT_EQ(p.part[1].groups, 4u) << "a group for each key";
+  EXPECT_EQ(p.part[1].first_block, 500u);
+  EXPECT_EQ(p.part[0].cache.page_stride, 32 * 128) << "codes of y, by token";
+  EXPECT_EQ(p.part[0].scales.head_stride, 4);
+  EXPECT_TRUE((p.part[0].bits & cuda::kHeadsCodesOfY) != 0);
+  EXPECT_TRUE((p.part[0].bits & cuda::kHeadsCodesWide) != 0);
+  EXPECT_FALSE((p.part[1].bits & cuda::kHeadsCodesWide) != 0) << "rows of 132 bytes";
+  EXPECT_EQ(p.more[0].weights.factor, 1.0f);
+  EXPECT_EQ(p.more[0].weights.type, cuda::OperandType::kOther16);
+  EXPECT_EQ(p.more[1].weights.out.data, nullptr);
+  EXPECT_EQ(p.more[0].rotation.block, 128);
+}
+
+// Keys whose last 64 columns are stored beside the codes of the others, in rows of 576 bytes.
+TEST_F(CudaNormHeads, TailOfACache) {
+  HeadsCall call(1000);
+  const int64_t coded[] = {1000, 24, 4, 64}, scales[] = {1000, 24, 4, 1},
+                codes[] = {24 * 768, 768, 192, 1}, elements[] = {24 * 384, 384, 96, 1},
+                of_scales[] = {24 * 4, 4, 1, 1};
+  fastnorm_tensor tail = call.cache, scale = call.cache;
+  call.cache.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN);
+  scale.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F8_E8M0FNU);
+  call.cache.shape = tail.shape = coded, scale.shape = scales;
+  call.cache.strides = codes, tail.strides = elements, scale.strides = of_scales;
+  tail.byte_offset = 64;
+  scale.data = reinterpret_cast<void*>(uintptr_t{1} << 45);
+  fastnorm_quant quant = {};
+  quant.struct_size = sizeof quant;
+  quant.scheme = FASTNORM_QUANT_PER_BLOCK;
+  quant.block_size = 64;
+  quant.scale_pow2 = 1;
+  quant.scale = &scale;
+  call.part[1].cache_quant = &quant;
+  call.part[1].cache_tail = &tail;
+  EXPECT_STREQ(query(call).kernel, "norm_heads bf16 general");
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const cuda::HeadsPartParams& p = recorded[0].general.part[1];
+  EXPECT_EQ(p.tail_columns, 64);
+  EXPECT_EQ(p.cache_tail.data, p.cache.data + 64);
+  EXPECT_EQ(p.cache_tail.row_stride, 768);
+  EXPECT_EQ(p.cache_tail.head_stride, 192);
+  EXPECT_EQ(p.cache_tail.page_stride, 24 * 768);
+  EXPECT_EQ(recorded[0].general.part[0].tail_columns, 0);
+  EXPECT_EQ(recorded[0].general.part[0].cache_tail.data, nullptr);
 }
 
 TEST_F(CudaNormHeads, PrepareLoadsTheKernel) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_kernels.h"
 #include "unit/cuda/pretend_runtime.h"
 
 namespace fastnorm::test {
@@ -61,14 +62,16 @@ struct Recorded {
 thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
-  Recorded r = {launch, launch.held_stages_params != nullptr, {}, {}, {}};
-  ASSERT_TRUE(r.is_held || launch.stages_params != nullptr || launch.params != nullptr);
-  if (launch.params != nullptr) {
+  const StagesEntry* const entry = entry_of<cuda::NormStagesFamily>(launch.kernel);
+  ASSERT_NE(entry, nullptr);
+  const bool rotated = entry->variant.is_rotated();
+  Recorded r = {launch, !rotated && entry->variant.is_held(), {}, {}, {}};
+  if (rotated) {
     r.rotated = *static_cast<const cuda::NormCallParams*>(launch.params);
   } else if (r.is_held) {
-    r.held = *launch.held_stages_params;
+    r.held = *static_cast<const cuda::HeldStagesParams*>(launch.params);
   } else {
-    r.params = *launch.stages_params;
+    r.params = *static_cast<const cuda::NormStagesParams*>(launch.params);
   }
   recorded.push_back(r);
 }

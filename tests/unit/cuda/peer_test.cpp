@@ -6,16 +6,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/peer_blob.h"
+#include "core/peer/blob.h"
 #include "cuda/arch.h"
-#include "cuda/norm/table.h"
-#include "cuda/peer/kernels.h"
-#include "cuda/peer/table.h"
+#include "cuda/families.h"
+#include "cuda/peer/params.h"
 #include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_kernels.h"
 #include "unit/cuda/pretend_runtime.h"
 
 namespace fastnorm::test {
@@ -24,34 +25,45 @@ namespace {
 void* const kStream = reinterpret_cast<void*>(uintptr_t{64});
 using Blobs = std::vector<PeerBlob>;
 
+// A launch, and a copy of what its kernel got: one of these, if it is none of norms with stages.
 struct Recorded {
   Launch launch;
-  cuda::PeerNormParams norm;
-  cuda::PeerSumParams sum;
-  cuda::PeerStatisticsParams statistics;
-  cuda::PeerShardedParams sharded;
-  cuda::NormCallParams plain;
+  std::optional<cuda::PeerNormParams> norm;
+  std::optional<cuda::PeerSumParams> sum;
+  std::optional<cuda::PeerStatisticsParams> statistics;
+  std::optional<cuda::PeerShardedParams> sharded;
+  std::optional<cuda::NormCallParams> plain;
 };
 thread_local std::vector<Recorded> recorded;
 
-void record(const Launch& launch) {
-  Recorded r = {launch, {}, {}, {}, {}, {}};
-  if (launch.params != nullptr) r.plain = static_cast<const cuda::NormCallParams&>(*launch.params);
-  if (launch.peer_norm_params != nullptr) r.norm = *launch.peer_norm_params;
-  if (launch.peer_sum_params != nullptr) r.sum = *launch.peer_sum_params;
-  if (launch.peer_statistics_params != nullptr) r.statistics = *launch.peer_statistics_params;
-  if (launch.peer_sharded_params != nullptr) r.sharded = *launch.peer_sharded_params;
-  recorded.push_back(r);
+template <class Params>
+void copy(const Launch& launch, std::optional<Params>* to) {
+  *to = *static_cast<const Params*>(launch.params);
 }
 
-fastnorm_peer_options options_of(int32_t rank, int32_t ranks) {
+void record(const Launch& launch) {
+  Recorded& r = recorded.emplace_back();
+  r.launch = launch;
+  const PeerEntry* const entry = entry_of<cuda::PeerFamily>(launch.kernel);
+  if (entry == nullptr) {  // a norm's, maybe one with stages
+    if (entry_of<cuda::NormFamily>(launch.kernel) != nullptr) copy(launch, &r.plain);
+    return;
+  }
+  const PeerVariant& v = entry->variant;
+  v.is_fused()                      ? copy(launch, &r.norm)
+  : v.form == PeerForm::kSharded    ? copy(launch, &r.sharded)
+  : v.form == PeerForm::kStatistics ? copy(launch, &r.statistics)
+                                    : copy(launch, &r.sum);
+}
+
+fastnorm_peer_options options_of(int32_t rank, int32_t ranks, int32_t rings = 2) {
   fastnorm_peer_options options = {};
   options.struct_size = sizeof options;
   options.rank = rank;
   options.ranks = ranks;
   options.dtype = FASTNORM_DTYPE_BF16;
   options.max_columns = 8192;
-  options.rings = 2;
+  options.rings = rings;
   return options;
 }
 
@@ -94,9 +106,11 @@ class CudaPeer : public testing::Test {
   }
 
   fastnorm_peer* create(int32_t rank, int32_t ranks = 2) {
-    const fastnorm_peer_options options = options_of(rank, ranks);
+    return create_on(rank % 2, options_of(rank, ranks));
+  }
+  fastnorm_peer* create_on(int gpu, const fastnorm_peer_options& options) {
     fastnorm_peer* peer = nullptr;
-    EXPECT_EQ(fastnorm_peer_create(contexts[rank % 2], &options, &peer), FASTNORM_OK)
+    EXPECT_EQ(fastnorm_peer_create(contexts[gpu], &options, &peer), FASTNORM_OK)
         << fastnorm_last_error();
     return peer;
   }
@@ -163,7 +177,7 @@ TEST_F(CudaPeer, RanksOfOneProcessReachEachOther) {
   EXPECT_EQ(holdings.device_memory, 4);  // buffers and counters
   // Kernels are loaded at once: none can be while another rank waits.
   size_t of_dtype = 0;
-  for (const PeerEntry& entry : cuda::peer_table()) {
+  for (const PeerEntry& entry : cuda::table_of<cuda::PeerFamily>(cuda::kSm90)) {
     if (entry.variant.dtype == Dtype::kBF16 || entry.variant.form >= PeerForm::kStatistics)
       ++of_dtype;
   }
@@ -263,7 +277,7 @@ TEST_F(CudaPeer, OneKernelForAlignedRows) {
   info.struct_size = sizeof info;
   ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK)
       << fastnorm_last_error();
-  EXPECT_STREQ(info.kernel, "peer bf16 one-shot rms store 512x1 by 1");
+  EXPECT_STREQ(info.kernel, "peer bf16 one-shot rms store 512x1 by 1 lean");
   EXPECT_EQ(info.workspace_bytes, 0u);
   EXPECT_EQ(info.launches, 1);
   EXPECT_EQ(info.blocks, 2u);
@@ -276,13 +290,13 @@ TEST_F(CudaPeer, OneKernelForAlignedRows) {
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
   const Launch& launch = recorded[0].launch;
-  ASSERT_NE(launch.peer_norm_params, nullptr);
+  ASSERT_TRUE(recorded[0].norm);
   EXPECT_EQ(launch.grid.x, 2u);
   EXPECT_EQ(launch.block.x, 512u);
   EXPECT_EQ(launch.early, 1);
   EXPECT_EQ(launch.stream, kStream);
   EXPECT_EQ(launch.context, primary_context(0));
-  const cuda::PeerExchange& e = recorded[0].norm.peer;
+  const cuda::PeerExchange& e = recorded[0].norm->peer;
   EXPECT_EQ(e.rank, 0);
   EXPECT_EQ(e.ranks, 2);
   EXPECT_EQ(e.rings, 2);
@@ -290,19 +304,70 @@ TEST_F(CudaPeer, OneKernelForAlignedRows) {
   EXPECT_EQ(e.columns, 4096u);
   EXPECT_EQ(e.wait_ns, 10'000'000'000u);
   EXPECT_NE(e.buffer[0], e.buffer[1]);
-  EXPECT_EQ(recorded[0].norm.norm.x.data, static_cast<char*>(call.x.data));
+  EXPECT_EQ(recorded[0].norm->norm.x.data, static_cast<char*>(call.x.data));
   // The next kernel might take the room that another rank needs.
-  EXPECT_EQ(recorded[0].norm.norm.bits & cuda::kTrigger, 0u);
+  EXPECT_EQ(recorded[0].norm->norm.bits & cuda::kTrigger, 0u);
   call.norm.flags = FASTNORM_NORM_PDL_TRIGGER;
   ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream),
             FASTNORM_OK);
   EXPECT_EQ(recorded[1].launch.early, 1);
-  EXPECT_NE(recorded[1].norm.norm.bits & cuda::kTrigger, 0u);
+  EXPECT_NE(recorded[1].norm->norm.bits & cuda::kTrigger, 0u);
   call.norm.flags = FASTNORM_NORM_NO_PDL;
   ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream),
             FASTNORM_OK);
   EXPECT_EQ(recorded[2].launch.early, -1);
-  EXPECT_EQ(recorded[2].norm.norm.bits & cuda::kTrigger, 0u);
+  EXPECT_EQ(recorded[2].norm->norm.bits & cuda::kTrigger, 0u);
+}
+
+// A cluster for each row, where each has a ring.
+TEST_F(CudaPeer, ClustersForFewRows) {
+  Pair pair(create_on(0, options_of(0, 2, 8)), create_on(1, options_of(1, 2, 8)));
+  const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+  ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
+  Call call(pair.peers[0], 3);
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm_query(contexts[0], &call.args, &info), FASTNORM_OK);
+  EXPECT_STREQ(info.kernel, "peer bf16 one-shot rms store 128x1x4 by 1 lean");
+  EXPECT_EQ(info.blocks, 12u);
+  EXPECT_EQ(info.blocks_per_row, 4);
+  ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream), FASTNORM_OK)
+      << fastnorm_last_error();
+  EXPECT_EQ(recorded[0].launch.grid.x, 12u);
+  EXPECT_EQ(recorded[0].launch.block.x, 128u);
+  EXPECT_EQ(recorded[0].launch.cluster, 4u);
+  EXPECT_EQ(recorded[0].norm->peer.rings, 3);
+}
+
+// Blocks of all ranks of a GPU have to be there together: fewer rings, no clusters, and no next
+// kernel that starts early.
+TEST_F(CudaPeer, RanksThatShareAGpu) {
+  machine.multiprocessors = 14;
+  fastnorm_context* small = nullptr;
+  ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, nullptr, &small), FASTNORM_OK);
+  std::swap(small, contexts[0]);
+  {
+    Pair pair(create_on(0, options_of(0, 2, 256)), create_on(0, options_of(1, 2, 256)));
+    const Blobs blobs = {blob_of(pair.peers[0]), blob_of(pair.peers[1])};
+    EXPECT_EQ(blobs[0].gpu, blobs[1].gpu);
+    ASSERT_EQ(import(pair.peers[0], blobs), FASTNORM_OK);
+    for (const int64_t rows : {3, 200}) {
+      recorded.clear();
+      Call call(pair.peers[0], rows);
+      call.norm.flags = FASTNORM_NORM_PDL_TRIGGER;
+      ASSERT_EQ(fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream),
+                FASTNORM_OK)
+          << fastnorm_last_error();
+      ASSERT_EQ(recorded.size(), 1u);
+      EXPECT_EQ(recorded[0].launch.block.x, 512u);
+      EXPECT_EQ(recorded[0].launch.grid.x, rows == 3 ? 3u : 7u);
+      EXPECT_EQ(recorded[0].norm->peer.all_rings, 256);
+      EXPECT_EQ(recorded[0].norm->norm.bits & cuda::kTrigger, 0u);
+      EXPECT_EQ(recorded[0].norm->norm.bits_again & cuda::kTrigger, 0u);
+    }
+  }
+  std::swap(small, contexts[0]);
+  fastnorm_context_destroy(small);
 }
 
 // Rows that a fused kernel does not take: an exchange into the workspace, then the norm's kernel.
@@ -324,12 +389,12 @@ TEST_F(CudaPeer, TwoKernelsForOthers) {
             FASTNORM_OK)
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 2u);
-  ASSERT_NE(recorded[0].launch.peer_sum_params, nullptr);
-  EXPECT_EQ(recorded[0].sum.totals, static_cast<char*>(workspace));
-  EXPECT_EQ(recorded[0].sum.minus_zeros, static_cast<char*>(workspace) + 3 * 4096 * 4);
-  EXPECT_EQ(recorded[0].sum.exact, 1u);
+  ASSERT_TRUE(recorded[0].sum);
+  EXPECT_EQ(recorded[0].sum->totals, static_cast<char*>(workspace));
+  EXPECT_EQ(recorded[0].sum->minus_zeros, static_cast<char*>(workspace) + 3 * 4096 * 4);
+  EXPECT_EQ(recorded[0].sum->exact, 1u);
   EXPECT_EQ(recorded[0].launch.early, 1);
-  EXPECT_NE(recorded[1].launch.params, nullptr);
+  ASSERT_TRUE(recorded[1].plain);
   EXPECT_EQ(recorded[1].launch.early, 1);  // it waits for the exchange itself
   EXPECT_EQ(recorded[1].launch.stream, kStream);
   call.norm.flags = FASTNORM_NORM_NO_PDL;
@@ -356,7 +421,7 @@ struct Index {
 
 // The name of a kernel of the norm.
 std::string kernel_name(const void* kernel) {
-  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  const std::span<const NormEntry> table = cuda::table_of<cuda::NormFamily>(cuda::kSm90);
   for (size_t i = 0; i < table.size(); ++i) {
     if (kernel_address(static_cast<int32_t>(i)) == kernel) return table[i].name;
   }
@@ -366,10 +431,10 @@ std::string kernel_name(const void* kernel) {
 // The weight's strides beyond the first index. Only kernels of any layout read them, and for others
 // nothing sets them.
 cuda::RowStrides weight_upper_of(const Recorded& r) {
-  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  const std::span<const NormEntry> table = cuda::table_of<cuda::NormFamily>(cuda::kSm90);
   for (size_t i = 0; i < table.size(); ++i) {
     if (kernel_address(static_cast<int32_t>(i)) == r.launch.kernel)
-      return table[i].key.access == Access::kAny ? r.plain.weight_upper : cuda::RowStrides{};
+      return table[i].key.access == Access::kAny ? r.plain->weight_upper : cuda::RowStrides{};
   }
   ADD_FAILURE() << "no kernel of the norm";
   return {};
@@ -404,12 +469,12 @@ TEST_F(CudaPeer, SumsAreInTheOrderOfX) {
                 FASTNORM_OK)
           << fastnorm_last_error();
       ASSERT_EQ(recorded.size(), 2u) << name;
-      ASSERT_NE(recorded[0].launch.peer_sum_params, nullptr) << name;
-      ASSERT_NE(recorded[1].launch.params, nullptr) << name;
-      const cuda::PeerSumParams& sum = recorded[0].sum;
+      ASSERT_TRUE(recorded[0].sum) << name;
+      ASSERT_TRUE(recorded[1].plain) << name;
+      const cuda::PeerSumParams& sum = *recorded[0].sum;
       EXPECT_EQ(sum.totals, workspace);
       const bool exact = rounding == FASTNORM_PEER_SUM_EXACT;
-      const cuda::NormCallParams& norm = recorded[1].plain;
+      const cuda::NormCallParams& norm = *recorded[1].plain;
       const cuda::RowRef& totals = exact ? norm.residual : norm.x;
       const cuda::RowStrides& upper = exact ? norm.residual_upper : norm.x_upper;
       EXPECT_EQ(totals.data, workspace) << name;
@@ -508,12 +573,12 @@ TEST_F(CudaPeer, ShardedNormOfFewTokens) {
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
   const Launch& launch = recorded[0].launch;
-  ASSERT_NE(launch.peer_sharded_params, nullptr);
+  ASSERT_TRUE(recorded[0].sharded);
   EXPECT_EQ(launch.grid.x, 2u);
   EXPECT_EQ(launch.block.x, 512u);
   EXPECT_EQ(launch.early, 1);
   EXPECT_EQ(launch.stream, kStream);
-  const cuda::PeerShardedParams& p = recorded[0].sharded;
+  const cuda::PeerShardedParams& p = *recorded[0].sharded;
   EXPECT_EQ(p.bits, cuda::kWaitAfterWeights | cuda::kTrigger);
   EXPECT_EQ(p.weight_offset, 1.0f);
   EXPECT_EQ(p.part[0].x, static_cast<char*>(call.x.data));
@@ -532,7 +597,7 @@ TEST_F(CudaPeer, ShardedNormOfFewTokens) {
     args.flags = flags;
     ASSERT_EQ(fastnorm_peer_sharded_norm(contexts[0], &args, nullptr, 0, kStream), FASTNORM_OK);
     EXPECT_EQ(recorded.back().launch.early, flags == 0 ? 1 : -1);
-    EXPECT_EQ(recorded.back().sharded.bits, 0u);
+    EXPECT_EQ(recorded.back().sharded->bits, 0u);
   }
   args.flags = 0;
   // A misaligned row needs the general kernels.
@@ -564,8 +629,8 @@ TEST_F(CudaPeer, ShardedNorm) {
       FASTNORM_OK)
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 3u);
-  ASSERT_NE(recorded[1].launch.peer_statistics_params, nullptr);
-  const cuda::PeerStatisticsParams& p = recorded[1].statistics;
+  ASSERT_TRUE(recorded[1].statistics);
+  const cuda::PeerStatisticsParams& p = *recorded[1].statistics;
   EXPECT_EQ(p.tokens, 257);
   EXPECT_EQ(p.parts, 1);
   EXPECT_EQ(p.layer, 1u);
@@ -591,7 +656,7 @@ TEST_F(CudaPeer, StoppedAndReset) {
     return fastnorm_peer_allreduce_norm(contexts[0], &call.args, nullptr, 0, kStream);
   };
   ASSERT_EQ(run(), FASTNORM_OK);
-  const cuda::PeerExchange e = recorded[0].norm.peer;
+  const cuda::PeerExchange e = recorded[0].norm->peer;
   e.control->calls = 1;
   EXPECT_EQ(state_of(pair.peers[0]).calls, 1u);
   EXPECT_EQ(state_of(pair.peers[0]).error, FASTNORM_PEER_ERROR_NONE);

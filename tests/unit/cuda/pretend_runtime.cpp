@@ -7,20 +7,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "cuda/arch.h"
+#include "cuda/kernels.h"
 #include "cuda/mla_decode/kernels.h"
-#include "cuda/norm/kernels.h"
-#include "cuda/norm/list.h"
-#include "cuda/norm_backward/kernels.h"
-#include "cuda/norm_backward/table.h"
-#include "cuda/norm_heads/kernels.h"
-#include "cuda/norm_heads/table.h"
-#include "cuda/norm_heads_backward/kernels.h"
-#include "cuda/norm_heads_backward/table.h"
-#include "cuda/norm_stages/kernels.h"
-#include "cuda/norm_stages/table.h"
-#include "cuda/peer/kernels.h"
-#include "cuda/peer/table.h"
+#include "unit/cuda/pretend_kernels.h"
 
 namespace fastnorm::test {
 
@@ -62,207 +51,11 @@ int get_device(int* device) {
   return 201;  // no context
 }
 
-// The kernels of a part of the table: addresses of bytes.
-template <Dtype kDtype, Source kSource>
-struct Part {
-  static constexpr size_t kCount =
-      cuda::count_variants(kDtype, kSource, cuda::list_arch(cuda::kSm90));
-  static inline char single_bytes[kCount], pair_bytes[2 * kCount];
-  Part() {
-    const auto& entries = cuda::kNormPart<cuda::list_arch(cuda::kSm90), kDtype, kSource>;
-    for (size_t i = 0; i < kCount; ++i) {
-      single[i] = reinterpret_cast<cuda::NormKernel>(&single_bytes[i]);
-      const auto kernel = [&](size_t form) {
-        return reinterpret_cast<cuda::NormPairKernel>(&pair_bytes[2 * i + form]);
-      };
-      pair[i] = {runs_pairs(entries[i]) ? kernel(0) : nullptr,
-                 runs_heads(entries[i].key, entries[i].tile) ? kernel(1) : nullptr};
-    }
-  }
-  static bool has_pair(const void* kernel) {
-    return kernel >= pair_bytes && kernel < pair_bytes + 2 * kCount;
-  }
-  cuda::NormKernel single[kCount];
-  cuda::PairKernels pair[kCount];
-};
-
-template <Dtype kDtype, Source kSource>
-const Part<kDtype, kSource>& part() {
-  static const Part<kDtype, kSource> kernels;
-  return kernels;
-}
-
-bool is_pair(const void* kernel) {
-  return Part<Dtype::kF32, Source::kPlain>::has_pair(kernel) ||
-         Part<Dtype::kF16, Source::kPlain>::has_pair(kernel) ||
-         Part<Dtype::kBF16, Source::kPlain>::has_pair(kernel);
-}
-
 // Kernels of MLA decode: attention by f16 and profile, the planner, two that merge.
 constexpr size_t kMlaPlan = 4, kMlaMerge = 5;
 char mla_bytes[7];
 
 bool is_mla(const void* kernel) { return kernel >= mla_bytes && kernel < std::end(mla_bytes); }
-
-size_t index_of(const void* kernel, const char* first) {
-  return static_cast<size_t>(static_cast<const char*>(kernel) - first);
-}
-
-// The backward kernels: addresses of bytes, in the order of the table.
-char backward_bytes[cuda::kNumberedWords<cuda::BackwardFamily, true>.size()];
-
-bool is_backward(const void* kernel) {
-  return kernel >= backward_bytes && kernel < std::end(backward_bytes);
-}
-
-template <Dtype kDtype>
-std::span<const cuda::NormBackwardKernel> backward_part() {
-  static const std::vector<cuda::NormBackwardKernel> kernels = [] {
-    std::vector<cuda::NormBackwardKernel> part;
-    const auto table = cuda::norm_backward_table(cuda::kSm90);
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (table[i].variant.dtype == kDtype)
-        part.push_back(reinterpret_cast<cuda::NormBackwardKernel>(&backward_bytes[i]));
-    }
-    return part;
-  }();
-  return kernels;
-}
-
-// The kernels of norm_heads: likewise.
-char heads_bytes[cuda::kNumberedWords<cuda::HeadsFamily, true>.size()];
-
-bool is_heads(const void* kernel) {
-  return kernel >= heads_bytes && kernel < std::end(heads_bytes);
-}
-bool is_held_heads(const void* kernel) {
-  return cuda::variant_at<cuda::HeadsFamily, true>(index_of(kernel, heads_bytes)).is_held();
-}
-
-template <Dtype kDtype>
-std::span<const cuda::NormHeadsKernel> heads_part() {
-  static const std::vector<cuda::NormHeadsKernel> kernels = [] {
-    std::vector<cuda::NormHeadsKernel> part;
-    const auto table = cuda::norm_heads_table(cuda::kSm90);
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (table[i].variant.dtype != kDtype) continue;
-      if (table[i].variant.is_held()) {
-        part.push_back(
-            {nullptr, reinterpret_cast<void (*)(cuda::HeldHeadsParams)>(&heads_bytes[i])});
-      } else {
-        part.push_back(
-            {reinterpret_cast<void (*)(cuda::NormHeadsParams)>(&heads_bytes[i]), nullptr});
-      }
-    }
-    return part;
-  }();
-  return kernels;
-}
-
-// The kernels of norm_heads_backward: likewise.
-char heads_backward_bytes[cuda::kNumberedWords<cuda::HeadsBackwardFamily, true>.size()];
-
-bool is_heads_backward(const void* kernel) {
-  return kernel >= heads_backward_bytes && kernel < std::end(heads_backward_bytes);
-}
-HeadsBackwardForm heads_backward_form(const void* kernel) {
-  return cuda::variant_at<cuda::HeadsBackwardFamily, true>(index_of(kernel, heads_backward_bytes))
-      .form;
-}
-
-template <Dtype kDtype>
-std::span<const cuda::NormHeadsBackwardKernel> heads_backward_part() {
-  static const std::vector<cuda::NormHeadsBackwardKernel> kernels = [] {
-    std::vector<cuda::NormHeadsBackwardKernel> part;
-    const auto table = cuda::norm_heads_backward_table(cuda::kSm90);
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (table[i].variant.dtype != kDtype) continue;
-      char* const address = &heads_backward_bytes[i];
-      cuda::NormHeadsBackwardKernel kernel = {nullptr, nullptr, nullptr};
-      switch (table[i].variant.form) {
-        case HeadsBackwardForm::kGeneral:
-          kernel.general = reinterpret_cast<void (*)(cuda::NormHeadsBackwardParams)>(address);
-          break;
-        case HeadsBackwardForm::kHeld:
-        case HeadsBackwardForm::kTokens:
-        case HeadsBackwardForm::kWhole:
-          kernel.held = reinterpret_cast<void (*)(cuda::HeldHeadsBackwardParams)>(address);
-          break;
-        case HeadsBackwardForm::kFold:
-          kernel.fold = reinterpret_cast<void (*)(cuda::HeadsFoldParams)>(address);
-          break;
-      }
-      part.push_back(kernel);
-    }
-    return part;
-  }();
-  return kernels;
-}
-
-// The kernels of peers: likewise.
-char peer_bytes[cuda::kNumberedWords<cuda::PeerFamily, true>.size()];
-
-bool is_peer(const void* kernel) { return kernel >= peer_bytes && kernel < std::end(peer_bytes); }
-PeerVariant peer_variant(const void* kernel) {
-  return cuda::variant_at<cuda::PeerFamily, true>(index_of(kernel, peer_bytes));
-}
-
-template <Dtype kDtype>
-std::span<const cuda::PeerKernel> peer_part() {
-  static const std::vector<cuda::PeerKernel> kernels = [] {
-    std::vector<cuda::PeerKernel> part;
-    const auto table = cuda::peer_table();
-    for (size_t i = 0; i < table.size(); ++i) {
-      const PeerVariant& v = table[i].variant;
-      if (v.dtype != kDtype) continue;
-      char* const at = &peer_bytes[i];
-      part.push_back({});
-      if (v.is_fused()) {
-        part.back().norm = reinterpret_cast<void (*)(cuda::PeerNormParams)>(at);
-      } else if (v.form == PeerForm::kSharded) {
-        part.back().sharded = reinterpret_cast<void (*)(cuda::PeerShardedParams)>(at);
-      } else if (v.form == PeerForm::kStatistics) {
-        part.back().statistics = reinterpret_cast<void (*)(cuda::PeerStatisticsParams)>(at);
-      } else {
-        part.back().sum = reinterpret_cast<void (*)(cuda::PeerSumParams)>(at);
-      }
-    }
-    return part;
-  }();
-  return kernels;
-}
-
-// The kernels of calls with stages: likewise.
-char stages_bytes[cuda::kNumberedWords<cuda::StagesFamily, true>.size()];
-
-bool is_stages(const void* kernel) {
-  return kernel >= stages_bytes && kernel < std::end(stages_bytes);
-}
-StagesVariant stages_variant(const void* kernel) {
-  return cuda::variant_at<cuda::StagesFamily, true>(index_of(kernel, stages_bytes));
-}
-
-template <Dtype kDtype>
-std::span<const cuda::NormStagesKernel> stages_part() {
-  static const std::vector<cuda::NormStagesKernel> kernels = [] {
-    std::vector<cuda::NormStagesKernel> part;
-    const auto table = cuda::norm_stages_table(cuda::kSm90);
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (table[i].variant.dtype != kDtype) continue;
-      cuda::NormStagesKernel kernel = {};
-      if (table[i].variant.is_rotated()) {
-        kernel.rotated = reinterpret_cast<void (*)(cuda::NormCallParams)>(&stages_bytes[i]);
-      } else if (table[i].variant.is_held()) {
-        kernel.held = reinterpret_cast<void (*)(cuda::HeldStagesParams)>(&stages_bytes[i]);
-      } else {
-        kernel.general = reinterpret_cast<void (*)(cuda::NormStagesParams)>(&stages_bytes[i]);
-      }
-      part.push_back(kernel);
-    }
-    return part;
-  }();
-  return kernels;
-}
 
 // The GPU that is current.
 int current_gpu() {
@@ -295,114 +88,30 @@ MlaKernels mla_kernels() {
 void* primary_context(int gpu) { return &contexts[0][gpu]; }
 void* other_context(int gpu) { return &contexts[1][gpu]; }
 
-const void* kernel_address(int32_t index) {
-  return reinterpret_cast<const void*>(cuda::kernel_at(cuda::kernel_parts<90>().kernels, index));
-}
-const void* pair_kernel_address(int32_t index, cuda::GridForm form) {
-  const cuda::PairKernels kernels = cuda::kernel_at(cuda::kernel_parts<90>().pair_kernels, index);
-  return reinterpret_cast<const void*>(form == cuda::GridForm::kHeads ? kernels.heads
-                                                                      : kernels.pair);
-}
-
 }  // namespace fastnorm::test
 
 namespace fastnorm::cuda {
 
 // PTX has kernels that nothing launches.
-#define FASTNORM_PRETEND_PART(dtype, source)                                                   \
-  template <>                                                                                  \
-  std::span<const NormKernel> norm_kernels<90, Dtype::dtype, Source::source>() {               \
-    return test::part<Dtype::dtype, Source::source>().single;                                  \
-  }                                                                                            \
-  template <>                                                                                  \
-  std::span<const PairKernels> norm_pair_kernels<90, Dtype::dtype, Source::source>() {         \
-    return test::part<Dtype::dtype, Source::source>().pair;                                    \
-  }                                                                                            \
-  template <>                                                                                  \
-  std::span<const NormKernel> norm_kernels<kPtxNumber, Dtype::dtype, Source::source>() {       \
-    return {};                                                                                 \
-  }                                                                                            \
-  template <>                                                                                  \
-  std::span<const PairKernels> norm_pair_kernels<kPtxNumber, Dtype::dtype, Source::source>() { \
-    return {};                                                                                 \
-  }
-FASTNORM_PRETEND_PART(kF32, kPlain)
-FASTNORM_PRETEND_PART(kF32, kAdd)
-FASTNORM_PRETEND_PART(kF16, kPlain)
-FASTNORM_PRETEND_PART(kF16, kAdd)
-FASTNORM_PRETEND_PART(kBF16, kPlain)
-FASTNORM_PRETEND_PART(kBF16, kAdd)
-#undef FASTNORM_PRETEND_PART
+template <class Family, int kArch, int kPart>
+std::span<const void* const> part_kernels() {
+  if (kArch == kPtxNumber) return {};
+  return test::pretended<Family>().template part<kPart>();
+}
 
-#define FASTNORM_PRETEND_BACKWARD(dtype)                                                  \
-  template <>                                                                             \
-  std::span<const NormBackwardKernel> norm_backward_kernels<90, Dtype::dtype>() {         \
-    return test::backward_part<Dtype::dtype>();                                           \
-  }                                                                                       \
-  template <>                                                                             \
-  std::span<const NormBackwardKernel> norm_backward_kernels<kPtxNumber, Dtype::dtype>() { \
-    return {};                                                                            \
-  }
-FASTNORM_PRETEND_BACKWARD(kF32)
-FASTNORM_PRETEND_BACKWARD(kF16)
-FASTNORM_PRETEND_BACKWARD(kBF16)
-#undef FASTNORM_PRETEND_BACKWARD
-
-#define FASTNORM_PRETEND_HEADS(dtype)                                               \
-  template <>                                                                       \
-  std::span<const NormHeadsKernel> norm_heads_kernels<90, Dtype::dtype>() {         \
-    return test::heads_part<Dtype::dtype>();                                        \
-  }                                                                                 \
-  template <>                                                                       \
-  std::span<const NormHeadsKernel> norm_heads_kernels<kPtxNumber, Dtype::dtype>() { \
-    return {};                                                                      \
-  }
-FASTNORM_PRETEND_HEADS(kF32)
-FASTNORM_PRETEND_HEADS(kF16)
-FASTNORM_PRETEND_HEADS(kBF16)
-#undef FASTNORM_PRETEND_HEADS
-
-#define FASTNORM_PRETEND_HEADS_BACKWARD(dtype)                                               \
-  template <>                                                                                \
-  std::span<const NormHeadsBackwardKernel> norm_heads_backward_kernels<90, Dtype::dtype>() { \
-    return test::heads_backward_part<Dtype::dtype>();                                        \
-  }                                                                                          \
-  template <>                                                                                \
-  std::span<const NormHeadsBackwardKernel>                                                   \
-  norm_heads_backward_kernels<kPtxNumber, Dtype::dtype>() {                                  \
-    return {};                                                                               \
-  }
-FASTNORM_PRETEND_HEADS_BACKWARD(kF32)
-FASTNORM_PRETEND_HEADS_BACKWARD(kF16)
-FASTNORM_PRETEND_HEADS_BACKWARD(kBF16)
-#undef FASTNORM_PRETEND_HEADS_BACKWARD
-#define FASTNORM_PRETEND_PEER(dtype)                                     \
-  template <>                                                            \
-  std::span<const PeerKernel> peer_kernels<90, Dtype::dtype>() {         \
-    return test::peer_part<Dtype::dtype>();                              \
-  }                                                                      \
-  template <>                                                            \
-  std::span<const PeerKernel> peer_kernels<kPtxNumber, Dtype::dtype>() { \
-    return {};                                                           \
-  }
-FASTNORM_PRETEND_PEER(kF32)
-FASTNORM_PRETEND_PEER(kF16)
-FASTNORM_PRETEND_PEER(kBF16)
-#undef FASTNORM_PRETEND_PEER
-
-#define FASTNORM_PRETEND_STAGES(dtype)                                                \
-  template <>                                                                         \
-  std::span<const NormStagesKernel> norm_stages_kernels<90, Dtype::dtype>() {         \
-    return test::stages_part<Dtype::dtype>();                                         \
-  }                                                                                   \
-  template <>                                                                         \
-  std::span<const NormStagesKernel> norm_stages_kernels<kPtxNumber, Dtype::dtype>() { \
-    return {};                                                                        \
-  }
-FASTNORM_PRETEND_STAGES(kF32)
-FASTNORM_PRETEND_STAGES(kF16)
-FASTNORM_PRETEND_STAGES(kBF16)
-#undef FASTNORM_PRETEND_STAGES
+// The addresses of these functions for all families, without which the compiler would not make
+// them: only other files call them.
+std::vector<std::span<const void* const> (*)()> all_parts() {
+  std::vector<std::span<const void* const> (*)()> all;
+  Families::for_each([&]<class Family>() {
+    [&]<int... kPart>(std::integer_sequence<int, kPart...>) {
+      (all.push_back(part_kernels<Family, 90, kPart>), ...);
+      (all.push_back(part_kernels<Family, kPtxNumber, kPart>), ...);
+    }
+    (std::make_integer_sequence<int, Family::kParts>());
+  });
+  return all;
+}
 
 template <>
 const void* mla_decode_kernel<Dtype::kBF16>(bool profiles) {
@@ -443,8 +152,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(device + 1);
   std::strcpy(properties->name, "pretended GPU");
   properties->major = machine.capability / 10;
   properties->minor = machine.capability % 10;
@@ -452,6 +162,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->l2CacheSize = 50 << 20;
   properties->totalGlobalMem = size_t{80} << 30;
   return result_of("cudaGetDeviceProperties");
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount ? machine.multiprocessors : 0;
+  return result_of("cudaDeviceGetAttribute");
 }
 
 cudaError_t cudaSetDevice(int device) {
@@ -541,63 +256,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization)
       launch.early = a.val.programmaticStreamSerializationAllowed;
   }
-  if (is_mla(kernel)) {
-    const bool has_maps = kernel < &mla_bytes[kMlaPlan];
-    launch.mla_params =
-        static_cast<const fastnorm::cuda::MlaDecodeParams*>(arguments[has_maps ? 1 : 0]);
-  } else if (is_backward(kernel)) {
-    launch.backward_params = static_cast<const fastnorm::cuda::NormBackwardParams*>(arguments[0]);
-  } else if (is_heads(kernel)) {
-    if (is_held_heads(kernel)) {
-      launch.held_heads_params = static_cast<const fastnorm::cuda::HeldHeadsParams*>(arguments[0]);
-    } else {
-      launch.heads_params = static_cast<const fastnorm::cuda::NormHeadsParams*>(arguments[0]);
-    }
-  } else if (is_heads_backward(kernel)) {
-    using namespace fastnorm;
-    switch (heads_backward_form(kernel)) {
-      case HeadsBackwardForm::kGeneral:
-        launch.heads_backward_params =
-            static_cast<const cuda::NormHeadsBackwardParams*>(arguments[0]);
-        break;
-      case HeadsBackwardForm::kHeld:
-      case HeadsBackwardForm::kTokens:
-      case HeadsBackwardForm::kWhole:
-        launch.held_heads_backward_params =
-            static_cast<const cuda::HeldHeadsBackwardParams*>(arguments[0]);
-        break;
-      case HeadsBackwardForm::kFold:
-        launch.heads_fold_params = static_cast<const cuda::HeadsFoldParams*>(arguments[0]);
-        break;
-    }
-  } else if (is_peer(kernel)) {
-    const fastnorm::PeerVariant v = peer_variant(kernel);
-    if (v.is_fused()) {
-      launch.peer_norm_params = static_cast<const fastnorm::cuda::PeerNormParams*>(arguments[0]);
-    } else if (v.form == fastnorm::PeerForm::kSharded) {
-      launch.peer_sharded_params =
-          static_cast<const fastnorm::cuda::PeerShardedParams*>(arguments[0]);
-    } else if (v.form == fastnorm::PeerForm::kStatistics) {
-      launch.peer_statistics_params =
-          static_cast<const fastnorm::cuda::PeerStatisticsParams*>(arguments[0]);
-    } else {
-      launch.peer_sum_params = static_cast<const fastnorm::cuda::PeerSumParams*>(arguments[0]);
-    }
-  } else if (is_stages(kernel)) {
-    const fastnorm::StagesVariant v = stages_variant(kernel);
-    if (v.is_rotated()) {
-      launch.params = static_cast<const fastnorm::cuda::NormCallParams*>(arguments[0]);
-    } else if (v.is_held()) {
-      launch.held_stages_params =
-          static_cast<const fastnorm::cuda::HeldStagesParams*>(arguments[0]);
-    } else {
-      launch.stages_params = static_cast<const fastnorm::cuda::NormStagesParams*>(arguments[0]);
-    }
-  } else if (is_pair(kernel)) {
-    launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);
-  } else {
-    launch.params = static_cast<const fastnorm::cuda::NormParams*>(arguments[0]);
-  }
+  const bool has_maps = is_mla(kernel) && kernel < &mla_bytes[kMlaPlan];
+  launch.params = arguments[has_maps ? 1 : 0];
   if (notes.on_launch != nullptr) notes.on_launch(launch);
   return cudaSuccess;
 }

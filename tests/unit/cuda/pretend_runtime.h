@@ -10,14 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/mla_decode/params.h"
-#include "cuda/norm/params.h"
-#include "cuda/norm_backward/params.h"
-#include "cuda/norm_heads/params.h"
-#include "cuda/norm_heads_backward/params.h"
-#include "cuda/norm_stages/params.h"
-#include "cuda/peer/params.h"
-
 namespace fastnorm::test {
 
 inline constexpr int kMostGpus = 2;
@@ -44,31 +36,16 @@ struct Holdings {
 };
 extern Holdings holdings;
 
-// The parameters of one launch.
+// One launch.
 struct Launch {
   const void* kernel;
   dim3 grid, block;
   unsigned cluster;  // 0: the attribute is not there
   int early;         // of programmatic stream serialization; -1: the attribute is not there
   cudaStream_t stream;
-  void* context;                   // current at the time
-  const cuda::NormParams* params;  // of a kernel for one call, else null; valid in on_launch()
-  const cuda::NormPairParams* pair_params;  // of one for two
+  void* context;  // current at the time
   size_t shared_bytes;
-  const cuda::MlaDecodeParams* mla_params;          // of a kernel of MLA decode
-  const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
-  const cuda::NormHeadsParams* heads_params;        // of norm_heads' general form
-  const cuda::HeldHeadsParams* held_heads_params;   // of its others
-  // Of norm_heads_backward, by the form:
-  const cuda::NormHeadsBackwardParams* heads_backward_params;
-  const cuda::HeldHeadsBackwardParams* held_heads_backward_params;
-  const cuda::HeadsFoldParams* heads_fold_params;
-  const cuda::NormStagesParams* stages_params;       // of norm calls with stages: the general form
-  const cuda::HeldStagesParams* held_stages_params;  // the other forms
-  const cuda::PeerNormParams* peer_norm_params;      // of a fused kernel of peers
-  const cuda::PeerSumParams* peer_sum_params;        // of one that exchanges rows
-  const cuda::PeerStatisticsParams* peer_statistics_params;
-  const cuda::PeerShardedParams* peer_sharded_params;
+  const void* params;  // what the kernel got beside tensor maps; valid in on_launch()
 };
 
 // What a tensor map was encoded from. The first dimension has 64 columns, one after another.
@@ -100,9 +77,5 @@ struct MlaKernels {
   const void *attention[2][2], *plan, *merge[2];  // by f16, and profile
 };
 MlaKernels mla_kernels();
-
-// The address of an entry's kernel in sm_90's table.
-const void* kernel_address(int32_t index);
-const void* pair_kernel_address(int32_t index, cuda::GridForm form);
 
 }  // namespace fastnorm::test

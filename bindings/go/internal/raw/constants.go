@@ -173,6 +173,14 @@ const (
 	FASTNORM_LSE_BASE_2  = 1
 )
 
+// fastnorm_mla_cache_format.
+const (
+	FASTNORM_MLA_CACHE_ROWS      = 0
+	FASTNORM_MLA_CACHE_BYTES_656 = 1
+	FASTNORM_MLA_CACHE_BYTES_576 = 2
+	FASTNORM_MLA_CACHE_BYTES_584 = 3
+)
+
 // fastnorm_mla_decode_flags.
 const (
 	FASTNORM_MLA_DECODE_NO_PDL = 512

@@ -418,7 +418,7 @@ static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_c
 /* fastnorm_mla_decode_args with the tensors that it points to. */
 typedef struct fnb_mla_decode_call {
   fastnorm_mla_decode_args args;
-  fastnorm_tensor tensors[11];
+  fastnorm_tensor tensors[21];
 } fnb_mla_decode_call;
 
 static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* call) {
@@ -427,7 +427,7 @@ static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* c
   uint64_t mask;
   if (words == NULL) return 0;
   mask = words[11];
-  if (mask >> 11 != 0) return 0;
+  if (mask >> 21 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->parallel_user = (void*)(uintptr_t)words[0];
@@ -440,7 +440,7 @@ static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* c
   args->profile_events = (int32_t)words[7];
   args->total_kv_hint = (int64_t)words[8];
   args->flags = (uint32_t)words[9];
-  args->reserved = (int32_t)words[10];
+  args->cache_format = (fastnorm_mla_cache_format)fnb_low(words[10]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->q_nope = &call->tensors[0];
@@ -484,6 +484,46 @@ static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* c
   if (mask >> 10 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
     args->profile = &call->tensors[10];
+  }
+  if (mask >> 11 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
+    args->cache = &call->tensors[11];
+  }
+  if (mask >> 12 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
+    args->cache_scale = &call->tensors[12];
+  }
+  if (mask >> 13 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[13])) return 0;
+    args->indices = &call->tensors[13];
+  }
+  if (mask >> 14 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
+    args->topk_length = &call->tensors[14];
+  }
+  if (mask >> 15 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
+    args->attention_sink = &call->tensors[15];
+  }
+  if (mask >> 16 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[16])) return 0;
+    args->extra_ckv = &call->tensors[16];
+  }
+  if (mask >> 17 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[17])) return 0;
+    args->extra_kpe = &call->tensors[17];
+  }
+  if (mask >> 18 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[18])) return 0;
+    args->extra_cache = &call->tensors[18];
+  }
+  if (mask >> 19 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[19])) return 0;
+    args->extra_indices = &call->tensors[19];
+  }
+  if (mask >> 20 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[20])) return 0;
+    args->extra_topk_length = &call->tensors[20];
   }
   return 1;
 }
@@ -532,7 +572,7 @@ static inline int fnb_read_norm_heads(fnb_reader* reader, fnb_norm_heads_call* c
 /* fastnorm_norm_heads_part with the tensors that it points to. */
 typedef struct fnb_norm_heads_part_call {
   fastnorm_norm_heads_part args;
-  fastnorm_tensor tensors[10];
+  fastnorm_tensor tensors[13];
   fnb_quant_call quant;
   fnb_quant_call cache_quant;
 } fnb_norm_heads_part_call;
@@ -543,7 +583,7 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   uint64_t mask;
   if (words == NULL) return 0;
   mask = words[8];
-  if (mask >> 12 != 0) return 0;
+  if (mask >> 15 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->flags = (uint32_t)words[0];
@@ -553,7 +593,7 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   args->rounding = (fastnorm_rounding)fnb_low(words[4]);
   args->rope_rounding = (fastnorm_rope_rounding)fnb_low(words[5]);
   args->rope_offset = (int32_t)words[6];
-  args->reserved = (int32_t)words[7];
+  args->head_weights_factor = fnb_float(words[7]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -595,10 +635,22 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
     args->cache = &call->tensors[9];
   }
   if (mask >> 10 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
+    args->head_weights = &call->tensors[10];
+  }
+  if (mask >> 11 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
+    args->head_weights_out = &call->tensors[11];
+  }
+  if (mask >> 12 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
+    args->cache_tail = &call->tensors[12];
+  }
+  if (mask >> 13 & 1) {
     if (!fnb_read_quant(reader, &call->quant)) return 0;
     args->quant = &call->quant.args;
   }
-  if (mask >> 11 & 1) {
+  if (mask >> 14 & 1) {
     if (!fnb_read_quant(reader, &call->cache_quant)) return 0;
     args->cache_quant = &call->cache_quant.args;
   }

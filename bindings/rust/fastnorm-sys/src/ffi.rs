@@ -1602,6 +1602,19 @@ pub const FASTNORM_LSE_NATURAL: fastnorm_lse_base = 0;
 pub const FASTNORM_LSE_BASE_2: fastnorm_lse_base = 1;
 pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 
+/// How the rows of the cache are stored. The table at the top of this header has their bytes.
+pub type fastnorm_mla_cache_format = c_uint;
+/// Rows of T: the tensors ckv and kpe.
+pub const FASTNORM_MLA_CACHE_ROWS: fastnorm_mla_cache_format = 0;
+/// Rows of 656 bytes: 512 codes, 4 scales of f32, 64 numbers of bf16.
+pub const FASTNORM_MLA_CACHE_BYTES_656: fastnorm_mla_cache_format = 1;
+/// Rows of 576 codes, with one scale for the whole tensor.
+pub const FASTNORM_MLA_CACHE_BYTES_576: fastnorm_mla_cache_format = 2;
+/// Rows of 584 bytes: 448 codes, 64 numbers of bf16 and, behind the rows of the page, 7 scales of
+/// e8m0 and a byte that is not used. A head has 512 columns.
+pub const FASTNORM_MLA_CACHE_BYTES_584: fastnorm_mla_cache_format = 3;
+pub const FASTNORM_MLA_CACHE_FORMAT_MAX_ENUM: fastnorm_mla_cache_format = 0x7fffffff;
+
 /// Bits of fastnorm_mla_decode_args.flags.
 pub type fastnorm_mla_decode_flags = c_uint;
 /// Programmatic dependent launch is not used around the call: it starts when all earlier kernels
@@ -1617,7 +1630,8 @@ pub const FASTNORM_MLA_DECODE_FLAGS_MAX_ENUM: fastnorm_mla_decode_flags = 0x7fff
 /// with these limits. CUDA: the addresses of q_nope, q_pe, ckv, kpe and o are multiples of 16
 /// bytes, and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes
 /// below 2^40. This is stricter than fastnorm_norm. CPU: addresses are multiples of the size of an
-/// element, and strides of inputs may be 0.
+/// element, and strides of inputs may be 0. The bytes of FP8 caches may have any address and any
+/// strides, but those of a page of BYTES_584 must be contiguous.
 ///
 /// Aliasing: o, lse and profile must not overlap each other or any input. Two interleaved views of
 /// one buffer that share no element are allowed.
@@ -1653,21 +1667,23 @@ pub struct fastnorm_mla_decode_args {
     /// With profile: number of events per warpgroup, 1 to 2^20; else 0. A query reports the size of
     /// the profile for this number, even if profile is NULL.
     pub profile_events: i32,
-    /// Sum of kv_len; 0 = not known. It is used only for fastnorm_info.bytes_read, because a query
-    /// does not read lengths.
+    /// Sum of kv_len; 0 = not known. With indices: the number of rows that all new tokens select; 0
+    /// = as many as there are indices. It is used only for fastnorm_info.bytes_read, because a
+    /// query reads neither lengths nor indices.
     pub total_kv_hint: i64,
-    /// \[N, H, 512\] T, the query times W_UK. Required.
+    /// \[N, H, 512\] T, the query times W_UK. BYTES_584: \[N, H, 448\], the first columns of the
+    /// query. Required.
     pub q_nope: *const fastnorm_tensor,
     /// \[N, H, 64\] T, the query after RoPE. Required.
     pub q_pe: *const fastnorm_tensor,
-    /// \[pages, page, 512\] T, the normalised latents. Required.
+    /// \[pages, page, 512\] T, the normalised latents. Required, except with an FP8 cache_format.
     pub ckv: *const fastnorm_tensor,
-    /// \[pages, page, 64\] T, the keys after RoPE. Required.
+    /// \[pages, page, 64\] T, the keys after RoPE. Required, except with an FP8 cache_format.
     pub kpe: *const fastnorm_tensor,
-    /// \[B\] i32, the number of cached tokens of each request. Required.
+    /// \[B\] i32, the number of cached tokens of each request. Required, except with indices.
     pub kv_len: *const fastnorm_tensor,
     /// The numbers of the pages of each request: \[B, max_pages\] or, with kv_indptr, \[total\];
-    /// i32. Required.
+    /// i32. Required, except with indices.
     pub page_table: *const fastnorm_tensor,
     /// \[B + 1\] i32, where each request's pages begin in page_table. NULL: page_table is a block
     /// table.
@@ -1685,8 +1701,33 @@ pub struct fastnorm_mla_decode_args {
     pub profile: *const fastnorm_tensor,
     /// fastnorm_mla_decode_flags.
     pub flags: u32,
-    /// Must be 0.
-    pub reserved: i32,
+    /// How the rows of the cache are stored. Default: rows of T. Other formats: CPU only.
+    pub cache_format: fastnorm_mla_cache_format,
+    /// \[pages, page, row\] u8, where row is 656, 576 or 584: the cache of an FP8 cache_format,
+    /// which requires it. NULL with rows of T.
+    pub cache: *const fastnorm_tensor,
+    /// \[1\] f32, the scale of all codes of cache and extra_cache. NULL = 1. BYTES_576 only.
+    pub cache_scale: *const fastnorm_tensor,
+    /// \[B, s_q, topk\] i32, the rows of the cache that each new token attends to, or -1. NULL =
+    /// all of the request. CPU only.
+    pub indices: *const fastnorm_tensor,
+    /// \[B\] or \[B, s_q\] i32, from 0 to topk: how many of a new token's indices count. NULL =
+    /// all.
+    pub topk_length: *const fastnorm_tensor,
+    /// \[H\] f32, the sink of each head. NULL = none. CPU only.
+    pub attention_sink: *const fastnorm_tensor,
+    /// \[extra pages, extra page, 512\] T, a second ckv, with pages of a size of their own. NULL =
+    /// none.
+    pub extra_ckv: *const fastnorm_tensor,
+    /// \[extra pages, extra page, 64\] T, the keys of extra_ckv. NULL = none.
+    pub extra_kpe: *const fastnorm_tensor,
+    /// \[extra pages, extra page, row\] u8, a second cache. NULL = none.
+    pub extra_cache: *const fastnorm_tensor,
+    /// \[B, s_q, extra topk\] i32, rows of the second cache, or -1. Required with a second cache.
+    pub extra_indices: *const fastnorm_tensor,
+    /// \[B\] or \[B, s_q\] i32, from 0 to extra topk: how many of the extra indices count. NULL =
+    /// all.
+    pub extra_topk_length: *const fastnorm_tensor,
 }
 
 impl fastnorm_mla_decode_args {
@@ -1715,7 +1756,17 @@ impl fastnorm_mla_decode_args {
             lse: core::ptr::null(),
             profile: core::ptr::null(),
             flags: 0,
-            reserved: 0,
+            cache_format: 0,
+            cache: core::ptr::null(),
+            cache_scale: core::ptr::null(),
+            indices: core::ptr::null(),
+            topk_length: core::ptr::null(),
+            attention_sink: core::ptr::null(),
+            extra_ckv: core::ptr::null(),
+            extra_kpe: core::ptr::null(),
+            extra_cache: core::ptr::null(),
+            extra_indices: core::ptr::null(),
+            extra_topk_length: core::ptr::null(),
         }
     }
 }
@@ -1776,7 +1827,9 @@ extern "C" {
     /// new tokens. A GPU does not check them, and a wrong value may read outside of the cache.
     ///
     /// CPU: the work is done when the call returns, and requests, tokens and heads are spread over
-    /// the context's threads. The CPU checks these values before it writes anything.
+    /// the context's threads. The CPU checks these values before it writes anything, and also that
+    /// topk_length is from 0 to topk and each index that counts is -1 or a row of the cache. Where
+    /// a device does not check indices, those that are out of range are undefined behaviour.
     ///
     /// B = 0 or N = 0 is a success that does nothing. Some of the requests may have s_q = 0 or
     /// kv_len = 0. Rows of the query that belong to no request, because they lie after
@@ -1794,13 +1847,14 @@ extern "C" {
     /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: context, args or a required tensor is null; a
     /// tensor has no shape, or it has elements but no data; a struct_size is too small; a scalar is
     /// out of range; sm_scale is 0; there is qo_indptr without max_s_q; the workspace is too small;
-    /// there is a stream on the CPU; there is profile_events without a profile; CPU: a length,
-    /// index or page number is out of range; parallel_for did not cover the rows exactly once, in
-    /// which case some of them may have been written FASTNORM_ERROR_SHAPE: ranks or extents do not
-    /// fit; without qo_indptr, N is not a multiple of B; the profile is too short
-    /// FASTNORM_ERROR_DTYPE: a tensor has a dtype that its role does not allow
-    /// FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an address or a stride is
-    /// misaligned, or tensors overlap FASTNORM_ERROR_UNSUPPORTED: one of the cases at the top of
+    /// there is a stream on the CPU; there is profile_events without a profile; tensors of the
+    /// cache do not suit cache_format; there are indices beside kv_len, page_table, kv_indptr,
+    /// qo_indptr or causal; CPU: a length, index or page number is out of range; parallel_for did
+    /// not cover the rows exactly once, in which case some of them may have been written
+    /// FASTNORM_ERROR_SHAPE: ranks or extents do not fit; without qo_indptr, N is not a multiple of
+    /// B; the profile is too short FASTNORM_ERROR_DTYPE: a tensor has a dtype that its role does
+    /// not allow FASTNORM_ERROR_LAYOUT: a last dimension is not contiguous, an address or a stride
+    /// is misaligned, or tensors overlap FASTNORM_ERROR_UNSUPPORTED: one of the cases at the top of
     /// this header; a field of a later version is set, or bytes after the known fields are not zero
     /// FASTNORM_ERROR_DEVICE: a tensor is on another device; the CUDA runtime reported an error
     /// FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, for example to load the kernel
@@ -2018,7 +2072,7 @@ pub const FASTNORM_ROPE_ROUNDING_MAX_ENUM: fastnorm_rope_rounding = 0x7fffffff;
 /// device.
 ///
 /// Outputs are y, quant.quantized, cache, sumsq, mean and rstd; a part must have at least one of
-/// them.
+/// them. head_weights_out is an output, too, but requires codes.
 ///
 /// Aliasing: y may be the same view as the part's x. No other output may share an element with any
 /// tensor of the call, but outputs may be interleaved views of one buffer that share no element.
@@ -2041,8 +2095,9 @@ pub struct fastnorm_norm_heads_part {
     pub rope_rounding: fastnorm_rope_rounding,
     /// ROPE: the first column that is rotated, or -1 to rotate the last rope_dim columns; else 0.
     pub rope_offset: i32,
-    /// Must be 0.
-    pub reserved: i32,
+    /// What each of head_weights is multiplied by, besides the scale; finite. 0 = 1, and 0 if
+    /// head_weights is NULL.
+    pub head_weights_factor: f32,
     /// \[tokens, heads, d\] T. Required.
     pub x: *const fastnorm_tensor,
     /// NORM: the weight, \[d\], \[1, d\] or \[heads, d\]; dtypes as in fastnorm_norm_args. NULL =
@@ -2073,16 +2128,27 @@ pub struct fastnorm_norm_heads_part {
     /// rows. NULL = no codes.
     pub quant: *const fastnorm_quant,
     /// The cache that the result is written to. \[pages, page_size, heads, d\] of T, or of codes of
-    /// f8_e4m3fn, f8_e5m2 or i8. Output. NULL = no cache.
+    /// f8_e4m3fn, f8_e5m2 or i8. If cache_tail has the last e columns, it is \[pages, page_size,
+    /// heads, d - e\] of codes. Output. NULL = no cache.
     pub cache: *const fastnorm_tensor,
     /// How the codes of the cache are made; requires cache. The scheme is PER_TENSOR with scale
-    /// \[1\] f32, an input, or PER_BLOCK with scale \[pages, page_size, heads, ceil(d /
-    /// block_size)\], an output of any strides, which is f32 or, with scale_pow2, also f8_e8m0fnu
-    /// or u8. The codes go to cache, so quantized, global_scale, clamp_scale and amax are NULL, and
+    /// \[1\] f32, an input, or PER_BLOCK with scale \[pages, page_size, heads, blocks of cache's
+    /// columns\], an output of any strides, which is f32 or, with scale_pow2, also f8_e8m0fnu or
+    /// u8. The codes go to cache, so quantized, global_scale, clamp_scale and amax are NULL, and
     /// clamp, scale_layout and y_rotated are 0. If quant is given, too, and both structs make codes
     /// that depend on source and division, then source and division of cache_quant must equal those
     /// of quant. NULL = the cache has the dtype T.
     pub cache_quant: *const fastnorm_quant,
+    /// A weight of each token and head: \[tokens, heads\], f32, f16 or bf16, of any strides. Input.
+    /// Requires head_weights_out. NULL = none.
+    pub head_weights: *const fastnorm_tensor,
+    /// The weights times the scales of quant and head_weights_factor: \[tokens, heads\] f32, of any
+    /// strides. Output. Requires head_weights, and codes with one scale for each row. NULL = none.
+    pub head_weights_out: *const fastnorm_tensor,
+    /// The last columns of the result as elements: \[pages, page_size, heads, e\] T, with e from 1
+    /// to d - 1 and the other extents of cache. Requires a cache of codes. Output. NULL = cache has
+    /// all columns.
+    pub cache_tail: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_heads_part {
@@ -2097,7 +2163,7 @@ impl fastnorm_norm_heads_part {
             rounding: 0,
             rope_rounding: 0,
             rope_offset: 0,
-            reserved: 0,
+            head_weights_factor: 0.0,
             x: core::ptr::null(),
             weight: core::ptr::null(),
             bias: core::ptr::null(),
@@ -2110,6 +2176,9 @@ impl fastnorm_norm_heads_part {
             quant: core::ptr::null(),
             cache: core::ptr::null(),
             cache_quant: core::ptr::null(),
+            head_weights: core::ptr::null(),
+            head_weights_out: core::ptr::null(),
+            cache_tail: core::ptr::null(),
         }
     }
 }
@@ -2520,9 +2589,10 @@ pub struct fastnorm_peer_options {
     pub one_shot_bytes: i64,
     /// The longest wait for another rank in nanoseconds: 1000 to 10^12; 0 = 10 s.
     pub wait_ns: i64,
-    /// Number of rings in the buffer of a rank, 1 to 256; 0 = 8 on a CPU and 128 on CUDA. A ring is
-    /// a part of the buffer through which one row after another travels, so this is the number of
-    /// rows that may travel at once. On CUDA it also limits the number of thread blocks.
+    /// Number of rings in the buffer of a rank, 1 to 256; 0 = 8 on a CPU; on CUDA 256 for two ranks
+    /// and 128 for more. A ring is a part of the buffer through which one row after another
+    /// travels, so this is the number of rows that may travel at once. On CUDA each thread block or
+    /// cluster of them has a ring, so it limits their number, too.
     pub rings: i32,
     /// Must be 0.
     pub reserved: i32,
@@ -3133,7 +3203,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_backward_args, branch_rounded) == 276);
     assert!(offset_of!(fastnorm_norm_backward_args, residual_gate_act) == 280);
     assert!(offset_of!(fastnorm_norm_backward_args, alpha) == 284);
-    assert!(size_of::<fastnorm_mla_decode_args>() == 152);
+    assert!(size_of::<fastnorm_mla_decode_args>() == 232);
     assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_mla_decode_args, parallel_user) == 8);
     assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 16);
@@ -3156,7 +3226,17 @@ const _: () = {
     assert!(offset_of!(fastnorm_mla_decode_args, lse) == 128);
     assert!(offset_of!(fastnorm_mla_decode_args, profile) == 136);
     assert!(offset_of!(fastnorm_mla_decode_args, flags) == 144);
-    assert!(offset_of!(fastnorm_mla_decode_args, reserved) == 148);
+    assert!(offset_of!(fastnorm_mla_decode_args, cache_format) == 148);
+    assert!(offset_of!(fastnorm_mla_decode_args, cache) == 152);
+    assert!(offset_of!(fastnorm_mla_decode_args, cache_scale) == 160);
+    assert!(offset_of!(fastnorm_mla_decode_args, indices) == 168);
+    assert!(offset_of!(fastnorm_mla_decode_args, topk_length) == 176);
+    assert!(offset_of!(fastnorm_mla_decode_args, attention_sink) == 184);
+    assert!(offset_of!(fastnorm_mla_decode_args, extra_ckv) == 192);
+    assert!(offset_of!(fastnorm_mla_decode_args, extra_kpe) == 200);
+    assert!(offset_of!(fastnorm_mla_decode_args, extra_cache) == 208);
+    assert!(offset_of!(fastnorm_mla_decode_args, extra_indices) == 216);
+    assert!(offset_of!(fastnorm_mla_decode_args, extra_topk_length) == 224);
     assert!(size_of::<fastnorm_profile_event>() == 40);
     assert!(offset_of!(fastnorm_profile_event, time_ns) == 0);
     assert!(offset_of!(fastnorm_profile_event, cycle) == 8);
@@ -3166,7 +3246,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_profile_event, id) == 28);
     assert!(offset_of!(fastnorm_profile_event, kind) == 32);
     assert!(offset_of!(fastnorm_profile_event, value) == 36);
-    assert!(size_of::<fastnorm_norm_heads_part>() == 136);
+    assert!(size_of::<fastnorm_norm_heads_part>() == 160);
     assert!(offset_of!(fastnorm_norm_heads_part, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_part, flags) == 8);
     assert!(offset_of!(fastnorm_norm_heads_part, kind) == 12);
@@ -3175,7 +3255,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_part, rounding) == 24);
     assert!(offset_of!(fastnorm_norm_heads_part, rope_rounding) == 28);
     assert!(offset_of!(fastnorm_norm_heads_part, rope_offset) == 32);
-    assert!(offset_of!(fastnorm_norm_heads_part, reserved) == 36);
+    assert!(offset_of!(fastnorm_norm_heads_part, head_weights_factor) == 36);
     assert!(offset_of!(fastnorm_norm_heads_part, x) == 40);
     assert!(offset_of!(fastnorm_norm_heads_part, weight) == 48);
     assert!(offset_of!(fastnorm_norm_heads_part, bias) == 56);
@@ -3188,6 +3268,9 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_part, quant) == 112);
     assert!(offset_of!(fastnorm_norm_heads_part, cache) == 120);
     assert!(offset_of!(fastnorm_norm_heads_part, cache_quant) == 128);
+    assert!(offset_of!(fastnorm_norm_heads_part, head_weights) == 136);
+    assert!(offset_of!(fastnorm_norm_heads_part, head_weights_out) == 144);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache_tail) == 152);
     assert!(size_of::<fastnorm_norm_heads_args>() == 72);
     assert!(offset_of!(fastnorm_norm_heads_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_args, parallel_user) == 8);
@@ -3280,6 +3363,7 @@ const _: () = {
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);
+    assert!(size_of::<fastnorm_mla_cache_format>() == 4);
     assert!(size_of::<fastnorm_mla_decode_flags>() == 4);
     assert!(size_of::<fastnorm_profile_id>() == 4);
     assert!(size_of::<fastnorm_profile_kind>() == 4);

@@ -275,6 +275,34 @@ impl LseBase {
     }
 }
 
+/// How the rows of the cache are stored. The table at the top of this header has their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MlaCacheFormat {
+    /// Rows of T: the tensors ckv and kpe.
+    #[default]
+    Rows,
+    /// Rows of 656 bytes: 512 codes, 4 scales of f32, 64 numbers of bf16.
+    Bytes656,
+    /// Rows of 576 codes, with one scale for the whole tensor.
+    Bytes576,
+    /// Rows of 584 bytes: 448 codes, 64 numbers of bf16 and, behind the rows of the page, 7 scales
+    /// of e8m0 and a byte that is not used. A head has 512 columns.
+    Bytes584,
+}
+
+impl MlaCacheFormat {
+    #[inline]
+    pub(crate) fn raw(self) -> sys::fastnorm_mla_cache_format {
+        match self {
+            Self::Rows => sys::FASTNORM_MLA_CACHE_ROWS,
+            Self::Bytes656 => sys::FASTNORM_MLA_CACHE_BYTES_656,
+            Self::Bytes576 => sys::FASTNORM_MLA_CACHE_BYTES_576,
+            Self::Bytes584 => sys::FASTNORM_MLA_CACHE_BYTES_584,
+        }
+    }
+}
+
 /// Where rope rounds to x's dtype T while it is computed. If T is f32, rounding changes nothing,
 /// but `EveryStep` still adds separate products instead of fusing one of them with the addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -1411,7 +1439,7 @@ impl fmt::Debug for NormBackward<'_> {
     }
 }
 
-pub(crate) type MlaDecodeViews = Views<11>;
+pub(crate) type MlaDecodeViews = Views<21>;
 
 impl<'a> MlaDecode<'a> {
     /// On: a new token does not attend to later ones. Off: it attends to all cached tokens.
@@ -1440,15 +1468,18 @@ impl<'a> MlaDecode<'a> {
         self
     }
 
-    /// Sum of [`kv_len`](Self::kv_len); 0 = not known. It is used only for
-    /// [`Info::bytes_read`](crate::Info::bytes_read), because a query does not read lengths.
+    /// Sum of [`kv_len`](Self::kv_len); 0 = not known. With indices: the number of rows that all
+    /// new tokens select; 0 = as many as there are indices. It is used only for
+    /// [`Info::bytes_read`](crate::Info::bytes_read), because a query reads neither lengths nor
+    /// indices.
     #[inline]
     pub fn total_kv_hint(mut self, total_kv_hint: i64) -> Self {
         self.args.total_kv_hint = total_kv_hint;
         self
     }
 
-    /// `[N, H, 512]` T, the query times W_UK. Required.
+    /// `[N, H, 512]` T, the query times W_UK. `Bytes584`: `[N, H, 448]`, the first columns of the
+    /// query. Required.
     #[inline]
     pub fn q_nope(mut self, q_nope: Tensor<'a>) -> Self {
         self.views.put(0, q_nope.view);
@@ -1462,21 +1493,23 @@ impl<'a> MlaDecode<'a> {
         self
     }
 
-    /// `[pages, page, 512]` T, the normalised latents. Required.
+    /// `[pages, page, 512]` T, the normalised latents. Required, except with an FP8
+    /// [`cache_format`](Self::cache_format).
     #[inline]
     pub fn ckv(mut self, ckv: Tensor<'a>) -> Self {
         self.views.put(2, ckv.view);
         self
     }
 
-    /// `[pages, page, 64]` T, the keys after RoPE. Required.
+    /// `[pages, page, 64]` T, the keys after RoPE. Required, except with an FP8
+    /// [`cache_format`](Self::cache_format).
     #[inline]
     pub fn kpe(mut self, kpe: Tensor<'a>) -> Self {
         self.views.put(3, kpe.view);
         self
     }
 
-    /// `[B]` i32, the number of cached tokens of each request. Required.
+    /// `[B]` i32, the number of cached tokens of each request. Required, except with indices.
     #[inline]
     pub fn kv_len(mut self, kv_len: Tensor<'a>) -> Self {
         self.views.put(4, kv_len.view);
@@ -1484,7 +1517,7 @@ impl<'a> MlaDecode<'a> {
     }
 
     /// The numbers of the pages of each request: `[B, max_pages]` or, with
-    /// [`kv_indptr`](Self::kv_indptr), `[total]`; i32. Required.
+    /// [`kv_indptr`](Self::kv_indptr), `[total]`; i32. Required, except with indices.
     #[inline]
     pub fn page_table(mut self, page_table: Tensor<'a>) -> Self {
         self.views.put(5, page_table.view);
@@ -1503,6 +1536,90 @@ impl<'a> MlaDecode<'a> {
     #[inline]
     pub fn o(mut self, o: TensorMut<'a>) -> Self {
         self.views.put(8, o.view);
+        self
+    }
+
+    /// How the rows of the cache are stored. Default: rows of T. Other formats: CPU only.
+    #[inline]
+    pub fn cache_format(mut self, cache_format: MlaCacheFormat) -> Self {
+        self.args.cache_format = cache_format.raw();
+        self
+    }
+
+    /// `[pages, page, row]` u8, where row is 656, 576 or 584: the cache of an FP8
+    /// [`cache_format`](Self::cache_format), which requires it. Absent with rows of T.
+    #[inline]
+    pub fn cache(mut self, cache: Tensor<'a>) -> Self {
+        self.views.put(11, cache.view);
+        self
+    }
+
+    /// `[1]` f32, the scale of all codes of cache and [`extra_cache`](Self::extra_cache). Default:
+    /// 1. `Bytes576` only.
+    #[inline]
+    pub fn cache_scale(mut self, cache_scale: Tensor<'a>) -> Self {
+        self.views.put(12, cache_scale.view);
+        self
+    }
+
+    /// `[B, s_q, topk]` i32, the rows of the cache that each new token attends to, or -1. Default:
+    /// all of the request. CPU only.
+    #[inline]
+    pub fn indices(mut self, indices: Tensor<'a>) -> Self {
+        self.views.put(13, indices.view);
+        self
+    }
+
+    /// `[B]` or `[B, s_q]` i32, from 0 to topk: how many of a new token's indices count. Default:
+    /// all.
+    #[inline]
+    pub fn topk_length(mut self, topk_length: Tensor<'a>) -> Self {
+        self.views.put(14, topk_length.view);
+        self
+    }
+
+    /// `[H]` f32, the sink of each head. Default: none. CPU only.
+    #[inline]
+    pub fn attention_sink(mut self, attention_sink: Tensor<'a>) -> Self {
+        self.views.put(15, attention_sink.view);
+        self
+    }
+
+    /// `[extra pages, extra page, 512]` T, a second ckv, with pages of a size of their own.
+    /// Default: none.
+    #[inline]
+    pub fn extra_ckv(mut self, extra_ckv: Tensor<'a>) -> Self {
+        self.views.put(16, extra_ckv.view);
+        self
+    }
+
+    /// `[extra pages, extra page, 64]` T, the keys of [`extra_ckv`](Self::extra_ckv). Default:
+    /// none.
+    #[inline]
+    pub fn extra_kpe(mut self, extra_kpe: Tensor<'a>) -> Self {
+        self.views.put(17, extra_kpe.view);
+        self
+    }
+
+    /// `[extra pages, extra page, row]` u8, a second cache. Default: none.
+    #[inline]
+    pub fn extra_cache(mut self, extra_cache: Tensor<'a>) -> Self {
+        self.views.put(18, extra_cache.view);
+        self
+    }
+
+    /// `[B, s_q, extra topk]` i32, rows of the second cache, or -1. Required with a second cache.
+    #[inline]
+    pub fn extra_indices(mut self, extra_indices: Tensor<'a>) -> Self {
+        self.views.put(19, extra_indices.view);
+        self
+    }
+
+    /// `[B]` or `[B, s_q]` i32, from 0 to extra topk: how many of the extra indices count. Default:
+    /// all.
+    #[inline]
+    pub fn extra_topk_length(mut self, extra_topk_length: Tensor<'a>) -> Self {
+        self.views.put(20, extra_topk_length.view);
         self
     }
 
@@ -1552,6 +1669,16 @@ impl<'a> MlaDecode<'a> {
         self.views.link(8, &mut self.args.o);
         self.views.link(9, &mut self.args.lse);
         self.views.link(10, &mut self.args.profile);
+        self.views.link(11, &mut self.args.cache);
+        self.views.link(12, &mut self.args.cache_scale);
+        self.views.link(13, &mut self.args.indices);
+        self.views.link(14, &mut self.args.topk_length);
+        self.views.link(15, &mut self.args.attention_sink);
+        self.views.link(16, &mut self.args.extra_ckv);
+        self.views.link(17, &mut self.args.extra_kpe);
+        self.views.link(18, &mut self.args.extra_cache);
+        self.views.link(19, &mut self.args.extra_indices);
+        self.views.link(20, &mut self.args.extra_topk_length);
         &self.args
     }
 
@@ -1581,6 +1708,16 @@ impl fmt::Debug for MlaDecode<'_> {
         self.views.show(8, "o", &mut shown);
         self.views.show(9, "lse", &mut shown);
         self.views.show(10, "profile", &mut shown);
+        self.views.show(11, "cache", &mut shown);
+        self.views.show(12, "cache_scale", &mut shown);
+        self.views.show(13, "indices", &mut shown);
+        self.views.show(14, "topk_length", &mut shown);
+        self.views.show(15, "attention_sink", &mut shown);
+        self.views.show(16, "extra_ckv", &mut shown);
+        self.views.show(17, "extra_kpe", &mut shown);
+        self.views.show(18, "extra_cache", &mut shown);
+        self.views.show(19, "extra_indices", &mut shown);
+        self.views.show(20, "extra_topk_length", &mut shown);
         shown.finish_non_exhaustive()
     }
 }
@@ -1662,7 +1799,7 @@ impl fmt::Debug for NormHeads<'_> {
     }
 }
 
-pub(crate) type NormHeadsPartViews = Views<10>;
+pub(crate) type NormHeadsPartViews = Views<13>;
 
 impl<'a> NormHeadsPart<'a> {
     /// Added to the weight in f32; 0 if weight is absent.
@@ -1683,6 +1820,14 @@ impl<'a> NormHeadsPart<'a> {
     #[inline]
     pub fn rope_rounding(mut self, rope_rounding: RopeRounding) -> Self {
         self.args.rope_rounding = rope_rounding.raw();
+        self
+    }
+
+    /// What each of [`head_weights`](Self::head_weights) is multiplied by, besides the scale;
+    /// finite. 0 = 1, and 0 if [`head_weights`](Self::head_weights) is absent.
+    #[inline]
+    pub fn head_weights_factor(mut self, head_weights_factor: f32) -> Self {
+        self.args.head_weights_factor = head_weights_factor;
         self
     }
 
@@ -1760,10 +1905,38 @@ impl<'a> NormHeadsPart<'a> {
     }
 
     /// The cache that the result is written to. `[pages, page_size, heads, d]` of T, or of codes of
-    /// f8_e4m3fn, f8_e5m2 or i8. Output. Default: no cache.
+    /// f8_e4m3fn, f8_e5m2 or i8. If [`cache_tail`](Self::cache_tail) has the last e columns, it is
+    /// `[pages, page_size, heads, d - e]` of codes. Output. Default: no cache.
     #[inline]
     pub fn cache(mut self, cache: TensorMut<'a>) -> Self {
         self.views.put(9, cache.view);
+        self
+    }
+
+    /// A weight of each token and head: `[tokens, heads]`, f32, f16 or bf16, of any strides. Input.
+    /// Requires [`head_weights_out`](Self::head_weights_out). Default: none.
+    #[inline]
+    pub fn head_weights(mut self, head_weights: Tensor<'a>) -> Self {
+        self.views.put(10, head_weights.view);
+        self
+    }
+
+    /// The weights times the scales of quant and
+    /// [`head_weights_factor`](Self::head_weights_factor): `[tokens, heads]` f32, of any strides.
+    /// Output. Requires [`head_weights`](Self::head_weights), and codes with one scale for each
+    /// row. Default: none.
+    #[inline]
+    pub fn head_weights_out(mut self, head_weights_out: TensorMut<'a>) -> Self {
+        self.views.put(11, head_weights_out.view);
+        self
+    }
+
+    /// The last columns of the result as elements: `[pages, page_size, heads, e]` T, with e from 1
+    /// to d - 1 and the other extents of cache. Requires a cache of codes. Output. Default: cache
+    /// has all columns.
+    #[inline]
+    pub fn cache_tail(mut self, cache_tail: TensorMut<'a>) -> Self {
+        self.views.put(12, cache_tail.view);
         self
     }
 
@@ -1820,6 +1993,9 @@ impl<'a> NormHeadsPart<'a> {
         self.views.link(7, &mut self.args.rstd_in);
         self.views.link(8, &mut self.args.sumsq);
         self.views.link(9, &mut self.args.cache);
+        self.views.link(10, &mut self.args.head_weights);
+        self.views.link(11, &mut self.args.head_weights_out);
+        self.views.link(12, &mut self.args.cache_tail);
         if let Some(quant) = &mut self.quant {
             self.args.quant = quant.link();
         }
@@ -1856,6 +2032,9 @@ impl fmt::Debug for NormHeadsPart<'_> {
         self.views.show(7, "rstd_in", &mut shown);
         self.views.show(8, "sumsq", &mut shown);
         self.views.show(9, "cache", &mut shown);
+        self.views.show(10, "head_weights", &mut shown);
+        self.views.show(11, "head_weights_out", &mut shown);
+        self.views.show(12, "cache_tail", &mut shown);
         if let Some(quant) = &self.quant {
             shown.field("quant", quant);
         }
@@ -2272,9 +2451,10 @@ impl PeerOptions {
         self
     }
 
-    /// Number of rings in the buffer of a rank, 1 to 256; 0 = 8 on a CPU and 128 on CUDA. A ring is
-    /// a part of the buffer through which one row after another travels, so this is the number of
-    /// rows that may travel at once. On CUDA it also limits the number of thread blocks.
+    /// Number of rings in the buffer of a rank, 1 to 256; 0 = 8 on a CPU; on CUDA 256 for two ranks
+    /// and 128 for more. A ring is a part of the buffer through which one row after another
+    /// travels, so this is the number of rows that may travel at once. On CUDA each thread block or
+    /// cluster of them has a ring, so it limits their number, too.
     #[inline]
     pub fn rings(mut self, rings: usize) -> Self {
         self.args.rings = i32::try_from(rings).unwrap_or(i32::MAX);
@@ -2409,6 +2589,11 @@ mod tests {
         assert_eq!(LseBase::Natural.raw(), 0);
         assert_eq!(LseBase::Base2.raw(), 1);
         assert_eq!(LseBase::default().raw(), 0);
+        assert_eq!(MlaCacheFormat::Rows.raw(), 0);
+        assert_eq!(MlaCacheFormat::Bytes656.raw(), 1);
+        assert_eq!(MlaCacheFormat::Bytes576.raw(), 2);
+        assert_eq!(MlaCacheFormat::Bytes584.raw(), 3);
+        assert_eq!(MlaCacheFormat::default().raw(), 0);
         assert_eq!(RopeRounding::Once.raw(), 0);
         assert_eq!(RopeRounding::EveryStep.raw(), 1);
         assert_eq!(RopeRounding::default().raw(), 0);
@@ -2903,7 +3088,17 @@ mod tests {
                 ("lse", extent(args.lse)),
                 ("profile", extent(args.profile)),
                 ("flags", f64::from(args.flags)),
-                ("reserved", f64::from(args.reserved)),
+                ("cache_format", f64::from(args.cache_format)),
+                ("cache", extent(args.cache)),
+                ("cache_scale", extent(args.cache_scale)),
+                ("indices", extent(args.indices)),
+                ("topk_length", extent(args.topk_length)),
+                ("attention_sink", extent(args.attention_sink)),
+                ("extra_ckv", extent(args.extra_ckv)),
+                ("extra_kpe", extent(args.extra_kpe)),
+                ("extra_cache", extent(args.extra_cache)),
+                ("extra_indices", extent(args.extra_indices)),
+                ("extra_topk_length", extent(args.extra_topk_length)),
             ]
         }
         let bare = values(MlaDecode::new(1.0));
@@ -2943,6 +3138,39 @@ mod tests {
         let call = MlaDecode::new(1.0);
         let set = values(call.o(output(&mut [0.0; 9])));
         changes(&bare, &set, &[("o", 9.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.cache_format(MlaCacheFormat::Bytes584));
+        changes(&bare, &set, &[("cache_format", 3.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.cache(input(12)));
+        changes(&bare, &set, &[("cache", 12.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.cache_scale(input(13)));
+        changes(&bare, &set, &[("cache_scale", 13.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.indices(input(14)));
+        changes(&bare, &set, &[("indices", 14.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.topk_length(input(15)));
+        changes(&bare, &set, &[("topk_length", 15.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.attention_sink(input(16)));
+        changes(&bare, &set, &[("attention_sink", 16.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.extra_ckv(input(17)));
+        changes(&bare, &set, &[("extra_ckv", 17.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.extra_kpe(input(18)));
+        changes(&bare, &set, &[("extra_kpe", 18.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.extra_cache(input(19)));
+        changes(&bare, &set, &[("extra_cache", 19.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.extra_indices(input(20)));
+        changes(&bare, &set, &[("extra_indices", 20.0)]);
+        let call = MlaDecode::new(1.0);
+        let set = values(call.extra_topk_length(input(21)));
+        changes(&bare, &set, &[("extra_topk_length", 21.0)]);
         let call = MlaDecode::new(1.0);
         let set = values(call.no_pdl(true));
         changes(&bare, &set, &[("flags", 512.0)]);
@@ -2993,7 +3221,7 @@ mod tests {
                 ("rounding", f64::from(args.rounding)),
                 ("rope_rounding", f64::from(args.rope_rounding)),
                 ("rope_offset", f64::from(args.rope_offset)),
-                ("reserved", f64::from(args.reserved)),
+                ("head_weights_factor", f64::from(args.head_weights_factor)),
                 ("x", extent(args.x)),
                 ("weight", extent(args.weight)),
                 ("bias", extent(args.bias)),
@@ -3006,6 +3234,9 @@ mod tests {
                 ("quant", is_set(args.quant)),
                 ("cache", extent(args.cache)),
                 ("cache_quant", is_set(args.cache_quant)),
+                ("head_weights", extent(args.head_weights)),
+                ("head_weights_out", extent(args.head_weights_out)),
+                ("cache_tail", extent(args.cache_tail)),
             ]
         }
         let bare = values(NormHeadsPart::new(input(1)));
@@ -3018,6 +3249,9 @@ mod tests {
         let call = NormHeadsPart::new(input(1));
         let set = values(call.rope_rounding(RopeRounding::EveryStep));
         changes(&bare, &set, &[("rope_rounding", 1.0)]);
+        let call = NormHeadsPart::new(input(1));
+        let set = values(call.head_weights_factor(3.0));
+        changes(&bare, &set, &[("head_weights_factor", 3.0)]);
         let call = NormHeadsPart::new(input(1));
         let set = values(call.weight(input(2)));
         changes(&bare, &set, &[("weight", 2.0)]);
@@ -3048,6 +3282,15 @@ mod tests {
         let call = NormHeadsPart::new(input(1));
         let set = values(call.cache(output(&mut [0.0; 10])));
         changes(&bare, &set, &[("cache", 10.0)]);
+        let call = NormHeadsPart::new(input(1));
+        let set = values(call.head_weights(input(11)));
+        changes(&bare, &set, &[("head_weights", 11.0)]);
+        let call = NormHeadsPart::new(input(1));
+        let set = values(call.head_weights_out(output(&mut [0.0; 12])));
+        changes(&bare, &set, &[("head_weights_out", 12.0)]);
+        let call = NormHeadsPart::new(input(1));
+        let set = values(call.cache_tail(output(&mut [0.0; 13])));
+        changes(&bare, &set, &[("cache_tail", 13.0)]);
         let call = NormHeadsPart::new(input(1));
         let set = values(call.rope_interleaved(true));
         changes(&bare, &set, &[("flags", 4.0)]);

@@ -53,9 +53,9 @@ pub use context::{Context, ContextOptions, LogLevel, Stream, Workspace};
 pub use device::{device_count, kernels, Device, DeviceInfo, DeviceType, KernelInfo};
 pub use dtype::{DType, Element, F4x2E2M1, F8E4M3, F8E5M2, F8E8M0};
 pub use fields::{
-    Activation, GatePosition, GateSource, LseBase, ModulationRounding, PeerAlgorithm,
-    PeerSumRounding, QuantDivision, QuantSource, ResidualRounding, RopeRounding, Rounding,
-    ScaleLayout, SumRounding,
+    Activation, GatePosition, GateSource, LseBase, MlaCacheFormat, ModulationRounding,
+    PeerAlgorithm, PeerSumRounding, QuantDivision, QuantSource, ResidualRounding, RopeRounding,
+    Rounding, ScaleLayout, SumRounding,
 };
 pub use info::Info;
 pub use mla_decode::{

@@ -32,6 +32,12 @@ use crate::{
 /// [`kv_indptr`](Self::kv_indptr), begins there. What lies behind the end of a request may be
 /// anything.
 ///
+/// With a [`cache_format`](Self::cache_format) of FP8 the bytes of [`cache`](Self::cache) are the
+/// rows, in place of `ckv` and `kpe`. With [`indices`](Self::indices), a new token attends to the
+/// rows that it lists, in place of those of the page table.
+/// [`attention_sink`](Self::attention_sink) multiplies `o[i,h]` by
+/// `exp(lse) / (exp(lse) + exp(attention_sink[h]))`. A GPU has none of the three.
+///
 /// T is the dtype of `q_nope`: bf16 or f16, on the CPU f32 too. Last dimensions are contiguous. On
 /// a GPU, which must be of compute capability 9.0, addresses and strides of the tensors of T are
 /// multiples of 16 bytes.
@@ -142,7 +148,7 @@ impl<'a> MlaDecode<'a> {
     /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a
     ///   misaligned address or stride, overlap
     /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED): a GPU of another capability than 9.0,
-    ///   other widths than 512 + 64, a profile on the CPU
+    ///   FP8 caches, indices or sinks on a GPU, other widths, a profile on the CPU
     /// - [`Status::DEVICE`](crate::Status::DEVICE): a tensor on another device; an error of the
     ///   CUDA runtime
     ///

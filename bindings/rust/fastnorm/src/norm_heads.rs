@@ -12,7 +12,7 @@ use crate::{sys, Context, Info, NormHeadsPart, Result, Stream, Tensor, Workspace
 /// rotary embedding (rope) and the write to a paged cache. A call has up to 8
 /// [parts](NormHeadsPart) over the same tokens.
 ///
-/// With R = `rope_dim` / 2, rope turns pair j of a row's columns by `c = cos[row, j]` and
+/// With R = `rope_dim` / 2, rope rotates pair j of a row's columns by `c = cos[row, j]` and
 /// `s = sin[row, j]`:
 ///
 /// ```text
@@ -91,8 +91,8 @@ impl<'a> NormHeads<'a> {
         self
     }
 
-    /// The tables of rope, which turns `dim` columns, an even number. Each is `[P, R]` or `[P, 2 *
-    /// R]`, or one such for each head; f32 or T. The library computes neither sines nor
+    /// The tables of rope, which rotates `dim` columns, an even number. Each is `[P, R]` or
+    /// `[P, 2 * R]`, or one such for each head; f32 or T. The library computes neither sines nor
     /// frequencies.
     pub fn rope(mut self, dim: usize, cos: Tensor<'a>, sin: Tensor<'a>) -> Self {
         self.args.rope_dim = i32::try_from(dim).unwrap_or(i32::MAX);
@@ -141,8 +141,8 @@ impl<'a> NormHeads<'a> {
         })
     }
 
-    /// Normalises, turns and stores. On the CPU the work is done on return, and positions and slots
-    /// are checked before anything is written.
+    /// Normalises, rotates and stores. On the CPU the work is done on return, and positions and
+    /// slots are checked before anything is written.
     ///
     /// # Errors
     /// The text names the part, as `parts[i]`.

@@ -8,7 +8,7 @@ use crate::slots::{with_linked, PARTS};
 use crate::status::check;
 use crate::{sys, Context, Info, NormHeadsBackwardPart, Result, Stream, Tensor, Workspace};
 
-/// The gradients of [`NormHeads`](crate::NormHeads): rope is turned back and the norm's gradient
+/// The gradients of [`NormHeads`](crate::NormHeads): rope is rotated back and the norm's gradient
 /// taken of that, for up to 8 [parts](NormHeadsBackwardPart) over the same tokens. Gradients of
 /// query, key and value heads may go to views of one packed buffer.
 ///
@@ -74,7 +74,7 @@ impl<'a> NormHeadsBackward<'a> {
         self
     }
 
-    /// The forward's tables of rope, which turned `dim` columns.
+    /// The forward's tables of rope, which rotated `dim` columns.
     pub fn rope(mut self, dim: usize, cos: Tensor<'a>, sin: Tensor<'a>) -> Self {
         self.args.rope_dim = i32::try_from(dim).unwrap_or(i32::MAX);
         self.put_cos(cos.view).put_sin(sin.view)

@@ -10,7 +10,7 @@ use crate::{sys, Tensor, TensorMut};
 /// the forward did to each of its rows of d columns. Every step is optional:
 ///
 /// ```text
-/// dv = rope of dy, turned back         rope; else dv = dy
+/// dv = rope of dy, rotated back        rope; else dv = dy
 /// dx = the norm's gradient of dv       rms or layer; else dx = dv
 /// ```
 ///
@@ -68,7 +68,7 @@ impl<'a> NormHeadsBackwardPart<'a> {
         self.norm(sys::FASTNORM_NORM_LAYER, eps, x)
     }
 
-    /// The forward turned columns from `offset` on; -1: the last ones.
+    /// The forward rotated columns from `offset` on; -1: the last ones.
     pub fn rope(mut self, offset: i32) -> Self {
         self.args.rope_offset = offset;
         self.flag(sys::FASTNORM_NORM_HEADS_ROPE, true);

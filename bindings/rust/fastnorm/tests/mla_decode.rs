@@ -6,8 +6,8 @@ mod common;
 
 use common::{whole_numbers, Float};
 use fastnorm::{
-    decode_profile, write_trace, Context, LseBase, MlaDecode, ProfileEvent, ProfileKind, Result,
-    Status, Tensor, TensorMut,
+    decode_profile, write_trace, Context, LseBase, MlaCacheFormat, MlaDecode, ProfileEvent,
+    ProfileKind, Result, Status, Tensor, TensorMut,
 };
 
 const LATENT: usize = 512;
@@ -93,6 +93,54 @@ impl<T: Float> Batch<T> {
             .o(TensorMut::new(o, &[tokens, HEADS, LATENT])?)
             .lse(TensorMut::new(lse, &[tokens, HEADS])?, base))
     }
+}
+
+/// One new token that selects rows of bytes, of 1 and -3 times 2. The others are NaN. Half of the
+/// weight is the sink's.
+#[test]
+fn rows_of_bytes_that_are_selected() -> Result<()> {
+    let context = Context::cpu()?;
+    let codes = [0xc4u8, 0x7f, 0x7f, 0x38]; // -3, NaN, NaN, 1
+    let cache: Vec<u8> = codes.iter().flat_map(|&code| [code; WIDE]).collect();
+    let (query, rotary) = ([0f32; LATENT], [0f32; ROTARY]);
+    let sink = [2f32.ln()];
+    let run = |indices: &[i32], extra: Option<&[i32]>, o: &mut [f32], lse: &mut [f32]| {
+        let mut call = MlaDecode::new(1.0)
+            .q_nope(Tensor::new(&query, &[1, 1, LATENT])?)
+            .q_pe(Tensor::new(&rotary, &[1, 1, ROTARY])?)
+            .cache_format(MlaCacheFormat::Bytes576)
+            .cache(Tensor::new(&cache, &[2, 2, WIDE])?)
+            .cache_scale(Tensor::new(&[2f32], &[1])?)
+            .indices(Tensor::new(indices, &[1, 1, 4])?)
+            .topk_length(Tensor::new(&[3i32], &[1])?)
+            .attention_sink(Tensor::new(&sink, &[1])?)
+            .o(TensorMut::new(o, &[1, 1, LATENT])?)
+            .lse(TensorMut::new(lse, &[1, 1])?, LseBase::Natural);
+        if let Some(extra) = extra {
+            call = call
+                .extra_cache(Tensor::new(&cache, &[2, 2, WIDE])?)
+                .extra_indices(Tensor::new(extra, &[1, 1, 2])?)
+                .extra_topk_length(Tensor::new(&[1i32], &[1, 1])?);
+        }
+        call.run(&context)
+    };
+    let (mut o, mut lse) = ([0f32; LATENT], [0f32]);
+    for (indices, extra) in [
+        ([3, -1, 0, 99], None),
+        ([-1, 3, -1, 99], Some(&[0, 99][..])),
+    ] {
+        o.fill(f32::NAN);
+        run(&indices, extra, &mut o, &mut lse)?;
+        assert!(o.iter().all(|v| (v + 1.0).abs() < 1e-6), "{o:?}");
+        assert!((lse[0] - 2f32.ln()).abs() < 1e-6, "{lse:?}");
+    }
+    let error = run(&[4, 0, 0, 0], None, &mut o, &mut lse).unwrap_err();
+    assert_eq!(error.status(), Status::ARGUMENT);
+    assert!(
+        error.to_string().contains("indices[0][0][0] is 4"),
+        "{error}"
+    );
+    Ok(())
 }
 
 #[test]

@@ -71,6 +71,52 @@ fn tables_and_caches() -> Result<()> {
     Ok(())
 }
 
+/// The scales of two query heads are 1 and 2. Their weights are multiplied by these and the factor.
+#[test]
+fn head_weights() -> Result<()> {
+    let context = Context::cpu()?;
+    let (x, weights) = ([127f32, -64., 0., 1., 0., 0., -254., 2.], [3f32, -5.]);
+    let (mut codes, mut scales, mut scaled) = ([0i8; 8], [0f32; 2], [0f32; 2]);
+    let (shape, heads) = ([1, 2, 4], [1, 2]);
+    NormHeads::new()
+        .part(
+            NormHeadsPart::new(Tensor::new(&x, &shape)?)
+                .quant(Quant::per_row(
+                    TensorMut::new(&mut codes, &shape)?,
+                    TensorMut::new(&mut scales, &heads)?,
+                ))
+                .head_weights(Tensor::new(&weights, &heads)?)
+                .head_weights_out(TensorMut::new(&mut scaled, &heads)?)
+                .head_weights_factor(0.5),
+        )
+        .run(&context)?;
+    assert_eq!(codes, [127, -64, 0, 1, 0, 0, -127, 1]);
+    assert_eq!((scales, scaled), ([1., 2.], [1.5, -5.]));
+    Ok(())
+}
+
+/// Codes of three columns, and the fourth as it is. The first token goes to the second slot.
+#[test]
+fn cache_tail() -> Result<()> {
+    let context = Context::cpu()?;
+    let x = [1f32, -2., 0.5, 7.125, 3., 0., 0., -9.];
+    let (mut codes, mut tail, scale, slots) = ([0i8; 6], [0f32; 2], [0.5f32], [1i32, 0]);
+    NormHeads::new()
+        .slots(Tensor::new(&slots, &[2])?)
+        .part(
+            NormHeadsPart::new(Tensor::new(&x, &[2, 1, 4])?)
+                .cache_per_tensor(
+                    TensorMut::new(&mut codes, &[1, 2, 1, 3])?,
+                    Tensor::new(&scale, &[1])?,
+                )
+                .cache_tail(TensorMut::new(&mut tail, &[1, 2, 1, 1])?),
+        )
+        .run(&context)?;
+    assert_eq!(codes, [6, 0, 0, 2, -4, 1]);
+    assert_eq!(tail, [-9., 7.125]);
+    Ok(())
+}
+
 fn refused(result: Result<()>, status: Status, text: &str) {
     let error: Error = result.expect_err(text);
     assert_eq!(error.status(), status, "{error}");

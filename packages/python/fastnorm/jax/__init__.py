@@ -6,8 +6,8 @@ package. The functions work on the CPU and on CUDA devices, under jit, vmap and 
 differentiate rms_norm_quant, and the others twice.
 
 Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact",
-"before_apply", "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4";
-division "reciprocal", "divide"; quant_source "unrounded", "rounded". norm.h says what they mean.
+"before_apply", "before_statistics"; division "reciprocal", "divide"; quant_source "unrounded",
+"rounded"; schemes are the keys of fastnorm.stages.SCHEMES. norm.h says what they mean.
 
 Inside jax.shard_map a function works on the device's part, and axes are those of JAX's own
 functions. Its results vary over all axes over which an argument varies. The gradient of an argument
@@ -27,6 +27,7 @@ import numpy as np
 
 from fastnorm import abi as _c
 from fastnorm import stages as _stages
+from fastnorm.jax import _cuts, _partition
 from fastnorm.stages import Quant
 
 __all__ = [
@@ -137,7 +138,8 @@ def handler_calls() -> int:
 _KINDS = {"rms": 0, "layer": 1}
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-_SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
+# Of rms_norm_quant, which computes the scales.
+_SCHEMES = {None: 0, **{w: n for w, n in _stages.SCHEMES.items() if w != "per_tensor"}}
 _INPUTS = ("x", "residual", "weight", "bias")
 _OUTPUTS = ("y", "residual_out", "quantized", "scale", "mean", "rstd")
 _BACKWARD_INPUTS = ("x", "dy", "weight", "mean", "rstd", "dresidual_in")
@@ -254,8 +256,7 @@ def _manual_type(value):
 
 
 def _whole(value):
-    """A value that is cut along explicit axes of a mesh, whole on each of their devices: XLA does
-    not cut a call."""
+    """A value that is cut along explicit axes of a mesh, whole on each of their devices."""
     sharding = getattr(jax.typeof(value), "sharding", None) if hasattr(jax, "typeof") else None
     kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
     if not any(getattr(kind, "name", "") == "Explicit" for kind in kinds):
@@ -266,10 +267,14 @@ def _whole(value):
     return jax.sharding.reshard(value, jax.sharding.NamedSharding(sharding.mesh, everywhere))
 
 
-def together(values):
+def together(values, cut=False):
     """The values by name, each varying over all axes over which one does, as JAX's functions take
-    theirs. The gradient of what did not vary is then the sum over devices."""
-    values = {name: _whole(value) for name, value in values.items()}
+    theirs. The gradient of what did not vary is then the sum over devices. cut: whether values stay
+    cut along explicit axes of a mesh."""
+    if cut and _partition.explicit_mesh(values.values()) is not None:
+        values = _partition.aligned(values)
+    else:
+        values = {name: _whole(value) for name, value in values.items()}
     types = {name: _manual_type(value) for name, value in values.items()}
     axes = frozenset().union(*(kind.varying for kind in types.values()))
     for name, kind in types.items():
@@ -408,58 +413,123 @@ def _structs(asked):
     return np.frombuffer(bytes(found), np.int32), [offsets[i] for i in sorted(offsets)], links
 
 
+class _What(NamedTuple):
+    """A call but its arrays and their shapes. It can be hashed."""
+
+    family: str
+    options: tuple
+    parts: tuple
+    inputs: tuple  # Tensors without values
+    outputs: tuple
+    rank: Optional[int]
+    lead: int
+    target: str
+
+
 def run(family, options, inputs, outputs, parts=(), rank=None, lead=0):
     """One call of a family, as a part of the program. options and parts: fields of the structs.
     inputs and outputs: Tensors. The outputs' arrays in their order.
 
     rank: of x. With it vmap is one call, whose rows are the first `lead` dimensions; without it
     vmap is a call for each part of the batch."""
-    values = together({i: t.value for i, t in enumerate(inputs)})
-    asked = _Asked(
+    what = _What(
         family,
         tuple(options.items()),
         tuple(tuple(part.items()) for part in parts),
+        tuple(t._replace(value=None) for t in inputs),
+        tuple(t._replace(value=None) for t in outputs),
+        rank,
+        lead,
+        target_of(family),
+    )
+    values = {i: t.value for i, t in enumerate(inputs)}
+    call = _partition.Call(
+        _ffi,
+        what,
+        tuple(t.field for t in inputs),
+        tuple(t.field for t in outputs),
+        tuple((tuple(t.value.shape), t.value.dtype) for t in outputs),
+        next((t.value.ndim for t in inputs if t.field == "x"), 0),
+        rank is not None,
+        _CUTS[family],
+    )
+    _check(_asked(call, values.values(), call.forms))
+    if not _is_manual() and _partition.can_cut(call, values.values()):
+        mesh = _partition.explicit_mesh(values.values())
+        if mesh is not None:
+            return list(_partition.run_explicit(call, list(values.values()), mesh))
+        return list(_partition.bind(call, values.values()))
+    return list(_ffi(call, together(values).values(), call.forms))
+
+
+_CUTS = {  # how XLA may cut the arrays of a family
+    "fastnorm_norm": _cuts.rows,
+    "fastnorm_norm_backward": _cuts.rows,
+    "fastnorm_norm_heads": _cuts.heads,
+    "fastnorm_norm_heads_backward": _cuts.heads,
+    "fastnorm_mla_decode": _cuts.requests,
+}
+
+
+def _is_manual():
+    """Whether this is inside of jax.shard_map, where each device has its part already."""
+    mesh = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    return bool(getattr(mesh, "manual_axes", ()))
+
+
+def _asked(call, values, forms):
+    what = call.what
+    shapes = [(v.shape, v.dtype) for v in values] + list(forms)
+    return _Asked(
+        what.family,
+        what.options,
+        what.parts,
         tuple(
             (
                 t.part,
                 t.field,
-                tuple(_rows_joined(t.field, t.value.shape, lead)),
-                np.dtype(t.value.dtype) if t.value.dtype.name in _DTYPES else t.value.dtype,
+                tuple(_rows_joined(t.field, shape, what.lead)),
+                np.dtype(dtype) if dtype.name in _DTYPES else dtype,
                 t.heads,
             )
-            for t in (*inputs, *outputs)
+            for t, (shape, dtype) in zip((*what.inputs, *what.outputs), shapes)
             if t.seen
         ),
     )
-    _check(asked)
+
+
+def _ffi(call, values, forms):
+    """The call of the library for arrays as they are. forms: shape and dtype of each output."""
+    what, values = call.what, list(values)
+    asked = _asked(call, values, forms)
     structs, offsets, links = _structs(asked)
     offsets, operands = iter(offsets), []
-    for t in (*inputs, *outputs):
+    for t in (*what.inputs, *what.outputs):
         role = int(t.field in _PARAMETERS)
         offset, result = (next(offsets), -1) if t.seen else (-1, t.result)
         operands += [offset, role, *(t.heads or (0, -1)), result]
-    results = [_varies_like(t.value, values[0]) for t in outputs]
-    given = _workspace_bytes(asked) if use_command_buffers else 0
+    results = [_varies_like(jax.ShapeDtypeStruct(*form), values[0]) for form in forms]
+    given = _workspace_bytes(asked) if what.target.endswith(_GRAPH) else 0
     if given:  # XLA aligns less than the library wants.
         results.append(_varies_like(jax.ShapeDtypeStruct((given + 256,), jnp.uint8), values[0]))
-    call = jax.ffi.ffi_call(
-        target_of(family),
+    aliases = {i: t.result for i, t in enumerate(what.inputs) if t.result is not None}
+    found = jax.ffi.ffi_call(
+        what.target,
         results,
-        vmap_method="sequential" if rank is None else "broadcast_all",
-        input_output_aliases={i: t.result for i, t in enumerate(inputs) if t.result is not None},
-    )
-    found = call(
-        *values.values(),
-        family=np.int32(_FAMILIES[family]),
+        vmap_method="sequential" if what.rank is None else "broadcast_all",
+        input_output_aliases=aliases,
+    )(
+        *values,
+        family=np.int32(_FAMILIES[what.family]),
         structs=structs,
-        parts=np.int32(len(parts)),
+        parts=np.int32(len(what.parts)),
         links=np.array([-1, -1, *links], np.int64),  # XLA takes no empty array
         operands=np.array(operands, np.int64),
-        rank=np.int32(-1 if rank is None else rank),
-        lead=np.int32(lead),
+        rank=np.int32(-1 if what.rank is None else what.rank),
+        lead=np.int32(what.lead),
         given=np.int32(given > 0),
     )
-    return list(found)[: len(outputs)]
+    return list(found)[: len(forms)]
 
 
 # What torch.nn.functional.rms_norm takes for None: that of the arithmetic, also for x of 16 bits.
@@ -547,12 +617,6 @@ def _arrays(**values):
 
 
 _LAYOUTS = {name: n for name, n in _stages.LAYOUTS.items() if name != "column_major"}  # XLA's
-_COLUMNS = {"per_block": None, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}  # of a scale
-_BLOCK_SCALES = {
-    "mxfp8": jnp.float8_e8m0fnu,
-    "nvfp4": jnp.float8_e4m3fn,
-    "mxfp4": jnp.float8_e8m0fnu,
-}
 
 
 def quantising(schemes, shape, quant, where=""):
@@ -561,15 +625,11 @@ def quantising(schemes, shape, quant, where=""):
     scheme, block = quant.scheme, quant.block_size
     if scheme is None:
         raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, schemes)))
+    words = {"scheme": schemes, "layout": _LAYOUTS}
     options = {
-        "quant_scheme": _word(schemes, "scheme", scheme),
-        "quant_block_size": _number(f"{where}block_size", block, int),
-        **quant_settings(quant),
-        "scale_layout": _word(_LAYOUTS, "layout", quant.layout),
-        "scale_pow2": int(quant.pow2),
-        "clamp": _number("clamp", quant.clamp, float),
-        "rotation": _number("rotation", quant.rotation, int),
-        "y_rotated": int(quant.y_rotated),
+        s.field: _setting(quant, s, words.get(s.name, s.words), where)
+        for s in _stages.SETTINGS
+        if s.kind is not None
     }
     if block not in ((64, 128) if scheme == "per_block" else (0,)):
         required = "64 or 128" if scheme == "per_block" else f"0, since the scheme is {scheme}"
@@ -577,13 +637,14 @@ def quantising(schemes, shape, quant, where=""):
             f"FASTNORM_ERROR_ARGUMENT: {where}block_size is {block}; required: {required}"
         )
     inputs = {
-        name: _array(where + name, getattr(quant, name))
-        for name in ("scale", "global_scale", "clamp_scale", "amax", "rotation_signs")
-        if getattr(quant, name) is not None
+        s.field: _array(where + s.name, getattr(quant, s.name))
+        for s in _stages.SETTINGS
+        if s.kind is None and getattr(quant, s.name) is not None
     }
     *lead, n = shape
     codes = jnp.float8_e4m3fn if quant.dtype is None else quant.dtype
-    form = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), codes)
+    fixed = _stages.BLOCKS.get(scheme)
+    form = ((*lead, n // 2), jnp.uint8) if fixed and fixed.pairs else ((*lead, n), codes)
     outputs = {"quantized": jax.ShapeDtypeStruct(*form)}
     if scheme != "per_tensor":
         if "scale" in inputs:
@@ -591,8 +652,8 @@ def quantising(schemes, shape, quant, where=""):
                 f"FASTNORM_ERROR_ARGUMENT: {where}scale is given; required: None, since {scheme} "
                 "makes the scales"
             )
-        columns = block if scheme == "per_block" else _COLUMNS.get(scheme, n)
-        scales, dtype = -(-n // max(columns, 1)), _BLOCK_SCALES.get(scheme, jnp.float32)
+        columns = fixed.columns if fixed else block if scheme == "per_block" else n
+        scales, dtype = -(-n // max(columns, 1)), jnp.dtype(fixed.scale if fixed else "float32")
         of_scales = (*lead, scales)
         if quant.layout == "swizzled_128x4":
             rows = int(np.prod(lead, dtype=np.int64))
@@ -604,12 +665,21 @@ def quantising(schemes, shape, quant, where=""):
     return options, inputs, outputs
 
 
+def _setting(quant, setting, words, where=""):
+    value, name = getattr(quant, setting.name), setting.of_part
+    if words is not None:
+        return _word(words, name, value)
+    if setting.kind is bool:
+        return int(value)
+    return _number(where + name if name == "block_size" else name, value, setting.kind)
+
+
 def quant_settings(quant):
     """The scalars of a Quant that are those of a cache of codes, too."""
     return {
-        "quant_division": _word(_stages.DIVISIONS, "division", quant.division),
-        "quant_source": _word(_stages.SOURCES, "quant_source", quant.source),
-        "amax_floor": _number("amax_floor", quant.amax_floor, float),
+        s.field: _setting(quant, s, s.words)
+        for s in _stages.SETTINGS
+        if s.name in ("division", "source", "amax_floor")
     }
 
 
@@ -722,7 +792,7 @@ def _call_differentiable(
     """Checks what is no array, so that errors are the same with and without a gradient."""
     inputs = {name: a for name, a in inputs.items() if a is not None}
     _check_devices(inputs)
-    inputs = together(inputs)
+    inputs = together(inputs, cut=True)
     y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
     call = (
         kind,
@@ -937,8 +1007,8 @@ def rms_norm_quant(
         weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
         eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
             of float32.
-        scheme: "per_row" and "per_block" have float32 scales, "mxfp8" and "mxfp4" a power of two
-            for 32 elements, "nvfp4" a float8_e4m3fn scale for 16.
+        scheme: How codes are scaled, such as "per_row": one of fastnorm.stages.SCHEMES but
+            "per_tensor". docs/quantisation.md describes them.
         block_size: Elements that share a scale with "per_block": 64 or 128. Otherwise 0.
         dtype: The dtype of codes: float8_e4m3fn, float8_e5m2 or int8 for "per_row" and "per_block",
             float8 for "mxfp8".
@@ -969,7 +1039,7 @@ def rms_norm_quant(
     found = _norm(
         "rms",
         eps,
-        together(present),
+        together(present, cut=True),
         outputs,
         weight_offset=weight_offset,
         rounding=rounding,

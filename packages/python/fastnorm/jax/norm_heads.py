@@ -32,14 +32,23 @@ _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
 # Tensors of a part beside x, in the order of XLA's operands and results.
 _INPUTS = (
     "weight", "bias", "cache", "cache_scale", "mean_in", "rstd_in", "cache_rotation_signs",
+    "head_weights", "cache_tail",
 )  # fmt: skip
-_OUTPUTS = ("y", "cache", "cache_scale", "mean", "rstd", "sumsq", "quantized", "scale", "amax")
+_OUTPUTS = (
+    "y", "cache", "cache_scale", "mean", "rstd", "sumsq", "quantized", "scale", "amax",
+    "head_weights_out", "cache_tail",
+)  # fmt: skip
 _SCHEMES = {None: 0, **_stages.SCHEMES}
 _SHARED = ("cos", "sin", "positions", "slots")
 
 
+@_stages.part_of_heads
 class Part(NamedTuple):
-    """One tensor of heads and what is done to its rows: norm, then rope, then the stores."""
+    """One tensor of heads and what is done to its rows: norm, then rope, then the stores.
+
+    Codes of the result have the settings of a fastnorm.stages.Quant but for dtype and y; source is
+    called quant_source, and also that of a cache, as division and amax_floor are.
+    """
 
     x: Any  # [tokens, heads, d]; float32, float16 or bfloat16
     norm: Optional[str] = None  # "rms" or "layer"; None: no norm
@@ -49,11 +58,11 @@ class Part(NamedTuple):
     weight_offset: float = 0.0  # added to the weight in float32
     rounding: str = "once"  # as for rms_norm
     across_heads: bool = False  # one statistic for all heads of a token
-    rope: bool = False  # whether rope turns columns
-    rope_offset: int = 0  # first column that turns; -1: the last ones
+    rope: bool = False  # whether rope rotates columns
+    rope_offset: int = 0  # first column that is rotated; -1: the last ones
     interleaved: bool = False  # pairs are neighbours, as in GPT-J; else R columns apart
-    inverse: bool = False  # turns back
-    from_rounded: bool = False  # rope turns the norm as rounded to x's dtype
+    inverse: bool = False  # rotates back
+    from_rounded: bool = False  # rope rotates the norm as rounded to x's dtype
     rope_rounding: str = "once"  # or "every_step": the products of rope are rounded, too
     y: bool = True  # whether the result is returned
     y_dtype: Any = None  # of the result: x's, or float32
@@ -67,24 +76,14 @@ class Part(NamedTuple):
     sumsq: bool = False  # the sum of squares is returned; "layer": [.., 2], the mean and M
     mean_in: Any = None  # of the shape of mean; read, in place of one computed; with rstd_in
     rstd_in: Any = None  # of the shape of mean; read, in place of one computed
-    scheme: Optional[str] = None  # codes: "per_tensor", or as of rms_norm_quant; a row is a head
-    block_size: int = 0  # "per_block": 64 or 128
-    codes: Any = jnp.float8_e4m3fn  # or int8; their dtype
-    scale: Any = None  # "per_tensor": [1], read
-    quant_source: str = "unrounded"  # codes of the result in f32; "rounded": in x's dtype
-    layout: str = "row_major"  # of scales, as in a Quant
-    pow2: bool = False  # scales are powers of two, as in a Quant
-    amax_floor: float = 0.0  # least magnitude of a scale, for the cache's blocks, too; 0: 1e-10
-    clamp: float = 0.0  # results are clamped before, as in a Quant
-    clamp_scale: Any = None  # float32 [1]: the clamp as a value on the device
-    global_scale: Any = None  # "nvfp4": float32 [1], the second scale
-    amax: Any = None  # float32 [1]: what Result.amax raises
+    codes: Any = jnp.float8_e4m3fn  # or float8_e5m2 or int8; their dtype
     cache_pow2: bool = False  # with cache_block: scales of the cache are powers of two
-    rotation: int = 0  # of the codes: columns that a Hadamard matrix multiplies before; 0: none
-    rotation_signs: Any = None  # float32 of 1 and -1, [d] or [rotation]: multiply columns before
-    y_rotated: bool = False  # the result is rotated, too
-    cache_rotation: int = 0  # of the cache's codes
+    cache_rotation: int = 0  # of the cache's codes: as rotation
     cache_rotation_signs: Any = None  # of the cache's codes
+    head_weights: Any = None  # of an indexer's queries, [tokens, heads]; with codes of one scale
+    head_weights_factor: float = 0.0  # what they are multiplied by, besides the scale; 0: 1
+    # the last columns beside a cache of codes of the others: [pages, page, heads, e] of x's dtype
+    cache_tail: Any = None
 
 
 class Result(NamedTuple):
@@ -99,6 +98,8 @@ class Result(NamedTuple):
     quantized: Any = None  # codes, [tokens, heads, d]
     scale: Any = None  # of the codes
     amax: Any = None  # Part.amax, raised to the greatest magnitude of what is quantised
+    head_weights: Any = None  # float32 [tokens, heads]: those of the part by scale and factor
+    cache_tail: Any = None  # Part.cache_tail with the tokens' rows
 
 
 def _flags(part):
@@ -138,8 +139,12 @@ class _Described(NamedTuple):
     aliases: tuple  # names that are both
 
 
-_OF_CODES = ("block_size", "scale", "pow2", "clamp", "clamp_scale", "global_scale", "amax",
-             "rotation", "rotation_signs", "y_rotated")
+# Those that are also a cache's, and the layout, stay without a scheme.
+_OF_CODES = tuple(
+    s.of_part
+    for s in _stages.SETTINGS
+    if s.name not in ("scheme", "division", "source", "layout", "amax_floor")
+)
 
 
 def _refuse_settings_of_codes(i, part):
@@ -154,25 +159,8 @@ def _refuse_settings_of_codes(i, part):
 
 def _describe(i, part):
     word, number = _shared._word, _shared._number
-    quant = _stages.Quant(
-        part.scheme,
-        part.block_size,
-        part.codes,
-        part.scale,
-        part.division,
-        part.y,
-        part.quant_source,
-        part.layout,
-        part.pow2,
-        part.amax_floor,
-        part.clamp,
-        part.clamp_scale,
-        part.global_scale,
-        part.amax,
-        part.rotation,
-        part.rotation_signs,
-        part.y_rotated,
-    )
+    settings = {s.name: getattr(part, s.of_part) for s in _stages.SETTINGS}
+    quant = _stages.Quant(**settings, dtype=part.codes, y=part.y)
     kind = word(_KINDS, "norm", part.norm)
     inputs = {"x": _shared._array(f"parts[{i}].x", part.x)}
     for name in _INPUTS:
@@ -194,6 +182,7 @@ def _describe(i, part):
         "cache_block_size": block,
         "cache_pow2": int(part.cache_pow2),
         "cache_rotation": number("cache_rotation", part.cache_rotation, int),
+        "head_weights_factor": number("head_weights_factor", part.head_weights_factor, float),
         **_shared.quant_settings(quant),
     }
     outputs, aliases = {}, []
@@ -218,6 +207,12 @@ def _describe(i, part):
         aliases += [name for name in tensors if name == "amax"]
     else:
         _refuse_settings_of_codes(i, part)
+    if "head_weights" in inputs:
+        outputs["head_weights_out"] = jax.ShapeDtypeStruct((x.shape[0], heads), jnp.float32)
+    if "cache_tail" in inputs:
+        tail = inputs["cache_tail"]
+        outputs["cache_tail"] = jax.ShapeDtypeStruct(tail.shape, tail.dtype)
+        aliases.append("cache_tail")
     return _Described(tuple(scalars.items()), (first, heads), inputs, outputs, tuple(aliases))
 
 
@@ -246,6 +241,11 @@ class _Program:
         ]
 
 
+def _some_of(x, heads):
+    """(first, number) of x's heads; None where these are all of them."""
+    return None if heads == (0, x.shape[1]) else heads
+
+
 def _arguments(call, arrays):
     """Those of the library's call: scalars of parts, inputs and outputs."""
     program, fields = call
@@ -254,7 +254,7 @@ def _arguments(call, arrays):
     for i, p in enumerate(described):
         at = {name: len(outputs) + j for j, name in enumerate(p.outputs)}
         for name, a in p.inputs.items():
-            heads = p.heads if name == "x" else None
+            heads = _some_of(a, p.heads) if name == "x" else None
             result = at[name] if name in p.aliases else None
             inputs.append(_shared.Tensor(name, a, i, heads, result, result is None))
         outputs += [_shared.Tensor(name, form, i) for name, form in p.outputs.items()]
@@ -343,7 +343,8 @@ def _run_gradients(parts, fields, tables):
     inputs, outputs = [], []
     for i, p in enumerate(parts):
         for name, a in p.inputs.items():
-            inputs.append(_shared.Tensor(name, a, i, p.heads if name == "x" else None))
+            heads = _some_of(a, p.heads) if name == "x" else None
+            inputs.append(_shared.Tensor(name, a, i, heads))
         outputs += [_shared.Tensor(name, form, i) for name, form in p.outputs.items()]
     inputs += [_shared.Tensor(name, a) for name, a in tables.items()]
     scalars = [p.scalars for p in parts]
@@ -428,11 +429,11 @@ def norm_heads(
         parts: Up to 8 parts, whose x have the same tokens and one dtype.
         cos: Cosines, [P, R] or [P, 2 R], or one such table for each head; P positions, R pairs.
         sin: Sines, of the shape of cos.
-        rope_dim: Columns of a head that turn, 2 R. Required where a part turns.
+        rope_dim: Columns of a head that rope rotates, 2 R. Required where a part has rope.
         positions: int32 or int64, [tokens], or [axes, tokens] with mrope: rows of the tables. None
             counts from 0.
         slots: int32 or int64, [at most tokens]: where each token goes in the caches. -1 is padding.
-        mrope: Pairs that each axis of positions turns, at most 4 numbers.
+        mrope: Pairs that each axis of positions rotates, at most 4 numbers.
         mrope_interleaved: Whether axes alternate from pair to pair, as in Qwen3-VL.
 
     Returns:

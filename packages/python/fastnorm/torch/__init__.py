@@ -1,11 +1,12 @@
 """RMSNorm and LayerNorm of libfastnorm as PyTorch operators, by ctypes alone: nothing is compiled.
+fastnorm.torch.compiled builds some of them for speed.
 
 The library is the file that FASTNORM_LIBRARY names, else the one of this package.
 Tensors on the CPU and on CUDA devices, with the strides they have; work goes to the current stream.
 The guide's page on PyTorch says which inputs are copied and which kinds of tensors are refused.
 Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact",
-"before_apply", "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4".
-norm.h says what they mean.
+"before_apply", "before_statistics"; schemes are the keys of fastnorm.stages.SCHEMES. norm.h says
+what they mean.
 
 eps None is that of float32, as in torch.nn.functional.rms_norm. y_dtype None is x's dtype.
 
@@ -16,6 +17,7 @@ dtypes of their inputs. The quantised ones refuse tensors that require grad whil
 import contextlib
 import ctypes
 import math
+import sys
 import threading
 import weakref
 from typing import Dict, Optional, Tuple
@@ -27,6 +29,7 @@ from torch.nested._internal.nested_tensor import NestedTensor
 
 from fastnorm import abi as _c
 from fastnorm import stages as _stages
+from fastnorm.torch import compiled as _compiled
 
 __all__ = [
     "FastnormError",
@@ -78,7 +81,8 @@ if _FP4 is not None:
     _DTYPES[_FP4] = _c.F4_E2M1FN_X2
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-_SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
+# Of rms_norm_quant, which computes the scales.
+_SCHEMES = {word: n for word, n in _stages.SCHEMES.items() if word != "per_tensor"}
 
 
 def version() -> str:
@@ -98,6 +102,8 @@ _contexts: Dict[int, _c.Context] = {}  # of CUDA devices
 _host_contexts: "weakref.WeakValueDictionary[int, _c.Context]" = weakref.WeakValueDictionary()
 _contexts_lock = threading.Lock()
 
+_loop = _compiled.loop()  # of PyTorch, in place of a number of threads
+
 _MAX_CALLS = 4096  # of a thread; a server with ever new shapes must not fill the memory
 
 
@@ -108,7 +114,7 @@ class _Calls(threading.local):
 
     def __init__(self):
         self.made = {}
-        self.host, self.num_threads = None, 0
+        self.host, self.num_threads = None, None
 
     def add(self, key, call):
         if len(self.made) >= _MAX_CALLS:
@@ -117,13 +123,15 @@ class _Calls(threading.local):
 
     def follow_threads(self):
         """Changes the context of the CPU where torch.get_num_threads() has changed."""
-        wanted = torch.get_num_threads()
+        wanted = 0 if _loop else torch.get_num_threads()
         if wanted != self.num_threads:
             self.made.clear()  # with the calls the former context goes
             with _contexts_lock:
                 host = _host_contexts.get(wanted)
                 if host is None:
-                    host = _host_contexts[wanted] = _c.Context(_library, _c.CPU, 0, wanted)
+                    host = _host_contexts[wanted] = _c.Context(
+                        _library, _c.CPU, 0, wanted, parallel_for=_loop
+                    )
             self.host, self.num_threads = host, wanted
 
 
@@ -221,10 +229,7 @@ _PARAMETERS = (
     "shift_table",
     "static_scale",
     "swizzled_scale",
-    "global_scale",
-    "clamp_scale",
-    "amax",
-    "rotation_signs",
+    *(s.field for s in _stages.SETTINGS if s.kind is None and s.name != "scale"),
 )
 # Of a scale whose shape is not that of rows.
 _FIELDS = {"static_scale": "scale", "swizzled_scale": "scale"}
@@ -644,7 +649,8 @@ def _quant_outputs(x, scheme, block_size, dtype, layout="row_major", pow2=False)
         raise FastnormError(
             f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}"
         )
-    if scheme in ("nvfp4", "mxfp4"):
+    fixed = _stages.BLOCKS.get(scheme)
+    if fixed is not None and fixed.pairs:
         dtype = dtype if dtype == _FP4 else torch.uint8
         codes = x.new_empty((*x.shape[:-1], x.shape[-1] // 2), dtype=dtype)
     else:
@@ -653,10 +659,8 @@ def _quant_outputs(x, scheme, block_size, dtype, layout="row_major", pow2=False)
         name, scales = "scale", x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
     elif scheme == "per_block":
         name, scales = _scales(x, block_size, torch.float32, layout, pow2)
-    elif scheme == "nvfp4":
-        name, scales = _scales(x, 16, torch.float8_e4m3fn, layout)
     else:
-        name, scales = _scales(x, 32, _E8M0, layout)
+        name, scales = _scales(x, fixed.columns, getattr(torch, fixed.scale), layout)
     return {"quantized": codes, name: scales}
 
 
@@ -672,11 +676,12 @@ _TAGS = (
 
 
 class _Operator:
-    """An operator, as its schema describes it."""
+    """An operator, as its schema describes it. name: what errors call it; defined: its name for
+    PyTorch."""
 
-    def __init__(self, name, mutated):
-        self.name, self.mutated = name, mutated
-        self.call = getattr(torch.ops.fastnorm, name).default
+    def __init__(self, name, mutated, defined):
+        self.name, self.mutated, self.defined = name, mutated, defined
+        self.call = getattr(torch.ops.fastnorm, defined).default
         arguments = self.call._schema.arguments
         self.names = [a.name for a in arguments]
         self.required = [i for i, a in enumerate(arguments) if a.type.kind() == "TensorType"]
@@ -876,9 +881,9 @@ def _refuse_others(op):
         )
 
     for kind in ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA"):
-        _lib.impl(op.name, refuse, kind)
+        _lib.impl(op.defined, refuse, kind)
     torch.library.register_torch_dispatch(
-        f"fastnorm::{op.name}",
+        f"fastnorm::{op.defined}",
         NestedTensor,
         lambda mode, overload, types, arguments, options: refuse(*arguments),
         lib=_lib,
@@ -898,7 +903,11 @@ def _operator(
 
     def define(body):
         _lib.define(schema, tags=_TAGS)
-        op = _Operator(name, mutated)
+        op = by_python = _Operator(name, mutated, name)
+        is_compiled = _compiled.is_loaded() and name in _compiled.KERNELS
+        if is_compiled:  # its file has kernels for the name, and calls this for what they leave
+            _lib.define(schema.replace("(", "_by_python(", 1), tags=_TAGS)
+            by_python = _Operator(name, mutated, f"{name}_by_python")
 
         def run(*arguments):
             return body(_run if runs is None else runs[0], *op.present(arguments))
@@ -906,18 +915,24 @@ def _operator(
         def fake(*arguments):
             return body(_check if runs is None else runs[1], *op.present(arguments))
 
-        for device in ("CPU", "CUDA"):
-            _lib.impl(name, run, device)
-        torch.library.register_fake(f"fastnorm::{name}", fake, lib=_lib)
-        if backward is not None:
-            _lib.impl(name, _node(op, backward, setup_context), "Autograd", with_keyset=True)
-        else:
+        def add_python(op, with_backend, with_autograd):
+            for device in ("CPU", "CUDA") if with_backend else ():
+                _lib.impl(op.defined, run, device)
+            torch.library.register_fake(f"fastnorm::{op.defined}", fake, lib=_lib)
             call, counted = _as_autograd_sees(op, differentiable)
-            _lib.impl(name, call, "Autograd")
-        if mutated:
-            _lib.impl(name, counted, "ADInplaceOrView")
-            _lib.impl(name, _resolving_neg(op), "Negative")
-        _refuse_others(op)
+            if backward is not None and with_autograd:
+                node = _node(op, backward, setup_context)
+                _lib.impl(op.defined, node, "Autograd", with_keyset=True)
+            elif with_autograd:
+                _lib.impl(op.defined, call, "Autograd")
+            if mutated:
+                _lib.impl(op.defined, counted, "ADInplaceOrView")
+                _lib.impl(op.defined, _resolving_neg(op), "Negative")
+            _refuse_others(op)
+
+        add_python(op, not is_compiled, not (is_compiled and name in _compiled.WITH_AUTOGRAD))
+        if is_compiled:
+            add_python(by_python, True, True)
         return op.call
 
     return define
@@ -1447,6 +1462,10 @@ def _fused_add_rms_norm_quant(
 
 # --- the functions to call ---
 
+_eager = _compiled.define_eager(_lib)  # the operators of _C.so
+_is_plain, _eager_number = _compiled.is_plain, _compiled.eager_number
+_eager_numbers = _compiled.eager_numbers  # of the arguments of _eager_number()
+
 
 def rms_norm(
     x: Tensor,
@@ -1487,6 +1506,12 @@ def rms_norm(
         return _rms_norm_with_statistics(
             x, weight, eps, weight_offset, rounding, y_dtype, main_grad
         )[0]
+    if _eager is not None and _is_plain(x, weight):
+        options = (_c.RMS, eps, weight_offset, rounding, "exact", y_dtype)
+        number = _eager_numbers.get(options) or _eager_number(*options)
+        y = _eager.norm(x, weight, None, number)
+        if y is not None:
+            return y
     return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
 
 
@@ -1531,6 +1556,12 @@ def layer_norm(
         return _layer_norm_with_statistics(
             x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad
         )[0]
+    if _eager is not None and _is_plain(x, weight, bias):
+        options = (_c.LAYER, eps, 0.0, rounding, "exact", y_dtype)
+        number = _eager_numbers.get(options) or _eager_number(*options)
+        y = _eager.norm(x, weight, bias, number)
+        if y is not None:
+            return y
     return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
 
 
@@ -1579,6 +1610,12 @@ def add_rms_norm(
         return _add_rms_norm_with_statistics(
             x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype, main_grad
         )[:2]
+    if _eager is not None and _is_plain(x, residual, weight):
+        options = (_c.RMS, eps, weight_offset, rounding, residual_rounding, y_dtype)
+        number = _eager_numbers.get(options) or _eager_number(*options)
+        y, total = _eager.add_norm(x, residual, weight, number)
+        if y is not None:
+            return y, total
     return _add_rms_norm(
         x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype
     )
@@ -1624,6 +1661,14 @@ def fused_add_rms_norm(
             status and names the argument.
         ValueError: A word, such as that of rounding, is unknown.
     """
+    if _eager is not None and _is_plain(x, residual, weight):
+        options = (_c.RMS, eps, weight_offset, rounding, residual_rounding, y_dtype)
+        number = _eager_numbers.get(options) or _eager_number(*options)
+        y = _eager.fused_add_norm(x, residual, weight, number)
+        if y is not None:
+            if not residual.is_inference():
+                torch.autograd.graph.increment_version(residual)
+            return y
     return _fused_add_rms_norm(
         x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype
     )
@@ -1660,8 +1705,8 @@ def rms_norm_quant(
         weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
         eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
             of float32.
-        scheme: "per_row" and "per_block" have float32 scales, "mxfp8" and "mxfp4" a power of two
-            for 32 elements, "nvfp4" a float8_e4m3fn scale for 16.
+        scheme: How codes are scaled, such as "per_row": one of fastnorm.stages.SCHEMES but
+            "per_tensor". docs/quantisation.md describes them.
         block_size: Elements that share a scale with "per_block": 64 or 128. Otherwise 0.
         dtype: The dtype of codes: float8_e4m3fn, float8_e5m2 or int8 for "per_row" and "per_block",
             float8 for "mxfp8". The 4-bit schemes have uint8, or float4_e2m1fn_x2 where dtype says
@@ -1751,8 +1796,8 @@ def fused_add_rms_norm_quant(
         weight: [.., n], broadcast against x, in float32, float16 or bfloat16. None stands for ones.
         eps: Added to the mean of squares, or to the variance, before the root. None is the epsilon
             of float32.
-        scheme: "per_row" and "per_block" have float32 scales, "mxfp8" and "mxfp4" a power of two
-            for 32 elements, "nvfp4" a float8_e4m3fn scale for 16.
+        scheme: How codes are scaled, such as "per_row": one of fastnorm.stages.SCHEMES but
+            "per_tensor". docs/quantisation.md describes them.
         block_size: Elements that share a scale with "per_block": 64 or 128. Otherwise 0.
         dtype: The dtype of codes: float8_e4m3fn, float8_e5m2 or int8 for "per_row" and "per_block",
             float8 for "mxfp8". The 4-bit schemes have uint8, or float4_e2m1fn_x2 where dtype says
@@ -2108,6 +2153,10 @@ class LayerNorm(_Norm):
             ).view(x.shape)
         else:
             return self._computed(_layer_module, x)
+
+
+if _compiled.path() != "python":
+    _compiled.bind(sys.modules[__name__], _norm, _backward)
 
 
 # --- whole models ---

@@ -28,14 +28,19 @@ __all__ = [
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
-_SCHEMES = {None: 0, **_stages.SCHEMES}
 _CACHE_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)  # of bytes that hold codes
 _NONE, _SELF = -1, -2
 _word = _shared._word
 
 
+@_stages.part_of_heads
 class Part(NamedTuple):
-    """One tensor of heads and what is done to its rows: norm, then rope, then the stores."""
+    """One tensor of heads and what is done to its rows: norm, then rope, then the stores.
+
+    Codes of the result have the settings of a fastnorm.stages.Quant but for dtype and y; source is
+    called quant_source, and also that of a cache, as division and amax_floor are. A scale that is
+    not "per_tensor" is written.
+    """
 
     x: Tensor  # [tokens, heads, d]; float32, float16 or bfloat16
     norm: Optional[str] = None  # "rms" or "layer"; None: no norm
@@ -45,11 +50,11 @@ class Part(NamedTuple):
     weight_offset: float = 0.0  # added to the weight in float32
     rounding: str = "once"  # as for rms_norm
     across_heads: bool = False  # one statistic for all heads of a token
-    rope: bool = False  # whether rope turns columns
-    rope_offset: int = 0  # first column that turns; -1: the last ones
+    rope: bool = False  # whether rope rotates columns
+    rope_offset: int = 0  # first column that is rotated; -1: the last ones
     interleaved: bool = False  # pairs are neighbours, as in GPT-J; else R columns apart
-    inverse: bool = False  # turns back
-    from_rounded: bool = False  # rope turns the norm as rounded to x's dtype
+    inverse: bool = False  # rotates back
+    from_rounded: bool = False  # rope rotates the norm as rounded to x's dtype
     rope_rounding: str = "once"  # or "every_step": the products of rope are rounded, too
     y: bool = True  # whether the result is returned, or in place stored
     # [pages, page, heads, d] of x's dtype, float8 or int8, or of uint8 with cache_dtype; written
@@ -66,28 +71,18 @@ class Part(NamedTuple):
     rstd_in: Optional[Tensor] = None  # as rstd; read, in place of one computed
     # codes of the result, [tokens, heads, d] of float8, int8 or pairs of 4 bits; written
     quantized: Optional[Tensor] = None
-    scheme: Optional[str] = None  # "per_tensor", or as of rms_norm_quant; a row is a head
-    block_size: int = 0  # "per_block": 64 or 128
-    scale: Optional[Tensor] = None  # "per_tensor": [1], read; else written
-    global_scale: Optional[Tensor] = None  # "nvfp4": [1], read
-    # of codes, those of a cache too: "unrounded", of the result in float32, or "rounded", of it in
-    # x's dtype, as an unfused chain has them
-    quant_source: str = "unrounded"
-    amax_floor: float = 0.0  # least magnitude of a scale that is written; 0: 1e-10
-    layout: str = "row_major"  # of the scales of quantized; or "column_major", "swizzled_128x4"
-    pow2: bool = False  # of quantized, "per_row" and "per_block": scales are powers of two
-    clamp: float = 0.0  # of quantized: the result is clamped to [-clamp, clamp] before; 0: not
-    clamp_scale: Optional[Tensor] = None  # [1], read: the clamp as a value on the device
-    amax: Optional[Tensor] = None  # [1], raised to the greatest magnitude of what is quantised
     cache_pow2: bool = False  # with cache_block: scales of the cache are powers of two
     # of a cache of uint8, as vLLM keeps codes: the dtype whose bytes it has, float8_e4m3fn or
     # float8_e5m2
     cache_dtype: Optional[torch.dtype] = None
-    rotation: int = 0  # of quantized: columns that a Hadamard matrix multiplies before; 0: none
-    rotation_signs: Optional[Tensor] = None  # [d] or [rotation] of 1 and -1; read
-    y_rotated: bool = False  # the result is rotated, too
-    cache_rotation: int = 0  # the same of the cache's codes
+    cache_rotation: int = 0  # of the cache's codes: as rotation
     cache_rotation_signs: Optional[Tensor] = None  # [d] or [cache_rotation]; read
+    head_weights: Optional[Tensor] = None  # of an indexer's query: [tokens, heads]; read
+    # float32, head_weights times the scales of quantized and head_weights_factor; written
+    head_weights_out: Optional[Tensor] = None
+    head_weights_factor: float = 0.0  # of head_weights_out; 0 stands for 1
+    # the last columns beside a cache of codes of the others: [pages, page, heads, e]; written
+    cache_tail: Optional[Tensor] = None
 
 
 def _flags(part):
@@ -104,29 +99,37 @@ def _flags(part):
 
 # Fields of a part in the operators' lists. A tensor has a place: its number in `read` and then
 # `written`, _NONE where there is none, _SELF for x.
+_CODES = tuple(s for s in _stages.SETTINGS if s.kind in (str, int, bool))
 _NUMBERS = (
     "flags",
     "kind",
     "rounding",
     "rope_rounding",
     "rope_offset",
-    "quant_scheme",
-    "quant_block_size",
-    "quant_division",
-    "quant_source",
-    "scale_layout",
-    "scale_pow2",
     "cache_scheme",
     "cache_block_size",
     "cache_pow2",
-    "rotation",
-    "y_rotated",
     "cache_rotation",
+    *(s.field for s in _CODES),
 )
-_SCALARS = ("eps", "weight_offset", "amax_floor", "clamp")
-_SIGNS = ("rotation_signs", "cache_rotation_signs")
-_READ = ("weight", "bias", "mean_in", "rstd_in", "global_scale", "clamp_scale", *_SIGNS)
-_WRITTEN = ("mean", "rstd", "sumsq", "quantized", "cache", "amax")
+_SCALARS = (
+    "eps",
+    "weight_offset",
+    "head_weights_factor",
+    *(s.field for s in _stages.SETTINGS if s.kind is float),
+)
+_READ = (
+    "weight",
+    "bias",
+    "mean_in",
+    "rstd_in",
+    "head_weights",
+    "cache_rotation_signs",
+    *(s.field for s in _stages.SETTINGS if s.kind is None and s.field not in ("scale", "amax")),
+)
+_WRITTEN = (
+    "mean", "rstd", "sumsq", "quantized", "cache", "amax", "head_weights_out", "cache_tail",
+)  # fmt: skip
 _SCALES = ("scale", "cache_scale")  # read or written, by the scheme
 _PLACES = ("y", *_READ, *_WRITTEN, *_SCALES)
 _ROPE = "int rope_dim, int[] mrope, bool mrope_interleaved"
@@ -324,9 +327,15 @@ def _backward(
 
 def _is_differentiable(part):
     """Whether a part has but what the backward knows of: y from x, weight and bias."""
-    return part.y and all(
-        getattr(part, name) is None for name in ("mean_in", "rstd_in", "scheme", *_WRITTEN)
-    )
+    others = ("mean_in", "rstd_in", "scheme", "head_weights", *_WRITTEN)
+    return part.y and all(getattr(part, name) is None for name in others)
+
+
+def _number(part, setting):
+    value = getattr(part, setting.of_part)
+    if setting.words is not None:
+        return _word(setting.words, setting.of_part, value)
+    return int(value) if setting.kind is bool else value
 
 
 def _numbers(part):
@@ -340,18 +349,11 @@ def _numbers(part):
         "rounding": _word(_shared._ROUNDING, "rounding", part.rounding),
         "rope_rounding": _word(_stages.STEPS, "rope_rounding", part.rope_rounding),
         "rope_offset": part.rope_offset,
-        "quant_scheme": _word(_SCHEMES, "scheme", part.scheme),
-        "quant_block_size": part.block_size,
-        "quant_division": _word(_stages.DIVISIONS, "division", part.division),
-        "quant_source": _word(_stages.SOURCES, "quant_source", part.quant_source),
-        "scale_layout": _word(_stages.LAYOUTS, "layout", part.layout),
-        "scale_pow2": int(part.pow2),
         "cache_scheme": scheme,
         "cache_block_size": part.cache_block,
         "cache_pow2": int(part.cache_pow2),
-        "rotation": part.rotation,
-        "y_rotated": int(part.y_rotated),
         "cache_rotation": part.cache_rotation,
+        **{s.field: _number(part, s) for s in _CODES},
     }
 
 
@@ -482,11 +484,11 @@ def norm_heads(
         parts: Up to 8 parts, whose x have the same tokens and one dtype.
         cos: Cosines, [P, R] or [P, 2 R], or one such table for each head; P positions, R pairs.
         sin: Sines, of the shape of cos.
-        rope_dim: Columns of a head that turn, 2 R. Required where a part turns.
+        rope_dim: Columns of a head that rope rotates, 2 R. Required where a part has rope.
         positions: int32 or int64, [tokens], or [axes, tokens] with mrope: rows of the tables. None
             counts from 0.
         slots: int32 or int64, [at most tokens]: where each token goes in the caches. -1 is padding.
-        mrope: Pairs that each axis of positions turns, at most 4 numbers.
+        mrope: Pairs that each axis of positions rotates, at most 4 numbers.
         mrope_interleaved: Whether axes alternate from pair to pair, as in Qwen3-VL.
 
     Returns:
@@ -544,11 +546,11 @@ def norm_heads_(
         parts: Up to 8 parts, whose x have the same tokens and one dtype.
         cos: Cosines, [P, R] or [P, 2 R], or one such table for each head; P positions, R pairs.
         sin: Sines, of the shape of cos.
-        rope_dim: Columns of a head that turn, 2 R. Required where a part turns.
+        rope_dim: Columns of a head that rope rotates, 2 R. Required where a part has rope.
         positions: int32 or int64, [tokens], or [axes, tokens] with mrope: rows of the tables. None
             counts from 0.
         slots: int32 or int64, [at most tokens]: where each token goes in the caches. -1 is padding.
-        mrope: Pairs that each axis of positions turns, at most 4 numbers.
+        mrope: Pairs that each axis of positions rotates, at most 4 numbers.
         mrope_interleaved: Whether axes alternate from pair to pair, as in Qwen3-VL.
 
     Raises:

@@ -36,18 +36,19 @@ _WORDS = {
     "residual_gate_act": _stages.ACTS,
     "activation": _stages.ACTS,
     "plain_scale": {False: 0, True: _stages.PLAIN_SCALE},
-    "quant_division": _stages.DIVISIONS,
-    "quant_source": _stages.SOURCES,
-    "layout": _stages.LAYOUTS,
-    "quant_scheme": {None: 0, **_stages.SCHEMES},
 }
 _RENAMED = {
     "gate_before": "gate_position",
     "gate_from_rounded": "gate_source",
     "plain_scale": "flags",
-    "layout": "scale_layout",
-    "pow2": "scale_pow2",
 }
+# Of a Quant: its settings by what the operators call them.
+_CODES = {
+    s.field if s.field.startswith("quant_") else "static_scale" if s.name == "scale" else s.name: s
+    for s in _stages.SETTINGS
+}
+_RENAMED.update({name: s.field for name, s in _CODES.items() if s.kind is not None})
+_WORDS.update({name: s.words for name, s in _CODES.items() if s.words is not None})
 
 
 def _field(name, value):
@@ -139,15 +140,24 @@ def _facts(options):
     return (options.get("branch_norm", False), *layers)
 
 
-# Of an operator "_outputs", which stores what is asked for: where these are y and sumsq.
+# Of an operator "_outputs", which stores what is asked for: where these are y and sumsq. Its last
+# arguments are settings with their defaults. The first of them keep their places; what a Quant has
+# besides follows in the order there.
+_REQUIRED = ("static_scale", "quant_scheme", "quant_block_size", "quant_division")
+_FIRST = (
+    "clamp_scale", "global_scale", "amax", "quant_source", "layout", "pow2", "amax_floor", "clamp",
+    "rotation_signs",
+)  # fmt: skip
 _STORED = (
     "Tensor? static_scale",
     "str? quant_scheme, int quant_block_size, str quant_division, ScalarType codes, bool y, "
     "bool sumsq, ScalarType? y_dtype",
-    "Tensor? clamp_scale=None, Tensor? global_scale=None, Tensor? amax=None, "
-    "str quant_source='unrounded', str layout='row_major', bool pow2=False, "
-    "float amax_floor=0.0, float clamp=0.0, Tensor? rotation_signs=None, int rotation=0, "
-    "bool y_rotated=False",
+    ", ".join(
+        f"{_CODES[name].kind.__name__ if _CODES[name].kind else 'Tensor?'} {name}="
+        f"{_CODES[name].default!r}"
+        for name in dict.fromkeys((*_FIRST, *_CODES))
+        if name not in _REQUIRED
+    ),
 )
 _APART = ("codes", "y", "sumsq", "y_dtype")
 _OUTPUTS = ("quantized", "scale", "y", "residual_out", "sumsq", "amax")
@@ -298,24 +308,10 @@ def _call(operators, quant, has_sum=False, **given):
         return operator(**given)
     found = outputs(
         **given,
-        static_scale=quant.scale,
-        quant_scheme=quant.scheme,
-        quant_block_size=quant.block_size,
-        quant_division=quant.division,
+        **{name: getattr(quant, setting.name) for name, setting in _CODES.items()},
         codes=torch.float8_e4m3fn if quant.dtype is None else quant.dtype,
         y=quant.y,
         sumsq=False,
-        clamp_scale=quant.clamp_scale,
-        global_scale=quant.global_scale,
-        amax=quant.amax,
-        quant_source=quant.source,
-        layout=quant.layout,
-        pow2=quant.pow2,
-        amax_floor=quant.amax_floor,
-        clamp=quant.clamp,
-        rotation_signs=quant.rotation_signs,
-        rotation=quant.rotation,
-        y_rotated=quant.y_rotated,
     )
     found = dict(zip(_OUTPUTS, found))
     wanted = {

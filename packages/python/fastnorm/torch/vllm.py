@@ -9,9 +9,14 @@ rounded sum. Those of a CPU get that of its native implementation: a row is roun
 dtype before the product, and statistics are those of the sum in float32. FASTNORM_VLLM_ROUNDING,
 "cuda" or "native", sets one for both. A weight in float32, as GemmaRMSNorm makes it, is rounded
 once, with statistics of the sum in float32.
+
+On a GPU vLLM's compiler pass puts a norm and the fp8 quantisation after it into one kernel. It
+takes that kernel from a table, in which install() replaces those of a static scale, of a scale per
+token and of one per block of 64 or 128 columns by operators with vLLM's signatures and arithmetic.
 """
 
 import functools
+import importlib
 import os
 from typing import Optional, Tuple
 
@@ -19,6 +24,7 @@ import torch
 from torch import Tensor
 
 import fastnorm.torch as _ft
+from fastnorm import abi as _c
 
 __all__ = [
     "install",
@@ -104,6 +110,109 @@ def fused_add_rms_norm(
     return y, x_residual
 
 
+# --- a norm and fp8 codes, in the place of vLLM's kernels of the same names ---
+
+_PASS = "vllm.compilation.passes.fusion.rms_quant_fusion"
+_LEAST_SCALE = 2.0**-9  # vLLM's least scale is 1 / (448 * 512)
+
+
+def _as_vllm(rounding, residual_rounding, eps, scheme, division, **more):
+    """Options of a norm with codes of its result in x's dtype, as an unfused chain has them. A
+    static scale divides by its reciprocal."""
+    return (
+        *_ft._options(_c.RMS, eps, 0.0, rounding, residual_rounding),
+        ("quant_scheme", scheme),
+        ("quant_source", _ft._stages.SOURCES["rounded"]),
+        ("quant_division", _ft._stages.DIVISIONS[division]),
+        *more.items(),
+    )
+
+
+def _run_quantised(run, options, result, x, residual, weight, **scales):
+    tensors = {"x": x, "residual": residual, "weight": weight, "residual_out": residual}
+    tensors = {name: t for name, t in tensors.items() if t is not None}
+    tensors.update(quantized=result, **scales)
+    run(options, tuple(tensors), tuple(tensors.values()))
+
+
+@_ft._operator(
+    "vllm_rms_norm_static_fp8_quant(Tensor(a!) result, Tensor input, Tensor weight, Tensor scale, "
+    "float epsilon) -> ()",
+    mutated=(0,),
+)
+def _static_quant(run, result, x, weight, scale, epsilon):
+    options = _as_vllm("once", "exact", epsilon, _c.PER_TENSOR, "reciprocal")
+    _run_quantised(run, options, result, x, None, weight, static_scale=scale.view(1))
+
+
+@_ft._operator(
+    "vllm_fused_add_rms_norm_static_fp8_quant(Tensor(a!) result, Tensor input, Tensor(b!) residual, "
+    "Tensor weight, Tensor scale, float epsilon) -> ()",
+    mutated=(0, 2),
+)
+def _add_static_quant(run, result, x, residual, weight, scale, epsilon):
+    options = _as_vllm("once", "before_statistics", epsilon, _c.PER_TENSOR, "reciprocal")
+    _run_quantised(run, options, result, x, residual, weight, static_scale=scale.view(1))
+
+
+def _dynamic(scheme, epsilon, **more):
+    """Options of a scale that the call makes: the greatest magnitude / 448. codes = y / scale"""
+    floor = ("amax_floor", _LEAST_SCALE)
+    return (*_as_vllm("normalized", "exact", epsilon, scheme, "divide", **more), floor)
+
+
+def _bound(scale_ub):
+    """The tensors of vLLM's bound of a scale."""
+    return {} if scale_ub is None else {"clamp_scale": scale_ub.view(1)}
+
+
+@_ft._operator(
+    "vllm_rms_norm_dynamic_per_token_quant(Tensor(a!) result, Tensor input, Tensor weight, "
+    "Tensor(b!) scale, float epsilon, Tensor? scale_ub, Tensor(c!)? residual) -> ()",
+    mutated=(0, 3, 6),
+)
+def _token_quant(run, result, x, weight, scale, epsilon, scale_ub, residual):
+    options = _dynamic(_ft._SCHEMES["per_row"], epsilon)
+    scale = scale.view(*x.shape[:-1], 1)
+    _run_quantised(run, options, result, x, residual, weight, scale=scale, **_bound(scale_ub))
+
+
+@_ft._operator(
+    "vllm_rms_norm_per_block_quant(Tensor(a!) result, Tensor input, Tensor weight, "
+    "Tensor(b!) scale, float epsilon, Tensor? scale_ub, Tensor(c!)? residual, int group_size, "
+    "bool is_scale_transposed) -> ()",
+    mutated=(0, 3, 6),
+)
+def _block_quant(
+    run, result, x, weight, scale, epsilon, scale_ub, residual, group_size, is_scale_transposed
+):
+    layout = "column_major" if is_scale_transposed else "row_major"
+    options = _dynamic(
+        _ft._SCHEMES["per_block"],
+        epsilon,
+        quant_block_size=group_size,
+        scale_layout=_ft._stages.LAYOUTS[layout],
+    )
+    _run_quantised(run, options, result, x, residual, weight, scale=scale, **_bound(scale_ub))
+
+
+def _replace_quantised(fusion) -> int:
+    """Puts the operators above into the table of vLLM's compiler pass; how many entries there are.
+    The pass names its version to vLLM's cache of compiled code, which then is another one."""
+    count = 0
+    for key, operator in fusion.FUSED_OPS.items():
+        name = f"vllm_{operator._schema.name.split('::')[-1]}"
+        ours = getattr(torch.ops.fastnorm, name, None)
+        if ours is not None and operator._schema.name.startswith("_C::"):
+            fusion.FUSED_OPS[key] = ours.default
+            count += 1
+    if count:
+        kind = fusion.RMSNormQuantFusionPass
+        original = kind.uuid
+        kind.uuid = lambda self: f"{original(self)}-fastnorm-{_ft.version()}"
+    return count
+
+
 def _with_provider(original):
     """A platform's get_default_ir_op_priority with this provider first."""
 
@@ -136,6 +245,8 @@ def install() -> None:
     ):
         if PROVIDER not in operator.impls:
             operator.register_impl(PROVIDER, supports_args=supports, inplace=in_place)(function)
+    if current_platform.is_cuda():
+        _replace_quantised(importlib.import_module(_PASS))
     platform = type(current_platform)
     original = platform.get_default_ir_op_priority
     if not getattr(original, "_fastnorm", False):

@@ -31,6 +31,20 @@ __device__ __forceinline__ void sync_threads(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
+// One thread of the warp, always the same one. For whole warps. Behind a branch on it the compiler
+// issues a bulk copy once; behind one on a lane's number it loops over the threads that are there.
+__device__ __forceinline__ bool elect_thread() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, elected;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // The greatest value of a warp's 32 lanes, in all of them.
 __device__ __forceinline__ uint32_t warp_greatest(uint32_t v) { return __reduce_max_sync(~0u, v); }
 

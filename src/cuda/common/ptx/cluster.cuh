@@ -6,6 +6,13 @@
 
 namespace fastnorm::ptx {
 
+// Whether the code that is compiled may use what follows. The host's names of kernels do not tell.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kHasClusters = false;
+#else
+inline constexpr bool kHasClusters = true;
+#endif
+
 __device__ __forceinline__ uint32_t cluster_block_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -16,7 +23,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// The same shared address in block `rank` of the cluster.
+// The place of a shared address in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t map_to_block(uint32_t address, int rank) {
   uint32_t mapped;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));

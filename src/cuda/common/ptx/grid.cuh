@@ -13,7 +13,7 @@ __device__ __forceinline__ void grid_wait() {
 #endif
 }
 
-// The same if `wanted`, without a branch.
+// Waits if `wanted`, without a branch.
 __device__ __forceinline__ void grid_wait_if(bool wanted) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

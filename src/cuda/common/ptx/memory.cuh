@@ -87,6 +87,39 @@ __device__ __forceinline__ void ld_global_u16_if(uint32_t& v, const void* addres
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
+// From L2, where another kernel or block has written.
+__device__ __forceinline__ float4 ld_global_cg_v4(const void* address) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(address));
+  return v;
+}
+
+// A load cached in L2 only, if `wanted`; otherwise the value stays. Without a branch: in an
+// unrolled loop a compiler would copy what follows each one.
+__device__ __forceinline__ void ld_global_cg_v4_if(float4& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %5, 0;\n"
+      "@wanted ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
+__device__ __forceinline__ void ld_global_cg_f32_if(float& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted ld.global.cg.f32 %0, [%1];\n"
+      "}"
+      : "+f"(v)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
 // A parameter as a value of its own. Otherwise each test of it becomes a narrower load. The
 // assembler may still load it again to save a register.
 __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {

@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_async_if(void* shared, const void* global, 
       : "memory");
 }
 
-// The same, cached in L2 only.
+// An asynchronous copy that is cached in L2 only.
 __device__ __forceinline__ void copy_async_past_l1_if(void* shared, const void* global,
                                                       bool wanted) {
   asm volatile(

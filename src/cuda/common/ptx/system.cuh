@@ -66,6 +66,11 @@ __device__ __forceinline__ uint32_t set_if_zero(void* address, uint32_t v) {
   return before;
 }
 
+// Adds to a word of this device, which nothing waits for.
+__device__ __forceinline__ void add_global_u32(void* address, uint32_t v) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+
 __device__ __forceinline__ uint64_t nanoseconds() {
   uint64_t t;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");

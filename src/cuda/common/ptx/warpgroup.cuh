@@ -109,11 +109,6 @@ __device__ __forceinline__ uint64_t clock_cycles() {
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
   return cycles;
 }
-__device__ __forceinline__ uint32_t clock_cycles_low() {
-  uint32_t cycles;
-  asm volatile("mov.u32 %0, %%clock;" : "=r"(cycles)::"memory");
-  return cycles;
-}
 __device__ __forceinline__ uint64_t global_nanoseconds() {
   uint64_t nanoseconds;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds)::"memory");

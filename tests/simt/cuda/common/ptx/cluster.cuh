@@ -7,6 +7,8 @@
 
 namespace fastnorm::ptx {
 
+inline constexpr bool kHasClusters = true;
+
 inline uint32_t cluster_block_rank() { return simt::current->cluster_rank; }
 inline uint32_t shared_address(const void* pointer) { return simt::shared_address(pointer); }
 inline uint32_t map_to_block(uint32_t address, int rank) {

@@ -40,6 +40,9 @@ inline uint32_t set_if_zero(void* address, uint32_t v) {
   if (before == 0) store(address, v);
   return before;
 }
+inline void add_global_u32(void* address, uint32_t v) {
+  store(address, load<uint32_t>(address) + v);
+}
 inline uint64_t nanoseconds() { return simt::look_at_clock(); }
 inline bool any_of_block(bool v) { return simt::any_of_block(v); }
 

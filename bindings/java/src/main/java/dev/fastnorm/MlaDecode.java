@@ -19,6 +19,11 @@ package dev.fastnorm;
  * % page} of the page with the number {@code list[j / page]}. The list is row b of the page table
  * or, with {@link #kvIndptr}, begins there. What lies behind the end of a request may be anything.
  *
+ * <p>With a {@link #cacheFormat} of FP8 the bytes of {@link #cache} are the rows, in place of ckv
+ * and kpe. With {@link #indices}, a new token attends to the rows that it lists, in place of those
+ * of the page table. {@link #attentionSink} multiplies o[i,h] by exp(lse) / (exp(lse) +
+ * exp(attention_sink[h])). A GPU has none of the three.
+ *
  * <p>T is the dtype of q_nope: {@link DType#BF16} or {@link DType#F16}, on the CPU {@link
  * DType#F32} too. Last dimensions are contiguous. A GPU must be of compute capability 9.0. On it,
  * addresses and strides of the tensors of T are multiples of 16 bytes; lengths and page numbers

@@ -18,8 +18,8 @@ import java.util.function.Supplier;
  *         .rope(128, cos, sin).positions(positions).slots(slots).run(context);
  * }</pre>
  *
- * <p>With R = ropeDim / 2, rope turns pair j of a row's columns by c = cos[row, j] and s = sin[row,
- * j]:
+ * <p>With R = ropeDim / 2, rope rotates pair j of a row's columns by c = cos[row, j] and s =
+ * sin[row, j]:
  *
  * <pre>
  * o1 = v1 * c - v2 * s
@@ -66,7 +66,7 @@ public final class NormHeads extends NormHeadsFields {
     /**
      * Sets the tables of rope. The library computes neither sines nor frequencies.
      *
-     * @param ropeDim columns that rope turns, even; 0 where no part has rope
+     * @param ropeDim columns that rope rotates, even; 0 where no part has rope
      * @param cos {@code [P, R]} or {@code [P, 2 * R]}, or one such for each head; F32 or T
      * @param sin as cos
      * @return this

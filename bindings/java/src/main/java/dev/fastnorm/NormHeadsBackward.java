@@ -6,8 +6,8 @@ import java.util.Objects;
 import java.util.function.Supplier;
 
 /**
- * The gradients of {@link NormHeads}: rope is turned back, and the norm's gradient taken of that. A
- * description that is built step by step and then run, as often as wanted.
+ * The gradients of {@link NormHeads}: rope is rotated back, and the norm's gradient taken of that.
+ * A description that is built step by step and then run, as often as wanted.
  *
  * <pre>{@code
  * NormHeadsBackward.of(
@@ -61,7 +61,7 @@ public final class NormHeadsBackward extends NormHeadsBackwardFields {
     /**
      * Sets the forward's tables of rope.
      *
-     * @param ropeDim columns that rope turned; 0 where no part has rope
+     * @param ropeDim columns that rope rotated; 0 where no part has rope
      * @param cos {@code [P, R]} or {@code [P, 2 * R]}, or one such for each head; F32 or T
      * @param sin as cos
      * @return this

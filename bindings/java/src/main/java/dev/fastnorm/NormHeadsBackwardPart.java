@@ -5,7 +5,7 @@ package dev.fastnorm;
  * to each of its rows of d columns. Every step is optional:
  *
  * <pre>
- * dv = rope of dy, turned back          rope; else dv = dy
+ * dv = rope of dy, rotated back         rope; else dv = dy
  * dx = the norm's gradient of dv        rms or layer; else dx = dv
  * </pre>
  *
@@ -62,7 +62,7 @@ public final class NormHeadsBackwardPart extends NormHeadsBackwardPartFields {
     }
 
     /**
-     * The forward turned the first columns of a row.
+     * The forward rotated the first columns of a row.
      *
      * @return this
      */
@@ -71,7 +71,7 @@ public final class NormHeadsBackwardPart extends NormHeadsBackwardPartFields {
     }
 
     /**
-     * The forward turned columns.
+     * The forward rotated columns.
      *
      * @param offset the first of them; -1 for the last ones
      * @return this

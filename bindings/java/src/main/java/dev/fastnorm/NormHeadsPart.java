@@ -75,7 +75,7 @@ public final class NormHeadsPart extends NormHeadsPartFields {
     /**
      * Adds rope.
      *
-     * @param offset the first column that is turned; -1 for the last ones
+     * @param offset the first column that is rotated; -1 for the last ones
      * @return this
      */
     public NormHeadsPart rope(int offset) {

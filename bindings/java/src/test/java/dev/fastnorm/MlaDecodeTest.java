@@ -80,6 +80,48 @@ class MlaDecodeTest {
         assertEquals(Math.log(3) / Math.log(2), lse.floats().get(0), 1e-6);
     }
 
+    /** A call with a tensor of bytes: rows of -3 and 1, times 2, and two of NaN. */
+    private static MlaDecode bytes(Tensor o, Tensor lse, int... indices) {
+        byte[] rows = new byte[4 * 576];
+        byte[] codes = {(byte) 0xc4, 0x7f, 0x7f, 0x38};
+        for (int i = 0; i < rows.length; i++) {
+            rows[i] = codes[i / 576];
+        }
+        return MlaDecode.of(1)
+                .qNope(rows(512, new float[1], 1, 1)).qPe(rows(64, new float[1], 1, 1))
+                .cacheFormat(MlaCacheFormat.BYTES_576)
+                .cache(Tensor.of(rows, DType.U8, 2, 2, 576))
+                .cacheScale(Tensor.of(new float[] {2}, 1))
+                .indices(Tensor.of(indices, 1, 1, indices.length))
+                .topkLength(Tensor.of(new int[] {3}, 1))
+                .attentionSink(Tensor.of(new float[] {(float) Math.log(2)}, 1)).o(o).lse(lse);
+    }
+
+    /** Half of the weight is the sink's. */
+    @Test
+    void rowsOfBytesThatAreSelected() {
+        Tensor o = Tensor.allocate(DType.F32, 1, 1, 512);
+        Tensor lse = Tensor.allocate(DType.F32, 1, 1);
+        bytes(o, lse, 3, -1, 0, 99).run(context);
+        assertEquals(-1, o.floats().get(0), 1e-6);
+        assertEquals(-1, o.floats().get(511), 1e-6);
+        assertEquals(Math.log(2), lse.floats().get(0), 1e-6);
+
+        o.floats().put(0, 7);
+        byte[] row = new byte[576];
+        Arrays.fill(row, (byte) 0xc4);
+        bytes(o, lse, -1, 3, -1, 99).extraCache(Tensor.of(row, DType.U8, 1, 1, 576))
+                .extraIndices(Tensor.of(new int[] {0, 99}, 1, 1, 2))
+                .extraTopkLength(Tensor.of(new int[] {1}, 1, 1)).run(context);
+        assertEquals(-1, o.floats().get(0), 1e-6);
+
+        FastnormException refused = assertThrows(FastnormException.class,
+                () -> bytes(o, lse, 4, 0, 0, 0).run(context));
+        assertEquals(Status.ERROR_ARGUMENT, refused.status());
+        assertTrue(refused.getMessage().contains("indices[0][0][0] is 4; required: -1, or 0 to 3"),
+                refused.getMessage());
+    }
+
     @Test
     void refusalsNameTheFieldAndWriteNothing() {
         refuse(Status.ERROR_ARGUMENT, "kv_len", call -> call.kvLen(ints(7, 40)));

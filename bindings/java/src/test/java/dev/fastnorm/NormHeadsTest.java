@@ -87,6 +87,37 @@ class NormHeadsTest {
         assertArrayEquals(new float[] {1, -1, 1, 1}, Data.floats(y));
     }
 
+    /** The scales of the two heads are 1 and 2, by which their weights are multiplied. */
+    @Test
+    void headWeights() {
+        Tensor scale = Tensor.allocate(DType.F32, 1, 2);
+        Tensor scaled = Tensor.allocate(DType.F32, 1, 2);
+        NormHeads.of(NormHeadsPart
+                .of(Tensor.copyOf(new float[] {127, -64, 0, 1, 0, 0, -254, 2}, 1, 2, 4))
+                .quantScheme(QuantScheme.PER_ROW).quantized(Tensor.allocate(DType.I8, 1, 2, 4))
+                .scale(scale).headWeights(Tensor.copyOf(new float[] {3, -5}, 1, 2))
+                .headWeightsOut(scaled).headWeightsFactor(0.5f)).run(context);
+        assertArrayEquals(new float[] {1, 2}, Data.floats(scale));
+        assertArrayEquals(new float[] {1.5f, -5}, Data.floats(scaled));
+    }
+
+    /** Codes of three columns, and the fourth as it is. The first token goes to the second slot. */
+    @Test
+    void cacheTail() {
+        ByteBuffer codes = memory(6);
+        Tensor tail = Tensor.allocate(DType.F32, 1, 2, 1, 1);
+        NormHeads.of(NormHeadsPart
+                .of(Tensor.copyOf(new float[] {1, -2, 0.5f, 7.125f, 3, 0, 0, -9}, 2, 1, 4))
+                .cache(Tensor.of(codes, DType.I8, 1, 2, 1, 3)).cacheTail(tail)
+                .cacheScheme(QuantScheme.PER_TENSOR)
+                .cacheScale(Tensor.copyOf(new float[] {0.5f}, 1)))
+                .slots(Tensor.of(memory(8).asIntBuffer().put(0, new int[] {1, 0}), 2)).run(context);
+        byte[] found = new byte[6];
+        codes.get(0, found);
+        assertArrayEquals(new byte[] {6, 0, 0, 2, -4, 1}, found);
+        assertArrayEquals(new float[] {-9, 7.125f}, Data.floats(tail));
+    }
+
     private void refused(Status status, String text, NormHeads call) {
         FastnormException error = assertThrows(FastnormException.class, () -> call.run(context));
         assertEquals(status, error.status(), error.getMessage());

@@ -1,0 +1,524 @@
+// Plans of MLA decode, and the work that the planner's twin on the host distributes.
+#include "core/mla_decode/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/mla_decode/profile.h"
+#include "cuda/arch.h"
+#include "cuda/families.h"
+#include "cuda/gpu_device.h"
+#include "ref/data.h"
+#include "support/share.h"
+#include "unit/mla_decode/request.h"
+
+namespace fastnorm::test {
+namespace {
+
+DeviceFacts hopper(int32_t multiprocessors = 132) {
+  return cuda::make_facts(cuda::kSm90, 0, multiprocessors, 16);
+}
+
+struct Planned {
+  fastnorm_status status = FASTNORM_OK;
+  MlaDecodeDesc desc;
+  MlaDecodePlan plan;
+  Error error;
+};
+
+Planned plan_of(const MlaRequest& r, const DeviceFacts& facts) {
+  Planned p;
+  p.status = r.check(&p.desc, p.error);
+  if (p.status == FASTNORM_OK) p.status = plan_mla_decode(p.desc, facts, &p.plan, p.error);
+  return p;
+}
+
+MlaRequest cuda_request(int64_t batch, int64_t s_q, int64_t heads, int64_t max_pages) {
+  MlaRequest r = mla_request(batch, s_q, heads, 100, 64, max_pages);
+  r.set_device(FASTNORM_DEVICE_CUDA, 0);
+  return r;
+}
+
+TEST(MlaDecodePlan, GridAndWorkspaceOfAutomaticMode) {
+  const struct {
+    int64_t s_q, heads;
+    int32_t m_tiles, parts;
+  } cases[] = {{1, 1, 1, 132},    {1, 16, 1, 132},  {4, 16, 1, 132}, {1, 64, 1, 132},
+               {1, 65, 2, 66},    {1, 128, 2, 66},  {2, 128, 4, 33}, {5, 128, 10, 13},
+               {132, 64, 132, 1}, {200, 64, 200, 1}};
+  for (const auto& c : cases) {
+    const Planned p = plan_of(cuda_request(3, c.s_q, c.heads, 5), hopper());
+    ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+    EXPECT_EQ(p.plan.m_tiles, c.m_tiles);
+    EXPECT_EQ(p.plan.parts, c.parts);
+    EXPECT_EQ(p.plan.blocks, static_cast<uint64_t>(c.m_tiles) * c.parts);
+    EXPECT_EQ(p.plan.may_split, c.parts > 1);
+    EXPECT_EQ(p.plan.launches, c.parts > 1 ? 3 : 2);
+    EXPECT_EQ(p.plan.max_pieces, c.parts > 1 ? 2 * c.parts : 0);
+    // At most two pieces of each row that an SM holds, and the plan.
+    EXPECT_LE(p.plan.workspace_bytes, 2u * 132 * 64 * 513 * 4 + 16384);
+    EXPECT_STREQ(p.plan.kernel, "bf16");
+  }
+  EXPECT_EQ(plan_of(cuda_request(3, 1, 1, 5), hopper(400)).plan.parts, kMlaMaxParts);
+}
+
+TEST(MlaDecodePlan, TheRoomForPiecesDoesNotDependOnTheBatch) {
+  uint64_t room = 0;
+  for (const int64_t batch : {1, 2, 100, 4000}) {
+    for (const int64_t pages : {1, 2000}) {
+      const Planned p = plan_of(cuda_request(batch, 1, 128, pages), hopper());
+      ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+      const uint64_t pieces = p.plan.workspace_bytes - p.plan.partial_lse_offset;
+      if (room == 0) room = pieces;
+      EXPECT_EQ(pieces, room);
+      EXPECT_LE(p.plan.partial_lse_offset, 16384 + 4 * static_cast<uint64_t>(batch));
+    }
+  }
+}
+
+TEST(MlaDecodePlan, RegionsOfTheWorkspaceFollowEachOther) {
+  for (const int32_t split : {0, 64, 512}) {
+    MlaRequest r = cuda_request(70, 2, 33, 40);
+    r.args.split_tokens = split;
+    const Planned p = plan_of(r, hopper());
+    ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+    const MlaDecodePlan& plan = p.plan;
+    const uint64_t rows = static_cast<uint64_t>(plan.m_tiles) * 64;
+    for (const uint64_t offset : {plan.parts_offset, plan.splits_offset, plan.pairs_offset,
+                                  plan.scan_offset, plan.partial_lse_offset, plan.partial_o_offset})
+      EXPECT_EQ(offset % 256, 0u);
+    EXPECT_GE(plan.parts_offset, sizeof(MlaDecodePlanHeader));
+    EXPECT_GE(plan.splits_offset - plan.parts_offset, 32u * static_cast<uint64_t>(plan.parts));
+    EXPECT_GE(plan.pairs_offset - plan.splits_offset, 16u * static_cast<uint64_t>(plan.max_splits));
+    EXPECT_EQ(plan.max_pairs, split == 0 ? plan.max_pieces : 0);
+    EXPECT_GE(plan.scan_offset - plan.pairs_offset,
+              16u * static_cast<uint64_t>(plan.max_pairs * plan.m_tiles));
+    EXPECT_GE(plan.partial_lse_offset - plan.scan_offset, 4u * 71);
+    EXPECT_GE(plan.partial_o_offset - plan.partial_lse_offset,
+              4 * rows * static_cast<uint64_t>(plan.max_pieces));
+    EXPECT_EQ(plan.workspace_bytes - plan.partial_o_offset,
+              2048 * rows * static_cast<uint64_t>(plan.max_pieces));
+  }
+}
+
+TEST(MlaDecodePlan, FixedSplitIsBoundedByThePageTable) {
+  MlaRequest r = cuda_request(3, 1, 16, 5);  // 320 tokens a request
+  const struct {
+    int32_t split;
+    int64_t pieces;
+    bool may_split;
+  } tables[] = {
+      {64, 15, true}, {128, 9, true}, {256, 6, true}, {320, 0, false}, {1 << 20, 0, false}};
+  for (const auto& t : tables) {
+    r.args.split_tokens = t.split;
+    const Planned p = plan_of(r, hopper());
+    ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+    EXPECT_EQ(p.plan.split_tiles, t.split / 64);
+    EXPECT_EQ(p.plan.max_pieces, t.pieces) << t.split;
+    EXPECT_EQ(p.plan.may_split, t.may_split);
+    EXPECT_EQ(p.plan.launches, t.may_split ? 3 : 2);
+  }
+  make_lists(&r, 9, 1);
+  r.set_device(FASTNORM_DEVICE_CUDA, 0);
+  r.args.split_tokens = 128;
+  const Planned p = plan_of(r, hopper());
+  ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+  EXPECT_EQ(p.plan.max_pieces, 9 * 64 / 128 + 3);
+}
+
+TEST(MlaDecodePlan, TooLongALineIsRefused) {
+  MlaRequest r = cuda_request(1 << 16, 1, 16, (1 << 15) + 1);
+  r.q_nope->shape[0] = r.q_pe->shape[0] = r.o->shape[0] = r.lse->shape[0] = 1 << 16;
+  const Planned p = plan_of(r, hopper());
+  EXPECT_EQ(p.status, FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(p.error.text, "2^31 tiles"), nullptr) << p.error.text;
+  r.page_table->shape[1] = 100;
+  EXPECT_EQ(plan_of(r, hopper()).status, FASTNORM_OK);
+}
+
+TEST(MlaDecodePlan, ReusedPlansAreNotMade) {
+  MlaRequest r = cuda_request(3, 1, 128, 5);
+  const uint64_t bytes = plan_of(r, hopper()).plan.workspace_bytes;
+  r.args.reuse_plan = 1;
+  const Planned p = plan_of(r, hopper());
+  EXPECT_EQ(p.plan.launches, 2);
+  EXPECT_EQ(p.plan.workspace_bytes, bytes);
+}
+
+TEST(MlaDecodePlan, OtherArchitecturesAndDtypes) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const DeviceFacts facts = cuda::make_facts(*arch, 0, 100, 1);
+    const Planned p = plan_of(cuda_request(1, 1, 16, 5), facts);
+    if (arch == &cuda::kSm90) {
+      EXPECT_EQ(p.status, FASTNORM_OK) << p.error.text;
+      continue;
+    }
+    EXPECT_EQ(p.status, FASTNORM_ERROR_UNSUPPORTED) << arch->name;
+    EXPECT_NE(std::strstr(p.error.text, arch->name), nullptr) << p.error.text;
+    EXPECT_NE(std::strstr(p.error.text, "nearest: sm_90"), nullptr) << p.error.text;
+  }
+  MlaRequest r = cuda_request(1, 1, 16, 5);
+  for (auto* t : {&r.q_nope, &r.q_pe, &r.ckv, &r.kpe, &r.o}) (*t)->dtype = FASTNORM_DTYPE_F32;
+  const Planned p = plan_of(r, hopper());
+  EXPECT_EQ(p.status, FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(p.error.text, "nearest: bf16 or f16"), nullptr) << p.error.text;
+}
+
+TEST(MlaDecodePlan, Profiles) {
+  MlaRequest r = cuda_request(1, 1, 128, 5);
+  r.args.profile_events = 100;  // a query asks without a buffer
+  Planned p = plan_of(r, hopper());
+  ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+  EXPECT_EQ(p.plan.profile_bytes, 64u + 132 * 3 * (64 + 800));
+  EXPECT_STREQ(p.plan.kernel, "bf16_profile");
+  RequestTensor t = *r.lse;
+  t.dtype = FASTNORM_DTYPE_U8;
+  t.address = uintptr_t{0x100000} + (uintptr_t{13} << 44);
+  t.shape = {static_cast<int64_t>(p.plan.profile_bytes)};
+  r.profile = t;
+  EXPECT_EQ(plan_of(r, hopper()).status, FASTNORM_OK);
+  --r.profile->shape[0];
+  p = plan_of(r, hopper());
+  EXPECT_EQ(p.status, FASTNORM_ERROR_SHAPE);
+  EXPECT_NE(std::strstr(p.error.text, "profile.shape is ["), nullptr) << p.error.text;
+  MlaRequest on_cpu = mla_request(1, 1, 128, 10, 64, 5);
+  on_cpu.args.profile_events = 1;
+  DeviceFacts cpu;
+  p = plan_of(on_cpu, cpu);
+  EXPECT_EQ(p.status, FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(p.error.text, "profile_events is 1 on the CPU"), nullptr) << p.error.text;
+}
+
+// What CUDA has no kernel for is said, unless there is nothing to do.
+TEST(MlaDecodePlan, WhatOnlyACpuHas) {
+  const struct {
+    const char* text;
+    void (*change)(MlaRequest*);
+  } cases[] = {
+      {"cache_format is FASTNORM_MLA_CACHE_BYTES_656 (1) on a CUDA device, which has no kernel",
+       [](MlaRequest* r) { make_bytes(r, FASTNORM_MLA_CACHE_BYTES_656, 656); }},
+      {"cache_format is FASTNORM_MLA_CACHE_BYTES_576 (2) on a CUDA device",
+       [](MlaRequest* r) { make_bytes(r, FASTNORM_MLA_CACHE_BYTES_576, 576); }},
+      {"cache_format is FASTNORM_MLA_CACHE_BYTES_584 (3) on a CUDA device",
+       [](MlaRequest* r) { make_bytes(r, FASTNORM_MLA_CACHE_BYTES_584, 584); }},
+      {"indices are given on a CUDA device", [](MlaRequest* r) { make_sparse(r, 64); }},
+      {"attention_sink is given on a CUDA device",
+       [](MlaRequest* r) {
+         r->attention_sink = mla_tensor(3, {16}, FASTNORM_DTYPE_F32);
+         r->attention_sink->device_type = FASTNORM_DEVICE_CUDA;
+       }},
+  };
+  for (const auto& c : cases) {
+    MlaRequest r = cuda_request(3, 2, 16, 5);
+    c.change(&r);
+    const Planned p = plan_of(r, hopper());
+    EXPECT_EQ(p.status, FASTNORM_ERROR_UNSUPPORTED) << c.text;
+    EXPECT_NE(std::strstr(p.error.text, c.text), nullptr) << p.error.text;
+    EXPECT_NE(std::strstr(p.error.text, "nearest: "), nullptr) << p.error.text;
+    MlaRequest none = cuda_request(3, 0, 16, 5);
+    c.change(&none);
+    EXPECT_EQ(plan_of(none, hopper()).status, FASTNORM_OK) << c.text;
+  }
+}
+
+TEST(MlaDecodePlan, BytesMoved) {
+  MlaRequest r = mla_request(3, 2, 4, 10, 64, 5);
+  r.args.total_kv_hint = 200;
+  const Planned p = plan_of(r, DeviceFacts{});
+  ASSERT_EQ(p.status, FASTNORM_OK);
+  EXPECT_EQ(p.plan.bytes_read, (6u * 4 + 200) * 576 * 2 + 4 * (3 + 4));
+  EXPECT_EQ(p.plan.bytes_written, 6u * 4 * (512 * 2 + 4));
+  EXPECT_EQ(p.plan.workspace_bytes, 0u);
+  EXPECT_EQ(p.plan.launches, 1);
+  EXPECT_STREQ(p.plan.kernel, "bf16");
+  struct Format {
+    fastnorm_mla_cache_format format;
+    uint64_t row_bytes, query;
+  };
+  for (const Format f : {Format{FASTNORM_MLA_CACHE_BYTES_656, 656, 576},
+                         Format{FASTNORM_MLA_CACHE_BYTES_576, 576, 576},
+                         Format{FASTNORM_MLA_CACHE_BYTES_584, 584, 512}}) {
+    MlaRequest bytes = r;
+    make_bytes(&bytes, f.format, static_cast<int64_t>(f.row_bytes));
+    const Planned of_bytes = plan_of(bytes, DeviceFacts{});
+    ASSERT_EQ(of_bytes.status, FASTNORM_OK) << of_bytes.error.text;
+    EXPECT_EQ(of_bytes.plan.bytes_read, 6u * 4 * f.query * 2 + 200 * f.row_bytes + 4 * (3 + 4));
+    EXPECT_EQ(of_bytes.plan.bytes_written, p.plan.bytes_written);
+    EXPECT_STREQ(of_bytes.plan.kernel, "bf16");
+    // All indices, or as many rows as the caller says.
+    make_sparse(&bytes, 50);
+    bytes.topk_length = mla_tensor(2, {3}, FASTNORM_DTYPE_I32);
+    bytes.attention_sink = mla_tensor(3, {4}, FASTNORM_DTYPE_F32);
+    EXPECT_EQ(plan_of(bytes, DeviceFacts{}).plan.bytes_read,
+              6u * 4 * f.query * 2 + 200 * f.row_bytes + 4 * (6 * 50 + 3 + 4));
+    bytes.args.total_kv_hint = 0;
+    bytes.topk_length->shape = {3, 2};
+    bytes.extra_cache = mla_tensor(4, {2, 8, static_cast<int64_t>(f.row_bytes)}, FASTNORM_DTYPE_U8);
+    bytes.extra_indices = mla_tensor(5, {3, 2, 7}, FASTNORM_DTYPE_I32);
+    EXPECT_EQ(plan_of(bytes, DeviceFacts{}).plan.bytes_read,
+              6u * 4 * f.query * 2 + 6 * 57 * f.row_bytes + 4 * (6 * 57 + 6 + 4));
+  }
+  const Planned none = plan_of(mla_request(0, 2, 4, 10, 64, 5), DeviceFacts{});
+  EXPECT_EQ(none.plan.launches, 0);
+  EXPECT_STREQ(none.plan.kernel, "");
+}
+
+// --- the host twin ---
+
+struct Dealt {
+  std::vector<MlaDecodePart> parts;
+  std::vector<MlaDecodeSplit> splits;
+  MlaDecodePlanHeader header;
+};
+
+Dealt deal(const std::vector<MlaDecodeLength>& lengths, int32_t parts, int32_t split_tiles,
+           int32_t heads = 16) {
+  Dealt d;
+  d.parts.resize(static_cast<size_t>(parts));
+  d.splits.resize(lengths.size() + 1);
+  mla_decode_work(lengths, heads, split_tiles, d.parts, d.splits, &d.header);
+  d.splits.resize(static_cast<size_t>(d.header.splits));
+  return d;
+}
+
+// One item of a part: tiles [from, to) of a request, as the kernel cuts its part.
+struct Item {
+  int32_t request, from, to, part;
+};
+
+std::vector<Item> items_of(const MlaDecodePart& part, int32_t number,
+                           const std::vector<int32_t>& tiles, int32_t split_tiles) {
+  std::vector<Item> items;
+  int32_t request = part.first_request, tile = part.first_tile;
+  while (request < part.last_request || (request == part.last_request && tile < part.last_tile)) {
+    const int32_t all = tiles[static_cast<size_t>(request)];
+    int32_t end = request == part.last_request ? part.last_tile : all;
+    if (split_tiles != 0) end = std::min(end, (tile / split_tiles + 1) * split_tiles);
+    items.push_back({request, tile, end, number});
+    tile = end;
+    if (tile >= all) {
+      ++request;
+      tile = 0;
+    }
+  }
+  return items;
+}
+
+// All invariants of distributed work. `what` names the case.
+void check_invariants(const std::vector<MlaDecodeLength>& lengths, int32_t parts,
+                      int32_t split_tiles, const std::string& what) {
+  SCOPED_TRACE(what);
+  const Dealt d = deal(lengths, parts, split_tiles);
+  std::vector<int32_t> tiles;
+  for (const MlaDecodeLength& l : lengths) tiles.push_back(mla_tiles(l));
+  std::vector<Item> items;
+  for (int32_t w = 0; w < parts; ++w) {
+    for (const Item& i : items_of(d.parts[static_cast<size_t>(w)], w, tiles, split_tiles))
+      items.push_back(i);
+  }
+  // Every tile of every request occurs once, in order. A request without tiles is one empty item.
+  size_t next = 0;
+  std::vector<int32_t> pieces(lengths.size());
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    int32_t at = 0;
+    do {
+      ASSERT_LT(next, items.size());
+      ASSERT_EQ(items[next].request, static_cast<int32_t>(b));
+      ASSERT_EQ(items[next].from, at);
+      ASSERT_TRUE(items[next].to > at || tiles[b] == 0);
+      if (split_tiles != 0) {
+        ASSERT_EQ(at % split_tiles, 0);
+        ASSERT_TRUE(items[next].to == tiles[b] || items[next].to == at + split_tiles);
+      }
+      at = items[next].to;
+      ++next;
+      ++pieces[b];
+    } while (at < tiles[b]);
+  }
+  ASSERT_EQ(next, items.size());
+
+  // Pieces of split requests are numbered in order. Two pieces are a pair, and in no list.
+  const auto is_pair = [&](int32_t request) {
+    const auto b = static_cast<size_t>(request);
+    return split_tiles == 0 && b < pieces.size() && pieces[b] == 2;
+  };
+  int32_t number = 0, units = 0;
+  size_t split = 0;
+  std::map<std::pair<int32_t, int32_t>, int32_t> number_of;  // (request, first tile)
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    if (pieces[b] == 1) continue;
+    const auto request = static_cast<int32_t>(b);
+    if (!is_pair(request)) {
+      ASSERT_LT(split, d.splits.size());
+      const MlaDecodeSplit& s = d.splits[split++];
+      EXPECT_EQ(s.request, request);
+      EXPECT_EQ(s.first_piece, number);
+      EXPECT_EQ(s.pieces, pieces[b]);
+      EXPECT_EQ(s.first_unit, units);
+      units += mla_combine_units(s.pieces, 16 * lengths[b].s_q);
+    }
+    for (const Item& i : items) {
+      if (i.request == request) number_of[{i.request, i.from}] = number++;
+    }
+  }
+  EXPECT_EQ(split, d.splits.size());
+  EXPECT_EQ(d.header.splits, static_cast<int32_t>(d.splits.size()));
+  EXPECT_EQ(d.header.pieces, number);
+  EXPECT_EQ(d.header.units, units);
+  // The number of the first split piece in each part or behind it.
+  std::vector<int32_t> number_at(static_cast<size_t>(parts) + 1, number);
+  for (const Item& i : items) {
+    const auto found = number_of.find({i.request, i.from});
+    int32_t& at = number_at[static_cast<size_t>(i.part)];
+    if (found != number_of.end()) at = std::min(at, found->second);
+  }
+  for (auto w = static_cast<size_t>(parts); w-- > 0;)
+    number_at[w] = std::min(number_at[w], number_at[w + 1]);
+  for (int32_t w = 0; w < parts; ++w) {
+    const MlaDecodePart& part = d.parts[static_cast<size_t>(w)];
+    const int32_t expected = number_at[static_cast<size_t>(w)];
+    EXPECT_EQ(part.first_piece, expected) << "part " << w;
+    const bool is_empty =
+        part.first_request == part.last_request && part.first_tile == part.last_tile;
+    EXPECT_EQ(part.first_length,
+              is_empty ? 0 : lengths[static_cast<size_t>(part.first_request)].kv_len);
+    EXPECT_EQ(part.pairs, (is_pair(part.first_request) ? kMlaFirstIsPair : 0) |
+                              (is_pair(part.last_request) ? kMlaLastIsPair : 0))
+        << "part " << w;
+  }
+
+  // Balance. The cost of a part is its tiles, plus the cost of a request for each item.
+  int64_t total = 0;
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    const int32_t n = split_tiles == 0 ? 1 : mla_fixed_pieces(tiles[b], split_tiles);
+    total += tiles[b] + int64_t{n} * kMlaRequestCost;
+  }
+  const int64_t step = (total + parts - 1) / parts;
+  std::vector<int64_t> cost(static_cast<size_t>(parts));
+  std::vector<int32_t> split_pieces(static_cast<size_t>(parts));
+  for (const Item& i : items) {
+    cost[static_cast<size_t>(i.part)] += i.to - i.from + kMlaRequestCost;
+    if (pieces[static_cast<size_t>(i.request)] > 1) ++split_pieces[static_cast<size_t>(i.part)];
+  }
+  for (int32_t w = 0; w < parts; ++w) {
+    if (split_tiles == 0) {
+      // A share, plus the rest of a request that stays with it. Plus the cost of a cut piece, and
+      // the cost of a merge that is saved.
+      EXPECT_LE(cost[static_cast<size_t>(w)], step + 2 * kMlaRequestCost + kMlaMergeCost)
+          << "part " << w;
+      EXPECT_LE(split_pieces[static_cast<size_t>(w)], 2) << "part " << w;
+    } else {
+      EXPECT_LE(cost[static_cast<size_t>(w)], step + split_tiles + kMlaRequestCost) << "part " << w;
+    }
+  }
+  if (split_tiles == 0) {
+    EXPECT_LE(number, parts > 1 ? 2 * parts : 0);
+  }
+}
+
+TEST(MlaDecodeWork, InvariantsOfRandomBatches) {
+  ref::Random random(39);
+  constexpr int32_t kParts[] = {1, 2, 3, 7, 13, 33, 66, 132, 256};
+  constexpr int32_t kSplits[] = {0, 0, 0, 1, 2, 3, 8, 64, 1000};
+  constexpr int32_t kLongest[] = {1, 64, 65, 700, 5000, 200000};
+  for (int i = 0; i < support::share_of(3000); ++i) {
+    const int64_t batch = 1 + random.below(random.one_in(5) ? 300 : 8);
+    const int32_t longest = random.of(kLongest);
+    std::vector<MlaDecodeLength> lengths;
+    for (int64_t b = 0; b < batch; ++b) {
+      lengths.push_back({random.one_in(5) ? 0 : static_cast<int32_t>(random.below(longest + 1)),
+                         random.one_in(9) ? 0 : static_cast<int32_t>(1 + random.below(4))});
+    }
+    check_invariants(lengths, random.of(kParts), random.of(kSplits), "batch " + std::to_string(i));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(MlaDecodeWork, InvariantsOfAllSmallBatches) {
+  // All batches of up to three requests of 0 to 9 tiles.
+  for (int32_t code = 0; code < 1000; code += support::share()) {
+    for (const int32_t parts : {1, 2, 3, 5, 8}) {
+      for (const int32_t split : {0, 1, 2, 4}) {
+        std::vector<MlaDecodeLength> lengths;
+        for (int32_t rest = code, b = 0; b < 3; ++b, rest /= 10)
+          lengths.push_back({rest % 10 * 64, 1});
+        check_invariants(lengths, parts, split, std::to_string(code));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(MlaDecodeWork, NoRequests) {
+  const Dealt d = deal({}, 4, 0);
+  EXPECT_EQ(d.header.splits, 0);
+  for (const MlaDecodePart& part : d.parts) {
+    EXPECT_EQ(part.first_request, part.last_request);
+    EXPECT_EQ(part.first_tile, part.last_tile);
+  }
+}
+
+TEST(MlaDecodeWork, NegativeLengthsAreEmpty) {
+  EXPECT_EQ(mla_tiles({-5, 1}), 0);
+  EXPECT_EQ(mla_tiles({INT32_MIN, 1}), 0);
+  EXPECT_EQ(mla_tiles({INT32_MAX, 1}), 1 << 25);
+  EXPECT_EQ(mla_tiles({100, 0}), 0);
+  EXPECT_EQ(mla_tiles({1, 1}), 1);
+  EXPECT_EQ(mla_tiles({64, 1}), 1);
+  EXPECT_EQ(mla_tiles({65, 1}), 2);
+}
+
+// Few large pieces: a rest that equal lengths would leave stays with the part before it.
+TEST(MlaDecodeWork, RestsOfRequestsGoAlong) {
+  const std::vector<MlaDecodeLength> lengths(32, {64 * 64, 1});
+  const Dealt d = deal(lengths, 66, 0);
+  EXPECT_EQ(d.header.pieces, 64);
+  // All are pairs: no kernel merges them.
+  EXPECT_EQ(d.header.splits, 0);
+  EXPECT_EQ(d.header.units, 0);
+}
+
+// Six equal requests on four parts: two parts have two. They stay whole while that costs at most
+// two requests and a merge above the mean. A request of 21 tiles costs 26, and the mean is 39.
+TEST(MlaDecodeWork, EqualRequestsAreSplitWhereThatIsCheaper) {
+  static_assert(kMlaRequestCost == 5 && kMlaMergeCost == 3);
+  EXPECT_EQ(deal(std::vector<MlaDecodeLength>(6, {21 * 64, 1}), 4, 0).header.pieces, 0);
+  EXPECT_EQ(deal(std::vector<MlaDecodeLength>(6, {22 * 64, 1}), 4, 0).header.pieces, 0);
+  EXPECT_GT(deal(std::vector<MlaDecodeLength>(6, {23 * 64, 1}), 4, 0).header.pieces, 0);
+}
+
+// With a fixed split, a request's pieces depend only on that request.
+TEST(MlaDecodeWork, FixedPiecesDoNotDependOnTheBatch) {
+  ref::Random random(7);
+  for (int i = 0; i < 200; ++i) {
+    const MlaDecodeLength mine = {static_cast<int32_t>(random.below(20000)), 2};
+    const auto split = static_cast<int32_t>(1 + random.below(20));
+    std::set<std::vector<int32_t>> seen;
+    for (int k = 0; k < 5; ++k) {
+      std::vector<MlaDecodeLength> lengths(static_cast<size_t>(k),
+                                           {static_cast<int32_t>(random.below(20000)), 1});
+      lengths.push_back(mine);
+      for (int64_t b = random.below(4); b > 0; --b) lengths.push_back({500, 1});
+      const auto parts = static_cast<int32_t>(1 + random.below(132));
+      const Dealt d = deal(lengths, parts, split);
+      std::vector<int32_t> tiles, cuts;
+      for (const MlaDecodeLength& l : lengths) tiles.push_back(mla_tiles(l));
+      for (int32_t w = 0; w < parts; ++w) {
+        for (const Item& item : items_of(d.parts[static_cast<size_t>(w)], w, tiles, split)) {
+          if (item.request == k) cuts.push_back(item.from);
+        }
+      }
+      seen.insert(cuts);
+    }
+    EXPECT_EQ(seen.size(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace fastnorm::test
