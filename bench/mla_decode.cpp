@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -16,7 +17,7 @@ FamilyBench mla_decode_bench() {
           "MLA decode in place of norms: lists (page1, long, heads, small) or "
           "LENGTHS:HEADS[:NEW][c][pPAGE][fBYTES][kTOPK[+EXTRA]], such as 128x4096:128:2cp64 "
           "or 64x8192:64f656k2048; c: causal; f: rows with FP8 codes, k: rows selected at "
-          "random, of one cache or of two (CPU)"};
+          "random, of one cache or of two"};
 }
 
 namespace {
@@ -265,6 +266,20 @@ std::vector<int32_t> mla_decode_indices(const MlaDecodeCase& c, int64_t topk, ui
     }
   }
   return indices;
+}
+
+void make_fp8_rows(char* cache, const MlaDecodeCase& c, int64_t pages) {
+  const int64_t codes = c.format == 656 ? 512 : c.format == 576 ? 576 : 448;
+  const bool behind = c.format == 584;
+  constexpr float kOne = 1.0f;
+  for (int64_t row = 0; row < pages * c.page; ++row) {
+    char* const page = cache + row / c.page * c.page * c.format;
+    char* const at = page + row % c.page * (behind ? 576 : c.format);
+    for (int64_t i = 0; i < codes; ++i) at[i] = static_cast<char>(0x30 + (at[i] & 0x8f));
+    for (int64_t b = 0; c.format == 656 && b < 4; ++b)
+      std::memcpy(at + 512 + 4 * b, &kOne, sizeof kOne);
+    if (behind) std::memset(page + c.page * 576 + row % c.page * 8, 127, 8);
+  }
 }
 
 namespace {

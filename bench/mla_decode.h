@@ -67,7 +67,7 @@ struct MlaDecodeResult {
 struct MlaDecodeBuffers {
   char *query, *cache, *o, *lse;
   int32_t *lengths, *table;
-  // Of selected rows, on the CPU.
+  // Of selected rows.
   int32_t *indices = nullptr, *extra_indices = nullptr;
   char* extra = nullptr;
   float* scale = nullptr;
@@ -104,6 +104,9 @@ std::vector<int32_t> mla_decode_table(const MlaDecodeCase& c);
 
 // The rows that new tokens select, [tokens, topk]. `seed` tells the caches of a call apart.
 std::vector<int32_t> mla_decode_indices(const MlaDecodeCase& c, int64_t topk, uint64_t seed);
+
+// Makes FP8 rows of pages that hold numbers of bf16: codes of magnitude 1/2 to 2, scales of 1.
+void make_fp8_rows(char* cache, const MlaDecodeCase& c, int64_t pages);
 
 // As time_all, for these cases.
 int time_all_mla_decode(const std::vector<MlaDecodeCase>& cases, const MlaDecodeCeilings& ceilings,

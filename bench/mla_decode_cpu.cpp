@@ -53,31 +53,18 @@ MlaDecodeCeilings measure_ceilings(int threads, int replays) {
   return {kGb / median(reads), 2 * kGb / median(copies), 0};
 }
 
-// Rows of the cache: numbers of the dtype; or codes of magnitude 1/2 to 2, scales of 1, and bf16.
-void fill_rows(char* cache, const MlaDecodeCase& c) {
-  if (c.format == 0) return fill(cache, c.cache_bytes(), c.dtype);
-  fill(cache, c.cache_bytes(), "bf16");
-  const int64_t codes = c.format == 656 ? 512 : c.format == 576 ? 576 : 448;
-  const bool behind = c.format == 584;
-  constexpr float kOne = 1.0f;
-  for (int64_t row = 0; row < c.pages() * c.page; ++row) {
-    char* const page = cache + row / c.page * c.page * c.format;
-    char* const at = page + row % c.page * (behind ? 576 : c.format);
-    for (int64_t i = 0; i < codes; ++i) at[i] = static_cast<char>(0x30 + (at[i] & 0x8f));
-    for (int64_t b = 0; c.format == 656 && b < 4; ++b)
-      std::memcpy(at + 512 + 4 * b, &kOne, sizeof kOne);
-    if (behind) std::memset(page + c.page * 576 + row % c.page * 8, 127, 8);
-  }
-}
-
 MlaDecodeResult time_case(fastnorm_context* context, const MlaDecodeCase& c,
                           const Options& options) {
   const Memory query = allocate(c.query_bytes()), cache = allocate(c.cache_bytes()),
                extra = allocate(c.extra_topk == 0 ? 0 : c.cache_bytes()),
                o = allocate(c.output_bytes()), lse = allocate(c.rows() * 4);
   fill(query.get(), c.query_bytes(), c.dtype);
-  fill_rows(cache.get(), c);
-  if (c.extra_topk != 0) fill_rows(extra.get(), c);
+  const auto fill_cache = [&](char* rows) {
+    fill(rows, c.cache_bytes(), c.format == 0 ? c.dtype : "bf16");
+    if (c.format != 0) make_fp8_rows(rows, c, c.pages());
+  };
+  fill_cache(cache.get());
+  if (c.extra_topk != 0) fill_cache(extra.get());
   std::vector<int32_t> table = mla_decode_table(c), lengths(c.lengths.begin(), c.lengths.end()),
                        indices = mla_decode_indices(c, c.topk, 1),
                        extra_indices = mla_decode_indices(c, c.extra_topk, 2);

@@ -66,27 +66,66 @@ struct Layout {
   Layout(const MlaDecodeCase& c, size_t table_entries, uint64_t workspace_bytes)
       : lengths(aligned(c.requests() * 4)),
         table(aligned(static_cast<int64_t>(table_entries) * 4)),
+        indices(aligned(c.tokens() * c.topk * 4)),
+        extra_indices(aligned(c.tokens() * c.extra_topk * 4)),
+        scale(aligned(4)),
         workspace(aligned(static_cast<int64_t>(workspace_bytes))),
         query(aligned(c.query_bytes())),
         cache(aligned(c.cache_bytes())),
+        extra(c.extra_topk == 0 ? 0 : cache),
         o(aligned(c.output_bytes())),
         lse(aligned(c.rows() * 4)) {}
 
-  int64_t call_bytes() const { return query + cache + o + lse; }
-  int64_t bytes(int64_t calls) const { return lengths + table + workspace + calls * call_bytes(); }
-  char* workspace_in(char* memory) const { return memory + lengths + table; }
+  int64_t call_bytes() const { return query + cache + extra + o + lse; }
+  int64_t shared_bytes() const { return lengths + table + indices + extra_indices + scale; }
+  int64_t bytes(int64_t calls) const { return shared_bytes() + workspace + calls * call_bytes(); }
+  char* workspace_in(char* memory) const { return memory + shared_bytes(); }
   MlaDecodeBuffers at(char* memory, int64_t i) const {
-    char* const own = memory + lengths + table + workspace + i * call_bytes();
+    char* const own = memory + shared_bytes() + workspace + i * call_bytes();
+    char* const listed = memory + lengths + table;
     return {own,
             own + query,
-            own + query + cache,
-            own + query + cache + o,
+            own + query + cache + extra,
+            own + query + cache + extra + o,
             reinterpret_cast<int32_t*>(memory),
-            reinterpret_cast<int32_t*>(memory + lengths)};
+            reinterpret_cast<int32_t*>(memory + lengths),
+            reinterpret_cast<int32_t*>(listed),
+            reinterpret_cast<int32_t*>(listed + indices),
+            own + query + cache,
+            reinterpret_cast<float*>(listed + indices + extra_indices)};
   }
 
-  int64_t lengths, table, workspace, query, cache, o, lse;
+  int64_t lengths, table, indices, extra_indices, scale, workspace, query, cache, extra, o, lse;
 };
+
+// Makes the caches of all calls FP8 rows: a few pages, made here, again and again.
+void fill_fp8_caches(Gpu& gpu, const MlaDecodeCase& c, const Layout& layout, char* memory,
+                     int calls) {
+  constexpr int64_t kMost = 8 << 20;
+  const int64_t page = c.page * c.row_bytes();
+  const int64_t made = std::clamp<int64_t>(kMost / page, 1, c.pages());
+  std::vector<char> pages(static_cast<size_t>(made * page));
+  const MlaDecodeBuffers first = layout.at(memory, 0);
+  const auto size = static_cast<int64_t>(pages.size());
+  BENCH_CUDA(cudaMemcpyAsync(pages.data(), first.cache, pages.size(), cudaMemcpyDeviceToHost,
+                             gpu.queue()));
+  BENCH_CUDA(cudaStreamSynchronize(gpu.queue()));
+  make_fp8_rows(pages.data(), c, made);
+  BENCH_CUDA(cudaMemcpyAsync(first.cache, pages.data(), pages.size(), cudaMemcpyHostToDevice,
+                             gpu.queue()));
+  for (int i = 0; i < calls; ++i) {
+    const MlaDecodeBuffers own = layout.at(memory, i);
+    for (char* const cache : {own.cache, own.extra}) {
+      if (cache == own.extra && layout.extra == 0) continue;
+      for (int64_t at = cache == first.cache ? size : 0; at < c.cache_bytes(); at += size) {
+        const auto left = static_cast<size_t>(std::min(size, c.cache_bytes() - at));
+        BENCH_CUDA(cudaMemcpyAsync(cache + at, first.cache, left, cudaMemcpyDeviceToDevice,
+                                   gpu.queue()));
+      }
+    }
+  }
+  BENCH_CUDA(cudaStreamSynchronize(gpu.queue()));
+}
 
 MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& options) {
   const std::vector<int32_t> table = mla_decode_table(c),
@@ -102,10 +141,17 @@ MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& optio
   const bool flush = calls * layout.call_bytes() < kColdBytes;
   char* const memory = gpu.arena(layout.bytes(calls), c.dtype);
   const MlaDecodeBuffers first = layout.at(memory, 0);
-  BENCH_CUDA(cudaMemcpyAsync(first.lengths, lengths.data(), lengths.size() * 4,
-                             cudaMemcpyHostToDevice, gpu.queue()));
-  BENCH_CUDA(cudaMemcpyAsync(first.table, table.data(), table.size() * 4, cudaMemcpyHostToDevice,
-                             gpu.queue()));
+  const auto upload = [&](void* to, const auto& from) {
+    BENCH_CUDA(cudaMemcpyAsync(to, from.data(), from.size() * 4, cudaMemcpyHostToDevice,
+                               gpu.queue()));
+    BENCH_CUDA(cudaStreamSynchronize(gpu.queue()));
+  };
+  upload(first.lengths, lengths);
+  upload(first.table, table);
+  upload(first.indices, mla_decode_indices(c, c.topk, 1));
+  upload(first.extra_indices, mla_decode_indices(c, c.extra_topk, 2));
+  upload(first.scale, std::vector<float>{1.0f});
+  if (c.format != 0) fill_fp8_caches(gpu, c, layout, memory, calls);
   MlaDecodeCall call(c, FASTNORM_DEVICE_CUDA, first);
   call.prepare(gpu.context());
   const auto captured = [&](bool reuse, bool pdl = false) {

@@ -23,7 +23,14 @@ HEAD = """\
 namespace fastnorm::ptx {
 """
 
-FORMS = ((64, False, False), (64, True, False), (256, False, True), (256, True, True))
+FORMS = (
+    (64, False, False),
+    (64, True, False),
+    (128, False, True),
+    (128, True, True),
+    (256, False, True),
+    (256, True, True),
+)
 
 
 def wrapped(words, indent, width=96):

@@ -387,7 +387,7 @@ void check_mla_decode(Target& target, const Options& options, Counts* counts) {
   std::vector<MlaCase> telling = {telling_case(ref::Type::kBF16), telling_case(ref::Type::kF16)};
   for (const ref::MlaFormat format :
        {ref::MlaFormat::kNone, ref::MlaFormat::k656, ref::MlaFormat::k576, ref::MlaFormat::k584}) {
-    if (!target.cuda) telling.push_back(telling_sparse_case(format));
+    telling.push_back(telling_sparse_case(format));
   }
   for (const MlaCase& c : telling) {
     if (!options.wants(c.text())) continue;

@@ -200,11 +200,12 @@ void add_long(bool cuda, std::vector<MlaCase>* cases) {
 }
 
 // Caches of FP8 rows, dense: `count` cases for each format.
-void add_fp8(int count, std::vector<MlaCase>* cases) {
+void add_fp8(bool cuda, int count, std::vector<MlaCase>* cases) {
   ref::Random random(0x667038);
   constexpr int32_t kPages[] = {1, 2, 3, 16, 33, 64, 128};
   constexpr int32_t kHeads[] = {1, 3, 16, 17, 32, 64, 128};
   constexpr int32_t kMeans[] = {1, 15, 40, 65, 130, 300};
+  constexpr int32_t kCudaMeans[] = {1, 40, 65, 130, 700, 2000};
   for (const ref::MlaFormat format :
        {ref::MlaFormat::k656, ref::MlaFormat::k576, ref::MlaFormat::k584}) {
     for (int i = 0; i < count; ++i) {
@@ -212,6 +213,7 @@ void add_fp8(int count, std::vector<MlaCase>* cases) {
       c.group = "fp8";
       c.format = format;
       c.dtype = i % 3 == 0 ? Type::kBF16 : random.of(ref::kTypes);
+      if (cuda && c.dtype == Type::kF32) c.dtype = Type::kF16;
       c.scales = random.one_in(2) ? MlaScales::kAny : MlaScales::kPowersOfTwo;
       c.sinks = random.one_in(3)   ? MlaSinks::kExtreme
                 : random.one_in(2) ? MlaSinks::kNormal
@@ -223,10 +225,10 @@ void add_fp8(int count, std::vector<MlaCase>* cases) {
       c.ragged = random.one_in(2);
       c.fused_query = random.one_in(2);
       c.padded = random.one_in(3);
-      c.odd = random.one_in(3);
+      c.odd = random.one_in(3) && !cuda;
       c.base_2 = random.one_in(3);
       const int64_t batch = 1 + random.below(4);
-      const int32_t mean = random.of(kMeans);
+      const int32_t mean = random.of(cuda ? kCudaMeans : kMeans);
       const auto s_q = static_cast<int32_t>(1 + random.below(4));
       for (int64_t b = 0; b < batch; ++b) {
         MlaRequest r = {random.one_in(6) ? 0 : spread_length(random, mean, 0), s_q};
@@ -238,19 +240,20 @@ void add_fp8(int count, std::vector<MlaCase>* cases) {
   }
 }
 
-MlaSelection random_selection(ref::Random& random) {
+MlaSelection random_selection(bool cuda, ref::Random& random) {
   constexpr int32_t kTopk[] = {0, 1, 7, 16, 17, 64, 100, 128};
+  constexpr int32_t kCudaTopk[] = {0, 1, 17, 64, 65, 128, 700, 2048};
   constexpr int32_t kPages[] = {1, 2, 3, 16, 64, 128};
   constexpr MlaSelection::Lengths kLengths[] = {MlaSelection::Lengths::kNone,
                                                 MlaSelection::Lengths::kOfRequest,
                                                 MlaSelection::Lengths::kOfToken};
-  const int32_t topk = random.of(kTopk), page = random.of(kPages);
+  const int32_t topk = random.of(cuda ? kCudaTopk : kTopk), page = random.of(kPages);
   const auto pages = static_cast<int32_t>(random.one_in(12) ? 0 : 1 + random.below(300 / page + 2));
   return {topk, pages, page, random.of(kLengths)};
 }
 
 // Rows that each new token selects, of rows of T and of bytes.
-void add_sparse(int count, std::vector<MlaCase>* cases) {
+void add_sparse(bool cuda, int count, std::vector<MlaCase>* cases) {
   ref::Random random(0x737061727365);
   constexpr int32_t kHeads[] = {1, 2, 16, 19, 32, 64, 128};
   for (const ref::MlaFormat format :
@@ -260,6 +263,7 @@ void add_sparse(int count, std::vector<MlaCase>* cases) {
       c.group = "sparse";
       c.format = format;
       c.dtype = i % 3 == 0 ? Type::kBF16 : random.of(ref::kTypes);
+      if (cuda && c.dtype == Type::kF32) c.dtype = Type::kF16;
       c.scales = random.one_in(2) ? MlaScales::kAny : MlaScales::kPowersOfTwo;
       c.sinks = random.one_in(3)   ? MlaSinks::kExtreme
                 : random.one_in(2) ? MlaSinks::kNormal
@@ -268,13 +272,14 @@ void add_sparse(int count, std::vector<MlaCase>* cases) {
       c.fused_cache = random.one_in(2);
       c.fused_query = random.one_in(2);
       c.padded = random.one_in(3);
-      c.odd = random.one_in(3);
+      c.odd = random.one_in(3) && !cuda;
       c.base_2 = random.one_in(3);
       c.lse = !random.one_in(5);
-      c.selected = random_selection(random);
-      if (random.one_in(2)) c.extra = random_selection(random);
+      c.selected = random_selection(cuda, random);
+      if (random.one_in(2)) c.extra = random_selection(cuda, random);
       const auto s_q = static_cast<int32_t>(1 + random.below(4));
-      c.requests.assign(static_cast<size_t>(1 + random.below(4)), {0, s_q});
+      c.requests.assign(static_cast<size_t>(1 + random.below(cuda ? 40 : 4)), {0, s_q});
+      if (cuda && random.one_in(4)) c.split_tokens = 64 << random.below(3);
       cases->push_back(c);
     }
   }
@@ -348,8 +353,8 @@ std::vector<MlaCase> make_mla_cases(bool cuda, const Options& options) {
   add_dense(&all);
   add_pages(&all);
   add_ragged_lengths(&all);
-  if (!cuda) add_fp8(60, &all);
-  if (!cuda) add_sparse(60, &all);
+  add_fp8(cuda, 60, &all);
+  add_sparse(cuda, 60, &all);
   // A CPU runs the small cases, and a part of the large matrices.
   const int64_t most = options.reduced ? 3'000'000 : cuda ? INT64_MAX : 10'000'000;
   std::vector<MlaCase> cases;

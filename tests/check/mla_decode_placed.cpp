@@ -46,6 +46,7 @@ void MlaPlaced::place_cache(Cache* cache, int64_t* at) const {
     cache->ckv.base = *at + (c.odd ? 1 : 0);
     cache->ckv.inner = row + (c.format == ref::MlaFormat::k584 ? 0 : pad);
     cache->ckv.outer = cache->page * cache->ckv.inner + 3 * pad;
+    if (!c.odd) cache->ckv.outer = (cache->ckv.outer + 15) / 16 * 16;  // as a GPU needs it
     *at = next_place(cache->ckv.base + cache->pages * cache->ckv.outer);
   } else if (c.fused_cache) {
     cache->ckv = cache->kpe = place_rows(cache->pages, cache->page, ref::kMlaWidth, at);

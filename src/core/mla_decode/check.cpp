@@ -235,7 +235,7 @@ class MlaDecodeCheck {
         columns,
         d_.format == MlaCacheFormat::kFp8Pages ? "heads of 448 + 64" : "latents of 512 + 64");
     fill(t, dtype_bytes(d_.dtype), result);
-    if (cuda()) FASTNORM_TRY(aligned(name, t, *result));
+    if (cuda()) FASTNORM_TRY(aligned(name, t, *result, dtype_bytes(d_.dtype)));
     return keep(name, t, output, {result->inner, result->outer, 0},
                 columns * dtype_bytes(d_.dtype));
   }
@@ -259,13 +259,15 @@ class MlaDecodeCheck {
   }
 
   // What tensor maps and 16-byte copies require.
-  fastnorm_status aligned(const char* name, const fastnorm_tensor& t, const MlaDecodeTensor& m) {
+  fastnorm_status aligned(const char* name, const fastnorm_tensor& t, const MlaDecodeTensor& m,
+                          int64_t bytes) {
     if (t.shape[0] == 0 || t.shape[1] == 0) return FASTNORM_OK;
     FASTNORM_REQUIRE(reinterpret_cast<uintptr_t>(m.data) % kCudaAlign == 0, FASTNORM_ERROR_LAYOUT,
                      "%s's address is 0x%" PRIxPTR "; required: a multiple of 16", name,
                      reinterpret_cast<uintptr_t>(m.data));
-    const int64_t bytes = dtype_bytes(d_.dtype);
-    const int64_t strides[] = {m.outer, m.inner};
+    // Rows of a page with their scales behind them all have a stride that is not used.
+    const bool paged = d_.format == MlaCacheFormat::kFp8Pages && bytes == 1;
+    const int64_t strides[] = {m.outer, paged ? kCudaAlign : m.inner};
     for (int i = 0; i < 2; ++i) {
       if (t.shape[i] <= 1) continue;
       FASTNORM_REQUIRE(strides[i] > 0 && strides[i] < kMostStride && strides[i] % kCudaAlign == 0,
@@ -396,6 +398,7 @@ class MlaDecodeCheck {
                        "behind its rows",
                        name, result.rows->inner, layout.name, layout.row_bytes);
     }
+    if (cuda()) FASTNORM_TRY(aligned(name, t, *result.rows, 1));
     return keep(name, t, false, {result.rows->inner, result.rows->outer, 0}, layout.row_bytes);
   }
 

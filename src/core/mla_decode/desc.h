@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "core/common/dtype.h"
 #include "core/mla_decode/work.h"
@@ -26,6 +27,9 @@ inline constexpr MlaCacheLayout kMlaCacheLayouts[] = {
     {"FASTNORM_MLA_CACHE_BYTES_576 (2)", 576, kMlaLatent},
     {"FASTNORM_MLA_CACHE_BYTES_584 (3)", 584, kMlaLatent - kMlaRope},
 };
+
+inline constexpr int kMlaCacheFormats = 4;
+static_assert(std::size(kMlaCacheLayouts) == kMlaCacheFormats);
 
 // A tensor of contiguous rows with two leading dimensions. Element (i, j, k) is at data + i * outer
 // + j * inner + k elements.
@@ -93,6 +97,8 @@ struct MlaDecodeDesc {
   bool empty() const { return tokens == 0 || batch == 0; }
   // Packed query rows of a request: token * heads + head.
   int64_t rows() const { return int64_t{max_s_q} * heads; }
+  // Whether rows of the cache are gathered one by one: those of FP8 caches, and selected ones.
+  bool gathers() const { return format != MlaCacheFormat::kRows || sparse; }
   const MlaCacheLayout& layout() const { return kMlaCacheLayouts[static_cast<int>(format)]; }
 };
 

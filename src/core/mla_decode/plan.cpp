@@ -15,17 +15,23 @@ constexpr uint64_t kAlign = 256;
 
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+int64_t aligned_tokens(int64_t tokens) {
+  return (tokens + kMlaTileTokens - 1) / kMlaTileTokens * kMlaTileTokens;
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-const char* kernel_name(Dtype dtype, bool profile) {
-  switch (dtype) {
-    case Dtype::kBF16:
-      return profile ? "bf16_profile" : "bf16";
-    case Dtype::kF16:
-      return profile ? "f16_profile" : "f16";
-    default:
-      return "f32";
-  }
+const char* kernel_name(const MlaDecodeDesc& d, bool cuda) {
+  // By MlaCacheFormat: kernels that gather rows.
+  static constexpr const char* kGather[][2] = {{"bf16_gather", "f16_gather"},
+                                               {"bf16_gather_656", "f16_gather_656"},
+                                               {"bf16_gather_576", "f16_gather_576"},
+                                               {"bf16_gather_584", "f16_gather_584"}};
+  const bool profile = d.profile_events != 0, bf16 = d.dtype == Dtype::kBF16;
+  if (d.dtype == Dtype::kF32) return "f32";
+  if (cuda && d.gathers()) return kGather[static_cast<int>(d.format)][bf16 ? 0 : 1];
+  if (bf16) return profile ? "bf16_profile" : "bf16";
+  return profile ? "f16_profile" : "f16";
 }
 
 // Indices of a sparse call, in all.
@@ -62,11 +68,27 @@ void count_bytes(const MlaDecodeDesc& d, MlaDecodePlan* plan) {
   plan->bytes_written = rows * kMlaLatent * element + (d.lse.data != nullptr ? rows * 4 : 0);
 }
 
-// Tokens that the page table's extents allow for a request.
+// Tokens that the extents of the page table, or of the indices, allow for a request.
 int64_t most_tokens(const MlaDecodeDesc& d) {
   int64_t tokens = 0;
+  if (d.sparse) {
+    // The second cache's begin with a tile.
+    tokens = d.selection.topk;
+    if (d.has_extra) tokens = aligned_tokens(tokens) + d.extra.selection.topk;
+    return tokens;
+  }
   if (__builtin_mul_overflow(d.table_columns, int64_t{d.page_size}, &tokens)) tokens = INT32_MAX;
   return std::min<int64_t>(tokens, INT32_MAX);
+}
+
+// More indices of a token than tiles can be counted of.
+fastnorm_status check_selected(const MlaDecodeDesc& d, Error& error) {
+  FASTNORM_REQUIRE(!d.sparse || most_tokens(d) <= INT32_MAX - kMlaTileTokens,
+                   FASTNORM_ERROR_UNSUPPORTED,
+                   "indices and extra_indices have %" PRId64 " and %" PRId64
+                   " of a token on a CUDA device; nearest: fewer than 2^31 - 64 together",
+                   d.selection.topk, d.extra.selection.topk);
+  return FASTNORM_OK;
 }
 
 // An upper limit of the sum of ceil(tokens / unit) over all requests; -1 if it is 2^40 or more.
@@ -141,25 +163,15 @@ void lay_out(const MlaDecodeDesc& d, MlaDecodePlan* plan) {
   plan->workspace_bytes = at;
 }
 
-// What only the CPU has kernels for.
-fastnorm_status check_cuda_forms(const MlaDecodeDesc& d, Error& error) {
-  FASTNORM_REQUIRE(d.format == MlaCacheFormat::kRows, FASTNORM_ERROR_UNSUPPORTED,
-                   "cache_format is %s on a CUDA device, which has no kernel for it; nearest: %s "
-                   "with ckv and kpe, or the CPU",
-                   d.layout().name, kMlaCacheLayouts[0].name);
-  FASTNORM_REQUIRE(!d.sparse, FASTNORM_ERROR_UNSUPPORTED,
-                   "indices are given on a CUDA device, which has no kernel for them; nearest: "
-                   "kv_len and page_table, or the CPU");
-  FASTNORM_REQUIRE(d.sink == nullptr, FASTNORM_ERROR_UNSUPPORTED,
-                   "attention_sink is given on a CUDA device, which has no kernel for it; nearest: "
-                   "no sink, with o multiplied by exp(lse) / (exp(lse) + exp(sink)) afterwards, or "
-                   "the CPU");
-  return FASTNORM_OK;
-}
-
-fastnorm_status plan_cuda(const MlaDecodeDesc& d, const DeviceFacts& facts, MlaDecodePlan* plan,
+fastnorm_status plan_cuda(const MlaDecodeDesc& desc, const DeviceFacts& facts, MlaDecodePlan* plan,
                           Error& error) {
-  FASTNORM_TRY(check_cuda_forms(d, error));
+  const MlaDecodeDesc d = with_token_requests(desc);
+  plan->s_q = d.max_s_q;
+  FASTNORM_REQUIRE(!d.gathers() || d.profile_events == 0, FASTNORM_ERROR_UNSUPPORTED,
+                   "profile_events is %d and the call has %s; nearest: 0 and no profile, or rows of "
+                   "T without indices",
+                   d.profile_events, d.sparse ? "indices" : "an FP8 cache_format");
+  FASTNORM_TRY(check_selected(d, error));
   FASTNORM_REQUIRE(d.dtype != Dtype::kF32, FASTNORM_ERROR_UNSUPPORTED,
                    "q_nope.dtype is f32 on a CUDA device; nearest: bf16 or f16, or the CPU");
   const bool hopper = facts.arch != nullptr && std::strcmp(facts.arch->name, "sm_90") == 0;
@@ -308,6 +320,14 @@ std::vector<int32_t> count_pieces(const Line& line, const std::vector<Place>& cu
 
 }  // namespace
 
+MlaDecodeDesc with_token_requests(const MlaDecodeDesc& desc) {
+  MlaDecodeDesc d = desc;
+  if (!d.sparse) return d;
+  d.batch = static_cast<int32_t>(d.tokens);
+  d.max_s_q = 1;
+  return d;
+}
+
 fastnorm_status plan_mla_decode(const MlaDecodeDesc& desc, const DeviceFacts& facts,
                                 MlaDecodePlan* plan, Error& error) {
   *plan = {};
@@ -324,7 +344,7 @@ fastnorm_status plan_mla_decode(const MlaDecodeDesc& desc, const DeviceFacts& fa
     plan->blocks =
         static_cast<uint64_t>(std::min<int64_t>(facts.threads, desc.tokens * desc.heads));
   }
-  plan->kernel = kernel_name(desc.dtype, desc.profile_events != 0);
+  plan->kernel = kernel_name(desc, cuda);
   count_bytes(desc, plan);
   return FASTNORM_OK;
 }

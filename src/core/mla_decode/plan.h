@@ -40,6 +40,10 @@ struct MlaDecodePlan {
   uint64_t bytes_written = 0;
 };
 
+// The call as the planner and the kernels of a GPU see it. In a sparse call each new token is a
+// request of its own.
+MlaDecodeDesc with_token_requests(const MlaDecodeDesc& desc);
+
 // Fails with FASTNORM_ERROR_UNSUPPORTED if the device has no kernel, or if the profile tensor is
 // too small.
 fastnorm_status plan_mla_decode(const MlaDecodeDesc& desc, const DeviceFacts& facts,

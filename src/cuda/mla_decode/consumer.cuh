@@ -378,15 +378,19 @@ __device__ __forceinline__ void store_piece(const MlaDecodeParams& p, const Plac
   }
 }
 
-template <Dtype kDtype>
+// `buffer` is a tile that this consumer and the other have done with, the other one in its own half.
+template <Dtype kDtype, int kAhead>
 __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
                                               const Place& place, int request, Piece piece,
-                                              const float (&o)[128], const RowState& state) {
+                                              uint32_t buffer, const float (&o)[128],
+                                              const RowState& state) {
   Normalized rows = normalized(state, p.scale_log2);
-  const uint32_t stage = place.shared + kOdd + static_cast<uint32_t>(place.group) * 4 * kSubBytes;
+  const uint32_t stage = buffer + static_cast<uint32_t>(place.group) * 4 * kSubBytes;
   if (piece.is_of_pair()) {
-    if (!leave_or_join<kDtype>(p, place, piece, stage, o, rows)) return;
+    if (!leave_or_join<kDtype, kAhead>(p, place, piece, stage, o, rows)) return;
   } else if (piece.is_whole()) {
+    rows.factor0 *= beside_sink(p, first_row(place), rows.lse0);
+    rows.factor1 *= beside_sink(p, first_row(place) + 8, rows.lse1);
     stage_outputs<kDtype>(place, stage, o, rows.factor0, rows.factor1);
   } else {
     store_piece(p, place, request, piece.number(), o, rows);
@@ -463,7 +467,8 @@ __device__ __forceinline__ void consume(const MlaDecodeParams& p, const MlaDecod
     }
     record.begin(FASTNORM_PROFILE_WRITE_O, walk.item_request());
     join_sums(place, state);
-    write_outputs<kDtype>(p, maps, place, walk.item_request(), item.piece, o, state);
+    write_outputs<kDtype, 4>(p, maps, place, walk.item_request(), item.piece, place.shared + kOdd, o,
+                          state);
     __syncwarp();  // lane 0 of a storing warp has waited until its stage was read
     release(place, kFreeStage);
     record.end(FASTNORM_PROFILE_WRITE_O, walk.item_request());

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "core/common/dtype.h"
+#include "core/mla_decode/desc.h"
 
 namespace fastnorm::cuda {
 
@@ -14,7 +15,14 @@ template <>
 const void* mla_decode_kernel<Dtype::kBF16>(bool profiles);
 template <>
 const void* mla_decode_kernel<Dtype::kF16>(bool profiles);
-unsigned mla_decode_threads();
+// The same for rows that no box has: those of FP8 caches, and selected ones.
+template <Dtype kDtype>
+const void* mla_decode_gather_kernel(MlaCacheFormat format);
+template <>
+const void* mla_decode_gather_kernel<Dtype::kBF16>(MlaCacheFormat format);
+template <>
+const void* mla_decode_gather_kernel<Dtype::kF16>(MlaCacheFormat format);
+unsigned mla_decode_threads(bool gathers);
 size_t mla_decode_shared_bytes();
 
 // The planner, one block, and the merge of pieces get (MlaDecodeParams).

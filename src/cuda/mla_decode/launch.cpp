@@ -16,6 +16,10 @@ namespace {
 constexpr unsigned kMergeBlocksPerMultiprocessor = 2;
 
 const void* attention_kernel(const MlaDecodeDesc& desc) {
+  if (desc.gathers()) {
+    return desc.dtype == Dtype::kBF16 ? mla_decode_gather_kernel<Dtype::kBF16>(desc.format)
+                                      : mla_decode_gather_kernel<Dtype::kF16>(desc.format);
+  }
   const bool profiles = desc.profile_events != 0;
   return desc.dtype == Dtype::kBF16 ? mla_decode_kernel<Dtype::kBF16>(profiles)
                                     : mla_decode_kernel<Dtype::kF16>(profiles);
@@ -53,8 +57,10 @@ fastnorm_status encode_maps(EncodeTiled encode_tiled, const MlaDecodeDesc& desc,
   const MlaDecodeBoxes boxes = make_mla_decode_boxes(desc, params);
   FASTNORM_TRY(encode(encode_tiled, desc.dtype, "q_nope", boxes.q_nope, &maps->q_nope, error));
   FASTNORM_TRY(encode(encode_tiled, desc.dtype, "q_pe", boxes.q_pe, &maps->q_pe, error));
-  FASTNORM_TRY(encode(encode_tiled, desc.dtype, "ckv", boxes.ckv, &maps->ckv, error));
-  FASTNORM_TRY(encode(encode_tiled, desc.dtype, "kpe", boxes.kpe, &maps->kpe, error));
+  if (!desc.gathers()) {
+    FASTNORM_TRY(encode(encode_tiled, desc.dtype, "ckv", boxes.ckv, &maps->ckv, error));
+    FASTNORM_TRY(encode(encode_tiled, desc.dtype, "kpe", boxes.kpe, &maps->kpe, error));
+  }
   return encode(encode_tiled, desc.dtype, "o", boxes.o, &maps->o, error);
 }
 
@@ -84,7 +90,7 @@ fastnorm_status launch_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan
                                   int32_t multiprocessors, void* encode_tiled, void* workspace,
                                   cudaStream_t stream, Error& error) {
   MlaDecodeParams params = make_mla_decode_params(desc, plan, workspace);
-  MlaDecodeMaps maps;
+  MlaDecodeMaps maps = {};
   FASTNORM_TRY(
       encode_maps(reinterpret_cast<EncodeTiled>(encode_tiled), desc, params, &maps, error));
   void* of_params[] = {&params};
@@ -96,7 +102,7 @@ fastnorm_status launch_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan
   }
   const LaunchShape attention = {static_cast<uint32_t>(plan.m_tiles),
                                  static_cast<uint32_t>(plan.parts),
-                                 mla_decode_threads(),
+                                 mla_decode_threads(desc.gathers()),
                                  static_cast<uint32_t>(mla_decode_shared_bytes()),
                                  1,
                                  early};

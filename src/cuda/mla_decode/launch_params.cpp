@@ -85,8 +85,9 @@ bool has_boxes(int32_t page_size) {
 
 }  // namespace
 
-MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
+MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& call, const MlaDecodePlan& plan,
                                        void* workspace) {
+  const MlaDecodeDesc desc = with_token_requests(call);
   char* const base = static_cast<char*>(workspace);
   MlaDecodeParams p = {};
   p.q_nope = token_rows(desc.q_nope);
@@ -102,6 +103,14 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecod
   p.lse_token_stride = desc.lse.outer / static_cast<int64_t>(sizeof(float));
   p.lse_head_stride = desc.lse.inner / static_cast<int64_t>(sizeof(float));
   p.table_stride = desc.table_stride;
+  p.cache_scale = desc.cache_scale;
+  p.sink = desc.sink;
+  p.sparse = desc.sparse;
+  p.has_extra = desc.has_extra;
+  p.selected_s_q = call.max_s_q;
+  p.selection = desc.selection;
+  p.extra = {page_rows(desc.extra.ckv), page_rows(desc.extra.kpe), desc.extra.selection,
+             desc.extra.page_size};
   p.plan = reinterpret_cast<MlaDecodePlanHeader*>(base);
   p.parts = reinterpret_cast<MlaDecodePart*>(base + plan.parts_offset);
   p.splits = reinterpret_cast<MlaDecodeSplit*>(base + plan.splits_offset);
@@ -124,7 +133,7 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecod
   p.q_access = row_access(desc, {&desc.q_nope, &desc.q_pe});
   p.o_access = row_access(desc, {&desc.o});
   p.o_clips = p.o_access == RowAccess::kRequestRows || desc.max_s_q == 1;
-  p.boxed_pages = has_boxes(desc.page_size);
+  p.boxed_pages = !desc.gathers() && has_boxes(desc.page_size);
   p.scale_log2 = static_cast<float>(desc.sm_scale * kLog2E);
   p.lse_scale = desc.lse_base_2 ? 1.0f : static_cast<float>(kLn2);
   p.never = -7;
@@ -133,9 +142,11 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecod
   return p;
 }
 
-MlaDecodeBoxes make_mla_decode_boxes(const MlaDecodeDesc& desc, const MlaDecodeParams& params) {
+MlaDecodeBoxes make_mla_decode_boxes(const MlaDecodeDesc& call, const MlaDecodeParams& params) {
+  const MlaDecodeDesc desc = with_token_requests(call);
   const bool boxed = params.boxed_pages != 0;
-  return {rows_box(desc, desc.q_nope, params.q_access, 8, 8),
+  const auto nope = static_cast<uint32_t>(desc.layout().nope) / 64;
+  return {rows_box(desc, desc.q_nope, params.q_access, nope, nope),
           rows_box(desc, desc.q_pe, params.q_access, 1, 1), pages_box(desc, desc.ckv, boxed, 8),
           pages_box(desc, desc.kpe, boxed, 1), rows_box(desc, desc.o, params.o_access, 8, 4)};
 }

@@ -49,6 +49,12 @@ __device__ __forceinline__ void store_merged(const MlaDecodeParams& p, int reque
   reinterpret_cast<uint2*>(out)[column4] = make_uint2(pack<kDtype>(v.x * factor, v.y * factor),
                                                       pack<kDtype>(v.z * factor, v.w * factor));
 }
+// What normalises a row whose pieces have this sum of weights, relative to their maximum.
+__device__ __forceinline__ float merged_factor(const MlaDecodeParams& p, int row, float maximum,
+                                               float sum) {
+  if (!(sum > 0)) return 1.0f;
+  return beside_sink(p, row, ptx::log2_approx(sum) + maximum) / sum;
+}
 __device__ __forceinline__ void store_merged_lse(const MlaDecodeParams& p, int request, int row,
                                                  float maximum, float sum) {
   if (p.lse == nullptr) return;
@@ -95,7 +101,7 @@ __device__ __forceinline__ void merge_few(const MlaDecodeParams& p, const MlaDec
       for (int c = 0; c < 4; ++c) add_weighted(o[c], weight, v[k][c]);
     }
   }
-  const float factor = sum > 0 ? 1.0f / sum : 1.0f;
+  const float factor = merged_factor(p, row, maximum, sum);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     store_merged<kDtype>(p, split.request, row, c * 32 + lane, o[c], factor);
@@ -174,7 +180,7 @@ __device__ __forceinline__ void merge_many(const MlaDecodeParams& p, const MlaDe
 #pragma unroll
     for (int w = 1; w < kMergeWarps; ++w) add_weighted(all, 1.0f, sums[w][column]);
     store_merged<kDtype>(p, split.request, row, quarter * 32 + column, all,
-                         sum > 0 ? 1.0f / sum : 1.0f);
+                         merged_factor(p, row, maximum, sum));
   }
   if (threadIdx.x == 0 && quarter == 0) {
     store_merged_lse(p, split.request, row, maximum, sum);

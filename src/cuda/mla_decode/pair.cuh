@@ -14,11 +14,23 @@
 
 namespace fastnorm::cuda::mla {
 
+// The first of a thread's two rows, of all packed ones.
+__device__ __forceinline__ int first_row(const Place& place) {
+  return static_cast<int>(blockIdx.x) * kMlaTileRows + place.row;
+}
+
 // Factors that normalise a thread's two rows, and their LSE to base 2.
 struct Normalized {
   float factor0, factor1;
   float lse0, lse1;
 };
+
+// What a head's sink leaves of its output: exp(lse) / (exp(lse) + exp(sink)).
+__device__ __forceinline__ float beside_sink(const MlaDecodeParams& p, int row, float lse) {
+  if (p.sink == nullptr || lse == -INFINITY) return 1.0f;
+  constexpr float kLog2E = 1.4426950408889634f;
+  return 1.0f / (1.0f + ptx::exp2_approx(__fmaf_rn(__ldg(p.sink + row % p.heads), kLog2E, -lse)));
+}
 
 // A maximum to subtract: finite where all pieces are empty.
 __device__ __forceinline__ float finite_maximum(float v) { return v == -INFINITY ? 0.0f : v; }
@@ -98,23 +110,25 @@ __device__ __forceinline__ float weighted(const PairWeights& w, float first, flo
   return __fmaf_rn(w.second, second, __fmaf_rn(w.first, first, 0.0f));
 }
 
-// Stages the outputs of the whole request, and gives their LSE.
-template <Dtype kDtype, bool kSecond>
-__device__ __forceinline__ void join_partner(const PairPlace& at, const Place& place,
-                                             uint32_t stage, const float (&o)[128],
-                                             Normalized& rows) {
+// Stages the outputs of the whole request, and gives their LSE. kAhead of 16 steps have their loads
+// on the way at once, two each.
+template <Dtype kDtype, bool kSecond, int kAhead>
+__device__ __forceinline__ void join_partner(const MlaDecodeParams& p, const PairPlace& at,
+                                             const Place& place, uint32_t stage,
+                                             const float (&o)[128], Normalized& rows) {
   if (place.thread == 0) {
     ptx::wait_for_flag(&at.pair->written[place.group]);
     at.pair->taken[place.group] = at.pair->written[place.group] = 0;
   }
   ptx::named_barrier_sync(kOneGroup + place.group, kGroup);
   const float other0 = __ldcg(at.lse), other1 = __ldcg(at.lse + 8);
-  const PairWeights w0 = kSecond ? PairWeights(other0, rows.lse0) : PairWeights(rows.lse0, other0);
-  const PairWeights w1 = kSecond ? PairWeights(other1, rows.lse1) : PairWeights(rows.lse1, other1);
+  PairWeights w0 = kSecond ? PairWeights(other0, rows.lse0) : PairWeights(rows.lse0, other0);
+  PairWeights w1 = kSecond ? PairWeights(other1, rows.lse1) : PairWeights(rows.lse1, other1);
+  w0.factor *= beside_sink(p, first_row(place), w0.lse);
+  w1.factor *= beside_sink(p, first_row(place) + 8, w1.lse);
   const auto joined = [](const PairWeights& w, float own, float other) {
     return (kSecond ? weighted(w, other, own) : weighted(w, own, other)) * w.factor;
   };
-  constexpr int kAhead = 4;  // of 16 steps, each with two loads
 #pragma unroll
   for (int first = 0; first < 16; first += kAhead) {
     float4 others[2 * kAhead];
@@ -142,7 +156,7 @@ __device__ __forceinline__ void join_partner(const PairPlace& at, const Place& p
 }
 
 // Whether the outputs are whole now and staged: this block's to store.
-template <Dtype kDtype>
+template <Dtype kDtype, int kAhead>
 __device__ __forceinline__ bool leave_or_join(const MlaDecodeParams& p, const Place& place,
                                               Piece piece, uint32_t stage, const float (&o)[128],
                                               Normalized& rows) {
@@ -152,9 +166,9 @@ __device__ __forceinline__ bool leave_or_join(const MlaDecodeParams& p, const Pl
     return false;
   }
   if (piece.is_second()) {
-    join_partner<kDtype, true>(at, place, stage, o, rows);
+    join_partner<kDtype, true, kAhead>(p, at, place, stage, o, rows);
   } else {
-    join_partner<kDtype, false>(at, place, stage, o, rows);
+    join_partner<kDtype, false, kAhead>(p, at, place, stage, o, rows);
   }
   return true;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/mla_decode/desc.h"
 #include "core/mla_decode/profile.h"
 #include "core/mla_decode/work.h"
 
@@ -27,9 +28,16 @@ struct PageRows {
   int64_t page_stride, row_stride;
 };
 
+// The second cache of a sparse call.
+struct MlaExtraRows {
+  PageRows ckv, kpe;
+  MlaDecodeSelection selection;
+  int32_t page_size;
+};
+
 struct MlaDecodeParams {
   TokenRows q_nope, q_pe, o;                  // [N, H, 512], [N, H, 64], [N, H, 512]
-  PageRows ckv, kpe;                          // [pages, page, 512], [pages, page, 64]
+  PageRows ckv, kpe;  // [pages, page, 512], [pages, page, 64]; FP8 formats: the bytes are ckv
   const int32_t* kv_len;                      // [B]
   const int32_t* page_table;                  // [B, table_stride], or [total] with kv_indptr
   const int32_t* kv_indptr;                   // [B + 1], may be nullptr
@@ -37,6 +45,14 @@ struct MlaDecodeParams {
   float* lse;                                 // [N, H], may be nullptr
   int64_t lse_token_stride, lse_head_stride;  // elements
   int64_t table_stride;                       // elements
+  const float* cache_scale;                   // of a tensor of codes; nullptr = 1
+  const float* sink;                          // [H], may be nullptr
+
+  // In a sparse call each new token is a request of its own.
+  int32_t sparse, has_extra;
+  int32_t selected_s_q;  // new tokens of a request as the caller has them
+  MlaDecodeSelection selection;
+  MlaExtraRows extra;
 
   // In the workspace.
   MlaDecodePlanHeader* plan;

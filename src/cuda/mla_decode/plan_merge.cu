@@ -1,11 +1,14 @@
 // The kernels before and after attention: the planner, and the merge of pieces.
+#include "cuda/mla_decode/gather_tile.cuh"
 #include "cuda/mla_decode/kernels.h"
 #include "cuda/mla_decode/merge.cuh"
 #include "cuda/mla_decode/plan.cuh"
 
 namespace fastnorm::cuda {
 
-unsigned mla_decode_threads() { return mla::kThreads; }
+unsigned mla_decode_threads(bool gathers) {
+  return gathers ? mla::kGatherThreads : mla::kThreads;
+}
 size_t mla_decode_shared_bytes() { return mla::kSharedBytes; }
 unsigned mla_decode_plan_threads() { return mla::kPlanThreads; }
 unsigned mla_decode_merge_threads() { return mla::kMergeThreads; }

@@ -181,17 +181,20 @@ struct CopiedPair {
   }
 };
 
+// Queries as kNope sub-tiles and, behind them, that of RoPE.
+template <int kNope>
 __device__ __forceinline__ void load_q_boxes(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
                                              const Place& place, const Item& item) {
   const uint32_t q = place.shared + kQ, full = place.shared + kFullQ;
   const RowBox box = row_box(p, p.q_access, item.request);
-  ptx::mbarrier_arrive_expect(full, kTileBytes);
+  ptx::mbarrier_arrive_expect(full, (kNope + 1) * kSubBytes);
   ptx::tma_load_4d(q, &maps.q_nope, full, 0, box.x, box.y, 0, ptx::kEvictNormal);
-  ptx::tma_load_4d(q + kRopeSubTile * kSubBytes, &maps.q_pe, full, 0, box.x, box.y, 0,
+  ptx::tma_load_4d(q + kNope * kSubBytes, &maps.q_pe, full, 0, box.x, box.y, 0,
                    ptx::kEvictNormal);
 }
 
 // Rows behind the request's last stay as they are: they reach no output.
+template <int kNope>
 __device__ __forceinline__ void copy_q_rows(const MlaDecodeParams& p, const Place& place,
                                             const Item& item) {
   const Tokens tokens = tokens_of(p, item.request);
@@ -206,10 +209,12 @@ __device__ __forceinline__ void copy_q_rows(const MlaDecodeParams& p, const Plac
         p.q_nope.data + token * p.q_nope.token_stride + head * p.q_nope.head_stride;
     const uint32_t at = q + sub_tile * kSubBytes + swizzled(static_cast<uint32_t>(i), chunk);
     ptx::copy_async_16(at, nope + place.lane * 16);
-    ptx::copy_async_16(at + 4 * kSubBytes, nope + 512 + place.lane * 16);
+    if (place.lane < (kNope - 4) * 8) {
+      ptx::copy_async_16(at + 4 * kSubBytes, nope + 512 + place.lane * 16);
+    }
     if (place.lane < 8) {
       const char* const pe = p.q_pe.data + token * p.q_pe.token_stride + head * p.q_pe.head_stride;
-      ptx::copy_async_16(at + kRopeSubTile * kSubBytes, pe + place.lane * 16);
+      ptx::copy_async_16(at + kNope * kSubBytes, pe + place.lane * 16);
     }
   }
 }
@@ -272,14 +277,14 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
     if (p.q_access == RowAccess::kRows) {
       if (place.warp != 0) {
         copies.wait_free(place.shared + kFreeQ, free_q, place.lane);
-        copy_q_rows(p, place, item);
+        copy_q_rows<kRopeSubTile>(p, place, item);
         copies.follow(place.shared + kFullQ, 1, place.lane);
         if (kBoxed) copies.report<0>(place.lane);
       }
     } else if (place.warp == 0) {
       wait_free(kFreeQ, free_q);
       record.begin(FASTNORM_PROFILE_LOAD_Q, item.request);
-      if (place.lane == 0) load_q_boxes(p, maps, place, item);
+      if (place.lane == 0) load_q_boxes<kRopeSubTile>(p, maps, place, item);
       record.end(FASTNORM_PROFILE_LOAD_Q, item.request);
     }
     free_q ^= 1;
@@ -365,7 +370,7 @@ __device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const Ml
     if (odd_row == 0) ++entry;
     if (tile + 1 < end) odd_page = *entry;
     wait_free(kFreeQ, free_item);
-    load_q_boxes(p, maps, place, item);
+    load_q_boxes<kRopeSubTile>(p, maps, place, item);
     for (bool first = true; tile < end; tile += 2, first = false) {
       const int next_row = behind(odd_row), next_odd_row = behind(next_row);
       int next_even = 0, next_odd = 0;

@@ -15,8 +15,8 @@ fastnorm_status CudaDevice::run_mla_decode(const MlaDecodeCall& call, void* work
 // Once for each attention kernel.
 fastnorm_status CudaDevice::prepare_mla_decode(const MlaDecodeCall& call, Error& error) {
   const MlaDecodeDesc& desc = *call.desc;
-  std::atomic<bool>& loaded =
-      mla_decode_loaded_[desc.dtype == Dtype::kF16][desc.profile_events != 0];
+  const int kernel = desc.gathers() ? 2 + static_cast<int>(desc.format) : desc.profile_events != 0;
+  std::atomic<bool>& loaded = mla_decode_loaded_[desc.dtype == Dtype::kF16][kernel];
   if (loaded.load(std::memory_order_relaxed)) return FASTNORM_OK;
   FASTNORM_TRY(load_mla_decode(desc, error));
   loaded.store(true, std::memory_order_relaxed);

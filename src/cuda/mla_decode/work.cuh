@@ -19,12 +19,39 @@ __device__ __forceinline__ Tokens tokens_of(const MlaDecodeParams& p, int reques
   return {first, p.qo_indptr[request + 1] - first};
 }
 
-__device__ __forceinline__ int length_of(const MlaDecodeParams& p, int request) {
-  return max(p.kv_len[request], 0);
-}
-
 __device__ __forceinline__ int tiles_of(int length) {
   return static_cast<int>((static_cast<unsigned>(length) + kMlaTileTokens - 1) / kMlaTileTokens);
+}
+
+// How many indices of a request of a sparse call count.
+__device__ __forceinline__ int selected_of(const MlaDecodeParams& p, const MlaDecodeSelection& s,
+                                           int request) {
+  const int topk = static_cast<int>(s.topk);
+  if (s.lengths == nullptr) return topk;
+  const int64_t outer = request / p.selected_s_q, inner = request % p.selected_s_q;
+  return min(max(s.lengths[outer * s.length_outer + inner * s.length_inner], 0), topk);
+}
+
+// The slots of a request of a sparse call: those of its first cache, then, from the next tile on,
+// those of the second one.
+struct Slots {
+  int first_end;    // behind the first cache's
+  int extra_begin;  // the second cache's first
+  int end;
+
+  __device__ __forceinline__ Slots(const MlaDecodeParams& p, int request) {
+    first_end = extra_begin = end = selected_of(p, p.selection, request);
+    if (p.has_extra == 0) return;
+    extra_begin = tiles_of(first_end) * kMlaTileTokens;
+    const int selected = selected_of(p, p.extra.selection, request);
+    if (selected > 0) end = extra_begin + selected;
+  }
+};
+
+// Tokens that a request attends to, and slots between them.
+__device__ __forceinline__ int length_of(const MlaDecodeParams& p, int request) {
+  if (p.sparse != 0) return Slots(p, request).end;
+  return max(p.kv_len[request], 0);
 }
 
 // What an item is of its request, in one register.

@@ -63,6 +63,24 @@ __device__ __forceinline__ float from_e4m3(uint32_t code) {
 #endif
 }
 
+// The values of the two e4m3 codes in a word's low half.
+__device__ __forceinline__ float2 from_e4m3x2(uint32_t codes) {
+#if __CUDA_ARCH__ >= 890
+  float2 v;
+  asm("{\n.reg .b32 pair;\n.reg .b16 low, high;\n"
+      "cvt.rn.f16x2.e4m3x2 pair, %2;\nmov.b32 {low, high}, pair;\n"
+      "cvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+      : "=f"(v.x), "=f"(v.y)
+      : "h"(static_cast<uint16_t>(codes)));
+  return v;
+#else
+  const auto value = [](uint32_t code) {
+    return (code & 0x80) != 0 ? -from_e4m3(code & 0x7f) : from_e4m3(code & 0x7f);
+  };
+  return make_float2(value(codes & 0xff), value(codes >> 8 & 0xff));
+#endif
+}
+
 // To e2m1. E is the exponent of |v|, at least 0. Adding 2^(E + 22) rounds |v| to its first fraction
 // bit. The result holds the number of units of 2^(E - 1). Each exponent below E takes two codes.
 __device__ __forceinline__ uint32_t to_e2m1(float v) {

@@ -76,6 +76,28 @@ __device__ __forceinline__ void ld_global_u32_if(uint32_t& v, const void* addres
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
+__device__ __forceinline__ void ld_global_f32_if(float& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted ld.global.f32 %0, [%1];\n"
+      "}"
+      : "+f"(v)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
+__device__ __forceinline__ void ld_global_u8_if(uint32_t& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted ld.global.u8 %0, [%1];\n"
+      "}"
+      : "+r"(v)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
 __device__ __forceinline__ void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
   asm volatile(
       "{\n"

@@ -45,6 +45,13 @@ __device__ __forceinline__ void tma_prefetch_map(const void* map) {
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+// The same if `wanted`; otherwise writes 16 bytes of zeros.
+__device__ __forceinline__ void copy_async_or_zero_16(uint32_t shared, const void* global,
+                                                      bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(wanted ? 16 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

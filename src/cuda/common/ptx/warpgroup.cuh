@@ -99,6 +99,15 @@ __device__ __forceinline__ void store_shared_f32(uint32_t address, float value) 
 __device__ __forceinline__ void store_shared_u32(uint32_t address, uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_shared_u8(uint32_t address, uint32_t value) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared_v4(uint32_t address, uint32_t a, uint32_t b,
+                                                uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared_zero_v4(uint32_t address) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(address), "r"(0) : "memory");
 }

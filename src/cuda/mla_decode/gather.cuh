@@ -1,0 +1,375 @@
+// The warpgroup that loads for calls whose tiles are not boxes of 16-bit numbers: rows of FP8 caches,
+// and rows that indices select. A warp has eight rows of each tile. It writes them to shared memory as
+// numbers of T, in the layout that boxes have, and beside them which of the rows count: a row that
+// is behind the request's last or has the index -1 is zeros there, and its scores are masked.
+//
+// FP8 rows pass through registers: a whole tile of them is on its way while the tile before it is
+// multiplied, and is converted when its buffer is free. All loads of a tile come behind all
+// conversions of the one before, never between them: there are six scoreboards, so that a
+// conversion would wait for younger loads, too.
+#pragma once
+
+#include "cuda/common/ptx/convert.cuh"
+#include "cuda/common/ptx/memory.cuh"
+#include "cuda/mla_decode/gather_tile.cuh"
+#include "cuda/mla_decode/producer.cuh"
+
+namespace fastnorm::cuda::mla {
+
+// Where a row of the cache is. A row that does not count has no codes.
+struct RowPlace {
+  const char* codes;   // or the latent
+  const char* scales;  // or the RoPE part of rows of T
+};
+
+// The rows of an item's tiles: what a lane knows of its row of the next tile. Lane i knows row i % 8
+// of the warp's.
+template <MlaCacheFormat kFormat>
+struct RowList {
+  const MlaDecodeParams& p;
+  const int32_t* list;        // pages, or the first indices
+  const int32_t* extra_list;  // the second ones
+  int first_end, extra_begin, end;
+  // Of `list` or `extra_list`, of the next tile and of that behind it; -1: the row does not count.
+  int entry, later_entry;
+
+  __device__ __forceinline__ static int slot_of(const Place& place, int tile) {
+    return tile * kMlaTileTokens + place.warp * kWarpRows + (place.lane & (kWarpRows - 1));
+  }
+  __device__ __forceinline__ const int32_t* indices_of(const MlaDecodeSelection& s,
+                                                       int request) const {
+    const int64_t outer = request / p.selected_s_q, inner = request % p.selected_s_q;
+    return s.indices + outer * s.outer + inner * s.inner;
+  }
+
+  __device__ __forceinline__ void start(const Place& place, const Item& item) {
+    if (p.sparse != 0) {
+      const Slots slots(p, item.request);
+      first_end = slots.first_end;
+      extra_begin = slots.extra_begin;
+      end = slots.end;
+      list = indices_of(p.selection, item.request);
+      if (p.has_extra != 0) extra_list = indices_of(p.extra.selection, item.request);
+    } else {
+      first_end = extra_begin = end = item.length;
+      list = page_list(p, item.request);
+    }
+    entry = look_up(place, item, item.first_tile);
+    later_entry = look_up(place, item, item.first_tile + 1);
+  }
+  __device__ __forceinline__ int look_up(const Place& place, const Item& item, int tile) const {
+    const int slot = slot_of(place, tile);
+    if (tile < item.end_tile && slot < first_end) {
+      return __ldg(list + (p.sparse != 0 ? slot : slot / p.page_size));
+    }
+    if (tile < item.end_tile && slot >= extra_begin && slot < end) {
+      return __ldg(extra_list + (slot - extra_begin));
+    }
+    return -1;
+  }
+  // The row of a tile. That of the next one is asked for from memory, so that it is in L2 when its
+  // own loads come: these wait for each other, and memory would be idle in between.
+  __device__ __forceinline__ RowPlace next(const Place& place, const Item& item, int tile) {
+    const RowPlace row = place_of(place, tile, entry);
+    entry = later_entry;
+    later_entry = look_up(place, item, tile + 2);
+    const RowPlace ahead = place_of(place, tile + 1, entry);
+    if (ahead.codes != nullptr && place.lane < kWarpRows) prefetch(ahead);
+    return row;
+  }
+
+ private:
+  static __device__ __forceinline__ void prefetch(const RowPlace& row) {
+    if constexpr (kFormat == MlaCacheFormat::kRows) {
+      ptx::prefetch_l2(row.codes, kMlaLatent * 2);
+      ptx::prefetch_l2(row.scales, kMlaRope * 2);
+    } else {
+      ptx::prefetch_l2(row.codes, kFormat == MlaCacheFormat::kFp8Blocks ? 656 : 576);
+    }
+  }
+  __device__ __forceinline__ RowPlace place_of(const Place& place, int tile, int entry) const {
+    if (entry < 0) return {nullptr, nullptr};
+    const int slot = slot_of(place, tile);
+    if (p.sparse == 0) return row_of(p.ckv, p.kpe, p.page_size, entry, slot % p.page_size);
+    const bool first = slot < first_end;
+    const int page_size = first ? p.page_size : p.extra.page_size;
+    return row_of(first ? p.ckv : p.extra.ckv, first ? p.kpe : p.extra.kpe, page_size,
+                  entry / page_size, entry % page_size);
+  }
+  static __device__ __forceinline__ RowPlace row_of(const PageRows& rows, const PageRows& rope,
+                                                    int page_size, int page, int row) {
+    const char* const start = rows.data + page * rows.page_stride;
+    if constexpr (kFormat == MlaCacheFormat::kFp8Pages) {
+      return {start + static_cast<int64_t>(row) * kPagedBytes,
+              start + static_cast<int64_t>(page_size) * kPagedBytes + row * 8};
+    }
+    const char* const codes = start + row * rows.row_stride;
+    if constexpr (kFormat == MlaCacheFormat::kRows) {
+      return {codes, rope.data + page * rope.page_stride + row * rope.row_stride};
+    }
+    return {codes, codes + kMlaLatent};
+  }
+};
+
+// A warp's rows as bits.
+__device__ __forceinline__ uint32_t rows_that_count(bool counts) {
+  return __ballot_sync(~0u, counts) & ((1u << kWarpRows) - 1);
+}
+
+__device__ __forceinline__ const char* address_of_lane(const char* address, int lane) {
+  return reinterpret_cast<const char*>(
+      __shfl_sync(~0u, reinterpret_cast<uint64_t>(address), lane));
+}
+
+// Rows of T: copied, a row that does not count as zeros.
+template <Dtype kDtype, MlaCacheFormat kFormat>
+struct GatheredTiles {
+  RowList<kFormat> rows;
+  Copies copies;
+
+  __device__ __forceinline__ explicit GatheredTiles(const MlaDecodeParams& p) : rows{p} {}
+
+  __device__ __forceinline__ void start(const Place& place, const Item& item) {
+    rows.start(place, item);
+  }
+  __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
+                                       uint32_t buffer, int parity) {
+    const RowPlace row = rows.next(place, item, tile);
+    copies.wait_free(place.shared + kFree + buffer * 8, parity, place.lane);
+    store_counts(place, buffer, rows_that_count(row.codes != nullptr));
+    const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
+    const int lane_row = place.lane >> 3, lane_bytes = (place.lane & 7) * 16;
+    const uint32_t at =
+        memory + static_cast<uint32_t>(place.warp) * kWarpRows * 128 +
+        swizzled(static_cast<uint32_t>(lane_row), static_cast<uint32_t>(place.lane & 7));
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 4; ++i) {
+      const char* const latent = address_of_lane(row.codes, i * 4 + lane_row);
+      const char* const rope = address_of_lane(row.scales, i * 4 + lane_row);
+      const bool counts = latent != nullptr;
+      // Where nothing is copied the address is one that exists.
+      const char* const from = counts ? latent + lane_bytes : rows.p.ckv.data;
+      const char* const from_rope = counts ? rope + lane_bytes : rows.p.ckv.data;
+      const uint32_t to = (at + static_cast<uint32_t>(i) * 4 * 128) ^ ((i & 1) != 0 ? 64u : 0u);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        ptx::copy_async_or_zero_16(to + c * kSubBytes, counts ? from + c * 128 : from, counts);
+      }
+      ptx::copy_async_or_zero_16(to + 8 * kSubBytes, from_rope, counts);
+    }
+    copies.follow(place.shared + kFull + buffer * 8, 1, place.lane);
+  }
+  __device__ __forceinline__ void finish(const Place& place) { copies.template report<0>(place.lane); }
+};
+
+// Two codes in the low half of a word, times a scale, as a pair of T.
+template <Dtype kDtype>
+__device__ __forceinline__ uint32_t from_codes(uint32_t codes, float scale) {
+  const float2 v = ptx::from_e4m3x2(codes);
+  return pack<kDtype>(v.x * scale, v.y * scale);
+}
+
+// Two numbers of bf16 as a pair of T.
+template <Dtype kDtype>
+__device__ __forceinline__ uint32_t from_bf16(uint32_t pair) {
+  if constexpr (kDtype == Dtype::kBF16) return pair;
+  return pack<kDtype>(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
+// Sixteen codes as two chunks of eight numbers. `flip` moves them to the places of the row.
+template <Dtype kDtype>
+__device__ __forceinline__ void store_codes(uint32_t at, const uint4& codes, float scale) {
+  ptx::store_shared_v4(at, from_codes<kDtype>(codes.x, scale),
+                       from_codes<kDtype>(codes.x >> 16, scale), from_codes<kDtype>(codes.y, scale),
+                       from_codes<kDtype>(codes.y >> 16, scale));
+  ptx::store_shared_v4(at ^ 16, from_codes<kDtype>(codes.z, scale),
+                       from_codes<kDtype>(codes.z >> 16, scale), from_codes<kDtype>(codes.w, scale),
+                       from_codes<kDtype>(codes.w >> 16, scale));
+}
+
+// Rows of FP8 formats. Of the latent a lane loads sixteen codes of one of two rows at once: its bits
+// 0 and 1 choose a quarter of 64 columns, bit 2 the row, and bits 3 and 4 the 64 columns. So eight
+// lanes that store together write to all banks: neighbouring rows lie in each other's chunks.
+template <Dtype kDtype, MlaCacheFormat kFormat>
+  requires(kFormat != MlaCacheFormat::kRows)
+struct GatheredTiles<kDtype, kFormat> {
+  static constexpr int kPairs = kWarpRows / 2;
+  static constexpr int kSteps = 2;  // loads of a row by 16 lanes, 256 codes each
+  static constexpr bool kRopeIsCodes = kFormat == MlaCacheFormat::kFp8Tensor;
+  static constexpr int kRopeLoads = kWarpRows / (kRopeIsCodes ? 8 : 4);  // of all rows
+  static constexpr int kRopeSubTileOf = kFormat == MlaCacheFormat::kFp8Pages ? 7 : 8;
+  static constexpr int kRopeBytes = kFormat == MlaCacheFormat::kFp8Blocks  ? kMlaLatent + 16
+                                    : kFormat == MlaCacheFormat::kFp8Pages ? kMlaLatent - kMlaRope
+                                                                           : kMlaLatent;
+
+  RowList<kFormat> rows;
+  float tensor_scale;
+  uint4 codes[kPairs][kSteps];
+  float scales[kPairs][kSteps];  // kFp8Pages: the exponent's byte
+  uint4 rope[kRopeLoads];
+  uint32_t counts;
+
+  __device__ __forceinline__ explicit GatheredTiles(const MlaDecodeParams& p) : rows{p} {
+    tensor_scale = p.cache_scale != nullptr ? __ldg(p.cache_scale) : 1.0f;
+  }
+
+  static __device__ __forceinline__ int sub_tile_of(const Place& place, int step) {
+    return step * 4 + (place.lane >> 3);
+  }
+
+  __device__ __forceinline__ void load_pair(const Place& place, const RowPlace& row, int pair) {
+    const int of = 2 * pair + (place.lane >> 2 & 1);
+    const char* const from = address_of_lane(row.codes, of);
+    const char* const factors = kFormat == MlaCacheFormat::kFp8Tensor
+                                    ? nullptr
+                                    : address_of_lane(row.scales, of);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int sub_tile = sub_tile_of(place, step);
+      const bool wanted =
+          from != nullptr && (kFormat != MlaCacheFormat::kFp8Pages || sub_tile < kRopeSubTileOf);
+      uint4& v = codes[pair][step];
+      v = make_uint4(0, 0, 0, 0);
+      ptx::ld_global_cs_v4_if(v, from + sub_tile * 64 + (place.lane & 3) * 16, wanted);
+      if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) {
+        scales[pair][step] = 0;
+        ptx::ld_global_f32_if(scales[pair][step], factors + (sub_tile >> 1) * 4, wanted);
+      } else if constexpr (kFormat == MlaCacheFormat::kFp8Pages) {
+        uint32_t exponent = 0;
+        ptx::ld_global_u8_if(exponent, factors + sub_tile, wanted);
+        scales[pair][step] = __uint_as_float(exponent);
+      }
+    }
+  }
+  __device__ __forceinline__ void load_rope(const Place& place, const RowPlace& row, int i) {
+    const int of = kRopeIsCodes ? i * 8 + (place.lane >> 2) : i * 4 + (place.lane >> 3);
+    const int chunk = kRopeIsCodes ? place.lane & 3 : place.lane & 7;
+    const char* const from = address_of_lane(row.codes, of);
+    rope[i] = make_uint4(0, 0, 0, 0);
+    ptx::ld_global_cs_v4_if(rope[i], from + kRopeBytes + chunk * 16, from != nullptr);
+  }
+
+  __device__ __forceinline__ float scale_of(int pair, int step) const {
+    if constexpr (kFormat == MlaCacheFormat::kFp8Tensor) return tensor_scale;
+    if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) return scales[pair][step];
+    // 2^(byte - 127): 0 is the subnormal 2^-127, 255 is NaN.
+    const uint32_t exponent = __float_as_uint(scales[pair][step]);
+    const uint32_t bits = exponent == 0 ? 0x00400000u : exponent << 23;
+    return __uint_as_float(exponent == 255 ? 0x7fffffffu : bits);
+  }
+  __device__ __forceinline__ void store_pair(const Place& place, uint32_t memory, int pair) const {
+    const uint32_t bit = static_cast<uint32_t>(place.lane) >> 2 & 1;
+    const uint32_t row = static_cast<uint32_t>(place.warp * kWarpRows + 2 * pair) + bit;
+    const uint32_t chunk = 2 * (static_cast<uint32_t>(place.lane) & 3);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int sub_tile = sub_tile_of(place, step);
+      if (kFormat == MlaCacheFormat::kFp8Pages && sub_tile == kRopeSubTileOf) continue;
+      store_codes<kDtype>(
+          memory + static_cast<uint32_t>(sub_tile) * kSubBytes + swizzled(row, chunk),
+          codes[pair][step], scale_of(pair, step));
+    }
+  }
+  __device__ __forceinline__ void store_rope(const Place& place, uint32_t memory, int i) const {
+    const uint32_t lane = static_cast<uint32_t>(place.lane);
+    const uint32_t first = static_cast<uint32_t>(place.warp * kWarpRows);
+    const uint32_t sub_tile = memory + kRopeSubTileOf * kSubBytes;
+    if constexpr (kRopeIsCodes) {
+      const uint32_t row = first + static_cast<uint32_t>(i) * 8 + (lane >> 2);
+      store_codes<kDtype>(sub_tile + swizzled(row, 2 * (lane & 3)), rope[i], tensor_scale);
+    } else {
+      const uint32_t row = first + static_cast<uint32_t>(i) * 4 + (lane >> 3);
+      ptx::store_shared_v4(sub_tile + swizzled(row, lane & 7), from_bf16<kDtype>(rope[i].x),
+                           from_bf16<kDtype>(rope[i].y), from_bf16<kDtype>(rope[i].z),
+                           from_bf16<kDtype>(rope[i].w));
+    }
+  }
+
+  __device__ __forceinline__ void start(const Place& place, const Item& item) {
+    rows.start(place, item);
+    load(place, item, item.first_tile);
+  }
+  __device__ __forceinline__ void load(const Place& place, const Item& item, int tile) {
+    const RowPlace row = rows.next(place, item, tile);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) load_pair(place, row, pair);
+#pragma unroll
+    for (int i = 0; i < kRopeLoads; ++i) load_rope(place, row, i);
+    counts = rows_that_count(row.codes != nullptr);
+  }
+
+  __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
+                                       uint32_t buffer, int parity) {
+    const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
+#ifdef FASTNORM_INTERLEAVE
+    RowPlace next = {nullptr, nullptr};
+    if (tile + 1 < item.end_tile) next = rows.next(place, item, tile + 1);
+#endif
+    ptx::mbarrier_wait(place.shared + kFree + buffer * 8, parity);
+    store_counts(place, buffer, counts);
+#pragma unroll
+#ifdef FASTNORM_INTERLEAVE
+    for (int pair = 0; pair < kPairs; ++pair) {
+      store_pair(place, memory, pair);
+      load_pair(place, next, pair);
+    }
+#pragma unroll
+    for (int i = 0; i < kRopeLoads; ++i) {
+      store_rope(place, memory, i);
+      load_rope(place, next, i);
+    }
+    counts = rows_that_count(next.codes != nullptr);
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (place.lane == 0) ptx::mbarrier_arrive(place.shared + kFull + buffer * 8);
+#else
+    for (int pair = 0; pair < kPairs; ++pair) store_pair(place, memory, pair);
+#pragma unroll
+    for (int i = 0; i < kRopeLoads; ++i) store_rope(place, memory, i);
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (place.lane == 0) ptx::mbarrier_arrive(place.shared + kFull + buffer * 8);
+    if (tile + 1 < item.end_tile) load(place, item, tile + 1);
+#endif
+  }
+  __device__ __forceinline__ void finish(const Place&) {}
+};
+
+// Loads of one warp. Parities of the barriers for free memory start with 1: all is free at first.
+template <Dtype kDtype, MlaCacheFormat kFormat>
+__device__ __forceinline__ void gather(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
+                                       Place place) {
+  place.warp += (place.group - 2) * kWarps;  // of both warpgroups
+  constexpr int kNope = nope_sub_tiles(kFormat);
+  GatheredTiles<kDtype, kFormat> tiles(p);
+  Copies of_query;
+  uint32_t buffer = 0;
+  int free_q = 1, parity = 1;
+  Walk walk(p);
+  Item item;
+  while (walk.next(p, item)) {
+    if (!item.has_rows || item.first_tile >= item.end_tile) continue;  // no tiles are wanted
+    if (p.q_access != RowAccess::kRows) {
+      if (place.warp == 0) {
+        ptx::mbarrier_wait(place.shared + kFreeQ, free_q);
+        if (place.lane == 0) load_q_boxes<kNope>(p, maps, place, item);
+        __syncwarp();
+      }
+    } else if (place.warp != 0 && place.warp <= kQueryWarps) {
+      ptx::mbarrier_wait(place.shared + kFreeQ, free_q);
+      copy_q_rows<kNope>(p, place, item);
+      of_query.follow(place.shared + kFullQ, 1, place.lane);
+      of_query.template report<0>(place.lane);
+    }
+    free_q ^= 1;
+    tiles.start(place, item);
+    for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
+      tiles.fill(place, item, tile, buffer, parity);
+      buffer ^= 1;
+      if (buffer == 0) parity ^= 1;
+    }
+  }
+  tiles.finish(place);
+}
+
+}  // namespace fastnorm::cuda::mla
