@@ -38,6 +38,7 @@ constexpr const char* name_of(StagesForm form) {
          : form == StagesForm::kRotatedSum     ? "rotated-sum"
          : form == StagesForm::kRotatedLean    ? "rotated-lean"
          : form == StagesForm::kRotatedLeanSum ? "rotated-lean-sum"
+         : form == StagesForm::kRotatedBlocks  ? "rotated-blocks"
                                                : "stages";
 }
 
