@@ -330,10 +330,11 @@ TEST(NormHeadsPlan, IndexerForm) {
   const auto kernel = [](const std::string& changes) {
     return std::string(plan_of_call("indexer", changes).kernel);
   };
-  constexpr const char *kIndexer = "norm_heads bf16 indexer 4x4",
+  constexpr const char *kLean = "norm_heads bf16 indexer-lean 4x4",
+                       *kIndexer = "norm_heads bf16 indexer 4x4",
                        *kGeneral = "norm_heads bf16 general";
   const NormHeadsPlan plan = plan_of_call("indexer", "");
-  EXPECT_STREQ(plan.kernel, kIndexer);
+  EXPECT_STREQ(plan.kernel, kLean);
   EXPECT_EQ(plan.groups[0], 8u) << "a group for each head of few tokens";
   EXPECT_EQ(plan.first_block[1], 2u) << "32 groups a block";
   // x, key and query; the weights and the bias; tables, positions and slots; then what leaves.
@@ -343,9 +344,23 @@ TEST(NormHeadsPlan, IndexerForm) {
            "parts[1].cache.strides=[2112,128,128,1] parts[1].cache_quant.scale.strides=[528,1,1,1]",
            "parts[1].cache.strides=[2112,132,132,1] "
            "parts[1].cache_quant.scale.strides=[528,33,33,1]",
-           "parts[0].quant.rotation=0 parts[1].cache_quant.rotation=0",
            "parts[0].quant.scheme=per_block parts[0].quant.block_size=128 "
            "parts[0].quant.scale=f32[7,8,1]",
+           "parts[0].quant.scale_pow2=1 parts[0].head_weights=null parts[0].head_weights_out=null "
+           "parts[0].head_weights_factor=0",
+           "parts[1].weight=bf16[128]",
+       })
+    EXPECT_EQ(kernel(changes), kLean) << changes;
+  for (const char* changes : {
+           "parts[0].quant.rotation=0 parts[1].cache_quant.rotation=0",
+           "parts[1].cache_quant.rotation=64",
+           "parts[0].quant.quantized=i8[7,8,128]",
+           "parts[0].quant.source=rounded",
+           "parts[1].kind=rms parts[1].bias=null",
+           "parts[1].bias=null",
+           "parts[1].weight=f16[128]",
+           "parts[0].flags=0xa",
+           "parts[0].flags=0x12",
            "parts[0].quant.scale_pow2=1 parts[0].quant.clamp=1 "
            "parts[0].quant.rotation_signs=f32[128]",
            "parts[0].flags=0x6 parts[1].flags=0x7 parts[0].rope_offset=64",
