@@ -421,7 +421,7 @@ void HeadsDrawer::draw_row_codes(Part& p) {
       pow2 && random_.one_in(2) ? FASTNORM_DTYPE_F8_E8M0FNU : FASTNORM_DTYPE_F32;
   const int64_t scales = row ? 1 : (p.n + block - 1) / block;
   // Rows of a cache that has the scales behind the codes are 132 bytes apart.
-  const int64_t between = lean_ ? 8 * random_.below(3) : random_.of({0, 0, 4, 16, 16});
+  const int64_t between = random_.of({0, 0, 4, 16, 16});
   if (to_cache) {
     caches_ = p.cache = true;
     tensor(p.name + "cache", kCodeTypes[format], {pages_, page_size_, p.heads, p.n}, between,

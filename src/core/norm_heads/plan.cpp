@@ -220,7 +220,7 @@ bool is_lean_indexed(const NormHeadsDesc& d, const NormHeadsPart& p) {
                      is_aligned(d.cos) && is_aligned(d.sin);
   return (!p.normalise || key) && turns && !norm.y && q.rotation == norm.n && !q.signs.data &&
          !q.from_rounded && q.clamp == 0.0f && q.clamp_scale == nullptr &&
-         q.code_type() == CodeType::kE4M3 && codes_aligned(q, d.dtype, kMaxOuter);
+         q.code_type() == CodeType::kE4M3;
 }
 
 HeadsTile tile_of(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {

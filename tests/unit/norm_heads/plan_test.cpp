@@ -568,7 +568,9 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     const int64_t heads = v.has_latents() ? 1 : 8,
                   tile = v.threads * v.vectors * 16 / dtype_bytes(v.dtype),
                   n = v.has_tokens() ? tile / heads : tile,
-                  turned = v.form == HeadsForm::kRotateHalf ? n : 16;
+                  turned = v.form == HeadsForm::kRotateHalf ? n
+                           : v.is_lean_indexer()            ? n / 2
+                                                            : 16;
     HeadsRequest r = test::heads_request();
     r.parts.resize(1);
     r.args.rope_dim = static_cast<int32_t>(turned);
@@ -578,7 +580,8 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     const fastnorm_dtype_id ids[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16};
     p.x->dtype = p.weight->dtype = ids[static_cast<int>(v.dtype)];
     p.x->shape[1] = heads, p.x->shape[2] = p.weight->shape[0] = n;
-    if (v.has_latents() || v.is_indexer()) drop_tables(r), p.args.flags = FASTNORM_NORM_HEADS_NORM;
+    const bool turns = !v.has_latents() && v.form != HeadsForm::kIndexer;
+    if (!turns) drop_tables(r), p.args.flags = FASTNORM_NORM_HEADS_NORM;
     p.x->strides = {12 * n, n, 1};
     p.y = p.x;
     if (v.form == HeadsForm::kInterleaved) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
@@ -600,6 +603,10 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
       p.scale->address += uintptr_t{1} << 46;
       p.scale->shape = {7, heads};
       p.scale->dtype = FASTNORM_DTYPE_F32;
+    }
+    if (v.is_lean_indexer()) {
+      p.quant.rotation = 128, p.args.flags = FASTNORM_NORM_HEADS_ROPE, p.args.eps = 0;
+      p.y.reset(), p.weight.reset();
     }
     EXPECT_STREQ(plan_of(r, cuda::kSm90).kernel, table[i].name);
   }
