@@ -199,6 +199,7 @@ class HeadsDrawer {
   const int64_t far_rows_;
   const bool far_tables_;
   Type type_ = Type::kF32;
+  bool lean_ = false;  // the indexer's common call
   int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0, page_size_ = 1, pages_ = 1, slots_ = 0;
   int64_t parts_ = 0, columns_ = 0;  // of the first part
   bool ropes_ = false, caches_ = false;
@@ -216,6 +217,8 @@ std::string HeadsDrawer::draw() {
   rope_dim_ = aligned_ ? random_.of(whole) : random_.of(dims);
   if (latents_) rope_dim_ = random_.of({16, 32, 64});
   if (indexer_) rope_dim_ = random_.of({64, 64, 64, 64, 64, 32, 128});
+  lean_ = indexer_ && random_.one_in(3);
+  if (lean_) rope_dim_ = 64;
   table_heads_ =
       !latents_ && !indexer_ && random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
   if (large_ || few_) rope_dim_ = 16 * (1 + random_.below(2)), table_heads_ = 0;
@@ -239,6 +242,7 @@ int64_t HeadsDrawer::columns_of_part() {
   if (latents_ && parts_ != 0 && random_.one_in(3))
     return random_.of({520, 1024, 1536, 1536, 2048});
   if (latents_) return parts_ == 0 || random_.one_in(3) ? kLatent : random_.of({8, 32, 64, 64});
+  if (lean_) return kIndexed;
   if (indexer_) return random_.one_in(20) ? random_.of({64, 256}) : kIndexed;
   if (large_) return random_.of({48, 64, 80, 128});
   if (!aligned_) return random_.of(columns);
@@ -265,7 +269,7 @@ void HeadsDrawer::draw_part() {
   tensor(p.name + "x", own(), rows(p), gap(3), shift());
   if (latent || !random_.one_in(aligned_ ? 4 : 2)) draw_norm(p);
   if (!latent && rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) &&
-      (large_ || few_ || random_.one_in(2)))
+      (large_ || few_ || lean_ || random_.one_in(2)))
     draw_rope(p);
   if ((!aligned_ || more_) && random_.one_in(2)) draw_codes(p);
   if (indexer_ || (latents_ && p.n > kLatent)) {
@@ -273,7 +277,7 @@ void HeadsDrawer::draw_part() {
   } else if (latent || random_.one_in(2)) {
     draw_cache(p);
   }
-  const bool codes_alone = p.codes && (more_ || (indexer_ && !random_.one_in(4)));
+  const bool codes_alone = lean_ || (p.codes && (more_ || (indexer_ && !random_.one_in(4))));
   const bool sums_alone = across_ && p.sumsq && !p.cache && random_.one_in(4);
   const bool in_place = random_.one_in(3) && !codes_alone && !sums_alone;
   const std::string y = p.name + "y";
@@ -295,6 +299,15 @@ void HeadsDrawer::draw_norm(Part& p) {
     line_.set(p.name + "eps", 1e-5);
     line_.set(p.name + "rounding", random_.below(2));
     if (!random_.one_in(4)) line_.tensor(p.name + "weight", own(), {p.n});
+    return;
+  }
+  if (lean_) {
+    p.layer = true;
+    line_.set(p.name + "kind", std::string("layer"));
+    line_.set(p.name + "eps", 1e-6);
+    for (const char* field : {"weight", "bias"})
+      line_.tensor(p.name + field, random_.one_in(3) ? FASTNORM_DTYPE_F32 : own(), {p.n});
+    if (random_.one_in(2)) line_.set(p.name + "weight_offset", int64_t{1});
     return;
   }
   if (across_ || (!aligned_ && random_.one_in(3))) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
@@ -343,6 +356,7 @@ void HeadsDrawer::draw_columns(const Part& p, const char* field) {
 void HeadsDrawer::draw_rope(Part& p) {
   ropes_ = true;
   p.flags |= FASTNORM_NORM_HEADS_ROPE;
+  if (lean_) return line_.set(p.name + "rope_offset", int64_t{0});
   if (latents_ ? !random_.one_in(8) : random_.one_in(aligned_ ? 3 : 2))
     p.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
   if (random_.one_in(3)) p.flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
@@ -386,19 +400,23 @@ void HeadsDrawer::draw_row_codes(Part& p) {
   const bool to_cache = indexer_ && random_.one_in(2);
   const std::string quant = p.name + (to_cache ? "cache_quant" : "quant");
   const bool row = !to_cache && random_.one_in(2);
-  const int64_t block = row ? 0 : random_.one_in(indexer_ ? 12 : 2) ? 64 : 128;
+  const int64_t block = row ? 0 : !lean_ && random_.one_in(indexer_ ? 12 : 2) ? 64 : 128;
   line_.set(quant + ".scheme", int64_t{row ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_BLOCK});
   if (!row) line_.set(quant + ".block_size", block);
   const bool pow2 = random_.one_in(2);
-  const int64_t format = random_.below(pow2 ? 2 : 3);
+  const int64_t format = lean_ ? 0 : random_.below(pow2 ? 2 : 3);
   if (pow2) line_.set(quant + ".scale_pow2", int64_t{1});
   if (random_.one_in(4)) line_.set(quant + ".amax_floor", random_.one_in(2) ? 0x1p-9 : 4.0);
-  if (random_.one_in(4)) line_.set(quant + ".source", std::string("rounded"));
-  if (random_.one_in(4)) line_.set(quant + ".division", std::string("divide"));
-  if (!to_cache && random_.one_in(6)) line_.set(quant + ".clamp", 1.5);
-  if (!to_cache && random_.one_in(20)) line_.scalar(quant + ".amax", 0.25f);
-  if (indexer_ ? !random_.one_in(4) : random_.one_in(12))
-    draw_rotation(random_, line_, quant, p.n, block, !to_cache && random_.one_in(3));
+  if (lean_) {
+    line_.set(quant + ".rotation", p.n);
+  } else {
+    if (random_.one_in(4)) line_.set(quant + ".source", std::string("rounded"));
+    if (random_.one_in(4)) line_.set(quant + ".division", std::string("divide"));
+    if (!to_cache && random_.one_in(6)) line_.set(quant + ".clamp", 1.5);
+    if (!to_cache && random_.one_in(20)) line_.scalar(quant + ".amax", 0.25f);
+    if (indexer_ ? !random_.one_in(4) : random_.one_in(12))
+      draw_rotation(random_, line_, quant, p.n, block, !to_cache && random_.one_in(3));
+  }
   const fastnorm_dtype_id scale =
       pow2 && random_.one_in(2) ? FASTNORM_DTYPE_F8_E8M0FNU : FASTNORM_DTYPE_F32;
   const int64_t scales = row ? 1 : (p.n + block - 1) / block;

@@ -116,6 +116,9 @@ bool is_aligned(const RowTensor& t, uint64_t bytes = kVectorBytes) {
   for (const int64_t stride : t.stride_bytes) strides |= static_cast<uint64_t>(stride);
   return is_aligned(t.data, strides, bytes);
 }
+bool is_aligned(const RopeTable& t) {
+  return is_aligned(t.data, static_cast<uint64_t>(t.row_stride | t.head_stride));
+}
 bool is_aligned(const WeightTensor& c) {
   return is_aligned(c.data, static_cast<uint64_t>(c.head_stride_bytes));
 }
@@ -201,6 +204,25 @@ bool can_hold_indexed(const NormHeadsDesc& d, const NormHeadsPart& p, const Norm
   return !has_own_tables(d) && d.rope_dim == 2 * pairs && p.rope_offset % pairs == 0;
 }
 
+// Whether kIndexerLean supports a part that kIndexer does.
+bool is_lean_indexed(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  const QuantDesc& q = p.norm.quant.any() ? p.norm.quant : p.cache.quant;
+  const NormDesc& norm = p.norm;
+  const auto is_own_or_f32 = [&](const WeightTensor& w) {
+    return w.dtype == d.dtype || w.dtype == Dtype::kF32;
+  };
+  const bool key = norm.kind == FASTNORM_NORM_LAYER && norm.weight && norm.bias &&
+                   is_own_or_f32(norm.weight) && is_own_or_f32(norm.bias) &&
+                   norm.weight.head_stride_bytes == 0 && norm.bias.head_stride_bytes == 0 &&
+                   norm.rounding == FASTNORM_ROUND_ONCE && !p.rstd_in && !p.rstd && !p.mean;
+  const bool turns = rotates(d, p) && p.rope_offset == 0 && !p.interleaved && !p.inverse &&
+                     !p.round_before_rope && !p.rope_every_step && d.axes == 1 &&
+                     is_aligned(d.cos) && is_aligned(d.sin);
+  return (!p.normalise || key) && turns && !norm.y && q.rotation == norm.n && !q.signs.data &&
+         !q.from_rounded && q.clamp == 0.0f && q.clamp_scale == nullptr &&
+         q.code_type() == CodeType::kE4M3;
+}
+
 HeadsTile tile_of(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
   return tile_of(v, p.norm.n / vector_elements(d));
 }
@@ -236,7 +258,8 @@ bool is_long_latent(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHe
 // Whether a kernel that holds rows supports a part.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
   if (!can_hold_rows(d, p)) return false;
-  if (v.is_indexer()) return can_hold_indexed(d, p, v);
+  if (v.is_indexer())
+    return can_hold_indexed(d, p, v) && (!v.is_lean_indexer() || is_lean_indexed(d, p));
   if (is_long_latent(d, p, v))
     return is_plain(d, p) && !p.sumsq && p.norm.rounding != FASTNORM_ROUND_ONCE_RW;
   if (!can_store(d, p)) return false;
@@ -340,15 +363,16 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
 }
 
 // The kernel of a call, which no list names. Of the kernels that can run it, it is the one of the
-// first form of kIndexer, kLatent, kRotateHalf, kInterleaved, kAny, kMore, kTokens and kGeneral. Of
+// first form of kIndexerLean, kIndexer, kLatent, kRotateHalf, kInterleaved, kAny, kMore, kTokens and kGeneral. Of
 // that form it is the one with the smallest tile, and of equal tiles the one with the fewest
 // threads.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {
-    const int form = v.is_indexer() ? 0
-                     : v.is_held()  ? static_cast<int>(v.form)
-                                    : static_cast<int>(HeadsForm::kTokens) + 1;
+    const int form = v.is_lean_indexer() ? -1
+                     : v.is_indexer()    ? 0
+                     : v.is_held()       ? static_cast<int>(v.form)
+                                         : static_cast<int>(HeadsForm::kTokens) + 1;
     return form * 65536 + v.threads * v.vectors * 32 + v.threads;
   };
   int32_t best = -1;

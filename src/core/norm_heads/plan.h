@@ -12,7 +12,7 @@ namespace fastnorm {
 
 // What a CUDA kernel of the family does, with the form's word in kernel names and in
 // docs/kernels.md. choose() in plan.cpp prefers forms in the order of these values, except that it
-// tries kIndexer first and kGeneral last. All forms but kGeneral hold aligned rows in registers.
+// tries kIndexerLean and kIndexer first and kGeneral last. All forms but kGeneral hold aligned rows in registers.
 enum class HeadsForm : uint8_t {
   kGeneral,  // "general": every call
   // "latent": A few lanes hold a latent of MLA, which fills the tile and has RMS and no rope. Other
@@ -31,6 +31,8 @@ enum class HeadsForm : uint8_t {
   // "indexer": As kAny, for rows that fill the tile and have codes with one scale; with rotation
   // and head weights.
   kIndexer,
+  // "indexer-lean": The common call of kIndexer, as cuda/norm_heads/indexer_lean.cuh has it.
+  kIndexerLean,
 };
 
 // One CUDA kernel as data: a line of cuda/norm_heads/variants.inc for one dtype and architecture.
@@ -50,7 +52,8 @@ struct NormHeadsVariant {
   constexpr bool is_any() const { return form == HeadsForm::kAny || form == HeadsForm::kMore; }
   constexpr bool has_tokens() const { return form == HeadsForm::kTokens; }
   constexpr bool has_latents() const { return form == HeadsForm::kLatent; }
-  constexpr bool is_indexer() const { return form == HeadsForm::kIndexer; }
+  constexpr bool is_lean_indexer() const { return form == HeadsForm::kIndexerLean; }
+  constexpr bool is_indexer() const { return form == HeadsForm::kIndexer || is_lean_indexer(); }
   constexpr int block_threads() const {
     return is_held() && !has_tokens() ? kHeldThreads : threads;
   }
@@ -58,15 +61,15 @@ struct NormHeadsVariant {
 };
 
 // The numbers of a variant in one word, which orders a table. From its low end: per_sm and vectors
-// in 6 bits each, threads in 12, the form in 3, the dtype. NormHeadsFamily in
+// in 6 bits each, threads in 12, the form in 4, the dtype. NormHeadsFamily in
 // cuda/norm_heads/list.h knows the 6 bits of per_sm, in which no two kernels may differ alone.
 constexpr uint32_t packed(const NormHeadsVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 27 | static_cast<uint32_t>(v.form) << 24 |
+  return static_cast<uint32_t>(v.dtype) << 28 | static_cast<uint32_t>(v.form) << 24 |
          static_cast<uint32_t>(v.threads) << 12 | static_cast<uint32_t>(v.vectors) << 6 |
          static_cast<uint32_t>(v.per_sm);
 }
 constexpr NormHeadsVariant heads_variant_of(uint32_t word) {
-  return {static_cast<Dtype>(word >> 27), static_cast<HeadsForm>(word >> 24 & 7),
+  return {static_cast<Dtype>(word >> 28), static_cast<HeadsForm>(word >> 24 & 15),
           static_cast<int16_t>(word >> 12 & 0xfff), static_cast<int8_t>(word >> 6 & 63),
           static_cast<int8_t>(word & 63)};
 }

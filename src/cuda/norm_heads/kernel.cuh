@@ -4,7 +4,7 @@
 #include "cuda/common/bodies.cuh"
 #include "cuda/norm_heads/general.cuh"
 #include "cuda/norm_heads/held.cuh"
-#include "cuda/norm_heads/indexer.cuh"
+#include "cuda/norm_heads/indexer_lean.cuh"
 #include "cuda/norm_heads/latent.cuh"
 #include "cuda/norm_heads/tokens.cuh"
 
@@ -36,7 +36,13 @@ template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_variant_of(kWord).block_threads(),
                                   heads_variant_of(kWord).per_sm)
     indexer_heads_kernel(const __grid_constant__ IndexerParams p) {
-  if constexpr (kHasBodies) run_indexer<IndexerSlots<kWord>>(p);
+  if constexpr (!kHasBodies) {
+    return;
+  } else if constexpr (heads_variant_of(kWord).is_lean_indexer()) {
+    run_lean_indexer<IndexerSlots<kWord>>(p);
+  } else {
+    run_indexer<IndexerSlots<kWord>>(p);
+  }
 }
 
 }  // namespace fastnorm::cuda

@@ -32,6 +32,7 @@ constexpr const char* name_of(HeadsForm form) {
          : form == HeadsForm::kMore        ? "more"
          : form == HeadsForm::kTokens      ? "tokens"
          : form == HeadsForm::kIndexer     ? "indexer"
+         : form == HeadsForm::kIndexerLean ? "indexer-lean"
                                            : "any";
 }
 

@@ -330,10 +330,11 @@ TEST(NormHeadsPlan, IndexerForm) {
   const auto kernel = [](const std::string& changes) {
     return std::string(plan_of_call("indexer", changes).kernel);
   };
-  constexpr const char *kIndexer = "norm_heads bf16 indexer 4x4",
+  constexpr const char *kLean = "norm_heads bf16 indexer-lean 4x4",
+                       *kIndexer = "norm_heads bf16 indexer 4x4",
                        *kGeneral = "norm_heads bf16 general";
   const NormHeadsPlan plan = plan_of_call("indexer", "");
-  EXPECT_STREQ(plan.kernel, kIndexer);
+  EXPECT_STREQ(plan.kernel, kLean);
   EXPECT_EQ(plan.groups[0], 8u) << "a group for each head of few tokens";
   EXPECT_EQ(plan.first_block[1], 2u) << "32 groups a block";
   // x, key and query; the weights and the bias; tables, positions and slots; then what leaves.
@@ -343,9 +344,23 @@ TEST(NormHeadsPlan, IndexerForm) {
            "parts[1].cache.strides=[2112,128,128,1] parts[1].cache_quant.scale.strides=[528,1,1,1]",
            "parts[1].cache.strides=[2112,132,132,1] "
            "parts[1].cache_quant.scale.strides=[528,33,33,1]",
-           "parts[0].quant.rotation=0 parts[1].cache_quant.rotation=0",
            "parts[0].quant.scheme=per_block parts[0].quant.block_size=128 "
            "parts[0].quant.scale=f32[7,8,1]",
+           "parts[0].quant.scale_pow2=1 parts[0].head_weights=null parts[0].head_weights_out=null "
+           "parts[0].head_weights_factor=0",
+           "parts[1].weight=bf16[128]",
+       })
+    EXPECT_EQ(kernel(changes), kLean) << changes;
+  for (const char* changes : {
+           "parts[0].quant.rotation=0 parts[1].cache_quant.rotation=0",
+           "parts[1].cache_quant.rotation=64",
+           "parts[0].quant.quantized=i8[7,8,128]",
+           "parts[0].quant.source=rounded",
+           "parts[1].kind=rms parts[1].bias=null",
+           "parts[1].bias=null",
+           "parts[1].weight=f16[128]",
+           "parts[0].flags=0xa",
+           "parts[0].flags=0x12",
            "parts[0].quant.scale_pow2=1 parts[0].quant.clamp=1 "
            "parts[0].quant.rotation_signs=f32[128]",
            "parts[0].flags=0x6 parts[1].flags=0x7 parts[0].rope_offset=64",
@@ -553,7 +568,9 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     const int64_t heads = v.has_latents() ? 1 : 8,
                   tile = v.threads * v.vectors * 16 / dtype_bytes(v.dtype),
                   n = v.has_tokens() ? tile / heads : tile,
-                  turned = v.form == HeadsForm::kRotateHalf ? n : 16;
+                  turned = v.form == HeadsForm::kRotateHalf ? n
+                           : v.is_lean_indexer()            ? n / 2
+                                                            : 16;
     HeadsRequest r = test::heads_request();
     r.parts.resize(1);
     r.args.rope_dim = static_cast<int32_t>(turned);
@@ -563,7 +580,8 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
     const fastnorm_dtype_id ids[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16};
     p.x->dtype = p.weight->dtype = ids[static_cast<int>(v.dtype)];
     p.x->shape[1] = heads, p.x->shape[2] = p.weight->shape[0] = n;
-    if (v.has_latents() || v.is_indexer()) drop_tables(r), p.args.flags = FASTNORM_NORM_HEADS_NORM;
+    const bool turns = !v.has_latents() && v.form != HeadsForm::kIndexer;
+    if (!turns) drop_tables(r), p.args.flags = FASTNORM_NORM_HEADS_NORM;
     p.x->strides = {12 * n, n, 1};
     p.y = p.x;
     if (v.form == HeadsForm::kInterleaved) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
@@ -585,6 +603,10 @@ TEST(NormHeadsPlan, EveryKernelHasCalls) {
       p.scale->address += uintptr_t{1} << 46;
       p.scale->shape = {7, heads};
       p.scale->dtype = FASTNORM_DTYPE_F32;
+    }
+    if (v.is_lean_indexer()) {
+      p.quant.rotation = 128, p.args.flags = FASTNORM_NORM_HEADS_ROPE, p.args.eps = 0;
+      p.y.reset(), p.weight.reset();
     }
     EXPECT_STREQ(plan_of(r, cuda::kSm90).kernel, table[i].name);
   }
