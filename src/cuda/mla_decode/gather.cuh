@@ -5,8 +5,8 @@
 //
 // FP8 rows pass through registers: a whole tile of them is on its way while the tile before it is
 // multiplied, and is converted when its buffer is free. All loads of a tile come behind all
-// conversions of the one before, never between them: there are six scoreboards, so that a
-// conversion would wait for younger loads, too.
+// conversions of the one before, never between them: a warp has six scoreboards for its loads, so
+// that a conversion would wait for younger loads, too.
 #pragma once
 
 #include "cuda/common/ptx/convert.cuh"
@@ -30,8 +30,7 @@ struct RowList {
   const int32_t* list;        // pages, or the first indices
   const int32_t* extra_list;  // the second ones
   int first_end, extra_begin, end;
-  // Of `list` or `extra_list`, of the next tile and of that behind it; -1: the row does not count.
-  int entry, later_entry;
+  int entry;  // of `list` or `extra_list`, for the next tile; -1: the row does not count
 
   __device__ __forceinline__ static int slot_of(const Place& place, int tile) {
     return tile * kMlaTileTokens + place.warp * kWarpRows + (place.lane & (kWarpRows - 1));
@@ -55,7 +54,6 @@ struct RowList {
       list = page_list(p, item.request);
     }
     entry = look_up(place, item, item.first_tile);
-    later_entry = look_up(place, item, item.first_tile + 1);
   }
   __device__ __forceinline__ int look_up(const Place& place, const Item& item, int tile) const {
     const int slot = slot_of(place, tile);
@@ -67,27 +65,15 @@ struct RowList {
     }
     return -1;
   }
-  // The row of a tile. That of the next one is asked for from memory, so that it is in L2 when its
-  // own loads come: these wait for each other, and memory would be idle in between.
+  // The row of a tile, behind start() or the tile before.
   __device__ __forceinline__ RowPlace next(const Place& place, const Item& item, int tile) {
-    const RowPlace row = place_of(place, tile, entry);
-    entry = later_entry;
-    later_entry = look_up(place, item, tile + 2);
-    const RowPlace ahead = place_of(place, tile + 1, entry);
-    if (ahead.codes != nullptr && place.lane < kWarpRows) prefetch(ahead);
+    const RowPlace row = place_of(place, tile);
+    entry = look_up(place, item, tile + 1);
     return row;
   }
 
  private:
-  static __device__ __forceinline__ void prefetch(const RowPlace& row) {
-    if constexpr (kFormat == MlaCacheFormat::kRows) {
-      ptx::prefetch_l2(row.codes, kMlaLatent * 2);
-      ptx::prefetch_l2(row.scales, kMlaRope * 2);
-    } else {
-      ptx::prefetch_l2(row.codes, kFormat == MlaCacheFormat::kFp8Blocks ? 656 : 576);
-    }
-  }
-  __device__ __forceinline__ RowPlace place_of(const Place& place, int tile, int entry) const {
+  __device__ __forceinline__ RowPlace place_of(const Place& place, int tile) const {
     if (entry < 0) return {nullptr, nullptr};
     const int slot = slot_of(place, tile);
     if (p.sparse == 0) return row_of(p.ckv, p.kpe, p.page_size, entry, slot % p.page_size);
@@ -301,28 +287,9 @@ struct GatheredTiles<kDtype, kFormat> {
   __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
                                        uint32_t buffer, int parity) {
     const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
-#ifdef FASTNORM_INTERLEAVE
-    RowPlace next = {nullptr, nullptr};
-    if (tile + 1 < item.end_tile) next = rows.next(place, item, tile + 1);
-#endif
     ptx::mbarrier_wait(place.shared + kFree + buffer * 8, parity);
     store_counts(place, buffer, counts);
 #pragma unroll
-#ifdef FASTNORM_INTERLEAVE
-    for (int pair = 0; pair < kPairs; ++pair) {
-      store_pair(place, memory, pair);
-      load_pair(place, next, pair);
-    }
-#pragma unroll
-    for (int i = 0; i < kRopeLoads; ++i) {
-      store_rope(place, memory, i);
-      load_rope(place, next, i);
-    }
-    counts = rows_that_count(next.codes != nullptr);
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (place.lane == 0) ptx::mbarrier_arrive(place.shared + kFull + buffer * 8);
-#else
     for (int pair = 0; pair < kPairs; ++pair) store_pair(place, memory, pair);
 #pragma unroll
     for (int i = 0; i < kRopeLoads; ++i) store_rope(place, memory, i);
@@ -330,7 +297,6 @@ struct GatheredTiles<kDtype, kFormat> {
     __syncwarp();
     if (place.lane == 0) ptx::mbarrier_arrive(place.shared + kFull + buffer * 8);
     if (tile + 1 < item.end_tile) load(place, item, tile + 1);
-#endif
   }
   __device__ __forceinline__ void finish(const Place&) {}
 };

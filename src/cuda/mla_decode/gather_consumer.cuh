@@ -41,10 +41,10 @@ __device__ __forceinline__ void mask_rows(const Place& place, uint32_t buffer,
   }
 }
 
-template <Dtype kDtype, int kFrom, int kTo>
-__device__ __forceinline__ void scores_of(float (&scores)[32], uint32_t q, uint32_t tile) {
+template <Dtype kDtype, int kSubTilesOfRow>
+__device__ __forceinline__ void all_scores(float (&scores)[32], uint32_t q, uint32_t tile) {
 #pragma unroll
-  for (int c = kFrom; c < kTo; ++c) {
+  for (int c = 0; c < kSubTilesOfRow; ++c) {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       ptx::wgmma_n64_ss<kDtype>(scores, key_matrix(q + c * kSubBytes + step * 32),
@@ -89,18 +89,17 @@ __device__ __forceinline__ void first_half(const TileLoop& loop, float (&o)[128]
   const Place& place = loop.place;
   const float scale = loop.p.scale_log2;
   float scores[32];
-  constexpr int kEnd = nope_sub_tiles(kFormat) + 1;
-  const uint32_t q = place.shared + kQ;
-  int tile = loop.item.first_tile;
-  if (loop.item.end_tile != loop.p.never) {  // always; see even_tiles()
+  for (int tile = loop.item.first_tile;;) {
+    const uint32_t memory = at.memory(place);
+    float scores[32];
+    uint32_t prob[16];
     ptx::mbarrier_wait(place.shared + at.full(), at.phase);
     ptx::wgmma_fence();
-    scores_of<kDtype, 0, kEnd>(scores, q, at.memory(place));
+    all_scores<kDtype, nope_sub_tiles(kFormat) + 1>(scores, place.shared + kQ, memory);
     ptx::wgmma_commit();
-  }
-  ptx::wgmma_wait<0>();
-  ptx::pin(scores);
-  for (;;) {
+    ptx::wgmma_wait<0>();
+    ptx::pin(scores);
+
     mask_rows(place, at.buffer, scores);
     loop.mask(scores, tile);
     float own0, own1;
@@ -115,44 +114,23 @@ __device__ __forceinline__ void first_half(const TileLoop& loop, float (&o)[128]
       rescale(o, state, factor0, factor1);
     }
     store_grew(place, kGrew, grew);
-    uint32_t prob[16];
     exponentials<kDtype>(scores, prob, state, scale);
     store_prob(place, place.shared + kEvenP, prob);
     ptx::fence_async_proxy();
     ptx::named_barrier_arrive(kStoredP, kConsumers);
-    ptx::named_barrier_sync(kOneGroup, kGroup);
 
     ptx::pin(o);
+    ptx::pin(prob);
     ptx::wgmma_fence();
-    add_halves<kDtype>(o, place.shared + kEvenP, at.memory(place));
-    ptx::wgmma_commit();
-    if (++tile >= loop.item.end_tile) {
-      ptx::wgmma_wait<0>();
-      ptx::pin(o);
-      break;
-    }
-    // The scores of the next tile are behind the product in the queue of the tensor cores.
-    const uint32_t done = at.free();
-    at.step();
-    const bool ready = __all_sync(~0u, ptx::mbarrier_test(place.shared + at.full(), at.phase));
-    if (!ready) {
-      ptx::wgmma_wait<0>();
-      release(place, done);
-      ptx::mbarrier_wait(place.shared + at.full(), at.phase);
-    }
-    ptx::wgmma_fence();
-    scores_of<kDtype, 0, 4>(scores, q, at.memory(place));
-    ptx::wgmma_commit();
-    if (ready) {
-      ptx::wgmma_wait<1>();
-      release(place, done);
-    }
-    ptx::wgmma_fence();
-    scores_of<kDtype, 4, kEnd>(scores, q, at.memory(place));
+    add_own_halves<kDtype>(o, prob, memory);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o);
-    ptx::pin(scores);
+    ptx::pin(prob);
+    __syncwarp();  // all lanes have read which rows count
+    if (++tile >= loop.item.end_tile) break;
+    release(place, at.free());
+    at.step();
   }
 }
 
