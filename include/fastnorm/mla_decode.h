@@ -89,9 +89,9 @@
  *  **Devices.** CUDA: compute capability 9.0 (Hopper); any other capability returns
  *  FASTNORM_ERROR_UNSUPPORTED. CPU: every CPU; its code aims at correct results and not at speed.
  *
- *  **Not supported** are FP8 caches, indices and sinks on CUDA, other widths, several KV heads
- *  (make one call for each KV head), f32 on CUDA, and the profile on the CPU. Each of these returns
- *  FASTNORM_ERROR_UNSUPPORTED, and the error text names the nearest supported case.
+ *  **Not supported** are other widths, several KV heads (make one call for each KV head), f32 on
+ *  CUDA, the profile on the CPU, and the profile of a call with an FP8 cache or indices. Each of
+ *  these returns FASTNORM_ERROR_UNSUPPORTED, and the error text names the nearest supported case.
  */
 #ifndef FASTNORM_MLA_DECODE_H_
 #define FASTNORM_MLA_DECODE_H_
@@ -138,9 +138,10 @@ typedef enum fastnorm_mla_decode_flags {
  *  Strides: the last dimension of every tensor must be contiguous; other strides may be anything,
  *  with these limits. CUDA: the addresses of q_nope, q_pe, ckv, kpe and o are multiples of 16
  *  bytes, and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes
- *  below 2^40. This is stricter than fastnorm_norm. CPU: addresses are multiples of the size of an
- *  element, and strides of inputs may be 0. The bytes of FP8 caches may have any address and any
- *  strides, but those of a page of BYTES_584 must be contiguous.
+ *  below 2^40. This is stricter than fastnorm_norm. The same holds for the bytes of FP8 caches. CPU:
+ *  addresses are multiples of the size of an element, strides of inputs may be 0, and the bytes of
+ *  FP8 caches may have any address and any strides. On both, the bytes of a page of BYTES_584 must
+ *  be contiguous, so that on CUDA only the stride of its pages counts.
  *
  *  Aliasing: o, lse and profile must not overlap each other or any input. Two interleaved views of
  *  one buffer that share no element are allowed.
@@ -162,7 +163,8 @@ typedef struct fastnorm_mla_decode_args {
   int32_t max_s_q;
   /** 1: the workspace still holds the plan of an earlier call on the same context, such as that of
    *  the previous layer, and the call uses it. Shapes, causal, max_s_q, split_tokens and the values
-   *  of kv_len and qo_indptr must equal those of the earlier call. 0: the call makes its own plan.
+   *  of kv_len and qo_indptr must equal those of the earlier call; with indices the values of
+   *  topk_length and extra_topk_length, but not those of the indices. 0: the call makes its own plan.
    *  It has no effect on the CPU. */
   int32_t reuse_plan;
   /** A multiple of 64 up to 2^30: each request is cut at multiples of it; 0 = the library chooses
@@ -203,7 +205,7 @@ typedef struct fastnorm_mla_decode_args {
    *  profile. CUDA only. */
   const fastnorm_tensor* profile;
   uint32_t flags; /**< fastnorm_mla_decode_flags. */
-  /** How the rows of the cache are stored. Default: rows of T. Other formats: CPU only. */
+  /** How the rows of the cache are stored. Default: rows of T. */
   fastnorm_mla_cache_format cache_format;
   /** [pages, page, row] u8, where row is 656, 576 or 584: the cache of an FP8 cache_format, which
    *  requires it. NULL with rows of T. */
@@ -211,11 +213,11 @@ typedef struct fastnorm_mla_decode_args {
   /** [1] f32, the scale of all codes of cache and extra_cache. NULL = 1. BYTES_576 only. */
   const fastnorm_tensor* cache_scale;
   /** [B, s_q, topk] i32, the rows of the cache that each new token attends to, or -1. NULL = all of
-   *  the request. CPU only. */
+   *  the request. */
   const fastnorm_tensor* indices;
   /** [B] or [B, s_q] i32, from 0 to topk: how many of a new token's indices count. NULL = all. */
   const fastnorm_tensor* topk_length;
-  /** [H] f32, the sink of each head. NULL = none. CPU only. */
+  /** [H] f32, the sink of each head. NULL = none. */
   const fastnorm_tensor* attention_sink;
   /** [extra pages, extra page, 512] T, a second ckv, with pages of a size of their own. NULL =
    *  none. */

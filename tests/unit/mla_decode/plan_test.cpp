@@ -195,36 +195,73 @@ TEST(MlaDecodePlan, Profiles) {
   EXPECT_NE(std::strstr(p.error.text, "profile_events is 1 on the CPU"), nullptr) << p.error.text;
 }
 
-// What CUDA has no kernel for is said, unless there is nothing to do.
-TEST(MlaDecodePlan, WhatOnlyACpuHas) {
+// Calls whose rows are gathered: their kernels, their parts, and that they have no profile.
+TEST(MlaDecodePlan, GatheredRows) {
   const struct {
-    const char* text;
+    const char *kernel, *what;
+    bool sparse;
     void (*change)(MlaRequest*);
   } cases[] = {
-      {"cache_format is FASTNORM_MLA_CACHE_BYTES_656 (1) on a CUDA device, which has no kernel",
+      {"bf16_gather_656", "an FP8 cache_format", false,
        [](MlaRequest* r) { make_bytes(r, FASTNORM_MLA_CACHE_BYTES_656, 656); }},
-      {"cache_format is FASTNORM_MLA_CACHE_BYTES_576 (2) on a CUDA device",
+      {"bf16_gather_576", "an FP8 cache_format", false,
        [](MlaRequest* r) { make_bytes(r, FASTNORM_MLA_CACHE_BYTES_576, 576); }},
-      {"cache_format is FASTNORM_MLA_CACHE_BYTES_584 (3) on a CUDA device",
+      {"bf16_gather_584", "an FP8 cache_format", false,
        [](MlaRequest* r) { make_bytes(r, FASTNORM_MLA_CACHE_BYTES_584, 584); }},
-      {"indices are given on a CUDA device", [](MlaRequest* r) { make_sparse(r, 64); }},
-      {"attention_sink is given on a CUDA device",
+      {"bf16_gather", "indices", true, [](MlaRequest* r) { make_sparse(r, 64); }},
+      {"bf16_gather_656", "indices", true,
        [](MlaRequest* r) {
-         r->attention_sink = mla_tensor(3, {16}, FASTNORM_DTYPE_F32);
-         r->attention_sink->device_type = FASTNORM_DEVICE_CUDA;
+         make_bytes(r, FASTNORM_MLA_CACHE_BYTES_656, 656);
+         make_sparse(r, 64);
        }},
   };
   for (const auto& c : cases) {
-    MlaRequest r = cuda_request(3, 2, 16, 5);
+    MlaRequest r = cuda_request(3, 2, 64, 5);
     c.change(&r);
     const Planned p = plan_of(r, hopper());
-    EXPECT_EQ(p.status, FASTNORM_ERROR_UNSUPPORTED) << c.text;
-    EXPECT_NE(std::strstr(p.error.text, c.text), nullptr) << p.error.text;
-    EXPECT_NE(std::strstr(p.error.text, "nearest: "), nullptr) << p.error.text;
-    MlaRequest none = cuda_request(3, 0, 16, 5);
-    c.change(&none);
-    EXPECT_EQ(plan_of(none, hopper()).status, FASTNORM_OK) << c.text;
+    ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+    EXPECT_STREQ(p.plan.kernel, c.kernel);
+    // A new token that selects rows is a request of its own.
+    EXPECT_EQ(p.plan.m_tiles, c.sparse ? 1 : 2) << c.kernel;
+    EXPECT_EQ(p.plan.s_q, c.sparse ? 1 : 2) << c.kernel;
+    r.args.profile_events = 5;
+    const Planned profiled = plan_of(r, hopper());
+    EXPECT_EQ(profiled.status, FASTNORM_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::strstr(profiled.error.text, c.what), nullptr) << profiled.error.text;
+    EXPECT_NE(std::strstr(profiled.error.text, "profile_events is 5"), nullptr)
+        << profiled.error.text;
   }
+}
+
+// With split_tokens the room for pieces follows from the indices of a token, those of a second
+// cache behind the next multiple of a tile.
+TEST(MlaDecodePlan, PiecesOfSelectedRows) {
+  MlaRequest r = cuda_request(3, 2, 64, 5);
+  make_sparse(&r, 130);
+  r.args.split_tokens = 64;
+  Planned p = plan_of(r, hopper());
+  ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+  EXPECT_EQ(p.plan.max_splits, 6);
+  EXPECT_EQ(p.plan.max_pieces, 6 * 3);
+  r.args.split_tokens = 192;
+  p = plan_of(r, hopper());
+  EXPECT_FALSE(p.plan.may_split);
+  MlaRequest many = cuda_request(1, 1, 1, 5);
+  make_sparse(&many, INT32_MAX - 60);
+  p = plan_of(many, hopper());
+  EXPECT_EQ(p.status, FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(p.error.text, "indices and extra_indices have 2147483587 and 0"), nullptr)
+      << p.error.text;
+}
+
+// Sinks need no kernel of their own.
+TEST(MlaDecodePlan, SinksOnCuda) {
+  MlaRequest r = cuda_request(3, 2, 16, 5);
+  r.attention_sink = mla_tensor(3, {16}, FASTNORM_DTYPE_F32);
+  r.attention_sink->device_type = FASTNORM_DEVICE_CUDA;
+  const Planned p = plan_of(r, hopper());
+  ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
+  EXPECT_STREQ(p.plan.kernel, "bf16");
 }
 
 TEST(MlaDecodePlan, BytesMoved) {
