@@ -321,7 +321,7 @@ def test_explain(program):
     indexer = program.json("norm_heads explain --indexer", "norm_heads", "explain", *INDEXER,
                            "--tokens", "64", "--device", "sm_90")
     cases.equal("norm_heads explain --indexer", (indexer["kernel"], indexer["bytes_written"]),
-                ("norm_heads bf16 indexer 4x4", 64 * (64 * 136 + 132)))
+                ("norm_heads bf16 indexer-lean 4x4", 64 * (64 * 136 + 132)))
     rows = program.json("norm_heads explain of rows of 584 bytes", "norm_heads", "explain", *TAIL,
                         "--tokens", "64", "--device", "sm_90")
     cases.equal("norm_heads explain of rows of 584 bytes: bytes written", rows["bytes_written"],

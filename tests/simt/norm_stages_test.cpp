@@ -21,9 +21,7 @@ namespace {
 using namespace fastnorm;
 using support::StagesKind;
 
-DeviceFacts facts(int multiprocessors = 132) {
-  return cuda::make_facts(cuda::kSimt, 0, multiprocessors, 8);
-}
+DeviceFacts facts() { return cuda::make_facts(cuda::kSimt, 0, 132, 8); }
 
 constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward,
                                    simt::Order::kShuffled};
@@ -89,26 +87,6 @@ TEST(SimtNormStages, RotatedCallsEqualTheModel) {
   EXPECT_GE(run_chosen(80, StagesKind::kRotated, 20), 4) << "compared with double precision";
 }
 
-// On a GPU of few multiprocessors, whose thread blocks take rows in several rounds.
-TEST(SimtNormStages, RotatedRowsInRoundsEqualTheModel) {
-  constexpr int kCalls = 12;
-  int rounds = 0;
-  for (uint64_t seed = 0; seed < 8000 && rounds < kCalls && !HasFailure(); ++seed) {
-    Described described(seed, StagesKind::kRotated);
-    if (described.desc.rows == 0) continue;
-    const DeviceFacts few = facts(1 + static_cast<int>(seed % 2));
-    NormPlan plan;
-    Error error;
-    ASSERT_EQ(make_plan(described.desc, few, {}, &plan, error), FASTNORM_OK) << error.text;
-    const StagesVariant& v = few.arch->stages->entries[plan.index].variant;
-    if (v.form != StagesForm::kRotatedBlocks) continue;
-    EXPECT_GT(described.desc.rows, static_cast<int64_t>(plan.blocks) * plan.rows_per_block);
-    described.run(plan);
-    ++rounds;
-  }
-  EXPECT_EQ(rounds, kCalls);
-}
-
 // Numbers of rows outside a modulator's: each kind of them, on kernels that hold rows and others.
 TEST(SimtNormStages, RowsOutsideTheTableTakeTheNearest) {
   constexpr int kCalls = 3;
@@ -163,7 +141,7 @@ TEST(SimtNormStages, EveryKernelEqualsTheModel) {
     for (size_t i = 0; i < table.size(); ++i) {
       NormPlan plan;
       Error error;
-      if (calls[i] >= kCalls || plan_stages_for(described.desc, facts(1), static_cast<int32_t>(i),
+      if (calls[i] >= kCalls || plan_stages_for(described.desc, facts(), static_cast<int32_t>(i),
                                                 &plan, error) != FASTNORM_OK)
         continue;
       EXPECT_EQ(plan.entry, &table[i]);

@@ -145,8 +145,6 @@ std::string StagesDrawer::draw() {
   if (plain() && type_ == Type::kF32) type_ = Type::kBF16;
   bare_ = rotated() && random_.one_in(2);
   draw_shape();
-  // Rows for several rounds of a thread block that has some at a time.
-  if (bare_ && random_.one_in(3)) batch_ *= 8;
   layer_ = (!plain() || (modulated() && !scaled())) && random_.one_in(2);
   rounding_ = bare_ ? 0 : draw_rounding(4);
   if (layer_) line_.set("kind", std::string("layer"));

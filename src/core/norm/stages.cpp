@@ -1,6 +1,5 @@
 #include "core/norm/stages.h"
 
-#include <algorithm>
 #include <cinttypes>
 
 #include "core/common/check.h"
@@ -107,17 +106,6 @@ StagesForm full_form(StagesForm form) {
                                                : form;
 }
 
-// True if kRotatedBlocks has the codes, and rows and blocks of a scale are of whole blocks of the
-// columns that its lanes share.
-bool has_whole_blocks(const NormDesc& d) {
-  constexpr int64_t kColumns = 128;  // of the greatest rotation
-  const QuantDesc& q = d.quant;
-  const auto codes = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(q.codes.data)) |
-                     static_cast<uint64_t>(q.codes.stride_bytes[0]);
-  return d.n % kColumns == 0 && q.block <= kColumns && q.code_type() != CodeType::kE5M2 &&
-         codes % kVectorBytes == 0;
-}
-
 // The form that computes what `desc` asks for, if a kernel of it holds the rows.
 StagesForm form_of(const NormDesc& d) {
   const StagesDesc& s = d.stages;
@@ -161,9 +149,6 @@ bool holds(const StagesVariant& v, const NormDesc& d, StagesForm form) {
 bool serves(const StagesVariant& v, const NormDesc& d) {
   if (!v.is_held()) return v.dtype == d.dtype;
   const StagesForm form = form_of(d);
-  if (v.form == StagesForm::kRotatedBlocks) {
-    return form == StagesForm::kRotatedLean && has_whole_blocks(d) && holds(v, d, v.form);
-  }
   return holds(v, d, form) || holds(v, d, full_form(form));
 }
 
@@ -190,22 +175,6 @@ int32_t find_held(const NormDesc& d, const DeviceFacts& facts, StagesForm form) 
   return best;
 }
 
-// The kernel of kRotatedBlocks with the fewest threads that holds the rows, if most of its lanes
-// have columns and its rows are taken in several rounds.
-int32_t find_blocks(const NormDesc& d, const DeviceFacts& facts, StagesForm form) {
-  const StagesKernelList& list = *facts.arch->stages;
-  if (form != StagesForm::kRotatedLean || !has_whole_blocks(d)) return -1;
-  int32_t best = -1;
-  for (int32_t i = 0; i < list.count; ++i) {
-    const StagesVariant& v = list.entries[i].variant;
-    const bool fits = holds(v, d, StagesForm::kRotatedBlocks) &&
-                      v.vectors_held() < 2 * group_vectors(d) &&
-                      d.rows >= kBlocksRounds * facts.multiprocessors * v.rows_together();
-    if (fits && (best < 0 || v.threads < list.entries[best].variant.threads)) best = i;
-  }
-  return best;
-}
-
 fastnorm_status plan_on(const NormDesc& d, const DeviceFacts& facts, int32_t index, NormPlan* plan,
                         Error& error) {
   const StagesEntry& entry = facts.arch->stages->entries[index];
@@ -218,11 +187,8 @@ fastnorm_status plan_on(const NormDesc& d, const DeviceFacts& facts, int32_t ind
   const int64_t rows = entry.variant.is_held() ? d.rows * d.stages.groups : d.rows;
   plan->index = index;
   plan->entry = &entry;
-  const int together = entry.variant.rows_together();
-  plan->rows_per_block = together != 0 ? together : rows_per_block(entry.tile);
+  plan->rows_per_block = rows_per_block(entry.tile);
   plan->blocks = static_cast<uint64_t>((rows + plan->rows_per_block - 1) / plan->rows_per_block);
-  if (together != 0)
-    plan->blocks = std::min(plan->blocks, static_cast<uint64_t>(facts.multiprocessors));
   return check_grid(d, plan->blocks, *facts.arch, error);
 }
 
@@ -237,8 +203,7 @@ bool has_mixed_modulators(const NormDesc& d) {
 fastnorm_status plan_stages_cuda(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan,
                                  Error& error) {
   const StagesForm form = form_of(d);
-  int32_t index = find_blocks(d, facts, form);
-  if (index < 0) index = find_held(d, facts, form);
+  int32_t index = find_held(d, facts, form);
   if (index < 0) index = find_held(d, facts, full_form(form));
   if (index < 0) {
     const bool fits_warp = d.n * dtype_bytes(d.dtype) <= kWarpRowBytes;

@@ -61,9 +61,6 @@ enum class StagesForm : uint8_t {
   // Rotated codes alone, of rows that share a weight.
   kRotatedLean,
   kRotatedLeanSum,
-  // As kRotatedLean, for many rows of whole blocks of columns: a thread block has several of them
-  // at a time, and a lane has neighbouring columns.
-  kRotatedBlocks,
 };
 
 // One CUDA kernel as data.
@@ -72,7 +69,7 @@ struct StagesVariant {
   StagesForm form = StagesForm::kGeneral;
   int16_t threads = 0;  // that share a row
   int8_t vectors = 0;   // of 16 bytes that a thread holds of a row; kGeneral: 0, it holds none
-  int8_t per_sm = 1;    // thread blocks, for __launch_bounds__; kRotatedBlocks: rows of one block
+  int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
 
   constexpr bool operator==(const StagesVariant&) const = default;
 
@@ -82,19 +79,17 @@ struct StagesVariant {
   constexpr bool has_residual() const {
     return form == StagesForm::kRotatedSum || form == StagesForm::kRotatedLeanSum;
   }
-  // Rows that a thread block has at a time; 0: as its tile says.
-  constexpr int rows_together() const { return form == StagesForm::kRotatedBlocks ? per_sm : 0; }
   constexpr int64_t vectors_held() const { return int64_t{threads} * vectors; }
 };
 
 // Its numbers in one word, which orders a table.
 constexpr uint32_t packed(const StagesVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 27 | static_cast<uint32_t>(v.form) << 23 |
+  return static_cast<uint32_t>(v.dtype) << 26 | static_cast<uint32_t>(v.form) << 23 |
          static_cast<uint32_t>(v.threads) << 12 | static_cast<uint32_t>(v.vectors) << 6 |
          static_cast<uint32_t>(v.per_sm);
 }
 constexpr StagesVariant stages_variant_of(uint32_t word) {
-  return {static_cast<Dtype>(word >> 27), static_cast<StagesForm>(word >> 23 & 15),
+  return {static_cast<Dtype>(word >> 26), static_cast<StagesForm>(word >> 23 & 7),
           static_cast<int16_t>(word >> 12 & 0x7ff), static_cast<int8_t>(word >> 6 & 63),
           static_cast<int8_t>(word & 63)};
 }

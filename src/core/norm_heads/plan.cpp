@@ -363,9 +363,9 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
 }
 
 // The kernel of a call, which no list names. Of the kernels that can run it, it is the one of the
-// first form of kIndexerLean, kIndexer, kLatent, kRotateHalf, kInterleaved, kAny, kMore, kTokens and kGeneral. Of
-// that form it is the one with the smallest tile, and of equal tiles the one with the fewest
-// threads.
+// first form of kIndexerLean, kIndexer, kLatent, kRotateHalf, kInterleaved, kAny, kMore, kTokens
+// and kGeneral. Of that form it is the one with the smallest tile, and of equal tiles the one with
+// the fewest threads.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {

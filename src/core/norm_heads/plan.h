@@ -12,7 +12,8 @@ namespace fastnorm {
 
 // What a CUDA kernel of the family does, with the form's word in kernel names and in
 // docs/kernels.md. choose() in plan.cpp prefers forms in the order of these values, except that it
-// tries kIndexerLean and kIndexer first and kGeneral last. All forms but kGeneral hold aligned rows in registers.
+// tries kIndexerLean and kIndexer first and kGeneral last. All forms but kGeneral hold aligned rows
+// in registers.
 enum class HeadsForm : uint8_t {
   kGeneral,  // "general": every call
   // "latent": A few lanes hold a latent of MLA, which fills the tile and has RMS and no rope. Other

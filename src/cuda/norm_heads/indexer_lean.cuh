@@ -1,7 +1,7 @@
 // The common call of a sparse attention's indexer, in the tile of indexer.cuh: keys of a LayerNorm
-// with weight and bias of T or f32, and heads without a norm. The first half of a row's columns is rotated
-// by rotate-half rope and tables of one axis, then the whole row by a Hadamard matrix without
-// signs. Codes of e4m3 with their scale and head weights are all that leaves.
+// with weight and bias of T or f32, and heads without a norm. The first half of a row's columns is
+// rotated by rotate-half rope and tables of one axis, then the whole row by a Hadamard matrix
+// without signs. Codes of e4m3 with their scale and head weights are all that leaves.
 //
 // Bytes: x once, and once what leaves. Addresses of a row are a sum.
 #pragma once
@@ -151,8 +151,8 @@ __device__ __forceinline__ void put_lean_row(RowValues<S>& z, const float (&c)[S
   }
 }
 
-// kNorm: the rows are keys, of which a group has one. Other rows are taken one after the other, each
-// loaded ahead of the one before.
+// kNorm: the rows are keys, of which a group has one. Other rows are taken one after the other,
+// each loaded ahead of the one before.
 template <class S, bool kNorm>
 __device__ __forceinline__ void run_lean_part(const HeldPartParams& part,
                                               const IndexerPartParams& more,

@@ -10,9 +10,7 @@ namespace {
 template <uint32_t kWord>
 constexpr auto kernel_of() {
   constexpr StagesVariant kVariant = stages_variant_of(kWord);
-  if constexpr (kVariant.form == StagesForm::kRotatedBlocks) {
-    return &norm_stages_blocks_kernel<FASTNORM_ARCH, kWord>;
-  } else if constexpr (kVariant.is_rotated()) {
+  if constexpr (kVariant.is_rotated()) {
     return &norm_stages_rotated_kernel<FASTNORM_ARCH, kWord>;
   } else if constexpr (kVariant.is_held()) {
     return &norm_stages_held_kernel<FASTNORM_ARCH, kWord>;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/common/bodies.cuh"
-#include "cuda/norm_stages/blocks.cuh"
 #include "cuda/norm_stages/general.cuh"
 #include "cuda/norm_stages/held.cuh"
 #include "cuda/norm_stages/rotated.cuh"
@@ -29,12 +28,6 @@ __global__ void __launch_bounds__(StagesSlots<kWord>::Tile::kBlockThreads,
                                   StagesSlots<kWord>::kVariant.per_sm)
     norm_stages_rotated_kernel(const __grid_constant__ NormCallParams p) {
   if constexpr (kHasBodies) run_rotated<kWord>(p);
-}
-
-template <int kArch, uint32_t kWord>
-__global__ void __launch_bounds__(BlocksSlots<kWord>::kBlockThreads, 1)
-    norm_stages_blocks_kernel(const __grid_constant__ NormCallParams p) {
-  if constexpr (kHasBodies) run_rotated_blocks<kWord>(p);
 }
 
 }  // namespace fastnorm::cuda

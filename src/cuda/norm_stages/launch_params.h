@@ -26,7 +26,6 @@ fastnorm_status launch_stages(const NormCall& call, const ArchSpec& arch, Use us
   Launch<NormStagesFamily> launch = {plan.index, {}};
   launch.shape.blocks_x = static_cast<uint32_t>(plan.blocks);
   launch.shape.threads = static_cast<uint32_t>(plan.entry->tile.threads * plan.rows_per_block);
-  launch.shape.shared_bytes = static_cast<uint32_t>(launch_shared_bytes(variant));
   launch.shape.early = (desc.flags & kPdlWait) != 0 && arch.launches_early();
   if (variant.is_rotated()) return use(launch, [&] { return make_params(desc, plan); });
   if (variant.is_held()) return use(launch, [&] { return make_held_stages_params(desc, plan); });

@@ -38,7 +38,6 @@ constexpr const char* name_of(StagesForm form) {
          : form == StagesForm::kRotatedSum     ? "rotated-sum"
          : form == StagesForm::kRotatedLean    ? "rotated-lean"
          : form == StagesForm::kRotatedLeanSum ? "rotated-lean-sum"
-         : form == StagesForm::kRotatedBlocks  ? "rotated-blocks"
                                                : "stages";
 }
 

@@ -87,15 +87,6 @@ struct NormStagesParams {
 };
 static_assert(sizeof(NormStagesParams) <= 4096);
 
-// Shared memory of a lane's vectors in StagesForm::kRotatedBlocks: lanes read theirs from different
-// banks.
-constexpr int staged_lane_bytes(int vectors) { return (vectors + 1) * kVectorBytes; }
-// The shared memory that a launch asks for: the weights as f32, and two stages for each row.
-constexpr int launch_shared_bytes(const StagesVariant& v) {
-  const int stages = v.rows_together() != 0 ? 2 + 2 * v.rows_together() : 0;
-  return stages * v.threads * staged_lane_bytes(v.vectors);
-}
-
 // What held forms get. A group of a row is a row here; they are numbered along the groups first.
 struct HeldStagesParams {
   NormParams norm;  // rows: as above; vectors, inv_n: of a group; the rest is the call's

@@ -28,14 +28,6 @@ __device__ __forceinline__ uint2 ld_shared_v2(const void* address) {
   return v;
 }
 
-__device__ __forceinline__ uint32_t ld_shared_u32(const void* address) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];"
-               : "=r"(v)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(address))));
-  return v;
-}
-
 // Copies 16 bytes between multiples of 16, cached in L2 only, or zeroes if they are not `wanted`.
 __device__ __forceinline__ void copy_async_or_zero(void* shared, const void* global, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(

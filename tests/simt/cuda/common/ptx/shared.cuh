@@ -20,7 +20,6 @@ inline Word load_shared(const void* address) {
 }
 inline uint4 ld_shared_v4(const void* address) { return load_shared<uint4>(address); }
 inline uint2 ld_shared_v2(const void* address) { return load_shared<uint2>(address); }
-inline uint32_t ld_shared_u32(const void* address) { return load_shared<uint32_t>(address); }
 
 inline void copy_async_if(void* shared, const void* global, bool wanted) {
   if (!wanted) return;

@@ -14,9 +14,4 @@ inline void st_shared_v4(void* address, uint4 v) {
   std::memcpy(address, &v, sizeof v);
 }
 
-inline void st_shared_u32(void* address, uint32_t v) {
-  if (simt::shared_address(address) % sizeof v != 0) simt::fault("a misaligned store");
-  std::memcpy(address, &v, sizeof v);
-}
-
 }  // namespace fastnorm::ptx
