@@ -317,6 +317,62 @@ TEST_F(CudaMlaDecode, KernelsAreLoadedOnce) {
   run(other);
 }
 
+// Rows of bytes that each of a request's two new tokens selects, with a sink: each new token is a
+// request, and there are no maps of the cache.
+TEST_F(CudaMlaDecode, GatheredRows) {
+  MlaCall call(2);
+  const int64_t bytes_shape[3] = {20, 64, 584}, indices_shape[3] = {3, 2, 100};
+  const int64_t lengths_shape[2] = {3, 2}, sink_shape[1] = {128};
+  call.q_shape[2] = 448;
+  const int64_t o_shape[3] = {6, 128, 512};
+  call.o.shape = o_shape;
+  fastnorm_tensor cache = call.ckv, indices = call.table, lengths = call.table, sink = call.lse;
+  cache.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_U8);
+  cache.shape = bytes_shape;
+  indices.ndim = 3;
+  indices.shape = indices_shape;
+  lengths.data = call.kv_len.data;
+  lengths.shape = lengths_shape;
+  sink.data = reinterpret_cast<void*>(kMemory + (uintptr_t{20} << 36));
+  sink.ndim = 1;
+  sink.shape = sink_shape;
+  call.args.ckv = call.args.kpe = call.args.kv_len = call.args.page_table = nullptr;
+  call.args.cache_format = FASTNORM_MLA_CACHE_BYTES_584;
+  call.args.cache = &cache;
+  call.args.indices = &indices;
+  call.args.topk_length = &lengths;
+  call.args.attention_sink = &sink;
+  run(call);
+  ASSERT_EQ(recorded.size(), 3u);
+  EXPECT_EQ(recorded[1].launch.kernel, kernels.gather[0][3]);
+  EXPECT_EQ(recorded[1].launch.block.x, 512u);
+  EXPECT_EQ(recorded[1].launch.grid.x, 2u);
+  EXPECT_EQ(recorded[1].launch.grid.y, 66u);
+  EXPECT_EQ(notes.tensor_maps, 3) << "of q_nope, q_pe and o";
+  for (const Recorded& r : recorded) {
+    EXPECT_EQ(r.params.requests, 6);
+    EXPECT_EQ(r.params.s_q, 1);
+    EXPECT_EQ(r.params.m_tiles, 2);
+    EXPECT_EQ(r.params.selected_s_q, 2);
+    EXPECT_EQ(r.params.boxed_pages, 0);
+    EXPECT_TRUE(r.params.sparse != 0 && r.params.has_extra == 0);
+    EXPECT_EQ(r.params.selection.indices, indices.data);
+    EXPECT_EQ(r.params.selection.outer, 200);
+    EXPECT_EQ(r.params.selection.inner, 100);
+    EXPECT_EQ(r.params.selection.topk, 100);
+    EXPECT_EQ(r.params.selection.lengths, lengths.data);
+    EXPECT_EQ(r.params.selection.length_outer, 2);
+    EXPECT_EQ(r.params.sink, sink.data);
+    EXPECT_EQ(r.params.ckv.data, cache.data);
+    EXPECT_EQ(r.params.ckv.page_stride, 64 * 584);
+    EXPECT_EQ(r.params.q_access, cuda::RowAccess::kTokenRows);
+  }
+  // Its kernel is loaded by itself, once.
+  notes.loaded.clear();
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &call.args), FASTNORM_OK);
+  EXPECT_TRUE(notes.loaded.empty());
+}
+
 TEST_F(CudaMlaDecode, Failures) {
   const MlaCall call;
   run(call);

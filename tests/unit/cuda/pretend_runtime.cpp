@@ -51,9 +51,10 @@ int get_device(int* device) {
   return 201;  // no context
 }
 
-// Kernels of MLA decode: attention by f16 and profile, the planner, two that merge.
-constexpr size_t kMlaPlan = 4, kMlaMerge = 5;
-char mla_bytes[7];
+// Kernels of MLA decode: attention by f16 and profile, then by f16 and the format of gathered rows;
+// the planner, two that merge.
+constexpr size_t kMlaGather = 4, kMlaPlan = 12, kMlaMerge = 13;
+char mla_bytes[15];
 
 bool is_mla(const void* kernel) { return kernel >= mla_bytes && kernel < std::end(mla_bytes); }
 
@@ -80,9 +81,15 @@ bool valid_map(const void* address, const cuuint64_t* extents, const cuuint64_t*
 }  // namespace
 
 MlaKernels mla_kernels() {
-  return {{{&mla_bytes[0], &mla_bytes[1]}, {&mla_bytes[2], &mla_bytes[3]}},
-          &mla_bytes[kMlaPlan],
-          {&mla_bytes[kMlaMerge], &mla_bytes[kMlaMerge + 1]}};
+  MlaKernels all = {{{&mla_bytes[0], &mla_bytes[1]}, {&mla_bytes[2], &mla_bytes[3]}},
+                    &mla_bytes[kMlaPlan],
+                    {&mla_bytes[kMlaMerge], &mla_bytes[kMlaMerge + 1]},
+                    {}};
+  const char* next = &mla_bytes[kMlaGather];
+  for (auto& of_dtype : all.gather) {
+    for (const void*& kernel : of_dtype) kernel = next++;
+  }
+  return all;
 }
 
 void* primary_context(int gpu) { return &contexts[0][gpu]; }
@@ -121,7 +128,15 @@ template <>
 const void* mla_decode_kernel<Dtype::kF16>(bool profiles) {
   return test::mla_kernels().attention[1][profiles];
 }
-unsigned mla_decode_threads() { return 384; }
+template <>
+const void* mla_decode_gather_kernel<Dtype::kBF16>(MlaCacheFormat format) {
+  return test::mla_kernels().gather[0][static_cast<int>(format)];
+}
+template <>
+const void* mla_decode_gather_kernel<Dtype::kF16>(MlaCacheFormat format) {
+  return test::mla_kernels().gather[1][static_cast<int>(format)];
+}
+unsigned mla_decode_threads(bool gathers) { return gathers ? 512 : 384; }
 size_t mla_decode_shared_bytes() { return 231000; }
 const void* mla_decode_plan_kernel() { return test::mla_kernels().plan; }
 unsigned mla_decode_plan_threads() { return 512; }

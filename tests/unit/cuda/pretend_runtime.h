@@ -75,6 +75,7 @@ void* other_context(int gpu);
 // The kernels of MLA decode.
 struct MlaKernels {
   const void *attention[2][2], *plan, *merge[2];  // by f16, and profile
+  const void* gather[2][4];                       // by f16, and the format of the cache
 };
 MlaKernels mla_kernels();
 
