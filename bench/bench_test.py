@@ -602,7 +602,7 @@ def test_norm_heads(program):
     program.refuses("a window past the row", "FASTNORM_ERROR_SHAPE", "--norm-heads", "5x3+1x63")
 
 
-# The same of gradients: dy, x and dx, and what a token has of rstd.
+# Bytes of gradients of heads by their shape: dy, x and dx, and the rstd of each token.
 GRADIENTS = {
     "70x3+1x64": (2 * 5 + 4) * 64 * 2 + 4 * 4,
     "5x3+1x64:dx": (2 * 5 + 4) * 64 * 2 + 4 * 4,

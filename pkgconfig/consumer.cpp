@@ -236,6 +236,11 @@ void test_shapes() {
          fastnorm::tensor(at, FASTNORM_DTYPE_F32, std::vector<std::int64_t>{2, 4}, s,
                           fastnorm::cpu());
        }},
+      {"there are 1 strides; required: 2, one for each extent, or none",
+       [](const std::vector<std::int64_t>&, float* at) {
+         fastnorm::tensor(at, FASTNORM_DTYPE_F32, std::vector<std::int64_t>{2, 4},
+                          std::vector<std::int64_t>{4}, fastnorm::cpu());
+       }},
       {"the rank is 0; required: 1 to 8",
        [](const std::vector<std::int64_t>&, float* at) {
          fastnorm::tensor(at, std::vector<std::int64_t>());

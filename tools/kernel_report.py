@@ -84,8 +84,8 @@ def shown(name):
 
 # Bytes of stack of the warpgroup that loads: it has 24 registers and no arithmetic to speak of.
 LOADER_STACK = 64
-# The same where a profile is recorded, which takes three registers of every thread; and accesses of
-# local memory where it computes then, all of them once a piece.
+# These bytes where the kernel records a profile, which takes three registers of every thread, and
+# its accesses of local memory where it computes then, all of them once a piece.
 PROFILE_STACK, PROFILE_SPILLS = 96, 40
 
 

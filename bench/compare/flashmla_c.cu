@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kLatent = 512, kWide = 576, kPage = 64;
 
-// Of which get_mla_metadata's caller has no choice: tokens of a block, blocks a request costs.
+// What get_mla_metadata takes as given: tokens of a block, and blocks that a request costs.
 constexpr int kBlock = 64, kRequestBlocks = 5;
 
 }  // namespace

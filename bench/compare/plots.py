@@ -10,7 +10,7 @@ from matplotlib.colors import TwoSlopeNorm  # noqa: E402
 from compare.ops import GRID_N, GRID_ROWS, OPS
 from compare.tables import OWN, gb_per_s, labels_of, ratio, us_of
 
-# The same data give the same file.
+# A fixed salt, so that a file changes only where its data change.
 matplotlib.rcParams.update({"svg.hashsalt": "fastnorm", "svg.fonttype": "none", "font.size": 9,
                             "axes.spines.top": False, "axes.spines.right": False})
 LARGE_ROWS = 4096

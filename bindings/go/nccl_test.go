@@ -99,7 +99,8 @@ func peerTensor(values []float32) fastnorm.Tensor {
 	return fastnorm.Of(values, len(values)/peerColumns, peerColumns)
 }
 
-// The same bits by peers, by NCCL, and from one goroutine: sums of whole numbers are exact.
+// TestNCCLAllreduceIsASumAndOneNorm compares bits of calls by peers, by NCCL, and from one
+// goroutine: sums of whole numbers are exact.
 func TestNCCLAllreduceIsASumAndOneNorm(t *testing.T) {
 	c := cpu(t)
 	weight, residual := peerPart(7)[:peerColumns], peerPart(5)

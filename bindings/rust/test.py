@@ -141,7 +141,7 @@ def check_complete(s):
         (HERE / "fastnorm-sys" / "src" / name).read_text() for name in ("ffi.rs", "nccl.rs")
     )
     names = [(name, name) for name in re.findall(r"^    pub fn (fastnorm_\w+)\(", declared, re.M)]
-    # Of the library that is found at run time: fields of the struct of its functions.
+    # Functions of the library that is found at run time are fields of a struct.
     loaded = re.findall(r"^    pub (fastnorm_nccl_\w+):", declared, re.M)
     names += [(name, name) for name in loaded]
     names += re.findall(r"^pub const (FASTNORM_\w+): (fastnorm_\w+) =", declared, re.M)

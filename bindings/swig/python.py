@@ -160,7 +160,7 @@ def text(tree, roles):
     functions = [line for f in tree.functions for line in print_function(tree, f)]
     tail = [
         print_dtypes(tree.find("fastnorm_dtype_id")),
-        ["# Of each family the struct of its calls, and that of a part.", *print_families(tree)],
+        ["# For each family the struct of its calls, and that of a part.", *print_families(tree)],
         ["# What a call writes of each struct.", *print_outputs(tree, roles)],
         ["# What each function returns and takes.", "FUNCTIONS = {", *functions, "}"],
     ]

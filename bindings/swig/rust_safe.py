@@ -458,7 +458,7 @@ class Printer:
         members += [f"{name}: {value}" for name, value in self.d.also.items()]
         members += ["borrow: PhantomData"]
         return [
-            "    /// The same bits, to be linked where only a shared borrow is at hand. Never run.",
+            "    /// A copy that links where only a shared borrow is at hand. It is never run.",
             f"    pub(crate) fn copied(&self) -> {self.d.name}<'_> {{",
             f"        {self.d.name} {{",
             *(f"            {member}," for member in members),

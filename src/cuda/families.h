@@ -46,7 +46,7 @@ using Families = FamilyList<NormFamily, NormStagesFamily, NormBackwardFamily, No
 
 // The kernels of all families on an architecture, in the order of their numbers.
 Families::Tables tables_of(const ArchSpec& arch);
-// Those of one family.
+// The kernels of one family.
 template <class Family>
 std::span<const typename Family::Entry> table_of(const ArchSpec& arch) {
   return std::get<Families::index_of<Family>()>(tables_of(arch));

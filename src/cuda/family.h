@@ -118,17 +118,21 @@ inline constexpr auto kWords = make_words<Family, kArch, kPart>();
 
 // --- tables
 
-// The first architecture with the same kernels, which has the table of both: their kernels may
-// differ in the thread blocks of a multiprocessor alone. An entry of a shared table has the per_sm
-// of the first architecture, which plans of norm_heads, for example, then read. The compiled kernel
-// has that of its own architecture.
+// Whether a line gives two architectures the same entries. Plans read the thread blocks of a
+// multiprocessor in an entry's variant. Entries of the norm do not have them.
+constexpr bool has_same_entries(const auto& line, int first, int second) {
+  const int a = line.per_sm.of[first], b = line.per_sm.of[second];
+  if constexpr (requires { line.variant.per_sm; }) return a == b;
+  return (a == 0) == (b == 0);
+}
+
+// The first architecture with the same entries, which has the table of both.
 template <class Family>
 constexpr int table_arch(int arch) {
   for (int first = 0; first < arch; ++first) {
     const bool same =
-        std::all_of(std::begin(Family::kLines), std::end(Family::kLines), [&](const auto& line) {
-          return (line.per_sm.of[first] == 0) == (line.per_sm.of[arch] == 0);
-        });
+        std::all_of(std::begin(Family::kLines), std::end(Family::kLines),
+                    [&](const auto& line) { return has_same_entries(line, first, arch); });
     if (same) return first;
   }
   return arch;

@@ -18,7 +18,7 @@ struct Family {
   const support::CallFunctions* functions;
 };
 
-// Those that have lines.
+// The families whose calls can be written as lines of text.
 inline const std::vector<Family>& all_families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> found;

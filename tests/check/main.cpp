@@ -32,7 +32,7 @@ bool has_mla_decode(const Target& target, const Options& options, Counts* counts
   return false;
 }
 
-// Those that have kernels of a family.
+// The targets that have kernels of a family. Counts a skip for each other one.
 std::vector<Target*> targets_of(const FamilyChecks& family, std::span<Target> targets,
                                 const Options& options, Counts* counts) {
   std::vector<Target*> found;

@@ -138,54 +138,18 @@ def test_gradients(program, rng):
 
 
 def test_outputs(program, rng):
-    """Which outputs there are, and their dtypes."""
+    """Which outputs there are, and their dtypes; sums that come to old ones."""
     cases = program.cases
-    tensors = make_tensors(rng, "BF16", (40, 128), "BF16", (128,), False, "F32")
-    tensors["shift"] = ("F16", (128,), bytes(256))
-    tensor_file.write(program.work / "in.safetensors", tensors)
-    base = [
-        "--dy",
-        "dy",
-        "--weight",
-        "gain",
-        "--rstd",
-        "r",
-        "--weight-offset",
-        str(OFFSET),
-        "--eps",
-        str(EPS),
-    ]
+    tensors, base = write_rows(program, rng)
     wanted = expected(tensors, False, False)
-    plain = run(program, "dx alone", *base)
-    cases.equal("dx alone", list(plain), ["dx"])
-    sums = run(
-        program,
-        "no dx",
-        *base,
-        "--no-dx",
-        "--dweight",
-        "gw",
-        "--dweight-dtype",
-        "f32",
-        "--dbias",
-        "gb",
-        "--bias",
-        "shift",
-    )
+    cases.equal("dx alone", list(run(program, "dx alone", *base)), ["dx"])
+    sums = run(program, "no dx", *base, *"--no-dx --dweight gw --dweight-dtype f32".split(),
+               *"--dbias gb --bias shift".split())
     cases.equal("no dx: dtypes", {n: t[0] for n, t in sums.items()}, {"gw": "F32", "gb": "F16"})
     cases.check("no dx: dweight", close(sums["gw"], *wanted["dweight"]))
     cases.check("no dx: dbias", close(sums["gb"], *wanted["dbias"]))
-    both = run(
-        program,
-        "two dtypes",
-        *base,
-        "--dresidual-in",
-        "from_residual",
-        "--dresidual",
-        "gr",
-        "--threads",
-        "2",
-    )
+    both = run(program, "two dtypes", *base, *"--dresidual-in from_residual".split(),
+               *"--dresidual gr --threads 2".split())
     with_residual = expected(tensors, False, True)["dx"]
     cases.check("two dtypes: dx", close(both["dx"], *with_residual))
     cases.check(
@@ -197,53 +161,44 @@ def test_outputs(program, rng):
         both["dx"][2],
         tensor_file.encode("BF16", tensor_file.decode(both["gr"])),
     )
-    added = run(
-        program,
-        "accumulated",
-        *base,
-        "--no-dx",
-        "--dweight",
-        "gw",
-        "--old-dweight",
-        "old",
-        "--dbias",
-        "gb",
-        "--old-dbias",
-        "old_shift",
-    )
+    added = run(program, "accumulated", *base, *"--no-dx --dweight gw --old-dweight old".split(),
+                *"--dbias gb --old-dbias old_shift".split())
     for stored, old, output in (("gw", "old", "dweight"), ("gb", "old_shift", "dbias")):
         value, size = wanted[output]
         cases.check(
             f"accumulated: {output}",
             close(added[stored], value + tensor_file.decode(tensors[old]), size + 3),
         )
-    for options in (
-        ["--rounding", "normalized"],
-        ["--rounding", "every-step"],
-        ["--kind", "layer", "--mean", "m"],
-    ):
-        other = run(
-            program,
-            " ".join(options),
-            *base,
-            "--no-dx",
-            "--dweight",
-            "gw",
-            "--dweight-dtype",
-            "f32",
-            *options,
-        )
+
+
+def test_options(program, rng):
+    """Options of the norm change the sums, options of the launch change nothing."""
+    cases = program.cases
+    _, base = write_rows(program, rng)
+    dweight = "--no-dx --dweight gw --dweight-dtype f32".split()
+    sums, plain = run(program, "dweight", *base, *dweight), run(program, "dx", *base)
+    for options in ("--rounding normalized", "--rounding every-step", "--kind layer --mean m"):
+        other = run(program, options, *base, *dweight, *options.split())
         cases.equal(
-            f"{' '.join(options)} changes dweight",
+            f"{options} changes dweight",
             other["gw"][2] != sums["gw"][2],
             "layer" not in options,
         )
-    for options in (["--threads", "2"], ["--pdl-wait"], ["--pdl-trigger"], ["--no-pdl"]):
+    for options in ("--threads 2", "--pdl-wait", "--pdl-trigger", "--no-pdl"):
         cases.equal(
-            f"{' '.join(options)} changes nothing",
-            run(program, " ".join(options), *base, *options)["dx"],
+            f"{options} changes nothing",
+            run(program, options, *base, *options.split())["dx"],
             plain["dx"],
         )
+
+
+def write_rows(program, rng):
+    """Writes rows of bf16 to the input file; its tensors, and the options that name them."""
+    tensors = make_tensors(rng, "BF16", (40, 128), "BF16", (128,), False, "F32")
+    tensors["shift"] = ("F16", (128,), bytes(256))
+    tensor_file.write(program.work / "in.safetensors", tensors)
+    base = "--dy dy --weight gain --rstd r".split()
+    return tensors, [*base, "--weight-offset", str(OFFSET), "--eps", str(EPS)]
 
 
 def test_refused(program, rng):
@@ -252,111 +207,36 @@ def test_refused(program, rng):
     tensors["short"] = ("F16", (63,), bytes(126))
     tensor_file.write(work / "in.safetensors", tensors)
 
-    def refuse(name, *options, says, code=FAILURE):
+    def refuse(name, options, says, code=FAILURE):
         (work / "out.safetensors").write_bytes(b"as it was")
-        run(program, name, *options, code=code, says=says)
+        run(program, name, *options.split(), code=code, says=says)
         cases.check(
             f"{name}: the output file is as it was",
             (work / "out.safetensors").read_bytes() == b"as it was",
         )
 
-    refuse(
-        "dweight without weight",
-        "--dy",
-        "dy",
-        "--dweight",
-        "gw",
-        says=("FASTNORM_ERROR_ARGUMENT", "dweight"),
-    )
-    refuse(
-        "mean with RMS",
-        "--dy",
-        "dy",
-        "--mean",
-        "m",
-        "--rstd",
-        "r",
-        says=("FASTNORM_ERROR_ARGUMENT", "mean"),
-    )
-    refuse(
-        "rstd alone",
-        "--dy",
-        "dy",
-        "--rstd",
-        "r",
-        "--kind",
-        "layer",
-        says=("FASTNORM_ERROR_ARGUMENT", "mean"),
-    )
-    refuse("no output", "--dy", "dy", "--no-dx", says="FASTNORM_ERROR_ARGUMENT")
-    refuse(
-        "dresidual of dx's dtype",
-        "--dy",
-        "dy",
-        "--dresidual",
-        "gr",
-        "--dresidual-dtype",
-        "f16",
-        says="dresidual.dtype is f16, as dx's",
-    )
-    refuse(
-        "weight of the wrong length",
-        "--dy",
-        "dy",
-        "--weight",
-        "short",
-        says=("FASTNORM_ERROR_SHAPE", "weight", "63"),
-    )
-    refuse("no such tensor", "--dy", "nix", says="has no tensor 'nix'")
-    refuse(
-        "an old sum without a new one",
-        "--dy",
-        "dy",
-        "--weight",
-        "gain",
-        "--old-dweight",
-        "old",
-        says="required: --dweight",
-    )
-    refuse(
-        "two outputs of one name",
-        "--dy",
-        "dy",
-        "--weight",
-        "gain",
-        "--dweight",
-        "dx",
-        code=USAGE,
-        says="two outputs are named 'dx'",
-    )
-    refuse("no dy", code=USAGE, says="--backward needs --dy")
-    for option in (
-        ["--residual", "x"],
-        ["--y", "y"],
-        ["--quantized", "q"],
-        ["--clamp", "2"],
-        ["--pdl-constant-weights"],
+    for name, options, says in (
+        ("dweight without weight", "--dweight gw", ("FASTNORM_ERROR_ARGUMENT", "dweight")),
+        ("mean with RMS", "--mean m --rstd r", ("FASTNORM_ERROR_ARGUMENT", "mean")),
+        ("rstd alone", "--rstd r --kind layer", ("FASTNORM_ERROR_ARGUMENT", "mean")),
+        ("no output", "--no-dx", "FASTNORM_ERROR_ARGUMENT"),
+        ("dresidual of dx's dtype", "--dresidual gr --dresidual-dtype f16",
+         "dresidual.dtype is f16, as dx's"),
+        ("weight of the wrong length", "--weight short", ("FASTNORM_ERROR_SHAPE", "weight", "63")),
+        ("an old sum without a new one", "--weight gain --old-dweight old", "required: --dweight"),
     ):
-        refuse(
-            f"{option[0]} with --backward",
-            "--dy",
-            "dy",
-            *option,
-            code=USAGE,
-            says=f"{option[0]} excludes --backward",
-        )
-    for option in (["--dy", "dy"], ["--dweight", "gw"], ["--no-dx"]):
-        program.expect(
-            f"{option[0]} without --backward",
-            USAGE,
-            "run",
-            "in.safetensors",
-            "o",
-            "--x",
-            "x",
-            *option,
-            says=f"{option[0]} requires --backward",
-        )
+        refuse(name, f"--dy dy {options}", says)
+    refuse("no such tensor", "--dy nix", "has no tensor 'nix'")
+    refuse("two outputs of one name", "--dy dy --weight gain --dweight dx",
+           "two outputs are named 'dx'", USAGE)
+    refuse("no dy", "", "--backward needs --dy", USAGE)
+    for option in ("--residual x", "--y y", "--quantized q", "--clamp 2", "--pdl-constant-weights"):
+        flag = option.split()[0]
+        refuse(f"{flag} with --backward", f"--dy dy {option}", f"{flag} excludes --backward", USAGE)
+    for option in ("--dy dy", "--dweight gw", "--no-dx"):
+        flag, *value = option.split()
+        program.expect(f"{flag} without --backward", USAGE, "run", "in.safetensors", "o", "--x", "x",
+                       flag, *value, says=f"{flag} requires --backward")
 
 
 def explained(program, *options):
@@ -825,6 +705,7 @@ def test(program):
     test_gate(program, np.random.default_rng(44))
     test_gradients(program, rng)
     test_outputs(program, rng)
+    test_options(program, rng)
     test_refused(program, rng)
     test_explain(program)
     test_explained_stages(program)

@@ -157,30 +157,67 @@ def turned(x, weight, arrays):
     return x
 
 
-def test_file(program):
-    cases, work = program.cases, program.work
-    arrays, tensors = make_layer(np.random.default_rng(7))
-    sizes = tensor_file.SIZES
-    tensor_file.SIZES = {**sizes, "I32": 4, "I64": 8}
-    tensor_file.write(work / "layer.safetensors", tensors)
-    names = {
+class LayerFile:
+    """The tensors of a layer as arrays and in a file, and what `fastnorm norm_heads run` makes of
+    the file."""
+
+    STORED, PADDING = [0, 2, 3], [1, 4]  # tokens: others have slot -1, or lie behind the last slot
+    NAMES = {
         "query": "q", "key": "k", "value": "v", "query-weight": "qw", "key-weight": "kw",
         "cos": "c", "sin": "s", "positions": "p", "slots": "slot", "rope-offset": "-1",
         "eps": "1e-5", "weight-offset": "1", "page": "3"
     }
 
-    def words(**changed):
-        options = {**names, **changed}
+    def __init__(self, program):
+        self.program, self.work = program, program.work
+        self.arrays, self.tensors = make_layer(np.random.default_rng(7))
+        self.write()
+
+    def write(self, **more):
+        """Writes the file, with more tensors."""
+        tensor_file.write(self.work / "layer.safetensors", {**self.tensors, **more})
+
+    def words(self, without=(), **changed):
+        options = {n: value for n, value in {**self.NAMES, **changed}.items() if n not in without}
         return [
             "norm_heads", "run", "layer.safetensors", "out.safetensors",
             *(f"--{option}={value}" for option, value in options.items())
         ]
 
-    program.expect("norm_heads run on a file", SUCCESS, *words())
-    found = tensor_file.read(work / "out.safetensors")
+    def run(self, name, *more, **changed):
+        """The tensors of the output file."""
+        self.program.expect(self.named(name), SUCCESS, *self.words(**changed), *more)
+        return tensor_file.read(self.work / "out.safetensors")
+
+    def check(self, name, ok, shown=""):
+        self.program.cases.check(self.named(name), ok, shown)
+
+    def equal(self, name, found, wanted):
+        self.program.cases.equal(self.named(name), found, wanted)
+
+    @staticmethod
+    def named(name):
+        return f"norm_heads run on a file: {name}"
+
+
+def test_file(program):
+    sizes = tensor_file.SIZES
+    tensor_file.SIZES = {**sizes, "I32": 4, "I64": 8}
+    layer = LayerFile(program)
+    test_codes_of_file(layer, test_rows_of_file(layer))
+    test_axes_of_file(layer)
+    test_statistics_of_file(layer)
+    test_clamps_of_file(layer)
+    test_refused_files(layer)
+    tensor_file.SIZES = sizes
+
+
+def test_rows_of_file(layer):
+    """Rows, and caches in the dtype of rows; the key's rows."""
+    arrays, found = layer.arrays, layer.run("rows")
     shapes = {name: (kind, shape) for name, (kind, shape, _) in found.items()}
-    cases.equal(
-        "norm_heads run on a file: its tensors", shapes, {
+    layer.equal(
+        "its tensors", shapes, {
             "query": ("F32", (5, 2, 40)), "key": ("F32", (5, 1, 40)),
             "key_cache": ("F32", (3, 3, 1, 40)), "value_cache": ("F32", (3, 3, 1, 40))
         })
@@ -188,50 +225,50 @@ def test_file(program):
         "query": turned(arrays["q"], arrays["qw"], arrays),
         "key": turned(arrays["k"], arrays["kw"], arrays)
     }
-    stored, padding = [0, 2, 3], [1, 4]  # of a slot of -1, and behind the last slot
     for name, rows in wanted.items():
         result = tensor_file.decode(found[name]).astype(np.float64)
-        error = np.abs(result - rows)[stored].max()
-        cases.check(f"norm_heads run on a file: {name}", error < 5e-6, error)
-        cases.check(f"norm_heads run on a file: {name} of padding", not result[padding].any())
+        error = np.abs(result - rows)[layer.STORED].max()
+        layer.check(name, error < 5e-6, error)
+        layer.check(f"{name} of padding", not result[layer.PADDING].any())
     key = tensor_file.decode(found["key"])
     for name, rows in (("key_cache", key), ("value_cache", arrays["v"])):
         cache = np.zeros((9, 1, 40), np.float32)
         for token, slot in ((0, 6), (2, 0), (3, 2)):
             cache[slot] = rows[token]
-        cases.check(f"norm_heads run on a file: {name}",
-                    np.array_equal(tensor_file.decode(found[name]).reshape(9, 1, 40), cache))
-    program.expect("norm_heads run on a file, codes", SUCCESS, *words(), "--cache", "i8",
-                   "--cache-scheme", "per-block", "--cache-block", "64", "--in-place")
-    codes = tensor_file.read(work / "out.safetensors")
+        layer.check(name, np.array_equal(tensor_file.decode(found[name]).reshape(9, 1, 40), cache))
+    return key
+
+
+def test_codes_of_file(layer, key):
+    """Caches of codes, and rows in place. `key`: its rows without them."""
+    codes = layer.run("codes", "--cache", "i8", "--cache-scheme", "per-block", "--cache-block",
+                      "64", "--in-place")
     scale = tensor_file.decode(codes["key_cache_scale"]).reshape(9)
-    cases.check("norm_heads run on a file, codes: scales of the slots",
-                list(np.flatnonzero(scale)) == [0, 2, 6], scale)
-    cases.check("norm_heads run on a file, codes: the largest is 127",
+    layer.check("codes: scales of the slots", list(np.flatnonzero(scale)) == [0, 2, 6], scale)
+    layer.check("codes: the largest is 127",
                 np.isclose(scale[6] * 127, np.abs(key[0]).max(), rtol=1e-6), scale)
     values = np.frombuffer(codes["key_cache"][2], np.int8).reshape(9, 40) * scale[:, None]
-    cases.check("norm_heads run on a file, codes: values",
-                np.abs(values[6] - key[0, 0]).max() <= scale[6] / 2 * 1.0001)
-    cases.check("norm_heads run on a file, in place: the same key",
-                np.array_equal(tensor_file.decode(codes["key"])[stored], key[stored]))
-    cases.check("norm_heads run on a file, in place: padding keeps its x",
-                np.array_equal(tensor_file.decode(codes["key"])[padding], arrays["k"][padding]))
+    layer.check("codes: values", np.abs(values[6] - key[0, 0]).max() <= scale[6] / 2 * 1.0001)
+    in_place = tensor_file.decode(codes["key"])
+    layer.check("in place: the same key",
+                np.array_equal(in_place[layer.STORED], key[layer.STORED]))
+    layer.check("in place: padding keeps its x",
+                np.array_equal(in_place[layer.PADDING], layer.arrays["k"][layer.PADDING]))
+
+
+def test_axes_of_file(layer):
+    """Positions of three axes, and a given rstd of the query."""
+    arrays = layer.arrays
     axes = np.array([[8, 0, 3, 3, 1], [2, 7, 7, 0, 5], [4, 4, 1, 8, 6]], np.int64)
     given = np.linspace(0.5, 1.5, 10, dtype=np.float32).reshape(5, 2)
-    tensor_file.write(
-        work / "layer.safetensors", {
-            **tensors, "axes": ("I64", (3, 5), axes.tobytes()),
-            "given": ("F32", (5, 2), given.tobytes())
-        })
+    layer.write(axes=("I64", (3, 5), axes.tobytes()), given=("F32", (5, 2), given.tobytes()))
     for name, more, axis in (
         ("mrope", ["--mrope", "3x3x2"], [0, 0, 0, 1, 1, 1, 2, 2]),
         ("mrope-interleaved", ["--mrope", "4,2,2", "--mrope-interleaved"],
          [0, 1, 2, 0, 1, 2, 0, 0]),
     ):
-        program.expect(f"norm_heads run on a file, {name}", SUCCESS,
-                       *words(positions="axes", **{"query-rstd-in": "given"}), *more)
-        found = tensor_file.read(work / "out.safetensors")
-        cases.equal(f"norm_heads run on a file, {name}: its tensors", sorted(found), [
+        found = layer.run(name, *more, positions="axes", **{"query-rstd-in": "given"})
+        layer.equal(f"{name}: its tensors", sorted(found), [
             "key", "key_cache", "query", "value_cache"
         ])
         rows = axes[axis].T  # the table's row of each token and pair
@@ -240,36 +277,40 @@ def test_file(program):
         wide = arrays["q"].astype(np.float64)
         wanted = turned(wide, arrays["qw"], tables) * given[..., None] * np.sqrt(
             (wide**2).mean(-1, keepdims=True) + np.float64(np.float32(1e-5)))
-        error = np.abs(query - wanted)[stored].max()
-        cases.check(f"norm_heads run on a file, {name}: query", error < 1e-5, error)
+        error = np.abs(query - wanted)[layer.STORED].max()
+        layer.check(f"{name}: query", error < 1e-5, error)
         key = turned(arrays["k"], arrays["kw"], tables)
-        error = np.abs(tensor_file.decode(found["key"]).astype(np.float64) - key)[stored].max()
-        cases.check(f"norm_heads run on a file, {name}: key", error < 5e-6, error)
-    program.expect("norm_heads run on a file: statistics", SUCCESS, *words(), "--statistics",
-                   "--sumsq")
-    found = tensor_file.read(work / "out.safetensors")
-    for part, x in (("query", arrays["q"]), ("key", arrays["k"])):
+        found_key = tensor_file.decode(found["key"]).astype(np.float64)
+        error = np.abs(found_key - key)[layer.STORED].max()
+        layer.check(f"{name}: key", error < 5e-6, error)
+
+
+def test_statistics_of_file(layer):
+    found = layer.run("statistics", "--statistics", "--sumsq")
+    for part, x in (("query", layer.arrays["q"]), ("key", layer.arrays["k"])):
         squares = (x.astype(np.float64)**2).sum(-1)
         for name, wanted in (("rstd", 1 / np.sqrt(squares / 40 + 1e-5)), ("sumsq", squares)):
             values = tensor_file.decode(found[f"{part}_{name}"])
-            wanted[padding] = 0
-            cases.check(f"norm_heads run on a file: {name} of the {part}",
+            wanted[layer.PADDING] = 0
+            layer.check(f"{name} of the {part}",
                         values.shape == wanted.shape
                         and np.allclose(values, wanted, rtol=1e-6, atol=0), values.tolist())
-    limit = {**tensors, "limit": ("F32", (1, ), np.float32(0.5).tobytes())}
-    tensor_file.write(work / "layer.safetensors", limit)
-    few = {name: value for name, value in names.items() if name not in ("value", "slots")}
-    quantized = [
-        "norm_heads", "run", "layer.safetensors", "out.safetensors", "--quant-scheme", "per-row",
-        *(f"--{option}={value}" for option, value in few.items())
-    ]
-    program.expect("norm_heads run on a file: clamp_scale", SUCCESS, *quantized, "--clamp-scale",
-                   "limit")
-    scales = tensor_file.decode(tensor_file.read(work / "out.safetensors")["query_scale"])
-    cases.check("norm_heads run on a file: clamp_scale clamps",
-                np.all(scales == np.float32(0.5) / np.float32(448)), scales)
-    program.expect("norm_heads run on a file: two clamps", FAILURE, *quantized, "--clamp-scale",
-                   "limit", "--clamp", "2", says="quant.clamp is 2 and quant.clamp_scale is given")
+
+
+def test_clamps_of_file(layer):
+    layer.write(limit=("F32", (1, ), np.float32(0.5).tobytes()))
+    options = {"without": ("value", "slots"), "quant-scheme": "per-row", "clamp-scale": "limit"}
+    scales = tensor_file.decode(layer.run("clamp_scale", **options)["query_scale"])
+    layer.check("clamp_scale clamps", np.all(scales == np.float32(0.5) / np.float32(448)), scales)
+    layer.program.expect(layer.named("two clamps"), FAILURE, *layer.words(**options), "--clamp",
+                         "2", says="quant.clamp is 2 and quant.clamp_scale is given")
+
+
+def test_refused_files(layer):
+    """What the library and the program refuse of a file and of the options for it."""
+    tensors = layer.tensors
+    layer.write(short=("F32", (5, 8), tensors["c"][2][:160]),
+                few=("F32", (1, 1, 40), tensors["k"][2][:160]))
     for name, says, changed in (
         ("a name that is not there", "'nope'", {"key": "nope"}),
         ("a matrix", "--query has 2 dimensions; required: 3", {"query": "c"}),
@@ -277,12 +318,7 @@ def test_file(program):
          {"cos": "short", "sin": "short"}),
         ("heads of other tokens", "FASTNORM_ERROR_SHAPE: parts[1].x.shape", {"key": "few"}),
     ):
-        extra = {
-            **tensors, "short": ("F32", (5, 8), tensors["c"][2][:160]),
-            "few": ("F32", (1, 1, 40), tensors["k"][2][:160])
-        }
-        tensor_file.write(work / "layer.safetensors", extra)
-        program.expect(f"norm_heads run on a file: {name}", FAILURE, *words(**changed), says=says)
+        layer.program.expect(layer.named(name), FAILURE, *layer.words(**changed), says=says)
     for name, says, more in (
         ("no output", "OUT is missing", ("layer.safetensors", )),
         ("no tensor", "required: --query, --key or --value", ("layer.safetensors",
@@ -292,15 +328,8 @@ def test_file(program):
         ("a value without slots", "--value needs --slots", ("layer.safetensors", "o.safetensors",
                                                             "--value", "v")),
     ):
-        program.expect(f"norm_heads run on a file: {name}",
-                       USAGE,
-                       "norm_heads",
-                       "run",
-                       *more,
-                       says=says)
-    cases.check("norm_heads run on a file: nothing is written after a refusal",
-                not (work / "o.safetensors").exists())
-    tensor_file.SIZES = sizes
+        layer.program.expect(layer.named(name), USAGE, "norm_heads", "run", *more, says=says)
+    layer.check("nothing is written after a refusal", not (layer.work / "o.safetensors").exists())
 
 
 def test_explain(program):

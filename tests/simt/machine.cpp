@@ -62,10 +62,16 @@ struct Fiber {
     void* to;
     const void* from;
   };
-  const std::function<void()>* body = nullptr;
-  const Grid* grid = nullptr;
+  const Part* part = nullptr;
   std::vector<Copy> copies;
   std::vector<size_t> groups;  // of committed groups, how many copies lie before their ends
+  // Stores that have not arrived.
+  struct Late {
+    char* to;
+    uint32_t words[4];
+    bool looked_at;
+  };
+  std::vector<Late> late;
   bool started = false;
   jmp_buf state;
   ucontext_t start;
@@ -84,7 +90,7 @@ uint64_t clock_now = 0;
 std::string complaint;  // the launch's first
 jmp_buf launcher;
 
-const Grid* own_grid() { return current->fiber->grid; }
+const Grid* own_grid() { return &current->fiber->part->grid; }
 
 const Input* input_at(const void* address, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
@@ -136,7 +142,10 @@ __attribute__((noinline)) void finish() {
 
 void fiber_main() {
   for (;;) {
-    (*current->fiber->body)();
+    current->fiber->part->body();
+    for (const Fiber::Late& store : current->fiber->late)
+      std::memcpy(store.to, store.words, sizeof store.words);
+    current->fiber->late.clear();
     // The kernel that waits for this one counts on those before it, too.
     if (!current->waited) complain("a thread ends that has not waited for the previous kernel");
     if (!current->fiber->copies.empty()) fault("a thread ends that has not waited for its copies");
@@ -279,8 +288,7 @@ std::string launch_parts(const Part* parts, unsigned count) {
       start_block(block, threads);
       for (unsigned t = 0; t < threads; ++t) {
         Fiber* const fiber = fibers[b * threads + t].get();
-        fiber->body = &part.body;
-        fiber->grid = &part.grid;
+        fiber->part = &part;
         Thread& thread = fiber->thread;
         thread.thread.x = t;
         thread.block = {static_cast<unsigned>((number + rank) % first.x),
@@ -316,7 +324,7 @@ std::string launch_parts(const Part* parts, unsigned count) {
 }  // namespace
 
 std::string launch(const Grid& grid, const std::function<void()>& kernel) {
-  const Part part = {grid, kernel};
+  const Part part = {grid, kernel, 0, 0};
   return launch_parts(&part, 1);
 }
 
@@ -349,6 +357,41 @@ void early_load(const void* address, size_t bytes) {
 
 void early_store(const void* address, size_t bytes) {
   complain("a store ahead of the wait for the previous kernel", address, bytes);
+}
+
+void store_to_devices(void* address, const uint32_t (&words)[4]) {
+  static uint32_t stores = 0;
+  Fiber& self = *current->fiber;
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  if (begin % 16 != 0) fault("a misaligned store");
+  if (!current->waited) early_store(address, sizeof words);
+  if (begin >= self.part->own_begin && begin < self.part->own_end) {
+    Fiber::Late store = {static_cast<char*>(address), {}, false};
+    std::memcpy(store.words, words, sizeof words);
+    self.late.push_back(store);
+    return;
+  }
+  // A vector arrives in pieces, and between them other threads may look.
+  auto* const to = static_cast<uint32_t*>(address);
+  to[3] = words[3], to[0] = words[0];
+  if (++stores % 61 == 0) yield();
+  to[2] = words[2], to[1] = words[1];
+}
+
+void look_at_late_stores(const void* address, size_t bytes) {
+  const auto* const begin = static_cast<const char*>(address);
+  std::vector<Fiber::Late>& late = current->fiber->late;
+  for (size_t i = 0; i < late.size();) {
+    Fiber::Late& store = late[i];
+    const bool here = begin < store.to + sizeof store.words && store.to < begin + bytes;
+    if (here && store.looked_at) {
+      std::memcpy(store.to, store.words, sizeof store.words);
+      late.erase(late.begin() + static_cast<ptrdiff_t>(i));
+      continue;
+    }
+    store.looked_at = store.looked_at || here;
+    ++i;
+  }
 }
 
 void prefetch(const void* address, size_t bytes) {

@@ -66,10 +66,15 @@ struct Grid {
 // global memory, "" = nothing.
 std::string launch(const Grid& grid, const std::function<void()>& body);
 
-// One device of several whose kernels run at the same time, reading and writing one memory.
+// One device of several whose kernels run at the same time, reading and writing one memory. What
+// its threads store in its own part of this memory, from `own_begin` to `own_end`, arrives there as
+// late as hardware allows: when the thread ends, or has waited for a load from there. The first
+// load gives what was there before and the second one what was stored: who goes on after the first
+// has not waited.
 struct Part {
   Grid grid;
   std::function<void()> body;
+  uintptr_t own_begin = 0, own_end = 0;
 };
 
 // Runs block 0 of all parts together, then block 1 of all, and so on, or so cluster by cluster: for
@@ -89,6 +94,11 @@ void yield();
 // By threads that have not waited.
 void early_load(const void* address, size_t bytes);
 void early_store(const void* address, size_t bytes);
+
+// Stores 16 bytes, at once or late: see Part.
+void store_to_devices(void* address, const uint32_t (&words)[4]);
+// Before the running thread loads these bytes.
+void look_at_late_stores(const void* address, size_t bytes);
 
 // Lets the stream's next kernel start early.
 void trigger();

@@ -10,6 +10,7 @@
 //
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/common/ptx/memory.cuh"
+#include "cuda/common/ptx/system.cuh"
 
 namespace {
 
@@ -109,6 +110,35 @@ TEST(SimtMachine, FindsThreadsAndBlocksThatLeaveSomethingOut) {
                          ptx::grid_trigger();
                        }),
                  "a trigger that the call does not ask for");
+}
+
+// Two devices. The first stores a vector in its own memory and one in the other's, and lets the
+// other run before it reads back what it stored, after that, and when it has ended.
+TEST(SimtMachine, StoresInOwnMemoryArriveLate) {
+  struct alignas(16) Words {
+    uint32_t word[4] = {};
+  };
+  Words own[2], others;
+  const simt::Grid grid = {1, 1, 1, 1, 0, simt::Order::kForward, false, false, {}};
+  std::vector<uint32_t> seen;  // by the second device: both of `own`, others
+  const auto first = [&] {
+    ptx::st_system_v4(&own[0], make_uint4(1, 1, 1, 1));
+    ptx::st_system_v4(&own[1], make_uint4(2, 2, 2, 2));
+    ptx::st_system_v4(&others, make_uint4(3, 3, 3, 3));
+    simt::yield();
+    EXPECT_EQ(ptx::ld_system_u32(&own[0].word[2]), 0u);
+    EXPECT_EQ(ptx::ld_system_u32(&own[0].word[2]), 1u);
+    simt::yield();
+  };
+  const auto second = [&] {
+    for (int look = 0; look < 3; ++look) {
+      seen.insert(seen.end(), {own[0].word[3], own[1].word[3], others.word[3]});
+      simt::yield();
+    }
+  };
+  const auto begin = reinterpret_cast<uintptr_t>(own);
+  EXPECT_EQ(simt::launch_together({{grid, first, begin, begin + sizeof own}, {grid, second}}), "");
+  EXPECT_EQ(seen, (std::vector<uint32_t>{0, 0, 3, 1, 0, 3, 1, 2, 3}));
 }
 
 }  // namespace

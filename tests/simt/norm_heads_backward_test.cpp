@@ -42,7 +42,8 @@ constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward
 // A random call, described; its tensors are the GPU's.
 struct Described {
   Described(uint64_t call_seed, GradientCallKind kind)
-      : seed(call_seed), call(support::draw_norm_heads_backward(call_seed, kind, true)) {
+      : Described(call_seed, support::draw_norm_heads_backward(call_seed, kind, true)) {}
+  Described(uint64_t call_seed, const std::string& line) : seed(call_seed), call(line) {
     Error error;
     NormHeadsBackwardDesc desc;
     EXPECT_EQ(check_norm_heads_backward(&call.args<fastnorm_norm_heads_args>(),
@@ -162,6 +163,35 @@ TEST(SimtNormHeadsBackward, WholeTokensWithSumsEqualTheModel) {
         ++calls;
       }
       EXPECT_EQ(calls, wanted) << table()[i].name;
+    }
+  }
+}
+
+// Such sums where a thread block has 1, 2, 4, 8 and 16 tokens at once, each in more lanes than one.
+TEST(SimtNormHeadsBackward, WholeTokensSideBySideEqualTheModel) {
+  constexpr int64_t kColumns = 256, kTokens = 37;
+  for (size_t i = 0; i < table().size(); ++i) {
+    const NormHeadsBackwardVariant& v = table()[i].variant;
+    if (!v.is_whole()) continue;
+    for (const int64_t heads : {16, 8, 4, 2, 1}) {
+      const auto type = support::id_of(v.dtype == Dtype::kF16 ? ref::Type::kF16 : ref::Type::kBF16);
+      support::LineWriter line("norm_heads_backward", static_cast<uint64_t>(heads), true);
+      line.set("parts[0].flags",
+               int64_t{FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ACROSS_HEADS});
+      line.set("parts[0].eps", 1e-5);
+      for (const char* rows : {"dy", "x", "dx"})
+        line.tensor(std::string("parts[0].") + rows, type, {kTokens, heads, kColumns});
+      for (const char* columns : {"weight", "dweight"})
+        line.tensor(std::string("parts[0].") + columns, type, {heads, kColumns});
+      Described described(i, line.line());
+      NormHeadsBackwardPlan plan;
+      Error error;
+      ASSERT_EQ(plan_norm_heads_gradients_for(described.gradients, facts(), table(),
+                                              static_cast<int32_t>(i), &plan, error),
+                FASTNORM_OK)
+          << error.text;
+      described.run(plan);
+      if (HasFailure()) return;
     }
   }
 }

@@ -44,6 +44,7 @@ class PeerRanks {
     uint32_t report;
     fastnorm::cuda::PeerExchange exchange;
   };
+  const uint64_t bytes_;  // of a rank's buffer
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -130,7 +130,7 @@ fastnorm_status check_peer_call(Call& call, Error& error) {
   return status;
 }
 
-// Of the families but peers, by name.
+// The check of each family but peers, by the family's name.
 std::map<std::string, CheckedFamily::Check>& checks() {
   static std::map<std::string, CheckedFamily::Check> all;
   return all;

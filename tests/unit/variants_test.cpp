@@ -226,6 +226,27 @@ void expect_lists_fit() {
     EXPECT_GT(uses[line], 0) << "line " << line + 1 << " makes no kernel";
 }
 
+// A list whose second architecture has other numbers of blocks than the first, and whose third has
+// those of the first.
+struct MadeFamily : NormHeadsFamily {
+  static constexpr FamilyLine<NormHeadsVariant> kLines[] = {
+      {{Dtype::kF32, HeadsForm::kGeneral, 256, 0}, family_words::ALL, {{1, 1, 1, 1, 1}}},
+      {{Dtype::kF32, HeadsForm::kAny, 16, 2}, family_words::HALF, {{4, 6, 4, 0, 0}}},
+  };
+};
+
+// Plans read the blocks of a multiprocessor in the table of their architecture.
+TEST(Lists, ArchitecturesShareTablesWithTheSameBlocks) {
+  EXPECT_EQ(table_arch<MadeFamily>(0), 0);
+  EXPECT_EQ(table_arch<MadeFamily>(1), 1);
+  EXPECT_EQ(table_arch<MadeFamily>(2), 0);
+  EXPECT_EQ(table_arch<MadeFamily>(3), 3);
+  EXPECT_EQ(table_arch<MadeFamily>(4), 3);
+  static constexpr auto kTable = make_table<MadeFamily, table_arch<MadeFamily>(1)>();
+  for (const NormHeadsEntry& entry : kTable)
+    EXPECT_EQ(entry.variant.per_sm, entry.variant.form == HeadsForm::kAny ? 6 : 1) << entry.name;
+}
+
 TEST(Lists, FitAMultiprocessorAndTheirWords) {
   // The tests of Variants have the norm's lists.
   Families::for_each([]<class Family>() {

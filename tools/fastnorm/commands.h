@@ -18,7 +18,7 @@ void add_selftest(CLI::App& program);
 void add_completion(CLI::App& program);
 void add_tune(CLI::App& program);
 
-// Of the families that have their own.
+// The commands of families that have one of their own.
 #define FAMILY(name) void add_##name(CLI::App& program);
 FASTNORM_COMMAND_FAMILIES(FAMILY)
 #undef FAMILY

@@ -379,7 +379,8 @@ class GradientComparison {
         magnitude[at + c] += row.magnitude[c] * std::abs(xhat[c]);
       }
     }
-    // Of single precision over rows, and where the forward rounded xhat.
+    // The relative error that a sum may have: by single precision over all rows, by an xhat that
+    // the forward rounded, and by statistics.
     const double share = 0x1p-17 + 0x1p-28 * static_cast<double>(x.shape[0] * x.shape[1]) +
                          (rounds ? std::ldexp(1.0, -rounded.precision) : 0) + statistic_share();
     for (size_t g = 0; g < groups; ++g) {
@@ -400,7 +401,7 @@ class GradientComparison {
   const HeadsGradientErrors& errors() const { return errors_; }
 
  private:
-  // Of statistics that are computed again in steps of T.
+  // What statistics add to this error if the call computes them again in steps of T.
   double statistic_share() const {
     if (!options_.recompute || norm_.rounding != FASTNORM_ROUND_EVERY_STEP) return 0;
     return std::ldexp(4.0, -float_format(inputs_.layer.x[kQuery].dtype).precision);

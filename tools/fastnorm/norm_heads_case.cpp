@@ -85,7 +85,7 @@ int64_t axis_of(const NormHeadsOptions& o, int64_t j) {
   return axis;
 }
 
-// Of a mean or an rstd of heads x.
+// The shape of a mean or an rstd: one value for each head of x, or for each token.
 std::vector<int64_t> statistic_shape(const NormHeadsOptions& o, const HostTensor& x) {
   if (o.across_heads) return {x.shape[0]};
   return {x.shape[0], x.shape[1]};
@@ -367,7 +367,7 @@ void NormHeadsCall::add_quantized(HeadsPart p) {
   const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
   if (inputs_.clamp_scale.present()) input(path("quant.clamp_scale"), inputs_.clamp_scale);
   if (inputs_.rotation_signs.present()) input(path("quant.rotation_signs"), inputs_.rotation_signs);
-  // Of a cache as well, whose scheme may have a use for it.
+  // Codes of a cache count as well: their scheme may have a use for the floor.
   if (!dynamic && options_.has_codes()) call_.change(path("quant.amax_floor=0"));
   if (scheme > FASTNORM_QUANT_PER_BLOCK && options_.has_codes())
     call_.change(path("quant.division=0"));
@@ -487,7 +487,8 @@ ExactRow rotated(const ExactRow& row, int32_t block) {
   return result;
 }
 
-// Of a row of x, or of all heads of a token. `size`: the mean of the magnitudes.
+// The statistics in double of a row of x, or of all heads of a token. `size` is the mean of the
+// magnitudes.
 struct ExactStatistic {
   double mean = 0, squares = 0, rstd = 0, size = 0;
 };
@@ -519,7 +520,7 @@ class Formula {
     return row;
   }
 
-  // Of x alone, also where other statistics are given.
+  // The statistics of x, also where the call is given others.
   ExactStatistic statistic(HeadsPart p, int64_t token, int64_t head) const {
     const HostTensor& x = inputs_.x[p];
     const int64_t heads = x.shape[1], first = options_.across_heads ? 0 : head;

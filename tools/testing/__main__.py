@@ -48,7 +48,8 @@ def parse_arguments():
     parser.add_argument(
         "--fuzz-seconds", type=int, default=60, help="time for new fuzz inputs (default 60)"
     )
-    # Of tools/test and of the stages beside: seconds of the set-up; a plan, and where counts go.
+    # tools/test gives the seconds of its set-up. A run that starts another one beside it gives the
+    # plan, and the file for the counts.
     parser.add_argument("--setup", nargs=3, type=float, help=argparse.SUPPRESS)
     parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--counts", type=Path, help=argparse.SUPPRESS)

@@ -190,7 +190,7 @@ def kernels(report, options):
     for archive in archives:
         name = archive.removeprefix("src/cuda/lib").removesuffix(".a")
         report_kernels(report, f"kernel report, {name}", folder.folder, archive)
-        # Those of the norm are many and share one body, whose order the SIMT machine tests.
+        # Kernels of the norm are many and share one body, whose order the SIMT machine tests.
         if not re.match(r"norm_sm\w+_(plain|add)$", name):
             report_order(report, f"launch order, {name}", folder.folder / archive)
 

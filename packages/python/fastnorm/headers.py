@@ -765,7 +765,7 @@ U8 = Dtype(1, 8, 1)
 I32 = Dtype(0, 32, 1)
 I64 = Dtype(0, 64, 1)
 
-# Of each family the struct of its calls, and that of a part.
+# For each family the struct of its calls, and that of a part.
 FAMILIES = {
     "norm": (NormArgs, None),
     "norm_backward": (NormBackwardArgs, None),

@@ -54,7 +54,7 @@ struct NormHeadsPart {
   float head_weights_factor = 1;
   HeadsCache cache;
 
-  // Of a row of the cache, before those of its tail.
+  // Columns of a row of the cache ahead of its tail.
   int64_t cache_columns() const { return norm.n - cache.tail_columns; }
   // Whether a part writes more than statistics.
   bool stores_rows() const { return norm.y || norm.quant.any() || cache; }

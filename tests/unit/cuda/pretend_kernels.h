@@ -79,7 +79,7 @@ const typename Family::Entry* entry_of(const void* kernel) {
   return kernels.has(kernel) ? &kernels.entry(kernel) : nullptr;
 }
 
-// Of the norm's kernels: of one call, and of two calls.
+// Whether it is a kernel of the norm that takes two calls.
 inline bool is_pair(const void* kernel) {
   const auto& norm = pretended<cuda::NormFamily>();
   return norm.has(kernel) && norm.number_of(kernel) % cuda::kNormForms != 0;

@@ -43,7 +43,7 @@ typedef struct fnb_nccl_library {
 #undef FNB_NCCL_FIELD
 } fnb_nccl_library;
 
-/* Of a call that did not reach the library; else empty. */
+/* What went wrong in a call that did not reach the library; else empty. */
 static __thread char fnb_nccl_failure[1024];
 
 static fastnorm_status fnb_nccl_open(const char* path, fnb_nccl_library* loaded) {

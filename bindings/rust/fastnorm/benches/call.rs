@@ -86,7 +86,7 @@ impl Raw {
     }
 }
 
-/// The same call of the safe layer.
+/// This call in the safe layer.
 #[inline(always)]
 fn norm<'a>(
     device: Device,

@@ -162,7 +162,7 @@ small_floats! {
 }
 
 impl F8E4M3 {
-    /// The same number in single precision.
+    /// This number in single precision.
     pub fn to_f32(self) -> f32 {
         let (exponent, mantissa) = (u32::from(self.0 >> 3 & 15), u32::from(self.0 & 7));
         let magnitude = match (exponent, mantissa) {
@@ -179,14 +179,14 @@ impl F8E4M3 {
 }
 
 impl F8E5M2 {
-    /// The same number in single precision.
+    /// This number in single precision.
     pub fn to_f32(self) -> f32 {
         f16::from_bits(u16::from(self.0) << 8).to_f32()
     }
 }
 
 impl F8E8M0 {
-    /// The same number in single precision.
+    /// This number in single precision.
     pub fn to_f32(self) -> f32 {
         match self.0 {
             0 => f32::from_bits(1 << 22), // 2^-127 is subnormal
@@ -197,7 +197,7 @@ impl F8E8M0 {
 }
 
 impl F4x2E2M1 {
-    /// The same two numbers in single precision.
+    /// These two numbers in single precision.
     pub fn to_f32(self) -> [f32; 2] {
         const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
         [self.0 & 15, self.0 >> 4].map(|code| {

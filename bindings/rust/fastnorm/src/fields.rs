@@ -494,7 +494,7 @@ impl<'a> Quant<'a> {
         &self.args
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> Quant<'_> {
         Quant {
             args: self.args,
@@ -935,7 +935,7 @@ impl<'a> Norm<'a> {
         self.views.link(22, &mut self.args.modulation_index);
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> Norm<'_> {
         Norm {
             args: self.args,
@@ -1396,7 +1396,7 @@ impl<'a> NormBackward<'a> {
         self.views.link(23, &mut self.args.dresidual_gate);
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> NormBackward<'_> {
         NormBackward {
             args: self.args,
@@ -1682,7 +1682,7 @@ impl<'a> MlaDecode<'a> {
         &self.args
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> MlaDecode<'_> {
         MlaDecode {
             args: self.args,
@@ -1776,7 +1776,7 @@ impl<'a> NormHeads<'a> {
         &self.args
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> NormHeads<'_> {
         NormHeads {
             args: self.args,
@@ -2005,7 +2005,7 @@ impl<'a> NormHeadsPart<'a> {
         &self.args
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> NormHeadsPart<'_> {
         NormHeadsPart {
             args: self.args,
@@ -2090,7 +2090,7 @@ impl<'a> NormHeadsBackward<'a> {
         &self.args
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> NormHeadsBackward<'_> {
         NormHeadsBackward {
             args: self.args,
@@ -2245,7 +2245,7 @@ impl<'a> NormHeadsBackwardPart<'a> {
         &self.args
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> NormHeadsBackwardPart<'_> {
         NormHeadsBackwardPart {
             args: self.args,
@@ -2397,7 +2397,7 @@ impl<'a> PeerShardedNorm<'a> {
         &self.args
     }
 
-    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    /// A copy that links where only a shared borrow is at hand. It is never run.
     pub(crate) fn copied(&self) -> PeerShardedNorm<'_> {
         PeerShardedNorm {
             args: self.args,

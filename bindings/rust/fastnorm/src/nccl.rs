@@ -23,7 +23,7 @@ static LIBRARY: OnceLock<Library> = OnceLock::new();
 
 struct Library(sys::fastnorm_nccl_library);
 
-// Of the C library.
+// Functions of the C library, which load another one.
 extern "C" {
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
@@ -175,7 +175,7 @@ impl NcclOptions {
         Self { args }
     }
 
-    /// Of peers: the longest wait for another rank. Default: 10 seconds.
+    /// The longest wait of a peer for another rank. The default is 10 seconds.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.args.wait_ns = i64::try_from(longest.as_nanos()).unwrap_or(i64::MAX);
         self
@@ -562,7 +562,7 @@ struct Together {
     workspaces: Vec<*mut c_void>,
     workspace_bytes: usize,
     streams: Vec<*mut c_void>,
-    /// Of CPUs that were given none.
+    /// Workspaces of calls on CPUs that were given none.
     scratch: Vec<Scratch>,
 }
 

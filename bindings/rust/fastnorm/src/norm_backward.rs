@@ -93,12 +93,12 @@ impl NormBackward<'_> {
         }
     }
 
-    /// Of a norm by the root mean square. `eps` is the forward's.
+    /// The gradient of a norm by the root mean square. `eps` is the forward's.
     pub fn rms(eps: f32) -> Self {
         Self::new(sys::FASTNORM_NORM_RMS, eps)
     }
 
-    /// Of a norm by mean and variance. `eps` is the forward's.
+    /// The gradient of a norm by mean and variance. `eps` is the forward's.
     pub fn layer(eps: f32) -> Self {
         Self::new(sys::FASTNORM_NORM_LAYER, eps)
     }

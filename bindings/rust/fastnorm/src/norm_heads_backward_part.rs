@@ -58,12 +58,14 @@ impl<'a> NormHeadsBackwardPart<'a> {
         self.put_x(x.view)
     }
 
-    /// Of a norm by the root mean square. `eps` and `x`, of dy's shape, are the forward's.
+    /// The gradient of a norm by the root mean square. `eps` and `x`, of dy's shape, are those of
+    /// the forward.
     pub fn rms(self, eps: f32, x: Tensor<'a>) -> Self {
         self.norm(sys::FASTNORM_NORM_RMS, eps, x)
     }
 
-    /// Of a norm by mean and variance. `eps` and `x`, of dy's shape, are the forward's.
+    /// The gradient of a norm by mean and variance. `eps` and `x`, of dy's shape, are those of the
+    /// forward.
     pub fn layer(self, eps: f32, x: Tensor<'a>) -> Self {
         self.norm(sys::FASTNORM_NORM_LAYER, eps, x)
     }

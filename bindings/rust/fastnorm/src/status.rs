@@ -116,7 +116,7 @@ impl Error {
         error
     }
 
-    /// The same error of one of several calls.
+    /// This error as one of several calls has it: with the call's index ahead of its message.
     pub(crate) fn of_call(mut self, index: usize) -> Self {
         self.message = Cow::Owned(format!("args[{index}]: {}", self.message));
         self

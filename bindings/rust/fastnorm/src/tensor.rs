@@ -571,7 +571,7 @@ impl<'a> TensorMut<'a> {
         std::convert::identity
     );
 
-    /// The same memory for a shorter time: to use the tensor again after a call that takes it.
+    /// This tensor for a shorter time, so that it can be used again after a call that takes it.
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         TensorMut {
             view: self.view,
@@ -579,7 +579,7 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// The same memory, to be read.
+    /// This tensor's memory, to be read.
     pub fn as_tensor(&self) -> Tensor<'_> {
         Tensor {
             view: self.view,

@@ -90,7 +90,7 @@ fn strides() -> Result<()> {
         let inside = (3..7).contains(&(i % 10));
         assert_eq!(*v, if inside { 1.0 } else { 7.0 }, "element {i}");
     }
-    // The same by narrowing, the rows backwards, and every row a copy of one.
+    // Views of the buffer by narrowing, with the rows backwards, and with every row a copy of one.
     let narrow = TensorMut::new(&mut buffer, &[3, 10])?
         .narrow(1, 3..7)?
         .narrow(0, 1..3)?;

@@ -169,7 +169,7 @@ fn sharded_rows() -> Result<()> {
     Ok(())
 }
 
-/// Of a norm's fields, those that an all-reduce cannot do are refused by name.
+/// An all-reduce refuses the fields of a norm that it cannot do, by name.
 #[test]
 fn a_stage_is_refused() -> Result<()> {
     let context = Context::cpu()?;

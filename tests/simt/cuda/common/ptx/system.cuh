@@ -1,16 +1,20 @@
-// cuda/common/ptx/system.cuh for simt/machine.h. A vector arrives in pieces, and between them other
-// threads may look; who finds that something is missing lets the others run.
+// cuda/common/ptx/system.cuh for simt/machine.h. Who finds that something is missing lets the other
+// threads run.
 #pragma once
-
-#include <cstring>
 
 #include "cuda/common/ptx/memory.cuh"
 #include "simt/machine.h"
 
 namespace fastnorm::ptx {
 
+template <class Word>
+Word load_of_devices(const void* address) {
+  simt::look_at_late_stores(address, sizeof(Word));
+  return load<Word>(address);
+}
+
 inline uint4 ld_system_v4(const void* address) {
-  const uint4 v = load<uint4>(address);
+  const auto v = load_of_devices<uint4>(address);
   constexpr uint32_t kEmpty = 0xffffffff;
   if (v.x == kEmpty || v.y == kEmpty || v.z == kEmpty || v.w == kEmpty) simt::yield();
   return v;
@@ -19,19 +23,12 @@ inline void ld_system_v4_if(uint4& v, const void* address, bool wanted) {
   if (wanted) v = ld_system_v4(address);
 }
 inline void st_system_v4(void* address, uint4 v) {
-  static uint32_t stores = 0;
-  auto* const words = static_cast<uint32_t*>(address);
-  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) simt::fault("a misaligned store");
-  store(words + 3, v.w);
-  store(words, v.x);
-  if (++stores % 61 == 0) simt::yield();
-  store(words + 2, v.z);
-  store(words + 1, v.y);
+  simt::store_to_devices(address, {v.x, v.y, v.z, v.w});
 }
-inline uint32_t ld_system_u32(const void* address) { return load<uint32_t>(address); }
+inline uint32_t ld_system_u32(const void* address) { return load_of_devices<uint32_t>(address); }
 inline void ld_system_u32_if(uint32_t& v, const void* address, bool wanted) {
   if (!wanted) return;
-  v = load<uint32_t>(address);
+  v = load_of_devices<uint32_t>(address);
   if (v == 0xffffffff) simt::yield();
 }
 inline void st_system_u32(void* address, uint32_t v) { store(address, v); }

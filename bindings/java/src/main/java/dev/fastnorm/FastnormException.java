@@ -25,7 +25,7 @@ public final class FastnormException extends RuntimeException {
         this.deviceError = deviceError;
     }
 
-    /** The same error of one of several calls. */
+    /** This error as one of several calls has it: with the call's name ahead of its message. */
     FastnormException of(String call) {
         FastnormException named =
                 new FastnormException(code, call + ": " + getMessage(), deviceError);

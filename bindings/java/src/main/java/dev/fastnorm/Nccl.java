@@ -100,7 +100,7 @@ public final class Nccl implements AutoCloseable {
         }
 
         /**
-         * Of peers, as {@link Peer.Builder#algorithm}.
+         * The way of peers, as {@link Peer.Builder#algorithm} has it.
          *
          * @param algorithm the way; the default is {@link PeerAlgorithm#AUTO}
          * @return this
@@ -111,7 +111,7 @@ public final class Nccl implements AutoCloseable {
         }
 
         /**
-         * Of peers, as {@link Peer.Builder#oneShotBytes}.
+         * The most bytes of peers' one-shot calls, as {@link Peer.Builder#oneShotBytes} has them.
          *
          * @param bytes the number; 0, the default, for measured ones
          * @return this
@@ -122,7 +122,7 @@ public final class Nccl implements AutoCloseable {
         }
 
         /**
-         * Of peers, as {@link Peer.Builder#waitAtMost}.
+         * The longest wait of peers, as {@link Peer.Builder#waitAtMost} has it.
          *
          * @param longest 1 microsecond to 1000 seconds; the default is 10 seconds
          * @return this
@@ -133,7 +133,7 @@ public final class Nccl implements AutoCloseable {
         }
 
         /**
-         * Of peers, as {@link Peer.Builder#rings}.
+         * The rings of peers, as {@link Peer.Builder#rings} has them.
          *
          * @param rings 1 to 256; 0, the default, for 8, on a GPU 128
          * @return this

@@ -24,7 +24,7 @@ public final class PeerAllreduceNorm extends PeerAllreduceNormFields {
         joined = joined(norm);
     }
 
-    /** Of a handle of NCCL, which has its own peer. */
+    /** A call of a handle of NCCL, which has its own peer. */
     PeerAllreduceNorm(Nccl nccl, Norm norm) {
         super(null, nccl);
         joined = joined(norm);

@@ -10,7 +10,7 @@ public abstract sealed class PeerCall extends Call
     private final Peer peer;
     private final Nccl nccl;
 
-    /** Of one of the two; the other one is null. */
+    /** A call of a peer, or of NCCL; the other one is null. */
     PeerCall(Peer peer, Nccl nccl) {
         this.peer = peer;
         this.nccl = nccl;

@@ -317,7 +317,7 @@ public final class Tensor {
     // --- the parts ---
 
     /**
-     * The same memory and shape with other strides. Element (i, j, ..) lies i * strides[0] +
+     * This memory and shape with other strides. Element (i, j, ..) lies i * strides[0] +
      * j * strides[1] + .. elements after the first one.
      *
      * @param strides one for each dimension, in elements; negative ones and, for inputs, 0 are fine

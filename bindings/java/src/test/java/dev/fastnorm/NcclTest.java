@@ -136,7 +136,7 @@ class NcclTest {
         return List.of(made);
     }
 
-    /** The same bits by peers, by NCCL, and from one thread. */
+    /** Calls by peers, by NCCL, and from one thread give equal bits. */
     @ParameterizedTest
     @CsvSource({"peers,2,0", "limited,3,1", "nccl,3,1", "together,2,1"})
     void allreduceIsASumAndOneNorm(String way, int ranks, int allReduces) throws Exception {
