@@ -119,8 +119,8 @@ void fill_fp8_caches(Gpu& gpu, const MlaDecodeCase& c, const Layout& layout, cha
       if (cache == own.extra && layout.extra == 0) continue;
       for (int64_t at = cache == first.cache ? size : 0; at < c.cache_bytes(); at += size) {
         const auto left = static_cast<size_t>(std::min(size, c.cache_bytes() - at));
-        BENCH_CUDA(cudaMemcpyAsync(cache + at, first.cache, left, cudaMemcpyDeviceToDevice,
-                                   gpu.queue()));
+        BENCH_CUDA(
+            cudaMemcpyAsync(cache + at, first.cache, left, cudaMemcpyDeviceToDevice, gpu.queue()));
       }
     }
   }
@@ -142,8 +142,8 @@ MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& optio
   char* const memory = gpu.arena(layout.bytes(calls), c.dtype);
   const MlaDecodeBuffers first = layout.at(memory, 0);
   const auto upload = [&](void* to, const auto& from) {
-    BENCH_CUDA(cudaMemcpyAsync(to, from.data(), from.size() * 4, cudaMemcpyHostToDevice,
-                               gpu.queue()));
+    BENCH_CUDA(
+        cudaMemcpyAsync(to, from.data(), from.size() * 4, cudaMemcpyHostToDevice, gpu.queue()));
     BENCH_CUDA(cudaStreamSynchronize(gpu.queue()));
   };
   upload(first.lengths, lengths);

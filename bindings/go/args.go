@@ -610,9 +610,10 @@ var callNormBackwardMany = &family{
 // Strides: the last dimension of every tensor must be contiguous; other strides may be anything,
 // with these limits. CUDA: the addresses of QNope, QPE, CKV, KPE and O are multiples of 16 bytes,
 // and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes below
-// 2^40. This is stricter than [Norm]. CPU: addresses are multiples of the size of an element, and
-// strides of inputs may be 0. The bytes of FP8 caches may have any address and any strides, but
-// those of a page of MLACacheBytes584 must be contiguous.
+// 2^40. This is stricter than [Norm]. The same holds for the bytes of FP8 caches. CPU: addresses
+// are multiples of the size of an element, strides of inputs may be 0, and the bytes of FP8 caches
+// may have any address and any strides. On both, the bytes of a page of MLACacheBytes584 must be
+// contiguous, so that on CUDA only the stride of its pages counts.
 //
 // Aliasing: O, LSE and Profile must not overlap each other or any input. Two interleaved views of
 // one buffer that share no element are allowed.
@@ -632,8 +633,9 @@ type MLADecode struct {
 	MaxNew int
 	// true: the workspace still holds the plan of an earlier call on the same context, such as that of
 	// the previous layer, and the call uses it. Shapes, Causal, MaxNew, SplitTokens and the values of
-	// KVLen and QOIndptr must equal those of the earlier call. false: the call makes its own plan. It
-	// has no effect on the CPU.
+	// KVLen and QOIndptr must equal those of the earlier call; with Indices the values of TopkLength
+	// and ExtraTopkLength, but not those of the Indices. false: the call makes its own plan. It has no
+	// effect on the CPU.
 	ReusePlan bool
 	// A multiple of 64 up to 2^30: each request is cut at multiples of it; 0 = the library chooses
 	// where long requests are cut. It has no effect on the CPU.
@@ -675,7 +677,7 @@ type MLADecode struct {
 	Profile Tensor
 	// [MLADecodeFlags].
 	Flags MLADecodeFlags
-	// How the rows of the Cache are stored. Default: rows of T. Other formats: CPU only.
+	// How the rows of the Cache are stored. Default: rows of T.
 	CacheFormat MLACacheFormat
 	// [pages, page, row] U8, where row is 656, 576 or 584: the Cache of an FP8 CacheFormat, which
 	// requires it. Not given with rows of T.
@@ -683,11 +685,11 @@ type MLADecode struct {
 	// [1] F32, the scale of all codes of Cache and ExtraCache. Not given: 1. MLACacheBytes576 only.
 	CacheScale Tensor
 	// [B, s_q, topk] I32, the rows of the Cache that each new token attends to, or -1. Not given: all
-	// of the request. CPU only.
+	// of the request.
 	Indices Tensor
 	// [B] or [B, s_q] I32, from 0 to topk: how many of a new token's Indices count. Not given: all.
 	TopkLength Tensor
-	// [H] F32, the sink of each head. Not given: none. CPU only.
+	// [H] F32, the sink of each head. Not given: none.
 	AttentionSink Tensor
 	// [extra pages, extra page, 512] T, a second CKV, with pages of a size of their own. Not given:
 	// none.

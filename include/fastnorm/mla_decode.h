@@ -138,10 +138,10 @@ typedef enum fastnorm_mla_decode_flags {
  *  Strides: the last dimension of every tensor must be contiguous; other strides may be anything,
  *  with these limits. CUDA: the addresses of q_nope, q_pe, ckv, kpe and o are multiples of 16
  *  bytes, and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes
- *  below 2^40. This is stricter than fastnorm_norm. The same holds for the bytes of FP8 caches. CPU:
- *  addresses are multiples of the size of an element, strides of inputs may be 0, and the bytes of
- *  FP8 caches may have any address and any strides. On both, the bytes of a page of BYTES_584 must
- *  be contiguous, so that on CUDA only the stride of its pages counts.
+ *  below 2^40. This is stricter than fastnorm_norm. The same holds for the bytes of FP8 caches.
+ *  CPU: addresses are multiples of the size of an element, strides of inputs may be 0, and the
+ *  bytes of FP8 caches may have any address and any strides. On both, the bytes of a page of
+ *  BYTES_584 must be contiguous, so that on CUDA only the stride of its pages counts.
  *
  *  Aliasing: o, lse and profile must not overlap each other or any input. Two interleaved views of
  *  one buffer that share no element are allowed.
@@ -164,8 +164,8 @@ typedef struct fastnorm_mla_decode_args {
   /** 1: the workspace still holds the plan of an earlier call on the same context, such as that of
    *  the previous layer, and the call uses it. Shapes, causal, max_s_q, split_tokens and the values
    *  of kv_len and qo_indptr must equal those of the earlier call; with indices the values of
-   *  topk_length and extra_topk_length, but not those of the indices. 0: the call makes its own plan.
-   *  It has no effect on the CPU. */
+   *  topk_length and extra_topk_length, but not those of the indices. 0: the call makes its own
+   *  plan. It has no effect on the CPU. */
   int32_t reuse_plan;
   /** A multiple of 64 up to 2^30: each request is cut at multiples of it; 0 = the library chooses
    *  where long requests are cut. It has no effect on the CPU. */

@@ -114,8 +114,8 @@ class CudaDevice final : public GpuDevice {
   std::unique_ptr<DeviceKernel[]> kernels_[Families::kCount];
   std::mutex allowing_;  // one thread at a time changes a kernel's shared memory
   const Driver driver_;
-  void* const primary_;                             // the device's primary CUDA context
-  // Whether the kernels are, by f16 and: without and with a profile, or the format of gathered rows.
+  void* const primary_;  // the device's primary CUDA context
+  // Whether the kernels are, by f16, and the profile or the format of gathered rows.
   std::atomic<bool> mla_decode_loaded_[2][2 + kMlaCacheFormats] = {};
 };
 

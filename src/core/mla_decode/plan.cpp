@@ -167,10 +167,11 @@ fastnorm_status plan_cuda(const MlaDecodeDesc& desc, const DeviceFacts& facts, M
                           Error& error) {
   const MlaDecodeDesc d = with_token_requests(desc);
   plan->s_q = d.max_s_q;
-  FASTNORM_REQUIRE(!d.gathers() || d.profile_events == 0, FASTNORM_ERROR_UNSUPPORTED,
-                   "profile_events is %d and the call has %s; nearest: 0 and no profile, or rows of "
-                   "T without indices",
-                   d.profile_events, d.sparse ? "indices" : "an FP8 cache_format");
+  FASTNORM_REQUIRE(
+      !d.gathers() || d.profile_events == 0, FASTNORM_ERROR_UNSUPPORTED,
+      "profile_events is %d and the call has %s; nearest: 0 and no profile, or rows of "
+      "T without indices",
+      d.profile_events, d.sparse ? "indices" : "an FP8 cache_format");
   FASTNORM_TRY(check_selected(d, error));
   FASTNORM_REQUIRE(d.dtype != Dtype::kF32, FASTNORM_ERROR_UNSUPPORTED,
                    "q_nope.dtype is f32 on a CUDA device; nearest: bf16 or f16, or the CPU");

@@ -378,7 +378,7 @@ __device__ __forceinline__ void store_piece(const MlaDecodeParams& p, const Plac
   }
 }
 
-// `buffer` is a tile that this consumer and the other have done with, the other one in its own half.
+// `buffer` is a tile in whose half of this consumer nothing reads any more.
 template <Dtype kDtype, int kAhead>
 __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
                                               const Place& place, int request, Piece piece,
@@ -467,8 +467,8 @@ __device__ __forceinline__ void consume(const MlaDecodeParams& p, const MlaDecod
     }
     record.begin(FASTNORM_PROFILE_WRITE_O, walk.item_request());
     join_sums(place, state);
-    write_outputs<kDtype, 4>(p, maps, place, walk.item_request(), item.piece, place.shared + kOdd, o,
-                          state);
+    write_outputs<kDtype, 4>(p, maps, place, walk.item_request(), item.piece, place.shared + kOdd,
+                             o, state);
     __syncwarp();  // lane 0 of a storing warp has waited until its stage was read
     release(place, kFreeStage);
     record.end(FASTNORM_PROFILE_WRITE_O, walk.item_request());

@@ -1,7 +1,8 @@
-// The warpgroup that loads for calls whose tiles are not boxes of 16-bit numbers: rows of FP8 caches,
-// and rows that indices select. A warp has eight rows of each tile. It writes them to shared memory as
-// numbers of T, in the layout that boxes have, and beside them which of the rows count: a row that
-// is behind the request's last or has the index -1 is zeros there, and its scores are masked.
+// The warpgroups that load for calls whose tiles are not boxes of 16-bit numbers: rows of FP8
+// caches, and rows that indices select. A warp has eight rows of each tile. It writes them to
+// shared memory as numbers of T, in the layout that boxes have, and beside them which of the rows
+// count: a row that is behind the request's last or has the index -1 is zeros there, and its scores
+// are masked.
 //
 // FP8 rows pass through registers: a whole tile of them is on its way while the tile before it is
 // multiplied, and is converted when its buffer is free. All loads of a tile come behind all
@@ -22,8 +23,8 @@ struct RowPlace {
   const char* scales;  // or the RoPE part of rows of T
 };
 
-// The rows of an item's tiles: what a lane knows of its row of the next tile. Lane i knows row i % 8
-// of the warp's.
+// The rows of an item's tiles: what a lane knows of its row of the next tile. Lane i knows row
+// i % 8 of the warp's.
 template <MlaCacheFormat kFormat>
 struct RowList {
   const MlaDecodeParams& p;
@@ -103,8 +104,7 @@ __device__ __forceinline__ uint32_t rows_that_count(bool counts) {
 }
 
 __device__ __forceinline__ const char* address_of_lane(const char* address, int lane) {
-  return reinterpret_cast<const char*>(
-      __shfl_sync(~0u, reinterpret_cast<uint64_t>(address), lane));
+  return reinterpret_cast<const char*>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(address), lane));
 }
 
 // Rows of T: copied, a row that does not count as zeros.
@@ -145,7 +145,9 @@ struct GatheredTiles {
     }
     copies.follow(place.shared + kFull + buffer * 8, 1, place.lane);
   }
-  __device__ __forceinline__ void finish(const Place& place) { copies.template report<0>(place.lane); }
+  __device__ __forceinline__ void finish(const Place& place) {
+    copies.template report<0>(place.lane);
+  }
 };
 
 // Two codes in the low half of a word, times a scale, as a pair of T.
@@ -173,12 +175,11 @@ __device__ __forceinline__ void store_codes(uint32_t at, const uint4& codes, flo
                        from_codes<kDtype>(codes.w >> 16, scale));
 }
 
-// Rows of FP8 formats. Of the latent a lane loads sixteen codes of one of two rows at once: its bits
-// 0 and 1 choose a quarter of 64 columns, bit 2 the row, and bits 3 and 4 the 64 columns. So eight
-// lanes that store together write to all banks: neighbouring rows lie in each other's chunks.
+// Rows of FP8 formats. Of the latent a lane loads sixteen codes of one of two rows at once: its
+// bits 0 and 1 choose a quarter of 64 columns, bit 2 the row, and bits 3 and 4 the 64 columns. So
+// eight lanes that store together write to all banks: neighbouring rows lie in each other's chunks.
 template <Dtype kDtype, MlaCacheFormat kFormat>
-  requires(kFormat != MlaCacheFormat::kRows)
-struct GatheredTiles<kDtype, kFormat> {
+requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat> {
   static constexpr int kPairs = kWarpRows / 2;
   static constexpr int kSteps = 2;  // loads of a row by 16 lanes, 256 codes each
   static constexpr bool kRopeIsCodes = kFormat == MlaCacheFormat::kFp8Tensor;
@@ -206,9 +207,8 @@ struct GatheredTiles<kDtype, kFormat> {
   __device__ __forceinline__ void load_pair(const Place& place, const RowPlace& row, int pair) {
     const int of = 2 * pair + (place.lane >> 2 & 1);
     const char* const from = address_of_lane(row.codes, of);
-    const char* const factors = kFormat == MlaCacheFormat::kFp8Tensor
-                                    ? nullptr
-                                    : address_of_lane(row.scales, of);
+    const char* const factors =
+        kFormat == MlaCacheFormat::kFp8Tensor ? nullptr : address_of_lane(row.scales, of);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int sub_tile = sub_tile_of(place, step);

@@ -48,8 +48,7 @@ __device__ __forceinline__ void all_scores(float (&scores)[32], uint32_t q, uint
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       ptx::wgmma_n64_ss<kDtype>(scores, key_matrix(q + c * kSubBytes + step * 32),
-                                key_matrix(tile + c * kSubBytes + step * 32),
-                                c != 0 || step != 0);
+                                key_matrix(tile + c * kSubBytes + step * 32), c != 0 || step != 0);
     }
   }
 }
@@ -209,7 +208,7 @@ __device__ __forceinline__ void consume_gathered(const MlaDecodeParams& p,
     q_phase ^= 1;
     // Outputs are staged in the item's last tile, each consumer's in the half that it alone reads.
     write_outputs<kDtype, 2>(p, maps, place, walk.item_request(), item.piece, at.memory(place), o,
-                          state);
+                             state);
     __syncwarp();  // lane 0 of a storing warp has waited until its stage was read
     release(place, at.free());
     at.step();

@@ -22,17 +22,17 @@ inline constexpr int kGatherThreads = kConsumers + 2 * kGroup;
 inline constexpr int kGatherWarps = 8;
 inline constexpr int kWarpRows = kMlaTileTokens / kGatherWarps;  // of a tile
 
-inline constexpr uint32_t kRowScale = kMaximum;       // [64] old to new maximum of the tile
-inline constexpr uint32_t kRowMaximum = kEvenScale;   // [2][64] by parity of the item
-inline constexpr uint32_t kRowSum = kEvenSum;         // [2][64] likewise
-inline constexpr uint32_t kGrew = kEvenGrew;          // [4 warps] whether a maximum grew
-inline constexpr uint32_t kCounts = kOddGrew;         // [2 tiles] of 64 bits: rows that count
-inline constexpr uint32_t kFull = kFullEven;          // [2 tiles]
-inline constexpr uint32_t kFree = kFreeEvenLeft;      // [2 tiles]
+inline constexpr uint32_t kRowScale = kMaximum;      // [64] old to new maximum of the tile
+inline constexpr uint32_t kRowMaximum = kEvenScale;  // [2][64] by parity of the item
+inline constexpr uint32_t kRowSum = kEvenSum;        // [2][64] likewise
+inline constexpr uint32_t kGrew = kEvenGrew;         // [4 warps] whether a maximum grew
+inline constexpr uint32_t kCounts = kOddGrew;        // [2 tiles] of 64 bits: rows that count
+inline constexpr uint32_t kFull = kFullEven;         // [2 tiles]
+inline constexpr uint32_t kFree = kFreeEvenLeft;     // [2 tiles]
 static_assert(kRowMaximum + 512 == kEvenSum && kRowSum + 512 == kEvenGrew);
 
-// Named barriers of both consumers: P and the factors of a tile are in shared memory; they have been
-// read.
+// Named barriers of both consumers: P and the factors of a tile are in shared memory; they have
+// been read.
 inline constexpr int kStoredP = kEvenScaled, kReadP = kOddScaled;
 
 // Which of a warp's rows of a tile count: a byte.

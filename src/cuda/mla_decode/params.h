@@ -36,9 +36,9 @@ struct MlaExtraRows {
 };
 
 struct MlaDecodeParams {
-  TokenRows q_nope, q_pe, o;                  // [N, H, 512], [N, H, 64], [N, H, 512]
-  PageRows ckv, kpe;  // [pages, page, 512], [pages, page, 64]; FP8 formats: the bytes are ckv
-  const int32_t* kv_len;                      // [B]
+  TokenRows q_nope, q_pe, o;  // [N, H, 512], [N, H, 64], [N, H, 512]
+  PageRows ckv, kpe;      // [pages, page, 512], [pages, page, 64]; FP8 formats: the bytes are ckv
+  const int32_t* kv_len;  // [B]
   const int32_t* page_table;                  // [B, table_stride], or [total] with kv_indptr
   const int32_t* kv_indptr;                   // [B + 1], may be nullptr
   const int32_t* qo_indptr;                   // [B + 1], may be nullptr

@@ -6,9 +6,7 @@
 
 namespace fastnorm::cuda {
 
-unsigned mla_decode_threads(bool gathers) {
-  return gathers ? mla::kGatherThreads : mla::kThreads;
-}
+unsigned mla_decode_threads(bool gathers) { return gathers ? mla::kGatherThreads : mla::kThreads; }
 size_t mla_decode_shared_bytes() { return mla::kSharedBytes; }
 unsigned mla_decode_plan_threads() { return mla::kPlanThreads; }
 unsigned mla_decode_merge_threads() { return mla::kMergeThreads; }

@@ -189,8 +189,7 @@ __device__ __forceinline__ void load_q_boxes(const MlaDecodeParams& p, const Mla
   const RowBox box = row_box(p, p.q_access, item.request);
   ptx::mbarrier_arrive_expect(full, (kNope + 1) * kSubBytes);
   ptx::tma_load_4d(q, &maps.q_nope, full, 0, box.x, box.y, 0, ptx::kEvictNormal);
-  ptx::tma_load_4d(q + kNope * kSubBytes, &maps.q_pe, full, 0, box.x, box.y, 0,
-                   ptx::kEvictNormal);
+  ptx::tma_load_4d(q + kNope * kSubBytes, &maps.q_pe, full, 0, box.x, box.y, 0, ptx::kEvictNormal);
 }
 
 // Rows behind the request's last stay as they are: they reach no output.

@@ -150,40 +150,6 @@ TEST(MlaDecodeCheck, ADescriptionOfBytesAndIndices) {
   EXPECT_EQ(d.extra.selection.topk, 4);
 }
 
-// A GPU copies 16 bytes at once. Rows of 584 bytes lie in pages, whose strides alone count.
-TEST(MlaDecodeCheck, BytesOnAGpu) {
-  const struct {
-    fastnorm_mla_cache_format format;
-    int64_t row_bytes, page, row;  // strides
-    uintptr_t shift;
-    const char* text;  // nullptr: it is well
-  } cases[] = {
-      {FASTNORM_MLA_CACHE_BYTES_656, 656, 64 * 656, 656, 0, nullptr},
-      {FASTNORM_MLA_CACHE_BYTES_656, 656, 64 * 672, 672, 0, nullptr},
-      {FASTNORM_MLA_CACHE_BYTES_656, 656, 64 * 656, 656, 8, "cache's address is 0x"},
-      {FASTNORM_MLA_CACHE_BYTES_656, 656, 64 * 660, 660, 0, "cache.strides[1] is 660"},
-      {FASTNORM_MLA_CACHE_BYTES_576, 576, 64 * 576 + 8, 576, 0, "cache.strides[0] is 36872"},
-      {FASTNORM_MLA_CACHE_BYTES_584, 584, 64 * 584, 584, 0, nullptr},
-      {FASTNORM_MLA_CACHE_BYTES_584, 584, 64 * 584 + 8, 584, 0, "cache.strides[0] is 37384"},
-  };
-  for (const auto& c : cases) {
-    for (const int32_t device : {FASTNORM_DEVICE_CPU, FASTNORM_DEVICE_CUDA}) {
-      MlaRequest r = good_request();
-      make_bytes(&r, c.format, c.row_bytes);
-      r.cache->strides = {c.page, c.row, 1};
-      r.cache->address += c.shift;
-      r.set_device(device, 0);
-      MlaDecodeDesc d;
-      Error error;
-      const bool well = c.text == nullptr || device == FASTNORM_DEVICE_CPU;
-      EXPECT_EQ(r.check(&d, error), well ? FASTNORM_OK : FASTNORM_ERROR_LAYOUT) << error.text;
-      if (well) continue;
-      EXPECT_NE(std::strstr(error.text, c.text), nullptr) << error.text;
-      EXPECT_NE(std::strstr(error.text, "16"), nullptr) << error.text;
-    }
-  }
-}
-
 TEST(MlaDecodeCheck, NothingToDo) {
   MlaDecodeDesc d;
   Error error;

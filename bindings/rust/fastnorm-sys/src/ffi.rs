@@ -1629,9 +1629,10 @@ pub const FASTNORM_MLA_DECODE_FLAGS_MAX_ENUM: fastnorm_mla_decode_flags = 0x7fff
 /// Strides: the last dimension of every tensor must be contiguous; other strides may be anything,
 /// with these limits. CUDA: the addresses of q_nope, q_pe, ckv, kpe and o are multiples of 16
 /// bytes, and their strides in dimensions of an extent above 1 are positive multiples of 16 bytes
-/// below 2^40. This is stricter than fastnorm_norm. CPU: addresses are multiples of the size of an
-/// element, and strides of inputs may be 0. The bytes of FP8 caches may have any address and any
-/// strides, but those of a page of BYTES_584 must be contiguous.
+/// below 2^40. This is stricter than fastnorm_norm. The same holds for the bytes of FP8 caches.
+/// CPU: addresses are multiples of the size of an element, strides of inputs may be 0, and the
+/// bytes of FP8 caches may have any address and any strides. On both, the bytes of a page of
+/// BYTES_584 must be contiguous, so that on CUDA only the stride of its pages counts.
 ///
 /// Aliasing: o, lse and profile must not overlap each other or any input. Two interleaved views of
 /// one buffer that share no element are allowed.
@@ -1658,7 +1659,8 @@ pub struct fastnorm_mla_decode_args {
     pub max_s_q: i32,
     /// 1: the workspace still holds the plan of an earlier call on the same context, such as that
     /// of the previous layer, and the call uses it. Shapes, causal, max_s_q, split_tokens and the
-    /// values of kv_len and qo_indptr must equal those of the earlier call. 0: the call makes its
+    /// values of kv_len and qo_indptr must equal those of the earlier call; with indices the values
+    /// of topk_length and extra_topk_length, but not those of the indices. 0: the call makes its
     /// own plan. It has no effect on the CPU.
     pub reuse_plan: i32,
     /// A multiple of 64 up to 2^30: each request is cut at multiples of it; 0 = the library chooses
@@ -1701,7 +1703,7 @@ pub struct fastnorm_mla_decode_args {
     pub profile: *const fastnorm_tensor,
     /// fastnorm_mla_decode_flags.
     pub flags: u32,
-    /// How the rows of the cache are stored. Default: rows of T. Other formats: CPU only.
+    /// How the rows of the cache are stored. Default: rows of T.
     pub cache_format: fastnorm_mla_cache_format,
     /// \[pages, page, row\] u8, where row is 656, 576 or 584: the cache of an FP8 cache_format,
     /// which requires it. NULL with rows of T.
@@ -1709,12 +1711,12 @@ pub struct fastnorm_mla_decode_args {
     /// \[1\] f32, the scale of all codes of cache and extra_cache. NULL = 1. BYTES_576 only.
     pub cache_scale: *const fastnorm_tensor,
     /// \[B, s_q, topk\] i32, the rows of the cache that each new token attends to, or -1. NULL =
-    /// all of the request. CPU only.
+    /// all of the request.
     pub indices: *const fastnorm_tensor,
     /// \[B\] or \[B, s_q\] i32, from 0 to topk: how many of a new token's indices count. NULL =
     /// all.
     pub topk_length: *const fastnorm_tensor,
-    /// \[H\] f32, the sink of each head. NULL = none. CPU only.
+    /// \[H\] f32, the sink of each head. NULL = none.
     pub attention_sink: *const fastnorm_tensor,
     /// \[extra pages, extra page, 512\] T, a second ckv, with pages of a size of their own. NULL =
     /// none.

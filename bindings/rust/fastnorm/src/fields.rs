@@ -1452,8 +1452,9 @@ impl<'a> MlaDecode<'a> {
     /// On: the workspace still holds the plan of an earlier call on the same context, such as that
     /// of the previous layer, and the call uses it. Shapes, causal, max_s_q,
     /// [`split_tokens`](Self::split_tokens) and the values of [`kv_len`](Self::kv_len) and
-    /// qo_indptr must equal those of the earlier call. Off: the call makes its own plan. It has no
-    /// effect on the CPU.
+    /// qo_indptr must equal those of the earlier call; with indices the values of
+    /// [`topk_length`](Self::topk_length) and [`extra_topk_length`](Self::extra_topk_length), but
+    /// not those of the indices. Off: the call makes its own plan. It has no effect on the CPU.
     #[inline]
     pub fn reuse_plan(mut self, reuse_plan: bool) -> Self {
         self.args.reuse_plan = i32::from(reuse_plan);
@@ -1539,7 +1540,7 @@ impl<'a> MlaDecode<'a> {
         self
     }
 
-    /// How the rows of the cache are stored. Default: rows of T. Other formats: CPU only.
+    /// How the rows of the cache are stored. Default: rows of T.
     #[inline]
     pub fn cache_format(mut self, cache_format: MlaCacheFormat) -> Self {
         self.args.cache_format = cache_format.raw();
@@ -1563,7 +1564,7 @@ impl<'a> MlaDecode<'a> {
     }
 
     /// `[B, s_q, topk]` i32, the rows of the cache that each new token attends to, or -1. Default:
-    /// all of the request. CPU only.
+    /// all of the request.
     #[inline]
     pub fn indices(mut self, indices: Tensor<'a>) -> Self {
         self.views.put(13, indices.view);
@@ -1578,7 +1579,7 @@ impl<'a> MlaDecode<'a> {
         self
     }
 
-    /// `[H]` f32, the sink of each head. Default: none. CPU only.
+    /// `[H]` f32, the sink of each head. Default: none.
     #[inline]
     pub fn attention_sink(mut self, attention_sink: Tensor<'a>) -> Self {
         self.views.put(15, attention_sink.view);
