@@ -118,10 +118,15 @@ struct GatheredTiles {
   __device__ __forceinline__ void start(const Place& place, const Item& item) {
     rows.start(place, item);
   }
+  // Waits for memory of a tile or of Q. The last tile before it may be on its way. It is reported
+  // first: Q is not free before its scores are there.
+  __device__ __forceinline__ void wait_free(const Place& place, uint32_t barrier, int parity) {
+    copies.wait_free(place.shared + barrier, parity, place.lane);
+  }
   __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
                                        uint32_t buffer, int parity) {
     const RowPlace row = rows.next(place, item, tile);
-    copies.wait_free(place.shared + kFree + buffer * 8, parity, place.lane);
+    wait_free(place, kFree + buffer * 8, parity);
     store_counts(place, buffer, rows_that_count(row.codes != nullptr));
     const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
     const int lane_row = place.lane >> 3, lane_bytes = (place.lane & 7) * 16;
@@ -275,6 +280,9 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     rows.start(place, item);
     load(place, item, item.first_tile);
   }
+  __device__ __forceinline__ void wait_free(const Place& place, uint32_t barrier, int parity) {
+    ptx::mbarrier_wait(place.shared + barrier, parity);
+  }
   __device__ __forceinline__ void load(const Place& place, const Item& item, int tile) {
     const RowPlace row = rows.next(place, item, tile);
 #pragma unroll
@@ -287,7 +295,7 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
   __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
                                        uint32_t buffer, int parity) {
     const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
-    ptx::mbarrier_wait(place.shared + kFree + buffer * 8, parity);
+    wait_free(place, kFree + buffer * 8, parity);
     store_counts(place, buffer, counts);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) store_pair(place, memory, pair);
@@ -317,12 +325,12 @@ __device__ __forceinline__ void gather(const MlaDecodeParams& p, const MlaDecode
     if (!item.has_rows || item.first_tile >= item.end_tile) continue;  // no tiles are wanted
     if (p.q_access != RowAccess::kRows) {
       if (place.warp == 0) {
-        ptx::mbarrier_wait(place.shared + kFreeQ, free_q);
+        tiles.wait_free(place, kFreeQ, free_q);
         if (place.lane == 0) load_q_boxes<kNope>(p, maps, place, item);
         __syncwarp();
       }
     } else if (place.warp != 0 && place.warp <= kQueryWarps) {
-      ptx::mbarrier_wait(place.shared + kFreeQ, free_q);
+      tiles.wait_free(place, kFreeQ, free_q);
       copy_q_rows<kNope>(p, place, item);
       of_query.follow(place.shared + kFullQ, 1, place.lane);
       of_query.template report<0>(place.lane);
