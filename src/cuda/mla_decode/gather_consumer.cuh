@@ -87,7 +87,6 @@ __device__ __forceinline__ void first_half(const TileLoop& loop, float (&o)[128]
                                            TileCount& at, bool& stored) {
   const Place& place = loop.place;
   const float scale = loop.p.scale_log2;
-  float scores[32];
   for (int tile = loop.item.first_tile;;) {
     const uint32_t memory = at.memory(place);
     float scores[32];
