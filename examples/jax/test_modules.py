@@ -15,7 +15,8 @@ sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
 
-# Of the greatest magnitude of a tensor: XLA fuses products and sums, and adds in another order.
+# Errors are allowed this share of the greatest magnitude of a tensor: XLA fuses products and sums,
+# and adds in another order.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 

@@ -442,7 +442,7 @@ def test_gradients(suite):
                 functools.partial(exact_adaln, **of_exact),
                 inputs,
             )
-    # Of one argument, and of one result.
+    # Gradients of one argument, and of one result.
     a = Inputs("float32")
 
     def total(gate):

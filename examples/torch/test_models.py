@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import ROOT, Suite, arguments, missing, use_library  # noqa: E402
 
 DTYPES = ("float32", "bfloat16", "float16")
-# Of the greatest magnitude: what a model's logits may differ by.
+# What a model's logits may differ by, as a share of the greatest magnitude.
 LOGITS = {"float32": 2e-5, "bfloat16": 2.0**-6, "float16": 2.0**-9}
 
 SMALL = {
@@ -57,7 +57,7 @@ GEMMA4 = {**SMALL, "vocab_size_per_layer_input": 128, "hidden_size_per_layer_inp
 GEMMA4["global_head_dim"] = 16
 PRE_NORM = "post_attention_layernorm"
 GEMMA_NORM = "pre_feedforward_layernorm"
-# Of a model type: its settings, how many norms it has, how they compute, and what is fused.
+# For each model type its settings, how many norms it has, how they compute, and what is fused.
 MODELS = {
     "llama": (SMALL, 5, "rms normalized", {"residual": PRE_NORM}),
     "mistral": (SMALL, 5, "rms normalized", {"residual": PRE_NORM}),

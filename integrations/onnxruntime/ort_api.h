@@ -121,7 +121,7 @@ struct OrtCustomOp {
   X(KernelContext_ParallelFor, 274,                                                            \
     OrtStatus*(const OrtKernelContext*, void (*)(void*, size_t), size_t, size_t, void*))
 
-// Of later versions; null in earlier ones.
+// Functions that later versions have; null in earlier ones.
 #define FASTNORM_ORT_LATER_FUNCTIONS(X)             \
   X(GetTensorElementTypeAndShapeDataReference, 414, \
     OrtStatus*(const OrtValue*, OrtElementType*, const int64_t**, size_t*))

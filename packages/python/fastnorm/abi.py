@@ -69,8 +69,7 @@ def dtype_id(dtype) -> int:
     return dtype.code | dtype.bits << 8 | dtype.lanes << 16
 
 
-# Those of NumPy's dtypes that DLPack has a word for. The library says which of them a tensor may
-# have.
+# NumPy's dtypes that DLPack has a word for. The library says which of them a tensor may have.
 DTYPES = {
     np.dtype(f"{kind}{bits // 8}"): Dtype(code, bits, 1)
     for kind, code, sizes in (
@@ -82,7 +81,7 @@ DTYPES = {
     for bits in sizes
 }
 DTYPES[np.dtype(np.bool_)] = Dtype(6, 8, 1)
-# Those that the package ml_dtypes adds to NumPy, by name.
+# Dtypes that the package ml_dtypes adds to NumPy, by name.
 ML_DTYPES = {
     "bfloat16": BF16,
     "float8_e4m3fn": F8_E4M3FN,

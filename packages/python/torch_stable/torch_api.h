@@ -22,7 +22,7 @@ using Kernel = void (*)(StableWord* stack, uint64_t arguments, uint64_t results)
 using Range = void (*)(int64_t begin, int64_t end, void* task);
 using Status = int32_t;  // 0: done
 
-// Of PyTorch's version whose words these are.
+// The version of PyTorch whose words these are.
 constexpr uint64_t kAbiVersion = uint64_t{2} << 56 | uint64_t{10} << 48;
 
 // F(result, name, parameters)

@@ -92,7 +92,7 @@ impl RmsNorm {
         Self(self.0.rounding(rounding))
     }
 
-    /// The same as a [`LayerNorm`] that does not remove the mean.
+    /// This norm as a [`LayerNorm`] that does not remove the mean.
     pub fn into_inner(self) -> LayerNorm {
         self.0
     }
@@ -107,7 +107,7 @@ impl RmsNorm {
         self.0.eps()
     }
 
-    /// The same as `forward`, which has gradients here: candle-nn's has none.
+    /// Calls `forward`, which has gradients here: candle-nn's has none.
     ///
     /// # Errors
     /// As `forward`.

@@ -119,8 +119,8 @@ impl Norm {
         }
     }
 
-    /// The same by candle's operators, for what the library has no kernels for: f64, and devices
-    /// other than the CPU and CUDA's.
+    /// Computes the norm by candle's operators, for what the library has no kernels for: f64, and
+    /// devices other than the CPU and CUDA's.
     fn composed(
         self,
         x: &Tensor,
@@ -174,7 +174,7 @@ impl Norm {
         norm.rounding(self.rounding)
     }
 
-    /// Those of x, weight and bias that candle tracks.
+    /// The gradients of x, weight and bias, of those that candle tracks.
     fn gradients(
         self,
         x: &Tensor,

@@ -138,7 +138,7 @@ def handler_calls() -> int:
 _KINDS = {"rms": 0, "layer": 1}
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-# Of rms_norm_quant, which computes the scales.
+# The schemes of rms_norm_quant, which computes the scales.
 _SCHEMES = {None: 0, **{w: n for w, n in _stages.SCHEMES.items() if w != "per_tensor"}}
 _INPUTS = ("x", "residual", "weight", "bias")
 _OUTPUTS = ("y", "residual_out", "quantized", "scale", "mean", "rstd")
@@ -726,7 +726,7 @@ def _forward(call, inputs):
         **{n: found[n] for n in ("mean", "rstd") if n in found},
     }
     saved.update({n: inputs[n] for n in ("weight", "bias") if n in inputs})
-    # Of x and the residual the dtypes alone, as keys.
+    # x and the residual are kept as keys with their dtypes alone.
     dtypes = {(n, inputs[n].dtype.name): () for n in ("x", "residual") if n in inputs}
     return tuple(found[n] for n in ("y", "residual_out") if n in found), (wanted, saved, dtypes)
 

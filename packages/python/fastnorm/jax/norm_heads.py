@@ -139,7 +139,7 @@ class _Described(NamedTuple):
     aliases: tuple  # names that are both
 
 
-# Those that are also a cache's, and the layout, stay without a scheme.
+# Settings that codes alone have. Those of a cache, and the layout, stay without a scheme.
 _OF_CODES = tuple(
     s.of_part
     for s in _stages.SETTINGS

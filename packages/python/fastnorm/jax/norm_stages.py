@@ -21,7 +21,7 @@ __all__ = ["Quant", "Quantized", "adaln", "gated_norm", "gated_norm_sums", "sand
 _c, FastnormError = _shared._c, _shared.FastnormError
 
 
-# Of a call, in the order of XLA's operands and results.
+# Tensors of a call, in the order of XLA's operands and results.
 _INPUTS = (
     "x",
     "residual",

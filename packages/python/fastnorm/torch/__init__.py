@@ -81,7 +81,7 @@ if _FP4 is not None:
     _DTYPES[_FP4] = _c.F4_E2M1FN_X2
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-# Of rms_norm_quant, which computes the scales.
+# The schemes of rms_norm_quant, which computes the scales.
 _SCHEMES = {word: n for word, n in _stages.SCHEMES.items() if word != "per_tensor"}
 
 
@@ -97,8 +97,8 @@ def version() -> str:
 # --- contexts: one a device, made at its first use; on the CPU one for each number of threads ---
 
 _contexts: Dict[int, _c.Context] = {}  # of CUDA devices
-# Of the CPU, by torch.get_num_threads(), which each thread has for itself. Only the threads that
-# use a context keep it: it ends with the last of them and the last call.
+# Contexts of the CPU by torch.get_num_threads(), which each thread has for itself. Only the threads
+# that use a context keep it: it ends with the last of them and the last call.
 _host_contexts: "weakref.WeakValueDictionary[int, _c.Context]" = weakref.WeakValueDictionary()
 _contexts_lock = threading.Lock()
 
@@ -231,7 +231,7 @@ _PARAMETERS = (
     "swizzled_scale",
     *(s.field for s in _stages.SETTINGS if s.kind is None and s.name != "scale"),
 )
-# Of a scale whose shape is not that of rows.
+# Fields of scales whose shape is not that of rows.
 _FIELDS = {"static_scale": "scale", "swizzled_scale": "scale"}
 # The strides of their last dimension are free.
 _ANY_STRIDES = ("scale",)
@@ -605,7 +605,7 @@ def _options(kind, eps, weight_offset, rounding, residual_rounding="exact"):
     )
 
 
-# Of an operator that stores codes: how, and their dtype.
+# Parameters of an operator that stores codes: how, and their dtype.
 _QUANT_OPTIONS = (
     "str scheme, int block_size, ScalarType dtype, str division='reciprocal', str quant_source='unrounded', "
     "str layout='row_major', bool pow2=False, float amax_floor=0.0, float clamp=0.0, "

@@ -199,7 +199,7 @@ _MakePlan = ctypes.CFUNCTYPE(
 )
 _EndPlans = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 _SCALAR_TYPES = {5: torch.float16, 6: torch.float32, 15: torch.bfloat16}  # c10's numbers
-# Of the norms' operators; indices are the numbers of Body.
+# Names of the tensors of the norms' operators; indices are the numbers of Body.
 _ADD = ("x", "residual", "weight", "y", "residual_out")
 _NAMES = (
     ("x", "weight", "y"),

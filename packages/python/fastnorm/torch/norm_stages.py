@@ -42,7 +42,7 @@ _RENAMED = {
     "gate_from_rounded": "gate_source",
     "plain_scale": "flags",
 }
-# Of a Quant: its settings by what the operators call them.
+# The settings of a Quant by what the operators call them.
 _CODES = {
     s.field if s.field.startswith("quant_") else "static_scale" if s.name == "scale" else s.name: s
     for s in _stages.SETTINGS
@@ -140,9 +140,9 @@ def _facts(options):
     return (options.get("branch_norm", False), *layers)
 
 
-# Of an operator "_outputs", which stores what is asked for: where these are y and sumsq. Its last
-# arguments are settings with their defaults. The first of them keep their places; what a Quant has
-# besides follows in the order there.
+# An operator "_outputs" stores what is asked for, in these cases y and sumsq. Its last arguments are
+# settings with their defaults. The first of them keep their places; what a Quant has besides
+# follows in the order there.
 _REQUIRED = ("static_scale", "quant_scheme", "quant_block_size", "quant_division")
 _FIRST = (
     "clamp_scale", "global_scale", "amax", "quant_source", "layout", "pow2", "amax_floor", "clamp",
@@ -368,7 +368,7 @@ _BACKWARD_OPTIONS = (
     "float branch_weight_offset, str branch_rounding, bool branch_norm, bool branch_rounded, "
     "str residual_gate_act, float alpha"
 )
-# Of an option that a forward does not have.
+# Defaults of options that a forward does not have.
 _DEFAULTS = {
     "kind": "rms",
     "weight_offset": 0.0,

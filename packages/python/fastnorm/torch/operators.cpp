@@ -102,7 +102,7 @@ bool run(Body body, const Options& options, Tensors tensors) {
 
 // --- results ---
 
-// Of an x that is not there nothing is made: the Python operator then says so.
+// An empty tensor where x is not there: the Python operator then says so.
 Tensor like(const Tensor& x, optional<ScalarType> dtype = std::nullopt) {
   if (!x.defined()) return {};
   return at::empty(x.sizes(), x.options().dtype(dtype.value_or(x.scalar_type())));

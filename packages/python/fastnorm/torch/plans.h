@@ -113,7 +113,7 @@ class Plans {
     const EndPlans end = bound.end_plans;
     if (count_ > 0 && end != nullptr) end(number());
   }
-  // Of the CPU, where contexts have a number of threads: the former ones go with the plans.
+  // Drops the plans of the CPU, whose contexts have a number of threads, when that changes.
   void follow_threads(int threads) {
     if (threads == threads_) return;
     clear();
