@@ -208,13 +208,12 @@ class Rules {
     if (a_.q_nope->shape[0] == 0 || requests.shape[0] == 0) return true;
     // A call that does nothing needs no kernel.
     if (cuda() && target_.capability != 90) return false;
-    if (cuda() && (a_.cache != nullptr || a_.indices != nullptr || a_.attention_sink != nullptr))
+    if (cuda() && a_.profile_events != 0 && (a_.cache != nullptr || a_.indices != nullptr))
       return false;
     if (cuda() && id_of(a_.q_nope->dtype) == FASTNORM_DTYPE_F32) return false;
-    // What a plan finds: a profile that is too short, tables for more tiles than it counts.
-    if (cuda() &&
-        (a_.profile != nullptr || a_.page_table->shape[a_.page_table->ndim - 1] > 1 << 16))
-      *maybe = true;
+    // What a plan finds: a profile that is too short, tables or indices for more tiles than it
+    // counts.
+    if (cuda() && (a_.profile != nullptr || most_entries() > 1 << 16)) *maybe = true;
     if (meets()) *maybe = true;
     return true;
   }
@@ -225,6 +224,15 @@ class Rules {
     const fastnorm_tensor* view;
     Span span;
   };
+
+  // Pages in the list of a request, or indices of a new token.
+  int64_t most_entries() const {
+    int64_t most = 0;
+    for (const fastnorm_tensor* t : {a_.page_table, a_.indices, a_.extra_indices}) {
+      if (t != nullptr) most = std::max(most, t->shape[t->ndim - 1]);
+    }
+    return most;
+  }
 
   bool cuda() const { return target_.device_type == FASTNORM_DEVICE_CUDA; }
   static int64_t bytes_each(const fastnorm_tensor& t) {
@@ -259,15 +267,18 @@ class Rules {
     return true;
   }
 
-  // CUDA: rows for tensor maps.
+  // CUDA: rows for tensor maps, and for loads of 16 bytes.
   bool cuda_rows() const {
     if (!cuda()) return true;
-    for (const fastnorm_tensor* t :
-         {a_.q_nope, a_.q_pe, a_.ckv, a_.kpe, a_.o, a_.extra_ckv, a_.extra_kpe}) {
+    for (const fastnorm_tensor* t : {a_.q_nope, a_.q_pe, a_.ckv, a_.kpe, a_.o, a_.extra_ckv,
+                                     a_.extra_kpe, a_.cache, a_.extra_cache}) {
       if (t == nullptr) continue;
       if (t->shape[0] == 0 || t->shape[1] == 0) continue;
       if (DecodeFamily::address(*t) % 16 != 0) return false;
-      for (int32_t i = 0; i < 2; ++i) {
+      // Rows of 584 bytes lie in pages, whose strides alone count.
+      const bool paged =
+          bytes_each(*t) == 1 && number(a_.cache_format) == FASTNORM_MLA_CACHE_BYTES_584;
+      for (int32_t i = 0; i < (paged ? 1 : 2); ++i) {
         const Wide step = Wide{stride(*t, i)} * bytes_each(*t);
         if (t->shape[i] > 1 && (step <= 0 || step >= Wide{1} << 40 || step % 16 != 0)) return false;
       }
