@@ -140,8 +140,8 @@ def _facts(options):
     return (options.get("branch_norm", False), *layers)
 
 
-# An operator "_outputs" stores what is asked for, in these cases y and sumsq. Its last arguments are
-# settings with their defaults. The first of them keep their places; what a Quant has besides
+# An operator "_outputs" stores what is asked for, in these cases y and sumsq. Its last arguments
+# are settings with their defaults. The first of them keep their places; what a Quant has besides
 # follows in the order there.
 _REQUIRED = ("static_scale", "quant_scheme", "quant_block_size", "quant_division")
 _FIRST = (
