@@ -360,7 +360,7 @@ MlaCase telling_case(ref::Type dtype) {
   return c;
 }
 
-// A case of the calls that only a CPU computes.
+// Rows that indices select from two caches, with sinks: it detects every mistake of such calls.
 MlaCase telling_sparse_case(ref::MlaFormat format) {
   MlaCase c = telling_case(ref::Type::kBF16);
   c.requests = {{0, 2}, {0, 2}};

@@ -5,9 +5,8 @@
 // are masked.
 //
 // FP8 rows pass through registers: a whole tile of them is on its way while the tile before it is
-// multiplied, and is converted when its buffer is free. All loads of a tile come behind all
-// conversions of the one before, never between them: a warp has six scoreboards for its loads, so
-// that a conversion would wait for younger loads, too.
+// multiplied, and is converted when its buffer is free. Then the same registers are loaded with the
+// tile behind it.
 #pragma once
 
 #include "cuda/common/ptx/convert.cuh"

@@ -16,8 +16,7 @@ constexpr int nope_sub_tiles(MlaCacheFormat format) {
   return kMlaCacheLayouts[static_cast<int>(format)].nope / 64;
 }
 
-// Two warpgroups load and convert, so that each scheduler has two warps to choose from: one alone
-// waits for its own results most of the time.
+// Two warpgroups load and convert, so that each scheduler has two such warps to choose from.
 inline constexpr int kGatherThreads = kConsumers + 2 * kGroup;
 inline constexpr int kGatherWarps = 8;
 inline constexpr int kWarpRows = kMlaTileTokens / kGatherWarps;  // of a tile
