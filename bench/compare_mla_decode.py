@@ -4,9 +4,10 @@
   compare_mla_decode.py --library build/src/libfastnorm.so.1 --shapes 128x4096:128 64x1024:64p1
   --csv run.csv
 
-A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's
-kernels fa3 and FlashMLA (pages of 64), where they are installed or were compiled before
-(compare/mla_peers.py), and PyTorch's own operators. Results are compared with double precision
+A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE][f656][kTOPK], as fastnorm_bench takes it. Others are
+FlashInfer's kernels fa3 and FlashMLA (pages of 64), where they are installed or were compiled
+before (compare/mla_peers.py), and PyTorch's own operators. Rows of codes (f656) are timed beside
+FlashMLA's compiled kernel for selected rows; without k it selects all. Results are compared with double precision
 before they are timed; one that is wrong is not timed. Each provider's plan is made before and not
 timed; a merge is. On a GPU calls are in CUDA graphs over distinct caches. Graphs are replayed one
 after the other, in an order that changes; figures are medians. It needs PyTorch.
@@ -31,6 +32,7 @@ from compare.mla_peers import (  # noqa: E402
     FlashInferModule,
     FlashMlaLibrary,
     compact_parts,
+    require_numbers,
 )
 
 TOLERANCE = {"bf16": 2.0 ** -8, "f16": 2.0 ** -10, "f32": 2.0 ** -16}
@@ -38,42 +40,69 @@ SHAPES = (
     "128x4096:128 128x8192:128 128x4096:128:2c 128x8192:64 128x4096:16 32x4096:128 64x1024:64 "
     "1x4096:128 1x131072:16"
 ).split()
+CODE_BYTES, BLOCK = 656, 128  # of a row with codes: 512, a scale for each block, RoPE in bf16
 COLD_BYTES, FLUSH_BYTES, MOST_SETS = 1300 << 20, 256 << 20, 256
 
 
 class Shape:
     def __init__(self, text):
-        match = re.fullmatch(r"(\d+)x(\d+):(\d+)(?::(\d+))?(c?)(?:p(\d+))?", text)
+        match = re.fullmatch(r"(\d+)x(\d+):(\d+)(?::(\d+))?(c?)(?:p(\d+))?(f656)?(?:k(\d+))?", text
+        )
         if (
             not match
             or not all(int(n) for n in match.groups()[:3])
             or match[4] == "0"
-            or match[6] == "0"
+            or "0" in (match[6], match[8])
+            or (match[5] and match[8])
+            or int(match[8] or 0) > int(match[2])
         ):
             raise ValueError(
-                f"'{text}' is no shape; required: BATCHxLENGTH:HEADS[:NEW][c][pPAGE], such as 128x4096:128:2cp64"
+                f"'{text}' is no shape; required: BATCHxLENGTH:HEADS[:NEW][c][pPAGE][f656][kTOPK], "
+                "such as 128x4096:128:2cp64, TOPK at most LENGTH and without c"
             )
         self.text, self.causal = text, bool(match[5])
         self.batch, self.length, self.heads = (int(n) for n in match.groups()[:3])
         self.new, self.page = int(match[4] or 1), int(match[6] or 64)
         self.pages = -(-self.length // self.page)  # of a request
+        self.codes, self.topk = bool(match[7]), int(match[8] or 0)
+
+    def selected(self):
+        """Rows that a new token attends to."""
+        return self.topk or self.length
 
     def rows(self):
         return self.batch * self.new * self.heads
 
     def bytes_moved(self, size):
-        return (self.batch * self.length * WIDE + self.rows() * (WIDE + LATENT)) * size
+        read = self.batch * (self.new * self.topk if self.topk else self.length)
+        row = CODE_BYTES if self.codes else WIDE * size
+        return read * row + self.rows() * (WIDE + LATENT) * size
 
     def flops(self):
         pairs = sum(
-            max(0, self.length - self.new + i + 1) if self.causal else self.length
+            max(0, self.length - self.new + i + 1) if self.causal else self.selected()
             for i in range(self.new)
         )
         return 2 * self.batch * pairs * self.heads * (WIDE + LATENT)
 
 
+def quantised(torch, rows):
+    """Rows of bf16 as codes with power-of-two scales, and what these codes mean."""
+    latent, rope = rows[..., :LATENT].float(), rows[..., LATENT:]
+    blocks = latent.reshape(*latent.shape[:-1], LATENT // BLOCK, BLOCK)
+    scales = torch.exp2(torch.ceil(torch.log2(blocks.abs().amax(-1) / 448)))
+    codes = (blocks / scales[..., None]).to(torch.float8_e4m3fn)
+    meant = (codes.float() * scales[..., None]).reshape(latent.shape).to(rows.dtype)
+    parts = (codes.reshape(latent.shape), scales, rope.contiguous())
+    return (
+        torch.cat([part.view(torch.uint8) for part in parts], -1),
+        torch.cat([meant, rope], -1),
+    )
+
+
 class Batch:
-    """`sets` caches with as many queries and outputs; all share lengths and the table of pages."""
+    """`sets` caches with as many queries and outputs; all share lengths, the table of pages and the
+    rows that new tokens select."""
 
     def __init__(self, torch, shape, dtype, device, sets):
         generator = torch.Generator(device=device).manual_seed(7)
@@ -90,14 +119,35 @@ class Batch:
             )
             for _ in range(sets)
         ]
+        self.numbers = self.caches[0]
+        if s.codes:
+            made = [quantised(torch, cache) for cache in self.caches]
+            self.caches, self.numbers = [bytes_ for bytes_, _ in made], made[0][1]
         order = torch.randperm(s.batch * s.pages, generator=torch.Generator().manual_seed(8))
         self.table = order.to(device=device, dtype=torch.int32).reshape(s.batch, s.pages)
         self.lengths = torch.full((s.batch,), s.length, dtype=torch.int32, device=device)
+        self.indices = self.selected_rows(s) if s.codes or s.topk else None
+
+    def selected_rows(self, s):
+        """[batch, new tokens, rows]: all in order, or some at random."""
+        torch = self.torch
+        within = torch.arange(s.length, device=self.device)
+        places = self.table[:, within // s.page] * s.page + (within % s.page).to(torch.int32)
+        if not s.topk:
+            return places[:, None].expand(s.batch, s.new, s.length).contiguous()
+        generator = torch.Generator(device=self.device).manual_seed(9)
+        drawn = torch.rand(s.batch, s.new, s.length, generator=generator, device=self.device)
+        chosen = drawn.topk(s.topk, -1).indices
+        return places[:, None].expand(s.batch, s.new, s.length).gather(-1, chosen).contiguous()
 
     def exact(self, shape, row):
         """Head 0 .. of new token `row` of set 0 in double precision, and the sum of p|v|."""
         torch, b = self.torch, row // shape.new
-        keys = self.caches[0][self.table[b].long()].double().reshape(-1, WIDE)[:shape.length]
+        if shape.topk:
+            chosen = self.indices[b, row % shape.new].long()
+            keys = self.numbers.reshape(-1, WIDE)[chosen].double()
+        else:
+            keys = self.numbers[self.table[b].long()].double().reshape(-1, WIDE)[:shape.length]
         if shape.causal:
             keys = keys[:max(0, shape.length - shape.new + row % shape.new + 1)]
         weights = torch.softmax(self.queries[0][row].double() @ keys.T * SCALE, -1)
@@ -116,8 +166,15 @@ class Ours:
 
     def calls(self, shape, b):
         options = {"sm_scale": SCALE, "causal": shape.causal}
+        rows = (b.lengths, b.table)
+        if shape.topk:
+            options["indices"], rows = b.indices, (None, None)
         batches = [
-            (q[..., :LATENT], q[..., LATENT:], c[..., :LATENT], c[..., LATENT:], b.lengths, b.table)
+            (
+                *(q[..., :LATENT], q[..., LATENT:]),
+                *((c, None) if shape.codes else (c[..., :LATENT], c[..., LATENT:])),
+                *rows,
+            )
             for q, c in zip(b.queries, b.caches)
         ]
         workspace = self.module.workspace_for(*batches[0], **options)
@@ -142,6 +199,7 @@ class FlashInfer:
     def calls(self, shape, b):
         if self.module is not None:
             return self.module.calls(shape, b)
+        require_numbers(shape)
         torch = b.torch
         steps = torch.arange(shape.batch + 1, dtype=torch.int32, device=b.device)
         self.wrapper.plan(
@@ -178,6 +236,7 @@ class FlashMla:
             raise ValueError(f"pages have {shape.page} tokens; required: 64")
         if self.library is not None:
             return self.library.calls(shape, b)
+        require_numbers(shape)
         plan = self.module.get_mla_metadata(b.lengths, shape.new * shape.heads, 1)
         queries = [q.reshape(shape.batch, shape.new, shape.heads, WIDE) for q in b.queries]
         caches = [c.unsqueeze(2) for c in b.caches]
@@ -195,6 +254,7 @@ class TorchNative:
         self.torch = torch
 
     def calls(self, shape, b):
+        require_numbers(shape)
         torch, index = self.torch, b.table.long().reshape(-1)
         seen = torch.arange(shape.length, device=b.device) <= (
             torch.arange(shape.new, device=b.device)[:, None] + shape.length - shape.new)

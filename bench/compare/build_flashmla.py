@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Builds FlashMLA's dense decode of bf16 into a library for FASTNORM_FLASHMLA, from its checkout
-and the headers of CUTLASS. Needs nvcc and no GPU, and takes three minutes of one core.
+"""Builds FlashMLA's decode of bf16 and of selected FP8 rows into a library for FASTNORM_FLASHMLA,
+from its checkout and the headers of CUTLASS. Needs nvcc and no GPU, and takes five minutes of one
+core.
 
   build_flashmla.py flashmla.so --source FlashMLA --cutlass cutlass/include
 
-Compiled are the dense kernel, the merge and the planner with the flags of FlashMLA's setup.py, and
+Compiled are the kernels, the merge and the planner with the flags of FlashMLA's setup.py, and
 flashmla_c.cu, which calls them.
 """
 
@@ -21,6 +22,8 @@ from build_flashinfer import find_nvcc
 HERE = Path(__file__).resolve().parent
 SOURCES = (
     "sm90/decode/dense/instantiations/bf16.cu",
+    "sm90/decode/sparse_fp8/instantiations/v32_persistent_h64.cu",
+    "sm90/decode/sparse_fp8/instantiations/v32_persistent_h128.cu",
     "smxx/decode/combine/combine.cu",
     "smxx/decode/get_decoding_sched_meta/get_decoding_sched_meta.cu",
 )

@@ -1,5 +1,6 @@
 """FlashMLA and FlashInfer for compare_mla_decode.py, where their kernels were compiled before and
-their packages are not installed. Both take bf16 alone.
+their packages are not installed. Both take bf16 alone, FlashMLA rows of FP8 codes besides; it
+has no dense kernel for these, so that a request's whole cache is selected there.
 
     FASTNORM_FLASHMLA          a library of build_flashmla.py
     FASTNORM_FLASHINFER_MLA    a module of build_flashinfer.py --what mla; it needs tvm-ffi
@@ -22,7 +23,7 @@ class FlashMlaCall(ctypes.Structure):
         *[(name, ctypes.c_void_p) for name in ("q", "cache", "o", "lse", "lengths", "table")],
         *[(name, ctypes.c_void_p) for name in ("plan", "splits", "partial_o", "partial_lse")],
         *[(name, ctypes.c_int32) for name in ("batch", "s_q", "heads", "pages")],
-        *[(name, ctypes.c_int32) for name in ("table_columns", "parts", "causal")],
+        *[(name, ctypes.c_int32) for name in ("table_columns", "parts", "causal", "selects")],
         ("scale", ctypes.c_float),
         ("stream", ctypes.c_void_p),
     ]
@@ -31,6 +32,22 @@ class FlashMlaCall(ctypes.Structure):
 def require_bf16(torch, b):
     if b.dtype != torch.bfloat16:
         raise ValueError(f"dtype is {b.dtype}; required: bf16")
+
+
+def require_numbers(shape):
+    if shape.codes or shape.topk:
+        raise ValueError("rows are of codes or selected; required: all rows, of numbers")
+
+
+def require_selectable(shape):
+    if shape.heads not in (64, 128):
+        raise ValueError(f"heads is {shape.heads}; required: 64 or 128 with rows of codes")
+    if shape.causal:
+        raise ValueError("the call is causal; required: one that is not with rows of codes")
+    if shape.selected() % 64:
+        raise ValueError(
+            f"{shape.selected()} rows are selected; required: a multiple of 64 with rows of codes"
+        )
 
 
 class FlashMlaLibrary:
@@ -65,7 +82,7 @@ class FlashMlaLibrary:
                 "o": self.outputs[i],
                 "lse": self.lse,
                 "lengths": b.lengths,
-                "table": b.table,
+                "table": b.indices if shape.codes else b.table,
                 "plan": self.plan,
                 "splits": self.splits,
                 "partial_o": self.partial_o,
@@ -77,26 +94,31 @@ class FlashMlaLibrary:
                 s_q=shape.new,
                 heads=shape.heads,
                 pages=shape.batch * shape.pages,
-                table_columns=shape.pages,
+                table_columns=shape.selected() if shape.codes else shape.pages,
                 parts=self.parts,
                 causal=shape.causal,
+                selects=shape.codes,
                 scale=SCALE,
                 stream=self.torch.cuda.current_stream().cuda_stream,
             )
 
         def __call__(self, i):
-            self.library.flashmla_decode(ctypes.byref(self.call(i)))
+            library = self.library
+            run = library.flashmla_decode_selected if self.shape.codes else library.flashmla_decode
+            run(ctypes.byref(self.call(i)))
             return self.outputs[i]
 
     def __init__(self, torch, path):
         self.torch, self.library = torch, ctypes.CDLL(path)
         self.library.flashmla_parts.argtypes = [ctypes.c_int32, ctypes.c_int32]
-        for name in ("flashmla_plan", "flashmla_decode"):
+        for name in ("flashmla_plan", "flashmla_decode", "flashmla_decode_selected"):
             function = getattr(self.library, name)
             function.argtypes, function.restype = [ctypes.POINTER(FlashMlaCall)], None
 
     def calls(self, shape, b):
         require_bf16(self.torch, b)
+        if shape.codes:
+            require_selectable(shape)
         return self.Calls(self.library, self.torch, shape, b)
 
 
@@ -123,6 +145,7 @@ class FlashInferModule:
     def calls(self, shape, b):
         torch, module, space = self.torch, self.module, self.space
         require_bf16(torch, b)
+        require_numbers(shape)
         steps = torch.arange(shape.batch + 1, dtype=torch.int32)
         records = torch.empty(INT_SPACE, dtype=torch.uint8, device=b.device)
         staged = torch.empty(INT_SPACE, dtype=torch.uint8, pin_memory=True)
