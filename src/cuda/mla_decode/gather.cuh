@@ -4,9 +4,9 @@
 // count: a row that is behind the request's last or has the index -1 is zeros there, and its scores
 // are masked.
 //
-// FP8 rows pass through registers: a whole tile of them is on its way while the tile before it is
-// multiplied, and is converted when its buffer is free. Then the same registers are loaded with the
-// tile behind it.
+// FP8 rows pass through registers. A whole tile of them is on its way while the tile before it is
+// multiplied. It is converted in halves as memory for them is free, the columns of RoPE with the
+// left one. Then the same registers are loaded with the tile behind it.
 #pragma once
 
 #include "cuda/common/ptx/convert.cuh"
@@ -15,6 +15,12 @@
 #include "cuda/mla_decode/producer.cuh"
 
 namespace fastnorm::cuda::mla {
+
+// Of a number that is not negative.
+__device__ __forceinline__ int pages_before(const PageSize& page, int row) {
+  const uint64_t product = static_cast<uint64_t>(static_cast<uint32_t>(row)) * page.factor;
+  return static_cast<int>(product >> page.shift);
+}
 
 // Where a row of the cache is. A row that does not count has no codes.
 struct RowPlace {
@@ -58,7 +64,7 @@ struct RowList {
   __device__ __forceinline__ int look_up(const Place& place, const Item& item, int tile) const {
     const int slot = slot_of(place, tile);
     if (tile < item.end_tile && slot < first_end) {
-      return __ldg(list + (p.sparse != 0 ? slot : slot / p.page_size));
+      return __ldg(list + (p.sparse != 0 ? slot : pages_before(p.page, slot)));
     }
     if (tile < item.end_tile && slot >= extra_begin && slot < end) {
       return __ldg(extra_list + (slot - extra_begin));
@@ -76,18 +82,21 @@ struct RowList {
   __device__ __forceinline__ RowPlace place_of(const Place& place, int tile) const {
     if (entry < 0) return {nullptr, nullptr};
     const int slot = slot_of(place, tile);
-    if (p.sparse == 0) return row_of(p.ckv, p.kpe, p.page_size, entry, slot % p.page_size);
+    if (p.sparse == 0) {
+      return row_of(p.ckv, p.kpe, p.page, entry, slot - pages_before(p.page, slot) * p.page.size);
+    }
     const bool first = slot < first_end;
-    const int page_size = first ? p.page_size : p.extra.page_size;
-    return row_of(first ? p.ckv : p.extra.ckv, first ? p.kpe : p.extra.kpe, page_size,
-                  entry / page_size, entry % page_size);
+    const PageSize& sizes = first ? p.page : p.extra.page;
+    const int page = pages_before(sizes, entry);
+    return row_of(first ? p.ckv : p.extra.ckv, first ? p.kpe : p.extra.kpe, sizes, page,
+                  entry - page * sizes.size);
   }
   static __device__ __forceinline__ RowPlace row_of(const PageRows& rows, const PageRows& rope,
-                                                    int page_size, int page, int row) {
+                                                    const PageSize& sizes, int page, int row) {
     const char* const start = rows.data + page * rows.page_stride;
     if constexpr (kFormat == MlaCacheFormat::kFp8Pages) {
       return {start + static_cast<int64_t>(row) * kPagedBytes,
-              start + static_cast<int64_t>(page_size) * kPagedBytes + row * 8};
+              start + static_cast<int64_t>(sizes.size) * kPagedBytes + row * 8};
     }
     const char* const codes = start + row * rows.row_stride;
     if constexpr (kFormat == MlaCacheFormat::kRows) {
@@ -117,15 +126,16 @@ struct GatheredTiles {
   __device__ __forceinline__ void start(const Place& place, const Item& item) {
     rows.start(place, item);
   }
-  // Waits for memory of a tile or of Q. The last tile before it may be on its way. It is reported
-  // first: Q is not free before its scores are there.
+  // Waits for memory of a tile's half or of Q. The last tile before it may be on its way. It is
+  // reported first: Q is not free before its scores are there.
   __device__ __forceinline__ void wait_free(const Place& place, uint32_t barrier, int parity) {
     copies.wait_free(place.shared + barrier, parity, place.lane);
   }
   __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
                                        uint32_t buffer, int parity) {
     const RowPlace row = rows.next(place, item, tile);
-    wait_free(place, kFree + buffer * 8, parity);
+    wait_free(place, free_half(buffer, 0), parity);
+    wait_free(place, free_half(buffer, 1), parity);
     store_counts(place, buffer, rows_that_count(row.codes != nullptr));
     const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
     const int lane_row = place.lane >> 3, lane_bytes = (place.lane & 7) * 16;
@@ -147,7 +157,7 @@ struct GatheredTiles {
       }
       ptx::copy_async_or_zero_16(to + 8 * kSubBytes, from_rope, counts);
     }
-    copies.follow(place.shared + kFull + buffer * 8, 1, place.lane);
+    copies.follow(place.shared + full_half(buffer, 0), 2, place.lane);
   }
   __device__ __forceinline__ void finish(const Place& place) {
     copies.template report<0>(place.lane);
@@ -161,6 +171,19 @@ __device__ __forceinline__ uint32_t from_codes(uint32_t codes, float scale) {
   return pack<kDtype>(v.x * scale, v.y * scale);
 }
 
+// Two codes in the high bytes of a word's halves, as a pair of bf16: times 2^-120 and `factors`. A
+// code's sign, exponent and fraction are, at their places in a bf16, 2^-120 times its value, also if
+// the code is subnormal. So shifts and a product take the place of conversions, of which a
+// multiprocessor does few in a cycle. A product of four and eight bits is exact in f32, so that it
+// is rounded once, as from_codes() does. The codes of NaN become +-480.
+__device__ __forceinline__ uint32_t from_high_codes(uint32_t codes, uint32_t factors) {
+  return ptx::mul_bf16x2((codes & 0x80008000u) | ((codes >> 4) & 0x07f007f0u), factors);
+}
+// Whether 2^120 times the scale is a number of bf16, as it is for powers of two below 2^7.
+__device__ __forceinline__ bool is_bf16_scale(float scale) {
+  return (__float_as_uint(scale) & 0xffff) == 0 && fabsf(scale) < 128.0f;
+}
+
 // Two numbers of bf16 as a pair of T.
 template <Dtype kDtype>
 __device__ __forceinline__ uint32_t from_bf16(uint32_t pair) {
@@ -168,35 +191,51 @@ __device__ __forceinline__ uint32_t from_bf16(uint32_t pair) {
   return pack<kDtype>(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
-// Sixteen codes as two chunks of eight numbers. `flip` moves them to the places of the row.
-template <Dtype kDtype>
+// Sixteen codes as two chunks of eight numbers. kBF16Scales: is_bf16_scale().
+template <Dtype kDtype, bool kBF16Scales>
 __device__ __forceinline__ void store_codes(uint32_t at, const uint4& codes, float scale) {
-  ptx::store_shared_v4(at, from_codes<kDtype>(codes.x, scale),
-                       from_codes<kDtype>(codes.x >> 16, scale), from_codes<kDtype>(codes.y, scale),
-                       from_codes<kDtype>(codes.y >> 16, scale));
-  ptx::store_shared_v4(at ^ 16, from_codes<kDtype>(codes.z, scale),
-                       from_codes<kDtype>(codes.z >> 16, scale), from_codes<kDtype>(codes.w, scale),
-                       from_codes<kDtype>(codes.w >> 16, scale));
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  uint32_t pairs[8];
+  if constexpr (kBF16Scales) {
+    const uint32_t factors = __byte_perm(__float_as_uint(scale * 0x1p120f), 0, 0x3232);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[2 * i] = from_high_codes(__byte_perm(words[i], 0, 0x1404), factors);
+      pairs[2 * i + 1] = from_high_codes(__byte_perm(words[i], 0, 0x3424), factors);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[2 * i] = from_codes<kDtype>(words[i], scale);
+      pairs[2 * i + 1] = from_codes<kDtype>(words[i] >> 16, scale);
+    }
+  }
+  ptx::store_shared_v4(at, pairs[0], pairs[1], pairs[2], pairs[3]);
+  ptx::store_shared_v4(at ^ 16, pairs[4], pairs[5], pairs[6], pairs[7]);
 }
 
-// Rows of FP8 formats. Of the latent a lane loads sixteen codes of one of two rows at once: its
+// Rows of FP8 formats. Of the latent a lane has sixteen codes of each half of one of two rows: its
 // bits 0 and 1 choose a quarter of 64 columns, bit 2 the row, and bits 3 and 4 the 64 columns. So
 // eight lanes that store together write to all banks: neighbouring rows lie in each other's chunks.
+// Scales are loaded by the lanes that know the row.
 template <Dtype kDtype, MlaCacheFormat kFormat>
 requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat> {
   static constexpr int kPairs = kWarpRows / 2;
-  static constexpr int kSteps = 2;  // loads of a row by 16 lanes, 256 codes each
+  static constexpr int kHalves = 2;
   static constexpr bool kRopeIsCodes = kFormat == MlaCacheFormat::kFp8Tensor;
   static constexpr int kRopeLoads = kWarpRows / (kRopeIsCodes ? 8 : 4);  // of all rows
   static constexpr int kRopeSubTileOf = kFormat == MlaCacheFormat::kFp8Pages ? 7 : 8;
+  static constexpr int kRopeHalf = kRopeSubTileOf == 7 ? 1 : 0;
   static constexpr int kRopeBytes = kFormat == MlaCacheFormat::kFp8Blocks  ? kMlaLatent + 16
                                     : kFormat == MlaCacheFormat::kFp8Pages ? kMlaLatent - kMlaRope
                                                                            : kMlaLatent;
 
   RowList<kFormat> rows;
   float tensor_scale;
-  uint4 codes[kPairs][kSteps];
-  float scales[kPairs][kSteps];  // kFp8Pages: the exponent's byte
+  uint4 codes[kPairs][kHalves];
+  // Lane i has those of row i % 8. kFp8Blocks: of each half the first block, lanes from 16 on the
+  // second. kFp8Pages: the exponents of a half's four blocks.
+  uint32_t scales[kHalves];
   uint4 rope[kRopeLoads];
   uint32_t counts;
 
@@ -204,31 +243,39 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     tensor_scale = p.cache_scale != nullptr ? __ldg(p.cache_scale) : 1.0f;
   }
 
-  static __device__ __forceinline__ int sub_tile_of(const Place& place, int step) {
-    return step * 4 + (place.lane >> 3);
+  static __device__ __forceinline__ int sub_tile_of(const Place& place, int half) {
+    return half * 4 + (place.lane >> 3);
+  }
+  // Whether a lane has no codes there, but the columns of RoPE are.
+  static __device__ __forceinline__ bool is_rope(int sub_tile) {
+    return kFormat == MlaCacheFormat::kFp8Pages && sub_tile == kRopeSubTileOf;
+  }
+  static __device__ __forceinline__ int row_of_pair(const Place& place, int pair) {
+    return 2 * pair + (place.lane >> 2 & 1);
   }
 
+  __device__ __forceinline__ void load_scales(const Place& place, const RowPlace& row) {
+    scales[0] = scales[1] = 0;
+    if (kFormat == MlaCacheFormat::kFp8Tensor || row.codes == nullptr) return;
+    if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) {
+      const auto* const of_row = reinterpret_cast<const uint32_t*>(row.scales) + (place.lane >> 4);
+      scales[0] = __ldg(of_row);
+      scales[1] = __ldg(of_row + 2);
+    } else {
+      const uint2 exponents = __ldg(reinterpret_cast<const uint2*>(row.scales));
+      scales[0] = exponents.x;
+      scales[1] = exponents.y;
+    }
+  }
   __device__ __forceinline__ void load_pair(const Place& place, const RowPlace& row, int pair) {
-    const int of = 2 * pair + (place.lane >> 2 & 1);
-    const char* const from = address_of_lane(row.codes, of);
-    const char* const factors =
-        kFormat == MlaCacheFormat::kFp8Tensor ? nullptr : address_of_lane(row.scales, of);
+    const char* const from = address_of_lane(row.codes, row_of_pair(place, pair)) +
+                             (place.lane >> 3) * 64 + (place.lane & 3) * 16;
+    const bool counts = address_of_lane(row.codes, row_of_pair(place, pair)) != nullptr;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int sub_tile = sub_tile_of(place, step);
-      const bool wanted =
-          from != nullptr && (kFormat != MlaCacheFormat::kFp8Pages || sub_tile < kRopeSubTileOf);
-      uint4& v = codes[pair][step];
+    for (int half = 0; half < kHalves; ++half) {
+      uint4& v = codes[pair][half];
       v = make_uint4(0, 0, 0, 0);
-      ptx::ld_global_cs_v4_if(v, from + sub_tile * 64 + (place.lane & 3) * 16, wanted);
-      if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) {
-        scales[pair][step] = 0;
-        ptx::ld_global_f32_if(scales[pair][step], factors + (sub_tile >> 1) * 4, wanted);
-      } else if constexpr (kFormat == MlaCacheFormat::kFp8Pages) {
-        uint32_t exponent = 0;
-        ptx::ld_global_u8_if(exponent, factors + sub_tile, wanted);
-        scales[pair][step] = __uint_as_float(exponent);
-      }
+      ptx::ld_global_cs_v4_if(v, from + half * 256, counts && !is_rope(sub_tile_of(place, half)));
     }
   }
   __device__ __forceinline__ void load_rope(const Place& place, const RowPlace& row, int i) {
@@ -238,52 +285,8 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     rope[i] = make_uint4(0, 0, 0, 0);
     ptx::ld_global_cs_v4_if(rope[i], from + kRopeBytes + chunk * 16, from != nullptr);
   }
-
-  __device__ __forceinline__ float scale_of(int pair, int step) const {
-    if constexpr (kFormat == MlaCacheFormat::kFp8Tensor) return tensor_scale;
-    if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) return scales[pair][step];
-    // 2^(byte - 127): 0 is the subnormal 2^-127, 255 is NaN.
-    const uint32_t exponent = __float_as_uint(scales[pair][step]);
-    const uint32_t bits = exponent == 0 ? 0x00400000u : exponent << 23;
-    return __uint_as_float(exponent == 255 ? 0x7fffffffu : bits);
-  }
-  __device__ __forceinline__ void store_pair(const Place& place, uint32_t memory, int pair) const {
-    const uint32_t bit = static_cast<uint32_t>(place.lane) >> 2 & 1;
-    const uint32_t row = static_cast<uint32_t>(place.warp * kWarpRows + 2 * pair) + bit;
-    const uint32_t chunk = 2 * (static_cast<uint32_t>(place.lane) & 3);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int sub_tile = sub_tile_of(place, step);
-      if (kFormat == MlaCacheFormat::kFp8Pages && sub_tile == kRopeSubTileOf) continue;
-      store_codes<kDtype>(
-          memory + static_cast<uint32_t>(sub_tile) * kSubBytes + swizzled(row, chunk),
-          codes[pair][step], scale_of(pair, step));
-    }
-  }
-  __device__ __forceinline__ void store_rope(const Place& place, uint32_t memory, int i) const {
-    const uint32_t lane = static_cast<uint32_t>(place.lane);
-    const uint32_t first = static_cast<uint32_t>(place.warp * kWarpRows);
-    const uint32_t sub_tile = memory + kRopeSubTileOf * kSubBytes;
-    if constexpr (kRopeIsCodes) {
-      const uint32_t row = first + static_cast<uint32_t>(i) * 8 + (lane >> 2);
-      store_codes<kDtype>(sub_tile + swizzled(row, 2 * (lane & 3)), rope[i], tensor_scale);
-    } else {
-      const uint32_t row = first + static_cast<uint32_t>(i) * 4 + (lane >> 3);
-      ptx::store_shared_v4(sub_tile + swizzled(row, lane & 7), from_bf16<kDtype>(rope[i].x),
-                           from_bf16<kDtype>(rope[i].y), from_bf16<kDtype>(rope[i].z),
-                           from_bf16<kDtype>(rope[i].w));
-    }
-  }
-
-  __device__ __forceinline__ void start(const Place& place, const Item& item) {
-    rows.start(place, item);
-    load(place, item, item.first_tile);
-  }
-  __device__ __forceinline__ void wait_free(const Place& place, uint32_t barrier, int parity) {
-    ptx::mbarrier_wait(place.shared + barrier, parity);
-  }
-  __device__ __forceinline__ void load(const Place& place, const Item& item, int tile) {
-    const RowPlace row = rows.next(place, item, tile);
+  __device__ __forceinline__ void load(const Place& place, const RowPlace& row) {
+    load_scales(place, row);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) load_pair(place, row, pair);
 #pragma unroll
@@ -291,19 +294,92 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     counts = rows_that_count(row.codes != nullptr);
   }
 
+  // Whether no scale of the warp's rows needs the slower conversion.
+  __device__ __forceinline__ bool has_bf16_scales() const {
+    if constexpr (kDtype != Dtype::kBF16) return false;
+    if constexpr (kFormat == MlaCacheFormat::kFp8Tensor) return is_bf16_scale(tensor_scale);
+    if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) {
+      return __all_sync(~0u, is_bf16_scale(__uint_as_float(scales[0])) &&
+                                 is_bf16_scale(__uint_as_float(scales[1])));
+    }
+    // Exponents below 127 + 7: bytes of which neither bit 7 nor a greater sum is set.
+    const uint32_t bytes = scales[0] | scales[1];
+    return __all_sync(~0u, (bytes & 0x80808080u) == 0);
+  }
+  __device__ __forceinline__ float scale_of(const Place& place, int pair, int half) const {
+    if constexpr (kFormat == MlaCacheFormat::kFp8Tensor) return tensor_scale;
+    const int row = row_of_pair(place, pair);
+    if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) {
+      return __uint_as_float(__shfl_sync(~0u, scales[half], row + (place.lane & 16)));
+    }
+    // 2^(byte - 127): 0 is the subnormal 2^-127, 255 is NaN.
+    const uint32_t word = __shfl_sync(~0u, scales[half], row);
+    const uint32_t exponent = word >> (place.lane >> 3) * 8 & 0xff;
+    const uint32_t bits = exponent == 0 ? 0x00400000u : exponent << 23;
+    return __uint_as_float(exponent == 255 ? 0x7fffffffu : bits);
+  }
+  template <bool kBF16Scales>
+  __device__ __forceinline__ void store_half(const Place& place, uint32_t memory, int half) const {
+    // swizzled() of row 2 * pair + bit 2 of the lane and of the lane's first chunk.
+    const auto lane = static_cast<uint32_t>(place.lane), bit = lane >> 2 & 1;
+    const uint32_t at = memory + static_cast<uint32_t>(place.warp) * kWarpRows * 128 +
+                        (lane >> 3) * kSubBytes + bit * 128 + (2 * (lane & 3) ^ bit) * 16 +
+                        static_cast<uint32_t>(half) * 4 * kSubBytes;
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const float scale = scale_of(place, pair, half);
+      const auto number = static_cast<uint32_t>(pair);
+      if (is_rope(sub_tile_of(place, half))) continue;
+      store_codes<kDtype, kBF16Scales>((at ^ number * 32) + number * 256, codes[pair][half], scale);
+    }
+  }
+  __device__ __forceinline__ void store_rope(const Place& place, uint32_t memory) const {
+    const uint32_t lane = static_cast<uint32_t>(place.lane);
+    const uint32_t first = static_cast<uint32_t>(place.warp * kWarpRows);
+    const uint32_t sub_tile = memory + kRopeSubTileOf * kSubBytes;
+    if constexpr (kRopeIsCodes) {
+      store_codes<kDtype, false>(sub_tile + swizzled(first + (lane >> 2), 2 * (lane & 3)), rope[0],
+                                 tensor_scale);
+    } else {
+      const uint32_t at = sub_tile + swizzled(first + (lane >> 3), lane & 7);
+#pragma unroll
+      for (uint32_t i = 0; i < kRopeLoads; ++i) {
+        ptx::store_shared_v4((at ^ i * 64) + i * 512, from_bf16<kDtype>(rope[i].x),
+                             from_bf16<kDtype>(rope[i].y), from_bf16<kDtype>(rope[i].z),
+                             from_bf16<kDtype>(rope[i].w));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void start(const Place& place, const Item& item) {
+    rows.start(place, item);
+    load(place, rows.next(place, item, item.first_tile));
+  }
+  __device__ __forceinline__ void wait_free(const Place& place, uint32_t barrier, int parity) {
+    ptx::mbarrier_wait(place.shared + barrier, parity);
+  }
+
+  // Stores a tile, and loads the next one of the item. A warp waits for all of its loads at once:
+  // were some issued between the stores, the next store would wait for these, too.
   __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
                                        uint32_t buffer, int parity) {
     const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
-    wait_free(place, kFree + buffer * 8, parity);
-    store_counts(place, buffer, counts);
+    const bool fast = has_bf16_scales();
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) store_pair(place, memory, pair);
-#pragma unroll
-    for (int i = 0; i < kRopeLoads; ++i) store_rope(place, memory, i);
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (place.lane == 0) ptx::mbarrier_arrive(place.shared + kFull + buffer * 8);
-    if (tile + 1 < item.end_tile) load(place, item, tile + 1);
+    for (int half = 0; half < kHalves; ++half) {
+      wait_free(place, free_half(buffer, half), parity);
+      if (half == 0) store_counts(place, buffer, counts);
+      if (fast) {
+        store_half<kDtype == Dtype::kBF16>(place, memory, half);
+      } else {
+        store_half<false>(place, memory, half);
+      }
+      if (half == kRopeHalf) store_rope(place, memory);
+      ptx::fence_async_proxy();
+      __syncwarp();
+      if (place.lane == 0) ptx::mbarrier_arrive(place.shared + full_half(buffer, half));
+    }
+    if (tile + 1 < item.end_tile) load(place, rows.next(place, item, tile + 1));
   }
   __device__ __forceinline__ void finish(const Place&) {}
 };
@@ -322,6 +398,7 @@ __device__ __forceinline__ void gather(const MlaDecodeParams& p, const MlaDecode
   Item item;
   while (walk.next(p, item)) {
     if (!item.has_rows || item.first_tile >= item.end_tile) continue;  // no tiles are wanted
+    tiles.start(place, item);
     if (p.q_access != RowAccess::kRows) {
       if (place.warp == 0) {
         tiles.wait_free(place, kFreeQ, free_q);
@@ -335,7 +412,6 @@ __device__ __forceinline__ void gather(const MlaDecodeParams& p, const MlaDecode
       of_query.template report<0>(place.lane);
     }
     free_q ^= 1;
-    tiles.start(place, item);
     for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
       tiles.fill(place, item, tile, buffer, parity);
       buffer ^= 1;

@@ -13,11 +13,11 @@ namespace fastnorm::cuda::mla {
 
 __device__ __forceinline__ void init_gather_barriers(const MlaDecodeParams& p, uint32_t shared) {
   ptx::mbarrier_init(shared + kFullQ, p.q_access == RowAccess::kRows ? kQueryWarps : 1);
-  for (uint32_t tile = 0; tile < 2; ++tile) {
-    ptx::mbarrier_init(shared + kFull + tile * 8, kGatherWarps);
-    ptx::mbarrier_init(shared + kFree + tile * 8, 2 * kWarps);
+  for (uint32_t half = 0; half < 4; ++half) {
+    ptx::mbarrier_init(shared + kFull + half * 8, kGatherWarps);
+    ptx::mbarrier_init(shared + kFree + half * 8, kWarps);
   }
-  ptx::mbarrier_init(shared + kFreeQ, 1);
+  ptx::mbarrier_init(shared + kFreeQ, kWarps);
   ptx::fence_mbarrier_init();
   ptx::fence_async_proxy();
 }
@@ -36,10 +36,10 @@ __global__ void __launch_bounds__(kGatherThreads, 1)
   if (p.attention_triggers) ptx::grid_trigger();
   const int group = __shfl_sync(~0u, threadIdx.x / kGroup, 0);
   if (group >= 2) {
-    ptx::lower_registers<72>();
+    ptx::lower_registers<80>();
     gather<kDtype, kFormat>(p, maps, find_place());
   } else if (group == 0) {
-    ptx::raise_registers<200>();
+    ptx::raise_registers<192>();
     consume_gathered<kDtype, kFormat, 0>(p, maps, find_place());
   } else {
     ptx::raise_registers<160>();

@@ -26,12 +26,20 @@ inline constexpr uint32_t kRowMaximum = kEvenScale;  // [2][64] by parity of the
 inline constexpr uint32_t kRowSum = kEvenSum;        // [2][64] likewise
 inline constexpr uint32_t kGrew = kEvenGrew;         // [4 warps] whether a maximum grew
 inline constexpr uint32_t kCounts = kOddGrew;        // [2 tiles] of 64 bits: rows that count
-inline constexpr uint32_t kFull = kFullEven;         // [2 tiles]
-inline constexpr uint32_t kFree = kFreeEvenLeft;     // [2 tiles]
+inline constexpr uint32_t kFull = kFullEven;         // [2 tiles][2 halves]
+inline constexpr uint32_t kFree = kFreeEvenLeft;     // [2 tiles][2 halves]
 static_assert(kRowMaximum + 512 == kEvenSum && kRowSum + 512 == kEvenGrew);
 
-// Named barriers of both consumers: P and the factors of a tile are in shared memory; they have
-// been read.
+// Barriers of a tile's halves: sub-tiles 0..3 and 8, and 4..7.
+constexpr uint32_t full_half(uint32_t buffer, uint32_t half) {
+  return kFull + buffer * 16 + half * 8;
+}
+constexpr uint32_t free_half(uint32_t buffer, uint32_t half) {
+  return kFree + buffer * 16 + half * 8;
+}
+
+// Named barriers of both consumers: P and the factors of a tile are in shared memory, and the
+// tensor cores are free for it; they have been read.
 inline constexpr int kStoredP = kEvenScaled, kReadP = kOddScaled;
 
 // Which of a warp's rows of a tile count: a byte.

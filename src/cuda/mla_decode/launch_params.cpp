@@ -85,6 +85,16 @@ bool has_boxes(int32_t page_size) {
 
 }  // namespace
 
+PageSize make_page_size(int32_t size) {
+  // With the least power of two from `size` on, 2^(31 + k) / size lies in [2^31, 2^32). Rounded up
+  // it is at most size - 1 < 2^k over, divided by size; times n < 2^31 that is below 2^(31 + k).
+  int32_t k = 0;
+  while ((int64_t{1} << k) < size) ++k;
+  const uint64_t power = uint64_t{1} << (31 + k);
+  const auto divisor = static_cast<uint64_t>(size);
+  return {size, static_cast<uint32_t>((power + divisor - 1) / divisor), 31 + k};
+}
+
 MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& call, const MlaDecodePlan& plan,
                                        void* workspace) {
   const MlaDecodeDesc desc = with_token_requests(call);
@@ -110,7 +120,7 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& call, const MlaDecod
   p.selected_s_q = call.max_s_q;
   p.selection = desc.selection;
   p.extra = {page_rows(desc.extra.ckv), page_rows(desc.extra.kpe), desc.extra.selection,
-             desc.extra.page_size};
+             make_page_size(std::max(desc.extra.page_size, 1))};
   p.plan = reinterpret_cast<MlaDecodePlanHeader*>(base);
   p.parts = reinterpret_cast<MlaDecodePart*>(base + plan.parts_offset);
   p.splits = reinterpret_cast<MlaDecodeSplit*>(base + plan.splits_offset);
@@ -129,6 +139,7 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& call, const MlaDecod
   p.pairs_room = static_cast<int32_t>(plan.max_pairs);
   p.split_tiles = plan.split_tiles;
   p.page_size = desc.page_size;
+  p.page = make_page_size(desc.page_size);
   p.causal = desc.causal;
   p.q_access = row_access(desc, {&desc.q_nope, &desc.q_pe});
   p.o_access = row_access(desc, {&desc.o});

@@ -21,6 +21,8 @@ struct MlaDecodeBoxes {
   MlaDecodeBox q_nope, q_pe, ckv, kpe, o;
 };
 
+PageSize make_page_size(int32_t size);
+
 // Where the parts of `plan` lie in `workspace`, and everything else but tensor maps.
 MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
                                        void* workspace);

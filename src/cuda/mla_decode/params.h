@@ -28,11 +28,18 @@ struct PageRows {
   int64_t page_stride, row_stride;
 };
 
+// Tokens of a page, and what divides by it: n / size = n * factor >> shift for 0 <= n < 2^31.
+struct PageSize {
+  int32_t size;
+  uint32_t factor;
+  int32_t shift;
+};
+
 // The second cache of a sparse call.
 struct MlaExtraRows {
   PageRows ckv, kpe;
   MlaDecodeSelection selection;
-  int32_t page_size;
+  PageSize page;
 };
 
 struct MlaDecodeParams {
@@ -74,6 +81,7 @@ struct MlaDecodeParams {
   int32_t pairs_room;   // 0 with split_tiles
   int32_t split_tiles;  // 0: automatic
   int32_t page_size;
+  PageSize page;  // of calls that gather rows
   int32_t causal;
   RowAccess q_access, o_access;
   int32_t o_clips;      // the boxes of outputs end where a request does

@@ -42,6 +42,13 @@ __device__ __forceinline__ uint64_t swizzled_matrix(uint32_t address, uint32_t l
          static_cast<uint64_t>(stride_bytes >> 4) << 32 | 1ull << 62;
 }
 
+// The descriptor of a matrix some bytes behind. The address stays below 2^18, so that nothing is
+// carried into the other fields.
+__device__ __forceinline__ uint64_t matrix_behind(uint64_t matrix, uint32_t bytes) {
+  const uint32_t low = static_cast<uint32_t>(matrix) + (bytes >> 4);
+  return (matrix & 0xffffffff00000000u) | low;
+}
+
 // Waits for `threads` threads at barrier `id`, or only arrives there.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
