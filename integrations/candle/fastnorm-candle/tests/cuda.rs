@@ -12,7 +12,9 @@ use candle_core::{DType, Device, Module, Result, Tensor, Var, D};
 use common::{bits, errors, flat, unit, Reference, DTYPES};
 use fastnorm_candle::{ops, LayerNorm, Norm, RmsNorm, Rounding};
 
-const TESTS: [(&str, fn(&Device) -> Result<()>); 14] = [
+type Test = (&'static str, fn(&Device) -> Result<()>);
+
+const TESTS: [Test; 14] = [
     ("rms_norm_of_all_dtypes", rms_norm_of_all_dtypes),
     ("layer_norm_of_all_dtypes", layer_norm_of_all_dtypes),
     ("layer_norm_far_from_zero", layer_norm_far_from_zero),
