@@ -13,6 +13,7 @@ the time until its work has run.
 import argparse
 import datetime
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -68,6 +69,8 @@ def bound(session, feeds, cuda):
 
 def gpu():
     """The name of the first GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return "unknown"
     found = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
                            capture_output=True, text=True)
     return found.stdout.splitlines()[0] if found.returncode == 0 else "unknown"
