@@ -1,7 +1,8 @@
 """The tests on ONNX Runtime's CUDA provider, inside an environment that has onnxruntime-gpu, what
 suite.py needs, and PyTorch for streams. The last line is the count; without a GPU all is skipped.
 
-FASTNORM_LIBRARY and FASTNORM_ONNXRUNTIME_LIBRARY name the libraries, as for suite.py.
+FASTNORM_LIBRARY and FASTNORM_ONNXRUNTIME_LIBRARY name the libraries, as for suite.py. ONLY names
+steps, such as "check_stream check_blocks"; without it all run.
 """
 
 import json
@@ -9,13 +10,14 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True
+import suite  # noqa: E402, I001  It makes the folders of the others known.
 import models  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
-import suite  # noqa: E402
 from models import DOMAIN, block, feeds, one_operator  # noqa: E402
 from norm_testing import missing  # noqa: E402
 from suite import CODES, F32, KIND, NORMS, arrays_of, cases, normal, outputs_of, wrong  # noqa: E402
@@ -281,18 +283,21 @@ def main():
     # ONNX Runtime's kernels of float16 add in float16 there.
     suite.NEAR = {"float32": 4e-6, "float16": 1e-2}
     steps = (
-        suite.check_rows, suite.check_variants, suite.check_skips, suite.check_empty_and_errors,
-        suite.check_codes, suite.check_heads, suite.check_rewriting, check_places,
-        check_beside_cpu, check_memory, check_threads, check_graph, check_stream, check_blocks,
+        check_places, check_beside_cpu, check_memory, check_threads, check_graph, check_stream,
+        check_blocks, suite.check_rows, suite.check_heads, suite.check_variants, suite.check_skips,
+        suite.check_empty_and_errors, suite.check_codes, suite.check_rewriting,
     )
     wanted = os.environ.get("ONLY", "").split()
     for step in steps:
         if wanted and step.__name__ not in wanted:
             continue
+        begin = time.perf_counter()
         try:
             step()
         except Exception as error:  # the other steps tell more
             cases.check(f"{step.__module__}.{step.__name__}", False, f"{type(error)}: {error}")
+        print(f"{step.__name__}: {time.perf_counter() - begin:.1f} s; {cases.passed} passed, "
+              f"{cases.failed} failed so far", flush=True)
     cases.finish()
 
 
