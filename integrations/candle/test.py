@@ -60,8 +60,22 @@ def run_tests(s):
     s.cases.check("cargo test ends well", good, f"exit code {code}, {count} tests\n{text[-6000:]}")
 
 
+def run_cuda(s):
+    """The tests on a GPU, where there is one beside CUDA's compiler."""
+    if not Path("/dev/nvidia0").exists() or shutil.which("nvcc") is None:
+        s.cases.skip("candle on CUDA", "there is no GPU, or no nvcc")
+        return
+    code, text = s.run(
+        ["cargo", "test", "--locked", "--release", "--package", "fastnorm-candle", "--features",
+         "fastnorm-candle/cuda", "--test", "cuda"],
+    )  # fmt: skip
+    count = count_tests(s, text)
+    good = code == 0 and count > 0
+    s.cases.check("tests on CUDA end well", good, f"exit code {code}\n{text[-6000:]}")
+
+
 def check_lints(s):
-    """Format and lints of all code, that of CUDA too, which is type-checked by this alone."""
+    """Format and lints of all code, that of CUDA too, which without a GPU nothing else checks."""
     crates = ["candle-nn/src/lib.rs", "model/src/main.rs"]
     s.check("cargo fmt", ["cargo", "fmt", "--all", "--check"])
     s.check("rustfmt", ["rustfmt", "--edition", "2021", "--check", *crates])
@@ -243,6 +257,7 @@ def main():
         write_table(s, measure(s, "20"))
         s.finish()
     run_tests(s)
+    run_cuda(s)
     check_packed(s)
     measure(s, "5")
     manifest = HERE / "model" / "Cargo.toml"

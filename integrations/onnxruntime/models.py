@@ -8,6 +8,8 @@ import fastnorm.onnxruntime as fastnorm_onnxruntime
 
 DOMAIN = fastnorm_onnxruntime.DOMAIN
 OPSETS = (("", 21), ("com.microsoft", 1), (DOMAIN, 1))
+# Of the sessions that say nothing else; suite_cuda.py has others.
+PROVIDERS = ["CPUExecutionProvider"]
 FLOATS = {
     "float32": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT16,
@@ -54,14 +56,14 @@ class Maker:
         return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
 
 
-def session(model, threads=1, ours=True):
+def session(model, threads=1, ours=True, providers=None):
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     if ours:
         fastnorm_onnxruntime.register(options)
     return ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=list(providers or PROVIDERS)
     )
 
 

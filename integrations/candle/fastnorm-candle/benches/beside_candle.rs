@@ -2,7 +2,9 @@
 //!
 //! Prints a line a case, its fields between tabs: what, dtype, rows, columns, microseconds of
 //! candle-nn and of this crate, relative error of candle-nn and of this crate. Both are timed by
-//! turns, and the least time of each counts. `--rounds N` says how often.
+//! turns, and the least time of each counts. `--rounds N` says how often. With `--cuda` all is on
+//! the first CUDA device: calls are queued one after another, and a sample ends when the last one
+//! has run, so that a call has the time of the processor or of the GPU, whichever is longer.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -10,8 +12,8 @@ mod common;
 use std::hint::black_box;
 use std::time::Instant;
 
-use candle_core::{DType, Module, Result, Tensor, Var};
-use common::{errors, flat, numbers, Reference, DTYPES};
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
+use common::{errors, flat, Reference, DTYPES};
 use fastnorm_candle::{LayerNorm, RmsNorm};
 
 const N: usize = 4096;
@@ -19,11 +21,26 @@ const EPS: f64 = 1e-5;
 
 type Work<'a> = dyn Fn() -> Result<Tensor> + 'a;
 
-/// Microseconds of one call, and how many calls make a sample.
+/// Numbers of mean `centre` on the device.
+fn numbers(
+    device: &Device,
+    seed: u64,
+    shape: &[usize],
+    centre: f64,
+    dtype: DType,
+) -> Result<Tensor> {
+    common::numbers(seed, shape, centre, dtype)?.to_device(device)
+}
+
+/// Microseconds of one call of so many.
 fn sample(work: &Work<'_>, calls: u32) -> Result<f64> {
     let begin = Instant::now();
+    let mut last = None;
     for _ in 0..calls {
-        black_box(work()?);
+        last = Some(black_box(work()?));
+    }
+    if let Some(y) = last {
+        y.device().synchronize()?;
     }
     Ok(begin.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
 }
@@ -61,8 +78,10 @@ fn forward(
     reference: &Reference,
 ) -> Result<()> {
     let times = beside(rounds, &|| stock.forward(x), &|| ours.forward(x))?;
-    let wanted = reference.forward(x);
-    let error = |y: Tensor| -> Result<f64> { Ok(errors(&flat(&y)?, &wanted).1) };
+    // Of many rows the first ones tell the error.
+    let first = |t: &Tensor| t.narrow(0, 0, t.dim(0)?.min(256));
+    let wanted = reference.forward(&first(x)?);
+    let error = |y: Tensor| -> Result<f64> { Ok(errors(&flat(&first(&y)?)?, &wanted).1) };
     let found = (error(stock.forward(x)?)?, error(ours.forward(x)?)?);
     print(what, x, times, found);
     Ok(())
@@ -76,7 +95,7 @@ fn gradients(
     (stock, ours): (&dyn Module, &dyn Module),
     reference: &Reference,
 ) -> Result<()> {
-    let dy = numbers(3, x.dims(), 0.0, x.dtype())?;
+    let dy = numbers(x.device(), 3, x.dims(), 0.0, x.dtype())?;
     let run = |module: &dyn Module| -> Result<[Tensor; 2]> {
         let mut store = (module.forward(x)? * &dy)?.sum_all()?.backward()?;
         Ok([x, weight].map(|var| store.remove(var).expect("a gradient")))
@@ -115,6 +134,20 @@ fn main() -> Result<()> {
         .skip_while(|argument| argument != "--rounds")
         .skip(1);
     let rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let cuda = std::env::args().any(|argument| argument == "--cuda");
+    let device = &if cuda {
+        Device::new_cuda(0)?
+    } else {
+        Device::Cpu
+    };
+    // A GPU's memory is what many rows are bound by; of fewer it is the launch.
+    let all_rows = if cuda {
+        &[1, 256, 16384][..]
+    } else {
+        &[1, 256]
+    };
+    let numbers =
+        |seed, shape: &[usize], centre, dtype| numbers(device, seed, shape, centre, dtype);
     for dtype in DTYPES {
         let weight = numbers(1, &[N], 1.0, dtype)?;
         let bias = numbers(2, &[N], 0.0, dtype)?;
@@ -122,8 +155,9 @@ fn main() -> Result<()> {
         let layer = Reference::new(true, EPS, &weight, Some(&bias));
         let plain = Reference::new(true, EPS, &weight, None);
         let (w, b) = (|| weight.clone(), || bias.clone());
-        for rows in [1, 256] {
-            let x = &numbers(3, &[rows, N], 0.2, dtype)?;
+        for &rows in all_rows {
+            let x = numbers(3, &[rows.min(256), N], 0.2, dtype)?;
+            let x = &x.repeat((rows.div_ceil(256), 1))?;
             let both = (&candle_nn::RmsNorm::new(w(), EPS), &RmsNorm::new(w(), EPS));
             forward(rounds, "RmsNorm", x, (both.0, both.1), &rms)?;
             let both = (
@@ -141,7 +175,12 @@ fn main() -> Result<()> {
         let both = (&candle_nn::RmsNorm::new(w(), EPS), &RmsNorm::new(w(), EPS));
         forward(rounds, "RmsNorm, strided", x, (both.0, both.1), &rms)?;
     }
-    for dtype in [DType::F32, DType::BF16] {
+    let with_gradients = if cuda {
+        &DTYPES[..]
+    } else {
+        &[DType::F32, DType::BF16]
+    };
+    for &dtype in with_gradients {
         for rows in [1, 256] {
             let x = Var::from_tensor(&numbers(3, &[rows, N], 0.2, dtype)?)?;
             let weight = Var::from_tensor(&numbers(1, &[N], 1.0, dtype)?)?;

@@ -60,6 +60,8 @@ enum Output {
 
 impl Output {
     fn new(device: &CudaDevice, dtype: DType, count: usize) -> Result<Self> {
+        // CUDA may refuse an allocation of nothing.
+        let count = count.max(1);
         // SAFETY: the call that it is made for writes all of it.
         unsafe {
             Ok(match dtype {

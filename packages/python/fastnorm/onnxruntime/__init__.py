@@ -126,7 +126,8 @@ def rewrite(
     - a norm and the QuantizeLinear behind it, for symmetric codes;
     - a norm, a transposition of heads, and the RotaryEmbedding behind them, of query and key.
 
-    Nodes in double precision stay as they are.
+    Nodes in double precision stay as they are. With the CUDA provider so do two that only the CPU
+    has: weights that broadcast along a normalised dimension, and one position for all tokens.
 
     Args:
         model: an onnx.ModelProto, which is not changed, or the path of a file.
@@ -145,19 +146,21 @@ def rewrite(
 
     found = _copy(model) if isinstance(model, onnx.ModelProto) else onnx.load(os.fspath(model))
     found = _rewriting.infer_shapes(found)
+    names = [entry if isinstance(entry, str) else entry[0] for entry in providers]
+    gpu = "CUDAExecutionProvider" in names
     if not optimize:
-        _rewriting.rewrite(found, DOMAIN, everything=everything)
+        _rewriting.rewrite(found, DOMAIN, everything=everything, gpu=gpu)
         return found
     # ONNX Runtime's fusions of attention and embedding begin with LayerNormalization, and all its
     # fusions end where a domain begins that it does not know. Those of 16-bit types are for GPUs.
     known = _rewriting.types_of(found)
-    _rewriting.rewrite(found, DOMAIN, wait=True, everything=everything, known=known)
+    _rewriting.rewrite(found, DOMAIN, wait=True, everything=everything, known=known, gpu=gpu)
     try:
         found = _optimized(found, providers)
     except Exception as error:  # it has no common class of its errors
         if not type(error).__module__.startswith("onnxruntime"):
             raise
-    _rewriting.rewrite(found, DOMAIN, everything=everything, known=known)
+    _rewriting.rewrite(found, DOMAIN, everything=everything, known=known, gpu=gpu)
     return found
 
 

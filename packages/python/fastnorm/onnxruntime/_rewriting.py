@@ -84,10 +84,10 @@ def types_of(model: Any) -> Types:
 
 class _Graph:
     """A graph with who makes and who uses its values. `known` has types of values by name, beside
-    those that the graph tells."""
+    those that the graph tells. `gpu`: its nodes may run on a GPU."""
 
-    def __init__(self, graph: Any, domain: str, known: Types) -> None:
-        self.graph, self.domain = graph, domain
+    def __init__(self, graph: Any, domain: str, known: Types, gpu: bool) -> None:
+        self.graph, self.domain, self.gpu = graph, domain, gpu
         self.nodes: List[NodeProto] = list(graph.node)
         self.types: Types = dict(known)
         self.initializers = {t.name: t for t in graph.initializer}
@@ -232,6 +232,22 @@ def _supported(g: _Graph, node: NodeProto) -> bool:
     return all(kind == 0 or kind in _ROWS for kind in found)
 
 
+def _broadcasts_within(g: _Graph, node: NodeProto) -> bool:
+    """Whether a weight or bias broadcasts along a normalised dimension, which no GPU kernel does."""
+    x, axis = g.shape_of(node.input[0]), attribute(node, "axis", -1)
+    if x is not None and axis >= 0:
+        axis -= len(x)
+    for name in node.input[1:]:
+        shape = g.shape_of(name) if name else None
+        if shape is None or axis >= 0:
+            continue
+        for place in range(axis, 0):
+            one = len(shape) < -place or shape[place] == 1
+            if one and (x is None or len(x) < -place or x[place] != 1):
+                return True
+    return False
+
+
 def _cannot_wait(g: _Graph, node: NodeProto) -> bool:
     """ONNX Runtime has fusions in single precision; it may change the zero point of codes."""
     return g.type_of(node.input[0]) in _HALF or any(
@@ -250,7 +266,7 @@ def _named(g: _Graph, wait: bool) -> Set[str]:
         skip = node.domain == _MICROSOFT and op in _NORMS.values()
         if not skip and not (op in _NORMS and node.domain in (*_DOMAINS, _MICROSOFT)):
             continue
-        if not _supported(g, node):
+        if not _supported(g, node) or (g.gpu and not skip and _broadcasts_within(g, node)):
             continue
         attributes = {"epsilon": attribute(node, "epsilon", 1e-12 if skip else 1e-5)}
         if not skip:
@@ -473,6 +489,8 @@ def _rotary(g: _Graph) -> None:
         shape = g.shape_of(node.input[0])
         if shape is None or len(shape) not in (3, 4) or g.shape_of(cos) is None:
             continue
+        if g.gpu and positions and len(g.shape_of(positions) or ()) != 2:
+            continue  # one position for all, which only the CPU reads
         nodes, inner, tokens_first = [node], node.input[0], 0
         heads: Dict[str, Any] = {}
         if len(shape) == 4:
@@ -565,11 +583,13 @@ def _pairs(g: _Graph) -> None:
         g.replace([first, node], new)
 
 
-def _rewrite_graph(graph: Any, domain: str, wait: bool, everything: bool, known: Types) -> None:
+def _rewrite_graph(
+    graph: Any, domain: str, wait: bool, everything: bool, known: Types, gpu: bool
+) -> None:
     for node in graph.node:
         for inner in _subgraphs(node):
-            _rewrite_graph(inner, domain, wait, everything, {})
-    g = _Graph(graph, domain, known)
+            _rewrite_graph(inner, domain, wait, everything, {}, gpu)
+    g = _Graph(graph, domain, known, gpu)
     _chains(g)
     named = _named(g, wait)
     _additions(g)
@@ -588,10 +608,11 @@ def rewrite(
     wait: bool = False,
     everything: bool = True,
     known: Optional[Types] = None,
+    gpu: bool = False,
 ) -> None:
     """Changes the model's graphs. With `wait` LayerNormalization of single precision stays, for
-    fusions of ONNX Runtime that begin with it."""
-    _rewrite_graph(model.graph, domain, wait, everything, known or {})
+    fusions of ONNX Runtime that begin with it. With `gpu` what only the CPU has stays."""
+    _rewrite_graph(model.graph, domain, wait, everything, known or {}, gpu)
     used = any(node.domain == domain for node in all_nodes(model.graph))
     imports = [entry for entry in model.opset_import if entry.domain != domain]
     del model.opset_import[:]
