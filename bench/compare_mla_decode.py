@@ -4,13 +4,14 @@
   compare_mla_decode.py --library build/src/libfastnorm.so.1 --shapes 128x4096:128 64x1024:64p1
   --csv run.csv
 
-A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE][f656][kTOPK], as fastnorm_bench takes it. Others are
-FlashInfer's kernels fa3 and FlashMLA (pages of 64), where they are installed or were compiled
+A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE][f656][kTOPK], as fastnorm_bench takes it. Others
+are FlashInfer's kernels fa3 and FlashMLA (pages of 64), where they are installed or were compiled
 before (compare/mla_peers.py), and PyTorch's own operators. Rows of codes (f656) are timed beside
-FlashMLA's compiled kernel for selected rows; without k it selects all. Results are compared with double precision
-before they are timed; one that is wrong is not timed. Each provider's plan is made before and not
-timed; a merge is. On a GPU calls are in CUDA graphs over distinct caches. Graphs are replayed one
-after the other, in an order that changes; figures are medians. It needs PyTorch.
+FlashMLA's compiled kernel for selected rows; without k it selects all. Results are compared with
+double precision before they are timed; one that is wrong is not timed. Each provider's plan is
+made before and not timed; a merge is. On a GPU calls are in CUDA graphs over distinct caches.
+Graphs are replayed one after the other, in an order that changes; figures are medians. It needs
+PyTorch.
 """
 
 import argparse

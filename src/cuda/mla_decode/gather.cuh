@@ -172,8 +172,8 @@ __device__ __forceinline__ uint32_t from_codes(uint32_t codes, float scale) {
 }
 
 // Two codes in the high bytes of a word's halves, as a pair of bf16: times 2^-120 and `factors`. A
-// code's sign, exponent and fraction are, at their places in a bf16, 2^-120 times its value, also if
-// the code is subnormal. So shifts and a product take the place of conversions, of which a
+// code's sign, exponent and fraction are, at their places in a bf16, 2^-120 times its value, also
+// if the code is subnormal. So shifts and a product take the place of conversions, of which a
 // multiprocessor does few in a cycle. A product of four and eight bits is exact in f32, so that it
 // is rounded once, as from_codes() does. The codes of NaN become +-480.
 __device__ __forceinline__ uint32_t from_high_codes(uint32_t codes, uint32_t factors) {

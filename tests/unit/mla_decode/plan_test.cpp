@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include "cuda/arch.h"
 #include "cuda/families.h"
 #include "cuda/gpu_device.h"
+#include "cuda/mla_decode/launch_params.h"
 #include "ref/data.h"
 #include "support/share.h"
 #include "unit/mla_decode/request.h"
@@ -587,6 +589,28 @@ TEST(MlaDecodeWork, FixedPiecesDoNotDependOnTheBatch) {
       seen.insert(cuts);
     }
     EXPECT_EQ(seen.size(), 1u);
+  }
+}
+
+// What kernels divide by the page size with, for all numbers that a row can have.
+TEST(MlaDecodeParams, PageSizesDivideExactly) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  ref::Random random(11);
+  std::vector<int64_t> sizes = {1, 2, 3, 5, 7, 16, 63, 64, 65, 641, 6700417, kMost - 1, kMost};
+  for (int i = 0; i < 300; ++i) sizes.push_back(1 + random.below(int64_t{1} << (1 + i % 31)));
+  for (const int64_t size : sizes) {
+    const cuda::PageSize page = cuda::make_page_size(static_cast<int32_t>(size));
+    EXPECT_EQ(page.size, size);
+    std::vector<int64_t> rows = {0, 1, kMost, kMost - 1, kMost / size * size - 1};
+    for (int i = 0; i < 50; ++i) {
+      const int64_t multiple = random.below(kMost / size + 1) * size;
+      rows.insert(rows.end(), {multiple, multiple - 1, multiple + 1, random.below(kMost)});
+    }
+    for (const int64_t row : rows) {
+      if (row < 0 || row > kMost) continue;
+      const uint64_t product = static_cast<uint64_t>(row) * page.factor;
+      EXPECT_EQ(product >> page.shift, static_cast<uint64_t>(row / size)) << row << " / " << size;
+    }
   }
 }
 

@@ -64,7 +64,7 @@ def mla_decode(
         q_pe: [N, H, 64]: the query's part after rope, in the dtype of q_nope.
         ckv: [pages, page, 512]: the normalised latents, in the dtype of q_nope. Or an FP8 cache,
             with kpe None: uint8 [pages, page, row] with rows of 656, 576 or 584 bytes, whose
-            meaning mla_decode.h has (CPU).
+            meaning mla_decode.h has.
         kpe: [pages, page, 64]: the keys after rope, in the dtype of q_nope.
         kv_len: int32 [B]: cached tokens of each request. None with indices.
         page_table: int32 [B, max_pages], or one list of all pages with kv_indptr. None with
@@ -79,9 +79,9 @@ def mla_decode(
             depend on the batch. 0 leaves the cut to the library.
         cache_scale: float32 [1]: the scale of all codes of rows of 576 bytes. None is 1.
         indices: int32 [B, s_q, topk]: the rows that each new token attends to, page * page_size +
-            offset, or -1. In place of kv_len and page_table (CPU).
+            offset, or -1. In place of kv_len and page_table.
         topk_length: int32 [B] or [B, s_q]: how many indices of a new token count.
-        attention_sink: float32 [H]: o is multiplied by exp(lse) / (exp(lse) + exp(sink)) (CPU).
+        attention_sink: float32 [H]: o is multiplied by exp(lse) / (exp(lse) + exp(sink)).
         extra_ckv: A second cache of the same form, with indices.
         extra_kpe: Its keys, where ckv has kpe.
         extra_indices: int32 [B, s_q, topk]: the rows of the second cache.
