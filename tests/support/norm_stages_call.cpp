@@ -164,8 +164,7 @@ std::string StagesDrawer::draw() {
                                         : rotated() ? QuantKind::kRotated
                                                     : QuantKind::kAny);
     const int64_t codes = drawn.options.format == ref::Format::kE2M1 ? n_ / 2 : n_;
-    // Kernels that store the codes of several vectors together need more than others.
-    const int64_t step = !rotated() ? 1 : bare_ && !random_.one_in(4) ? 16 : 8;
+    const int64_t step = rotated() ? 8 : 1;
     line_.tensor("quant.quantized", drawn.codes, {batch_, heads_, codes},
                  bare_ ? 0 : step * random_.below(3), step * random_.below(3));
     has_codes_ = true;

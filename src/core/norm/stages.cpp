@@ -1,6 +1,5 @@
 #include "core/norm/stages.h"
 
-#include <algorithm>
 #include <cinttypes>
 
 #include "core/common/check.h"
@@ -141,18 +140,9 @@ int64_t group_vectors(const NormDesc& d) {
   return d.stages.group * dtype_bytes(d.dtype) / kVectorBytes;
 }
 
-// True if a kernel whose threads have neighbouring vectors can have the rows: they are all in a row
-// or none of them is, and one access stores up to 16 bytes of their codes.
-bool divides(const StagesVariant& v, const NormDesc& d) {
-  constexpr int kColumns = 8;  // of a vector
-  const auto together = static_cast<int>(kVectorBytes / d.quant.code_bytes(kColumns));
-  return group_vectors(d) % v.vectors == 0 && codes_aligned(d, std::min<int>(v.vectors, together));
-}
-
 // True if a kernel of a form holds the rows.
 bool holds(const StagesVariant& v, const NormDesc& d, StagesForm form) {
-  return v.dtype == d.dtype && v.form == form && group_vectors(d) <= v.vectors_held() &&
-         (!v.has_neighbours() || divides(v, d));
+  return v.dtype == d.dtype && v.form == form && group_vectors(d) <= v.vectors_held();
 }
 
 // True if a kernel computes what `desc` asks for.

@@ -76,8 +76,6 @@ struct StagesVariant {
   constexpr bool is_held() const { return form != StagesForm::kGeneral; }
   constexpr bool is_rotated() const { return form >= StagesForm::kRotated; }
   constexpr bool is_lean() const { return form >= StagesForm::kRotatedLean; }
-  // A thread's vectors are neighbours in the row.
-  constexpr bool has_neighbours() const { return is_lean(); }
   constexpr bool has_residual() const {
     return form == StagesForm::kRotatedSum || form == StagesForm::kRotatedLeanSum;
   }

@@ -5,11 +5,6 @@
 // the highest down they are in the register number, the warp, the block of a cluster, and the lane.
 // The lowest digit selects one of two neighbouring vectors. So registers fold first, then warps,
 // blocks and lanes, and a thread's two neighbours last. Every tile gives the same bits.
-//
-// A tile with kNear gives a thread neighbouring vectors. There the highest digits are in the lane,
-// as many as the register number has. Then come the warp, the other digits of the lane, and the
-// register number. Lanes that differ in the highest digits have the same registers, so that a lane
-// sums one of them (share_sums()), whose number is then in its highest digits.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +16,7 @@
 
 namespace fastnorm::cuda {
 
-template <int kThreads_, int kVectors_, int kBlocks_, bool kNear_ = false>
+template <int kThreads_, int kVectors_, int kBlocks_>
 struct RowTile {
   static constexpr int kThreads = kThreads_;  // of one block, for one row
   static constexpr int kVectors =
@@ -35,62 +30,39 @@ struct RowTile {
   static constexpr bool kRowsShareWarp = kThreads < 32;             // a warp has several rows
   static constexpr int kWarps = kThreads > 32 ? kThreads / 32 : 1;  // of one row
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
-  static constexpr bool kNear = kNear_;                 // a thread's vectors are neighbours
-  static constexpr int kSpread = kNear ? kVectors : 1;  // lanes of a row that are far apart
-  static constexpr int kStride =
-      kNear ? 1 : kThreads * kBlocks;  // vectors from one of a thread to its next
+  static constexpr int kStride = kThreads * kBlocks;  // vectors from one of a thread to its next
   // Vectors from a thread's first one to the one that register v holds.
   static constexpr int offset(int v) { return v * kStride; }
   // A block has one row, whose number is the block's; a tile of its own may say otherwise.
   static constexpr bool kKeepsNumber = false;
   static_assert(kThreads <= 32 || kRows == 1, "rows of several warps have a block of their own");
-  static_assert(!kNear || (kLanes == 32 && kBlocks == 1 && (kVectors == 2 || kVectors == 4)));
 };
-
-// Of tiles with kNear: register v of thread t has neighbour v ^ turn_of(t), so that eight lanes
-// that load a vector each read all banks of L1. The turn is the number of the thread's line of 128
-// bytes, which has eight vectors.
-template <int kVectors>
-__device__ __forceinline__ int turn_of(uint32_t thread) {
-  return static_cast<int>(thread * kVectors / 8 % kVectors);
-}
 
 // Which rows and vectors belong to this thread.
 template <class Tile>
 struct Place {
   // `block_number`: the number of the thread block in the call. What is the same for all threads of
   // a block is written so that the compiler can see it.
-  __device__ __forceinline__ explicit Place(uint32_t block_number)
-      : Place(block_number, threadIdx.x) {}
-  __device__ __forceinline__ Place(uint32_t block_number, uint32_t thread) {
-    lane = static_cast<int>(thread % Tile::kLanes);
-    warp = Tile::kThreads > 32 ? static_cast<int>(thread / 32) : 0;
+  __device__ __forceinline__ explicit Place(uint32_t block_number) {
+    lane = static_cast<int>(threadIdx.x % Tile::kLanes);
+    warp = Tile::kThreads > 32 ? static_cast<int>(threadIdx.x / 32) : 0;
     block = Tile::kBlocks > 1 ? static_cast<int>(ptx::cluster_block_rank()) : 0;
     first = Tile::kBlocks > 1
                 ? (warp * Tile::kBlocks + block) * Tile::kLanes + lane
-                : static_cast<int>(Tile::kRows > 1 ? thread % Tile::kThreads : thread);
-    if constexpr (Tile::kNear) {
-      constexpr int kTogether = Tile::kLanes / Tile::kSpread;
-      const int together = lane % kTogether, apart = lane - together;
-      first = (apart * Tile::kWarps + warp * kTogether + together) * Tile::kVectors;
-    }
+                : static_cast<int>(Tile::kRows > 1 ? threadIdx.x % Tile::kThreads : threadIdx.x);
     row = block_number / Tile::kBlocks * Tile::kRows;
-    if constexpr (Tile::kRows > 1) row += thread / Tile::kThreads;
+    if constexpr (Tile::kRows > 1) row += threadIdx.x / Tile::kThreads;
   }
   // The address of the vector in register v, in a row of kBytes a vector. It is one address plus
   // constant offsets. Clusters have no register to keep the address and compute each one.
   template <int kBytes, class Byte>
   __device__ __forceinline__ Byte* address(Byte* row, int v) const {
-    if constexpr (Tile::kBlocks > 1 || Tile::kNear)
+    if constexpr (Tile::kBlocks > 1)
       return row + int64_t{static_cast<uint32_t>(vector(v))} * kBytes;
     return row + static_cast<uint32_t>(first) * kBytes + Tile::offset(v) * kBytes;
   }
   // Number of the row's vector that register v holds.
-  __device__ __forceinline__ int vector(int v) const {
-    if constexpr (Tile::kNear) return first + (v ^ turn());
-    return first + Tile::offset(v);
-  }
-  __device__ __forceinline__ int turn() const { return turn_of<Tile::kVectors>(threadIdx.x); }
+  __device__ __forceinline__ int vector(int v) const { return first + Tile::offset(v); }
   __device__ __forceinline__ bool leads_row() const { return first == 0; }
 
   // The row, computed again: its number and digits would take registers across a reduction. For
@@ -142,36 +114,11 @@ __device__ __forceinline__ float fold_registers(float (&q)[kCount]) {
   return q[0];
 }
 
-// kSpread: the canonical tree's lowest digits are the highest of the lane's number, so many values.
-template <int kLanes, class Fold = Sum, int kSpread = 1>
+template <int kLanes, class Fold = Sum>
 __device__ __forceinline__ float fold_lanes(float q) {
 #pragma unroll
-  for (int half = kLanes / kSpread / 2; half >= 1; half /= 2)
-    q = Fold::of(q, __shfl_xor_sync(~0u, q, half));
-#pragma unroll
-  for (int half = kLanes / 2; half >= kLanes / kSpread; half /= 2) {
-    if constexpr (kSpread > 1) q = Fold::of(q, __shfl_xor_sync(~0u, q, half));
-  }
+  for (int half = kLanes / 2; half >= 1; half /= 2) q = Fold::of(q, __shfl_xor_sync(~0u, q, half));
   return q;
-}
-
-// A sum for each of a thread's neighbouring vectors over the lanes that differ in their highest
-// digits, the highest first. In each step a lane keeps half of its sums. Returns the sum of the
-// neighbour whose number is in those digits.
-template <class Tile>
-__device__ __forceinline__ float share_sums(float (&q)[Tile::kVectors], const Place<Tile>& place) {
-  constexpr int kTogether = Tile::kLanes / Tile::kSpread;
-  const int keeps = place.lane / kTogether ^ place.turn();
-#pragma unroll
-  for (int half = Tile::kVectors / 2; half >= 1; half /= 2) {
-    const bool upper = (keeps & half) != 0;
-#pragma unroll
-    for (int v = 0; v < half; ++v) {
-      const float keep = upper ? q[v + half] : q[v], give = upper ? q[v] : q[v + half];
-      q[v] = __fadd_rn(keep, __shfl_xor_sync(~0u, give, half * kTogether));
-    }
-  }
-  return q[0];
 }
 
 // Shared memory of one fold over a row, of one sum or of two at once. Each fold of a row has its
@@ -264,7 +211,7 @@ template <class Fold, class Tile>
 __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
                                           const Place<Tile>& place) {
   if constexpr (Tile::kThreads <= 32) {
-    q = fold_lanes<Tile::kLanes, Fold, Tile::kSpread>(q);
+    q = fold_lanes<Tile::kLanes, Fold>(q);
   } else if constexpr (Tile::kBlocks > 1) {
     q = fold_cluster<Fold>(q, scratch, place);
   } else {
@@ -272,13 +219,13 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
     __syncthreads();
     if constexpr (kOneWarpFolds<Tile>) {
       if (place.warp == 0) {
-        q = fold_lanes<32, Fold, Tile::kSpread>(fold_warps<Tile, Fold>(scratch.values, place.lane));
+        q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
         if (place.lane == 0) scratch.total[0] = q;
       }
       __syncthreads();
       q = scratch.total[0];
     } else {
-      q = fold_lanes<32, Fold, Tile::kSpread>(fold_warps<Tile, Fold>(scratch.values, place.lane));
+      q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
     }
   }
   return q;
@@ -308,11 +255,7 @@ __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<T
 template <class Tile>
 __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch<Tile>& scratch,
                                          const Place<Tile>& place) {
-  if constexpr (Tile::kNear) {
-    return fold_row<Sum>(share_sums<Tile>(q, place), scratch, place);
-  } else {
-    return fold_row<Sum>(fold_registers(q), scratch, place);
-  }
+  return fold_row<Sum>(fold_registers(q), scratch, place);
 }
 
 // The sums of d and of d * d, or a part of each.

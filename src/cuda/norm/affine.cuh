@@ -37,16 +37,13 @@ __device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType typ
   }
   const bool present = type == OperandType::kElement;
   const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
-  const auto at = [&](int i) {
-    if constexpr (Tile::kNear) return place.template address<kVectorBytes>(row, v + i);
-    return address + Tile::offset(i) * kVectorBytes;
-  };
   // Before the row, with predicates: the end of a branch would wait for earlier loads. After it,
   // with a branch: predicates would take registers.
   if (!kAhead && !present) return;
 #pragma unroll
   for (int i = 0; i < kVectors && v + i < Tile::kVectors; ++i) {
-    ptx::ld_global_v4_if(raw[i], at(i), (!kAhead || present) && reach.whole(v + i));
+    ptx::ld_global_v4_if(raw[i], address + Tile::offset(i) * kVectorBytes,
+                         (!kAhead || present) && reach.whole(v + i));
   }
 }
 

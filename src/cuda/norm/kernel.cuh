@@ -129,19 +129,12 @@ template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void quantize_row(const NormParams& p, RowState<Slots, Tile>& row,
                                              const RowIndex& out, const Place<Tile>& place,
                                              const Reach& reach, FoldScratch<Tile>& scratch) {
-  const auto quantize = [&](const RowIndex& index, const Place<Tile>& at, const Reach& has) {
-    quantize_in_registers<Slots, Tile>(p, row.held.results(), row.static_scale, index, at, has,
-                                       scratch);
-  };
-  if constexpr (Tile::kNear) {
-    // Kept since the loads, the thread's place would take registers.
-    const Place<Tile> again(ptx::block_index(), ptx::thread_index());
-    quantize(out, again, Reach(p, again, reach.live));
-  } else if constexpr (Slots::kV.has(Variant::kPlaceAnew)) {
-    quantize(row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again)), place, reach);
-  } else {
-    quantize(out, place, reach);
-  }
+  quantize_in_registers<Slots, Tile>(
+      p, row.held.results(), row.static_scale,
+      Slots::kV.has(Variant::kPlaceAnew)
+          ? row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again))
+          : out,
+      place, reach, scratch);
 }
 
 // After all threads have taken their vectors, results replace the row in shared memory. Rows of

@@ -5,8 +5,6 @@
 // some of them each, and exchange them.
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/norm/codes.cuh"
 #include "cuda/norm/rotation.cuh"
 #include "cuda/norm/store.cuh"
@@ -168,8 +166,8 @@ __device__ __forceinline__ void take_row_signs(const RotationParams& r,
                                                float (&z)[Tile::kVectors][Slots::T::kPerVector],
                                                const Place<Tile>& place, const Reach& reach) {
   constexpr int kPerVector = Slots::T::kPerVector, kStep = Tile::kStride * kPerVector;
-  static_assert(Tile::kNear || kStep % kMostRotated == 0);
-  if (!Tile::kNear && r.signs_repeat < kStep) {
+  static_assert(kStep % kMostRotated == 0);
+  if (r.signs_repeat < kStep) {
 #pragma unroll
     for (int i = 0; i < kPerVector; i += 4) {
       const uint4 signs = load_signs(r, static_cast<uint32_t>(place.first * kPerVector + i));
@@ -200,11 +198,7 @@ __device__ __forceinline__ void rotate_row(const NormParams& p,
   if (!kLean && p.y.data != nullptr && !r.of_y) put_y<Slots, Tile>(p, z, index, place, reach);
   if (!kLean && p.quant.from_rounded) round_row<typename Slots::T>(z, true);
   if (r.signs != nullptr) take_row_signs<Slots, Tile>(r, z, place, reach);
-  if constexpr (Tile::kNear) {
-    rotate_vectors<8, true>(r, z, place.turn());
-  } else {
-    rotate_vectors(r, z);
-  }
+  rotate_vectors(r, z);
 }
 
 // Work of few calls: y, values that are rounded or clamped first, and the greatest magnitude of
@@ -326,34 +320,6 @@ __device__ __forceinline__ void scale_blocks(const NormParams& p,
   }
 }
 
-// As scale_blocks(), where a thread's vectors are neighbours. A block has at least kLeast vectors.
-template <class Tile, int kLeast, bool kByte, class Make>
-__device__ __forceinline__ void scale_neighbours(const NormParams& p,
-                                                 const uint32_t (&most)[Tile::kVectors],
-                                                 float (&inverse)[Tile::kVectors], int shift,
-                                                 const ScaleRow& scales, const Place<Tile>& place,
-                                                 bool live, const Make& make) {
-  constexpr int kPart = std::min(kLeast, Tile::kVectors);
-  const int lanes = (1 << shift) / Tile::kVectors;  // of a block; 0 and 1: it has no second lane
-#pragma unroll
-  for (int first = 0; first < Tile::kVectors; first += kPart) {
-    uint32_t greatest = most[first];
-#pragma unroll
-    for (int v = first + 1; v < first + kPart; ++v) greatest = greater(greatest, most[v]);
-#pragma unroll
-    for (int half = 1; half < Tile::kLanes / Tile::kSpread; half *= 2) {
-      if (half >= lanes) break;
-      const float other = __shfl_xor_sync(~0u, __uint_as_float(greatest), half);
-      greatest = greater(greatest, __float_as_uint(other));
-    }
-    const Scale scale = make(greatest);
-    if (live && place.first < p.vectors && (lanes <= 1 || (place.lane & (lanes - 1)) == 0))
-      scales.put<kByte>(place.vector(first) >> shift, scale.bits);
-#pragma unroll
-    for (int v = first; v < first + kPart; ++v) inverse[v] = scale.inverse;
-  }
-}
-
 // All scales of a row from the greatest magnitudes of its vectors. They are stored. Returns the
 // factors of each vector's codes.
 template <class Slots, class Tile, class Reach>
@@ -375,19 +341,7 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
   }
   constexpr int kVectorShift = kPerVector == 8 ? 3 : 2;
   const int shift = q.block_shift - kVectorShift;
-  if constexpr (Tile::kNear) {
-    constexpr bool kLean = Slots::kFlavour != Flavour::kGeneral;
-    if (q.rule == ScaleRule::kNvfp4) {
-      const Nvfp4Scales nvfp4(static_scale);
-      scale_neighbours<Tile, 16 / kPerVector, kLean>(
-          p, most, inverse, 4 - kVectorShift, scales, place, reach.live,
-          [&](uint32_t magnitude) { return nvfp4.make(magnitude); });
-    } else {
-      scale_neighbours<Tile, 32 / kPerVector, false>(
-          p, most, inverse, shift, scales, place, reach.live,
-          [&](uint32_t magnitude) { return free_scale(q, magnitude); });
-    }
-  } else if constexpr (Tile::kRowsShareWarp) {
+  if constexpr (Tile::kRowsShareWarp) {
     fold_blocks<Tile>(most, 1 << shift);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -406,67 +360,6 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
     scale_blocks<Tile, 32 / kPerVector, false>(
         p, most, inverse, shift, scales, place, reach.live,
         [&](uint32_t magnitude) { return free_scale(q, magnitude); });
-  }
-}
-
-// Brings each group of kGroup vectors' codes into their order in the row.
-template <int kWords, int kGroup, int kVectors>
-__device__ __forceinline__ void order_codes(uint32_t (&words)[kVectors][2], int turn) {
-#pragma unroll
-  for (int half = 1; half < kGroup; half *= 2) {
-    const bool turned = (turn & half) != 0;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if ((v & half) != 0) continue;
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        const uint32_t a = words[v][k], b = words[v + half][k];
-        words[v][k] = turned ? b : a, words[v + half][k] = turned ? a : b;
-      }
-    }
-  }
-}
-
-// Stores the codes of a thread's neighbouring vectors in accesses of up to 16 bytes, whose
-// addresses are multiples of that. `codes`: of the row. All lanes of a warp must call it.
-template <int kBytes, class Tile, class Reach>
-__device__ __forceinline__ void store_neighbours(char* codes, uint32_t (&words)[Tile::kVectors][2],
-                                                 const Place<Tile>& place, const Reach& reach) {
-  constexpr int kWords = kBytes / 4, kAll = Tile::kVectors * kBytes;
-  const auto word = [&](int k) { return words[k / kWords][k % kWords]; };
-  order_codes<kWords, std::min(16 / kBytes, Tile::kVectors)>(words, place.turn());
-  if constexpr (kAll == 32) {
-    // Of two lanes that differ in the turn's upper digit, one has its first half in the first two
-    // registers, the other one its second half. Each stores that half of its own codes and of the
-    // other one's, so that an access of a warp fills whole sectors.
-    constexpr int kLanes = 4, kApart = kLanes * Tile::kVectors;  // vectors
-    const bool second = (place.turn() & 2) != 0;
-    uint32_t mine[4], other[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      mine[k] = word(k);
-      const float given = __uint_as_float(word(4 + k));
-      other[k] = __float_as_uint(__shfl_xor_sync(~0u, given, kLanes));
-    }
-    const int left = reach.left + (second ? kApart : 0);  // from the first lane's vectors
-    char* const address =
-        codes + static_cast<uint32_t>(place.first * kBytes - (second ? kApart * kBytes - 16 : 0));
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const bool own = second == (i != 0);
-      const uint4 half = make_uint4(own ? mine[0] : other[0], own ? mine[1] : other[1],
-                                    own ? mine[2] : other[2], own ? mine[3] : other[3]);
-      if (!reach.live || left <= i * kApart) return;
-      ptx::st_global_v4(address + i * kApart * kBytes, half);
-    }
-  } else {
-    if (!reach.stores(0)) return;
-    char* const address = codes + static_cast<uint32_t>(place.first * kBytes);
-    if constexpr (kAll == 16) {
-      ptx::st_global_v4(address, make_uint4(word(0), word(1), word(2), word(3)));
-    } else {
-      ptx::st_global_v2(address, make_uint2(word(0), word(1)));
-    }
   }
 }
 
@@ -509,10 +402,9 @@ __device__ __forceinline__ void put_codes(char* codes,
       for (int v = 0; v < Tile::kVectors; ++v) together[v] = clamp(v);
     }
   }
-  uint32_t all[Tile::kVectors][2];
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
-    uint32_t(&words)[2] = all[v];
+    uint32_t words[2];
     float factor = kTogether ? together[kTogether ? v : 0] : inverse[v];
     if constexpr (kSoftware) {
       if (!kTogether && !is_below_7(v)) factor = clamp(v);
@@ -521,12 +413,10 @@ __device__ __forceinline__ void put_codes(char* codes,
       if constexpr (kPairs || !kScaled) scale_values(z[v], factor);
       make_codes(kType, z[v], words);
     }
-    if constexpr (!Tile::kNear) {
-      if (reach.stores(v))
-        store_codes<kPerVector>(address + v * (Tile::kStride * kBytes), words, kPairs);
+    if (reach.stores(v)) {
+      store_codes<kPerVector>(address + v * (Tile::kStride * kBytes), words, kPairs);
     }
   }
-  if constexpr (Tile::kNear) store_neighbours<kBytes>(codes, all, place, reach);
 }
 
 // The scaled values of 8-bit codes, in place of z. Quotients are computed vector by vector in a
@@ -614,9 +504,7 @@ __device__ __forceinline__ void quantize_in_registers(
   if (q.swizzled && reach.live) {
     const uint32_t row = place.row_again();
     ScaleRow(p, row, row_index(p, row, p.bits_again))
-        .pad((p.n + q.block - 1) >> q.block_shift, p.rows,
-             Tile::kNear ? place.first / Tile::kVectors : place.first,
-             Tile::kThreads * Tile::kBlocks);
+        .pad((p.n + q.block - 1) >> q.block_shift, p.rows, place.first, Tile::kStride);
   }
 }
 

@@ -46,17 +46,14 @@ struct Reach<Access::kVector, T, Tile> {
   const bool last;  // the thread's last vector is in the row
 };
 
-// Aligned rows in kernels for every length up to their tile: any vector may be missing. Neighbours
-// are missing together.
+// Aligned rows in kernels for every length up to their tile: any vector may be missing.
 template <class T, class Tile>
 struct EveryReach {
   static constexpr Access kAccess = Access::kVector;
   static constexpr bool kEvery = true;
   __device__ __forceinline__ EveryReach(const NormParams& p, const Place<Tile>& place, bool is_live)
       : live(is_live), left(p.vectors - place.first) {}
-  __device__ __forceinline__ bool has(int v) const {
-    return (Tile::kNear ? 0 : Tile::offset(v)) < left;
-  }
+  __device__ __forceinline__ bool has(int v) const { return Tile::offset(v) < left; }
   __device__ __forceinline__ bool whole(int v) const { return has(v); }
   __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
   __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }

@@ -56,71 +56,32 @@ __device__ __forceinline__ void combine_columns(float (&z)[kVectors][kPerVector]
   }
 }
 
-// The steps whose distances are a thread's neighbouring vectors, of which register v has number
-// v ^ turn. A factor says which of two is the first; the sums have the bits of additions and
-// subtractions, as combine_lanes() explains.
-template <int kVectors, int kPerVector>
-__device__ __forceinline__ void combine_neighbours(const RotationParams& r, int turn,
-                                                   float (&z)[kVectors][kPerVector]) {
-#pragma unroll
-  for (int half = 1; half < kVectors; half *= 2) {
-    if (half * kPerVector >= r.block) break;
-    const float sign = (turn & half) != 0 ? -1.0f : 1.0f;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if ((v & half) != 0) continue;
-#pragma unroll
-      for (int i = 0; i < kPerVector; ++i) {
-        const float a = z[v][i], b = z[v + half][i];
-        z[v][i] = __fmaf_rn(a, sign, b);
-        z[v + half][i] = __fmaf_rn(b, -sign, a);
-      }
-    }
-  }
-}
-
 // The steps whose distances are vectors of kLanes neighbouring lanes. All lanes of a warp must call
 // it. The sign of a lane's own value is a factor, which costs nothing in an FMA: a product by 1 or
 // -1 is exact, so the sum has the bits of an addition or a subtraction.
-// kUnroll: exchanges that are unrolled; 1 needs fewer registers. kNear: a lane's vectors are
-// neighbours, whose turn may differ between two lanes, always by the same digits.
-template <int kLanes, int kUnroll, bool kNear = false, int kVectors, int kPerVector>
+// kUnroll: exchanges that are unrolled; 1 needs fewer registers.
+template <int kLanes, int kUnroll, int kVectors, int kPerVector>
 __device__ __forceinline__ void combine_lanes(const RotationParams& r,
                                               float (&z)[kVectors][kPerVector]) {
-  constexpr int kColumns = kNear ? kVectors * kPerVector : kPerVector;  // of a lane, together
 #pragma unroll kUnroll
   for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-    if (lanes * kColumns >= r.block) break;
+    if (lanes * kPerVector >= r.block) break;
     const float sign = (threadIdx.x & lanes) != 0 ? -1.0f : 1.0f;
-    if constexpr (kNear) {
 #pragma unroll
-      for (int i = 0; i < kPerVector; ++i) {
-        float other[kVectors];
+    for (auto& vector : z) {
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v)
-          other[v] = __shfl_xor_sync(~0u, z[v ^ turn_of<kVectors>(lanes)][i], lanes);
-#pragma unroll
-        for (int v = 0; v < kVectors; ++v) z[v][i] = __fmaf_rn(z[v][i], sign, other[v]);
-      }
-    } else {
-#pragma unroll
-      for (auto& vector : z) {
-#pragma unroll
-        for (float& value : vector)
-          value = __fmaf_rn(value, sign, __shfl_xor_sync(~0u, value, lanes));
-      }
+      for (float& value : vector)
+        value = __fmaf_rn(value, sign, __shfl_xor_sync(~0u, value, lanes));
     }
   }
 }
 
 // Rotates vectors, whose blocks the neighbouring lanes have. All lanes of a warp must call it.
-// kNear: a thread's vectors are neighbours, in the order that `turn` says.
-template <int kUnroll = 8, bool kNear = false, int kVectors, int kPerVector>
+template <int kUnroll = 8, int kVectors, int kPerVector>
 __device__ __forceinline__ void rotate_vectors(const RotationParams& r,
-                                               float (&z)[kVectors][kPerVector], int turn = 0) {
+                                               float (&z)[kVectors][kPerVector]) {
   combine_columns(z);
-  if constexpr (kNear) combine_neighbours(r, turn, z);
-  combine_lanes<kMostRotated / kPerVector / (kNear ? kVectors : 1), kUnroll, kNear>(r, z);
+  combine_lanes<kMostRotated / kPerVector, kUnroll>(r, z);
 #pragma unroll
   for (auto& vector : z) {
 #pragma unroll

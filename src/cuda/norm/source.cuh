@@ -17,12 +17,8 @@ __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const
                                              const Place<Tile>& place, const Reach& reach,
                                              bool asked) {
   constexpr int kSure = Reach::kEvery ? 0 : Tile::kVectors - 1;  // vectors that every row has
-  const char* const address = row + static_cast<uint32_t>(place.first * kVectorBytes);
-  if constexpr (Tile::kNear) row = ptx::in_register(row);  // one instruction for each address
-  const auto at = [&](int v) {
-    if constexpr (Tile::kNear) return place.template address<kVectorBytes>(row, v);
-    return address + Tile::offset(v) * kVectorBytes;
-  };
+  const char* address = row + static_cast<uint32_t>(place.first * kVectorBytes);
+  const auto at = [&](int v) { return address + Tile::offset(v) * kVectorBytes; };
 #pragma unroll
   for (int v = kSure; v < Tile::kVectors; ++v) raw[v] = make_uint4(0, 0, 0, 0);
   const auto load = [&]<bool kStream>(std::bool_constant<kStream>) {
@@ -92,15 +88,13 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
                                             const float (&s)[Tile::kVectors][T::kPerVector]) const {
     if constexpr (kAdd) {
       if (p.residual_out.data == nullptr) return;
-      char* const row = row_address(p.residual_out, p.residual_out_upper, index);
-      char* const address = row + static_cast<int64_t>(place.first) * kVectorBytes;
-      const auto at = [&](int v) {
-        if constexpr (Tile::kNear) return place.template address<kVectorBytes>(row, v);
-        return address + Tile::offset(v) * kVectorBytes;
-      };
+      char* row = row_address(p.residual_out, p.residual_out_upper, index) +
+                  static_cast<int64_t>(place.first) * kVectorBytes;
 #pragma unroll
       for (int v = 0; v < Tile::kVectors; ++v) {
-        if (reach.stores(v)) ptx::st_global_v4(at(v), kAddsWords ? x[v] : T::pack(s[v]));
+        if (reach.stores(v))
+          ptx::st_global_v4(row + Tile::offset(v) * kVectorBytes,
+                            kAddsWords ? x[v] : T::pack(s[v]));
       }
     }
   }

@@ -21,14 +21,12 @@ struct RotatedWords {
       .policies = Variant::kEveryVector | Variant::kRotates |
                   (kVariant.is_lean() ? Variant::kClampsTogether : 0)};
   using Norm = Slots<packed(kNorm.key, kNorm.tile), kNorm.packed_policies()>;
-  // Neighbouring vectors in a thread exchange nothing.
-  using Tile = RowTile<kVariant.threads, kVariant.vectors, 1, kVariant.has_neighbours()>;
 };
 
 template <uint32_t kWord>
 __device__ __forceinline__ void run_rotated(const NormCallParams& p) {
   using Norm = typename RotatedWords<kWord>::Norm;
-  normalize_in_registers<Norm, typename RotatedWords<kWord>::Tile>(p, blockIdx.x);
+  normalize_in_registers<Norm, RowTileOf<Norm>>(p, blockIdx.x);
 }
 
 }  // namespace fastnorm::cuda

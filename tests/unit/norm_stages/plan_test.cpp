@@ -168,11 +168,6 @@ TEST(StagesPlan, RotatedKernels) {
   EXPECT_EQ(kernel([](NormDesc& d) { d.quant.clamp = 1; }), full);
   EXPECT_EQ(kernel([](NormDesc& d) { d.quant.from_rounded = true; }), full);
   EXPECT_EQ(kernel([](NormDesc& d) { d.rounding = FASTNORM_ROUND_NORMALIZED; }), full);
-  EXPECT_EQ(kernel([](NormDesc& d) { d.quant.codes.data += 8; }), full) << "16 codes together";
-  EXPECT_EQ(kernel([](NormDesc& d) { d.quant.codes.stride_bytes[0] += 8; }), full);
-  EXPECT_EQ(kernel([](NormDesc& d) { d.quant.codes.data += 16; }), "bf16 rotated-lean 128x4");
-  EXPECT_STREQ(kernel_of(rotated(4096, 4096 - 16), cuda::kSm90), full) << "half a thread's vectors";
-  EXPECT_STREQ(kernel_of(rotated(4096, 2048 - 16), cuda::kSm90), "bf16 rotated-lean 128x2");
   const char* const general = "bf16 stages 256xstream";
   EXPECT_EQ(kernel([](NormDesc& d) { d.kind = FASTNORM_NORM_LAYER; }), general);
   EXPECT_EQ(kernel([](NormDesc& d) { d.bias = d.weight; }), general);
