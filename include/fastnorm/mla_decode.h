@@ -62,9 +62,8 @@
  *  Before they are used, the numbers of a row are rounded to T: the product of code and scale is
  *  rounded to single precision and then to T, and a bf16 number is rounded to T where that is f16.
  *  If the scale is a power of two and the product is a normal number of T, nothing is lost.
- *  fastnorm_norm_heads writes rows of BYTES_656 and, with cache_tail, of BYTES_584. A scale of NaN
- *  or Inf makes numbers of its row NaN or Inf. So does a code of NaN on the CPU; on a GPU it may
- *  count as 480 or -480 instead.
+ *  fastnorm_norm_heads writes rows of BYTES_656 and, with cache_tail, of BYTES_584. A code of NaN,
+ *  or a scale of NaN or Inf, makes numbers of its row NaN or Inf.
  *
  *  **Sparse.** With `indices`, new token i of request b attends to the rows that it lists and to no
  *  others: index k of 0 .. min(topk, topk_length) - 1 is page * page_size + offset, the number of

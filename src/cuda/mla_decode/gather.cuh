@@ -171,19 +171,6 @@ __device__ __forceinline__ uint32_t from_codes(uint32_t codes, float scale) {
   return pack<kDtype>(v.x * scale, v.y * scale);
 }
 
-// Two codes in the high bytes of a word's halves, as a pair of bf16: times 2^-120 and `factors`. A
-// code's sign, exponent and fraction are, at their places in a bf16, 2^-120 times its value, also
-// if the code is subnormal. So shifts and a product take the place of conversions, of which a
-// multiprocessor does few in a cycle. A product of four and eight bits is exact in f32, so that it
-// is rounded once, as from_codes() does. The codes of NaN become +-480.
-__device__ __forceinline__ uint32_t from_high_codes(uint32_t codes, uint32_t factors) {
-  return ptx::mul_bf16x2((codes & 0x80008000u) | ((codes >> 4) & 0x07f007f0u), factors);
-}
-// Whether 2^120 times the scale is a number of bf16, as it is for powers of two below 2^7.
-__device__ __forceinline__ bool is_bf16_scale(float scale) {
-  return (__float_as_uint(scale) & 0xffff) == 0 && fabsf(scale) < 128.0f;
-}
-
 // Two numbers of bf16 as a pair of T.
 template <Dtype kDtype>
 __device__ __forceinline__ uint32_t from_bf16(uint32_t pair) {
@@ -191,27 +178,15 @@ __device__ __forceinline__ uint32_t from_bf16(uint32_t pair) {
   return pack<kDtype>(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
-// Sixteen codes as two chunks of eight numbers. kBF16Scales: is_bf16_scale().
-template <Dtype kDtype, bool kBF16Scales>
+// Sixteen codes as two chunks of eight numbers.
+template <Dtype kDtype>
 __device__ __forceinline__ void store_codes(uint32_t at, const uint4& codes, float scale) {
-  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  uint32_t pairs[8];
-  if constexpr (kBF16Scales) {
-    const uint32_t factors = __byte_perm(__float_as_uint(scale * 0x1p120f), 0, 0x3232);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[2 * i] = from_high_codes(__byte_perm(words[i], 0, 0x1404), factors);
-      pairs[2 * i + 1] = from_high_codes(__byte_perm(words[i], 0, 0x3424), factors);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[2 * i] = from_codes<kDtype>(words[i], scale);
-      pairs[2 * i + 1] = from_codes<kDtype>(words[i] >> 16, scale);
-    }
-  }
-  ptx::store_shared_v4(at, pairs[0], pairs[1], pairs[2], pairs[3]);
-  ptx::store_shared_v4(at ^ 16, pairs[4], pairs[5], pairs[6], pairs[7]);
+  ptx::store_shared_v4(at, from_codes<kDtype>(codes.x, scale),
+                       from_codes<kDtype>(codes.x >> 16, scale), from_codes<kDtype>(codes.y, scale),
+                       from_codes<kDtype>(codes.y >> 16, scale));
+  ptx::store_shared_v4(at ^ 16, from_codes<kDtype>(codes.z, scale),
+                       from_codes<kDtype>(codes.z >> 16, scale), from_codes<kDtype>(codes.w, scale),
+                       from_codes<kDtype>(codes.w >> 16, scale));
 }
 
 // Rows of FP8 formats. Of the latent a lane has sixteen codes of each half of one of two rows: its
@@ -268,14 +243,14 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     }
   }
   __device__ __forceinline__ void load_pair(const Place& place, const RowPlace& row, int pair) {
-    const char* const from = address_of_lane(row.codes, row_of_pair(place, pair)) +
-                             (place.lane >> 3) * 64 + (place.lane & 3) * 16;
-    const bool counts = address_of_lane(row.codes, row_of_pair(place, pair)) != nullptr;
+    const char* const codes_of = address_of_lane(row.codes, row_of_pair(place, pair));
+    const char* const from = codes_of + (place.lane >> 3) * 64 + (place.lane & 3) * 16;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       uint4& v = codes[pair][half];
       v = make_uint4(0, 0, 0, 0);
-      ptx::ld_global_cs_v4_if(v, from + half * 256, counts && !is_rope(sub_tile_of(place, half)));
+      ptx::ld_global_cs_v4_if(v, from + half * 256,
+                              codes_of != nullptr && !is_rope(sub_tile_of(place, half)));
     }
   }
   __device__ __forceinline__ void load_rope(const Place& place, const RowPlace& row, int i) {
@@ -294,18 +269,6 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     counts = rows_that_count(row.codes != nullptr);
   }
 
-  // Whether no scale of the warp's rows needs the slower conversion.
-  __device__ __forceinline__ bool has_bf16_scales() const {
-    if constexpr (kDtype != Dtype::kBF16) return false;
-    if constexpr (kFormat == MlaCacheFormat::kFp8Tensor) return is_bf16_scale(tensor_scale);
-    if constexpr (kFormat == MlaCacheFormat::kFp8Blocks) {
-      return __all_sync(~0u, is_bf16_scale(__uint_as_float(scales[0])) &&
-                                 is_bf16_scale(__uint_as_float(scales[1])));
-    }
-    // Exponents below 127 + 7: bytes of which neither bit 7 nor a greater sum is set.
-    const uint32_t bytes = scales[0] | scales[1];
-    return __all_sync(~0u, (bytes & 0x80808080u) == 0);
-  }
   __device__ __forceinline__ float scale_of(const Place& place, int pair, int half) const {
     if constexpr (kFormat == MlaCacheFormat::kFp8Tensor) return tensor_scale;
     const int row = row_of_pair(place, pair);
@@ -318,7 +281,6 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     const uint32_t bits = exponent == 0 ? 0x00400000u : exponent << 23;
     return __uint_as_float(exponent == 255 ? 0x7fffffffu : bits);
   }
-  template <bool kBF16Scales>
   __device__ __forceinline__ void store_half(const Place& place, uint32_t memory, int half) const {
     // swizzled() of row 2 * pair + bit 2 of the lane and of the lane's first chunk.
     const auto lane = static_cast<uint32_t>(place.lane), bit = lane >> 2 & 1;
@@ -330,7 +292,7 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
       const float scale = scale_of(place, pair, half);
       const auto number = static_cast<uint32_t>(pair);
       if (is_rope(sub_tile_of(place, half))) continue;
-      store_codes<kDtype, kBF16Scales>((at ^ number * 32) + number * 256, codes[pair][half], scale);
+      store_codes<kDtype>((at ^ number * 32) + number * 256, codes[pair][half], scale);
     }
   }
   __device__ __forceinline__ void store_rope(const Place& place, uint32_t memory) const {
@@ -338,8 +300,8 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     const uint32_t first = static_cast<uint32_t>(place.warp * kWarpRows);
     const uint32_t sub_tile = memory + kRopeSubTileOf * kSubBytes;
     if constexpr (kRopeIsCodes) {
-      store_codes<kDtype, false>(sub_tile + swizzled(first + (lane >> 2), 2 * (lane & 3)), rope[0],
-                                 tensor_scale);
+      store_codes<kDtype>(sub_tile + swizzled(first + (lane >> 2), 2 * (lane & 3)), rope[0],
+                          tensor_scale);
     } else {
       const uint32_t at = sub_tile + swizzled(first + (lane >> 3), lane & 7);
 #pragma unroll
@@ -364,16 +326,11 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
   __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
                                        uint32_t buffer, int parity) {
     const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
-    const bool fast = has_bf16_scales();
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       wait_free(place, free_half(buffer, half), parity);
       if (half == 0) store_counts(place, buffer, counts);
-      if (fast) {
-        store_half<kDtype == Dtype::kBF16>(place, memory, half);
-      } else {
-        store_half<false>(place, memory, half);
-      }
+      store_half(place, memory, half);
       if (half == kRopeHalf) store_rope(place, memory);
       ptx::fence_async_proxy();
       __syncwarp();
