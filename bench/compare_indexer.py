@@ -15,7 +15,7 @@ a head is multiplied by its query's scale. Providers are
 
 Results are compared with double precision before they are timed: a row's codes times its scale. One
 that is wrong is not timed. Calls are in a CUDA graph over distinct tensors, more than the L2 cache
-holds; figures are medians of replays in an order that changes. It needs PyTorch and a GPU.
+holds; figures are medians of replays in an order that changes. It needs PyTorch.
 """
 
 import argparse
@@ -45,11 +45,11 @@ def bytes_moved(tokens):
 class Batch:
     """`sets` of queries, keys, weights of heads and outputs; all share tables and slots."""
 
-    def __init__(self, torch, tokens, sets):
-        generator = torch.Generator("cuda").manual_seed(5)
+    def __init__(self, torch, tokens, sets, device):
+        generator = torch.Generator(device).manual_seed(5)
 
         def random(*extents):
-            return torch.randn(*extents, generator=generator, device="cuda").to(torch.bfloat16)
+            return torch.randn(*extents, generator=generator, device=device).to(torch.bfloat16)
 
         self.torch, self.tokens, self.sets = torch, tokens, sets
         self.queries = [random(tokens, HEADS, D) for _ in range(sets)]
@@ -58,25 +58,25 @@ class Batch:
         self.weight, self.bias = 1 + 0.2 * random(D), 0.2 * random(D)
         turns = 10000.0 ** -(torch.arange(ROTARY // 2, dtype=torch.float64) / (ROTARY // 2))
         angles = torch.arange(tokens, dtype=torch.float64)[:, None] * turns
-        self.cos, self.sin = angles.cos().float().cuda(), angles.sin().float().cuda()
+        self.cos, self.sin = angles.cos().float().to(device), angles.sin().float().to(device)
         order = torch.randperm(tokens, generator=torch.Generator().manual_seed(6))
-        self.slots = order.to("cuda", torch.int32)
+        self.slots = order.to(device, torch.int32)
         matrix = torch.ones(1, 1, dtype=torch.float64)
         for _ in range(7):
             matrix = torch.cat(
                 [torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0
             )
-        self.hadamard = (matrix / D**0.5).cuda()
+        self.hadamard = (matrix / D**0.5).to(device)
         pages = -(-tokens // PAGE)
         self.codes = [
-            torch.zeros(tokens, HEADS, D, dtype=torch.float8_e4m3fn, device="cuda")
+            torch.zeros(tokens, HEADS, D, dtype=torch.float8_e4m3fn, device=device)
             for _ in range(sets)
         ]
         self.scales, self.scaled = (
-            [torch.zeros(tokens, HEADS, device="cuda") for _ in range(sets)] for _ in range(2)
+            [torch.zeros(tokens, HEADS, device=device) for _ in range(sets)] for _ in range(2)
         )
         self.caches = [
-            torch.zeros(pages, PAGE * ROW, dtype=torch.uint8, device="cuda") for _ in range(sets)
+            torch.zeros(pages, PAGE * ROW, dtype=torch.uint8, device=device) for _ in range(sets)
         ]
 
     def cache_parts(self, i):
@@ -139,7 +139,10 @@ class Steps:
     def steps(self, b):
         torch, c, s = self.torch, b.cos.bfloat16()[:, None], b.sin.bfloat16()[:, None]
         matrix, slots = b.hadamard.bfloat16(), b.slots.long()
-        page, row = slots // PAGE, slots % PAGE
+        page, row = (slots // PAGE)[:, None], (slots % PAGE)[:, None]
+        # Bytes of a page: codes of its tokens, then scales.
+        code_bytes = row * D + torch.arange(D, device=slots.device)
+        scale_bytes = PAGE * D + row * 4 + torch.arange(4, device=slots.device)
 
         def norm(key):
             return torch.nn.functional.layer_norm(key, (D,), b.weight, b.bias, EPS)
@@ -154,7 +157,7 @@ class Steps:
         def rotate(x):
             return x @ matrix
 
-        def store(x, weights, codes, scales, scaled, key_codes, key_scales):
+        def store(x, weights, codes, scales, scaled, cache):
             x = x.float()
             most = x.abs().amax(-1).clamp_min(1e-30)
             scale = most / MOST
@@ -164,8 +167,8 @@ class Steps:
             codes.copy_(made[:, :HEADS])
             scales.copy_(scale[:, :HEADS])
             scaled.copy_(weights.float() * scale[:, :HEADS] * FACTOR)
-            key_codes[page, row] = made[:, HEADS:].view(torch.uint8)
-            key_scales[page, row, 0, 0] = power[:, 0]
+            cache[page, code_bytes] = made[:, HEADS].view(torch.uint8)
+            cache[page, scale_bytes] = power.contiguous().view(torch.uint8)
 
         return norm, turn, rotate, store
 
@@ -180,7 +183,7 @@ class Steps:
 
         run = compile_(run) if self.whole else run
         rest = [
-            (b.weights[i], b.codes[i], b.scales[i], b.scaled[i], *b.cache_parts(i))
+            (b.weights[i], b.codes[i], b.scales[i], b.scaled[i], b.caches[i])
             for i in range(b.sets)
         ]
         return lambda i: run(b.queries[i], b.keys[i], *rest[i])
@@ -222,11 +225,11 @@ def wrong(b):
     return ""
 
 
-def compare(torch, tokens, repeats, providers):
+def compare(torch, tokens, device, repeats, providers):
     one = bytes_moved(tokens)
-    sets = max(2, min(MOST_SETS, COLD_BYTES // one + 1))
-    b = Batch(torch, tokens, sets)
-    clock = Clock(torch, torch.device("cuda"), sets, sets * one < COLD_BYTES)
+    sets = max(2, min(MOST_SETS, COLD_BYTES // one + 1)) if device.type == "cuda" else 1
+    b = Batch(torch, tokens, sets, device)
+    clock = Clock(torch, device, sets, sets * one < COLD_BYTES)
     rows, passes = [], {}
     for name, provider in providers.items():
         row = {"provider": name, "tokens": tokens}
@@ -244,7 +247,7 @@ def compare(torch, tokens, repeats, providers):
                 passes[name] = clock.prepared(run)
                 clock.us(passes[name])
         except Exception as error:
-            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            row["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:400]
     samples = {name: [] for name in passes}
     for order in orders(list(passes), repeats):
         for name in order:
@@ -268,6 +271,7 @@ def main():
     )
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--csv", type=Path, help="results")
     options = parser.parse_args()
@@ -278,8 +282,9 @@ def main():
         import torch
     except ImportError as error:
         sys.exit(f"compare_indexer.py: {error}")
-    if not torch.cuda.is_available():
-        sys.exit("compare_indexer.py: PyTorch has no CUDA device here")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("compare_indexer.py: PyTorch has no CUDA device here; --device cpu does without")
+    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     os.environ["FASTNORM_LIBRARY"] = str(options.library.resolve())
     providers = {}
     for made in PROVIDERS:
@@ -288,7 +293,7 @@ def main():
         except Exception as error:
             providers[made.name] = error
     document = {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         "library": {"build": getattr(providers[Ours.name], "build", None)},
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -297,7 +302,7 @@ def main():
     }
     print(f"{document['device']}\n{'tokens':>8} {'provider':12} {'us':>10} {'spread':>7} x fastnorm")
     for tokens in options.tokens:
-        for row in compare(torch, tokens, options.repeats, providers):
+        for row in compare(torch, tokens, device, options.repeats, providers):
             document["results"].append(row)
             print(
                 f"{tokens:8} {row['provider']:12} "

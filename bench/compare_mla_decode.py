@@ -39,7 +39,8 @@ from compare.mla_peers import (  # noqa: E402
 TOLERANCE = {"bf16": 2.0 ** -8, "f16": 2.0 ** -10, "f32": 2.0 ** -16}
 SHAPES = (
     "128x4096:128 128x8192:128 128x4096:128:2c 128x8192:64 128x4096:16 32x4096:128 64x1024:64 "
-    "1x4096:128 1x131072:16"
+    "1x4096:128 1x131072:16 128x8192:64f656 128x4096:128f656 128x8192:64f656k2048 "
+    "128x8192:128f656k2048"
 ).split()
 CODE_BYTES, BLOCK = 656, 128  # of a row with codes: 512, a scale for each block, RoPE in bf16
 COLD_BYTES, FLUSH_BYTES, MOST_SETS = 1300 << 20, 256 << 20, 256

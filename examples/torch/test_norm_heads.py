@@ -1073,6 +1073,43 @@ def test_compare(suite):
         )
 
 
+def test_compare_indexer(suite):
+    """bench/compare_indexer.py: all of its providers are right and timed."""
+    if not (ROOT / "bench").is_dir():
+        suite.skip("compare_indexer", "there is no folder bench beside the examples")
+        return
+    if not shutil.which("g++"):
+        suite.skip("compare_indexer", "no C++ compiler for torch.compile")
+        return
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "run.csv"
+        program = [
+            sys.executable, str(ROOT / "bench" / "compare_indexer.py"), "--device", "cpu",
+            "--library", os.environ["FASTNORM_LIBRARY"], "--repeats", "1", "--csv", str(path),
+        ]
+        ran = subprocess.run([*program, "--tokens", "70"], capture_output=True, text=True)
+        if not suite.check("compare_indexer: runs", ran.returncode == 0, ran.stdout + ran.stderr):
+            return
+        sys.path.insert(0, str(ROOT / "bench"))
+        from compare import lines
+
+        rows = lines.read(path)["results"]
+        suite.check(
+            "compare_indexer: providers",
+            [row["provider"] for row in rows] == ["fastnorm", "steps", "compiled"],
+            rows,
+        )
+        for row in rows:
+            timed = row.get("us", 0) > 0 and not row.get("error")
+            suite.check(f"compare_indexer: {row['provider']}", timed, row)
+        ran = subprocess.run([*program, "--tokens", "0"], capture_output=True, text=True)
+        suite.check(
+            "compare_indexer: no tokens",
+            ran.returncode == 2 and "--tokens 0" in ran.stderr,
+            ran.stderr,
+        )
+
+
 def test_compile(suite):
     """The call within pointwise work that the compiler fuses, on views of one buffer; caches are
     written."""
@@ -1159,6 +1196,7 @@ if __name__ == "__main__":
             test_errors,
             test_opcheck,
             test_compare,
+            test_compare_indexer,
             test_compile,
         ]
     )
