@@ -8,6 +8,7 @@ has the same bits is replaced. Everything else stays, and the report says why an
 A replaced module keeps its parameters, attributes, hooks and place in the model. Its class becomes
 a subclass of the one that it had, so that isinstance and state_dict see no change. Where a call is
 not one that was compared, such as float64 or a tensor on another device, the original forward runs.
+So it does on the CPU while torch.compile traces, whose compiler fuses a norm with its neighbours.
 """
 
 import ast
@@ -407,7 +408,7 @@ class _Patched:
         bias = self._parameters.get("bias")
         plan = self.__dict__["_fastnorm"]
         device = x.device.type
-        if device != "cpu" and device != "cuda":
+        if device != "cuda" and (device != "cpu" or torch.compiler.is_compiling()):
             return None
         if x.layout != torch.strided or type(x) not in (Tensor, nn.Parameter):
             return None
