@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/common/error.h"
-#include "core/norm/row_map.h"
 #include "core/norm_heads/desc.h"
 
 namespace fastnorm {
@@ -12,18 +11,5 @@ namespace fastnorm {
 // tokens and parts.
 fastnorm_status check_norm_heads_aliasing(const fastnorm_norm_heads_args& args,
                                           const NormHeadsDesc& desc, Error& error);
-
-// A tensor that all parts read, as rows. It has at most kMaxOuter leading dimensions.
-struct SharedView {
-  RowBytes bytes() const { return {data, strides, piece_bytes, 1, 0}; }
-
-  const std::byte* data;
-  int64_t outer[kMaxOuter];    // extents, innermost first
-  int64_t strides[kMaxOuter];  // bytes
-  int64_t piece_bytes;
-};
-
-// False if it has no elements.
-bool shared_view(const fastnorm_tensor& tensor, SharedView* view);
 
 }  // namespace fastnorm
