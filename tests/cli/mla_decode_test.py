@@ -64,7 +64,8 @@ def test_runs(program):
             ("--csr", "--separate", "--page", "7"),
         ):
             name = " ".join(("mla_decode", dtype, *table))
-            document = run_inexact(program, name, "--dtype", dtype, *RAGGED_CACHE, "--causal", *table)
+            options = ("--dtype", dtype, *RAGGED_CACHE, "--causal", *table)
+            document = run_inexact(program, name, *options)
             pairs = sum(length - 2 + i + 1 for length in (90, 3, 130) for i in range(2))
             cases.equal(f"{name}: pairs", document["call"]["flops"], 2 * 5 * (576 + 512) * pairs)
 
