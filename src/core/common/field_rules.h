@@ -11,6 +11,13 @@
 
 namespace fastnorm {
 
+// accept_struct() of a struct in the table, which says how long its first version was.
+template <typename Struct>
+fastnorm_status accept_call(const Struct* theirs, const char* name, Struct* local,
+                            const Struct** ours, Error& error) {
+  return accept_struct(theirs, schema::Fields<Struct>::kFirstSize, name, local, ours, error);
+}
+
 // The value of a number or an enum in memory that may have no alignment.
 template <class T>
 FASTNORM_HOT T value_at(const std::byte* at) {

@@ -589,7 +589,7 @@ fastnorm_status check_mla_decode(const fastnorm_mla_decode_args* args, CheckedDe
                                  MlaDecodeDesc* desc, Error& error) {
   fastnorm_mla_decode_args local;
   const fastnorm_mla_decode_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstMlaDecodeArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   *desc = {};
   desc->parallel_user = ours->parallel_user;
   return MlaDecodeCheck(*ours, device, desc, error).run();

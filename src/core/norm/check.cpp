@@ -433,7 +433,7 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
                            Touched* touched, Error& error, bool keeps_order) {
   fastnorm_norm_args local;
   const fastnorm_norm_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   fastnorm_quant local_quant;
   const fastnorm_quant* quant = nullptr;
   FASTNORM_TRY(accept_quant(ours->quant, "quant", &local_quant, &quant, error));

@@ -525,7 +525,7 @@ fastnorm_status check_norm_backward(const fastnorm_norm_backward_args* args, Che
                                     NormBackwardDesc* whole, Error& error) {
   fastnorm_norm_backward_args local;
   const fastnorm_norm_backward_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormBackwardArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   *whole = {};
   whole->parallel_user = ours->parallel_user;
   return NormBackwardCheck(*ours, device, whole, error).run();

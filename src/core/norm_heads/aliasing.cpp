@@ -1,11 +1,10 @@
-#include "core/norm_heads/aliasing.h"
-
 #include <algorithm>
 #include <span>
 #include <type_traits>
 
 #include "core/norm/tensors.h"
 #include "core/norm/view.h"
+#include "core/norm_heads/check.h"
 #include "core/norm_heads/tensors.h"
 
 namespace fastnorm {

@@ -8,7 +8,6 @@
 #include "core/norm/check.h"
 #include "core/norm/check_quant.h"
 #include "core/norm/check_stages.h"
-#include "core/norm_heads/aliasing.h"
 #include "core/norm_heads/part_check.h"
 #include "core/norm_heads/tensors.h"
 
@@ -420,8 +419,7 @@ class NormHeadsCheck {
       FASTNORM_TRY(PartCheck(part, device_, &d_.parts[i], error).run());
       return same_tokens(i, *part.x);
     };
-    FASTNORM_TRY(
-        for_each_part_struct(kPartsNames, parts, count, kFirstNormHeadsPart, error, check));
+    FASTNORM_TRY(for_each_part_struct(kPartsNames, parts, count, error, check));
     d_.count = count;
     return FASTNORM_OK;
   }
@@ -628,7 +626,7 @@ fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
                                  CheckedDevice device, NormHeadsDesc* desc, Error& error) {
   fastnorm_norm_heads_args local;
   const fastnorm_norm_heads_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormHeadsArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   FASTNORM_TRY(check_part_list(kPartsNames, parts, count, error));
   static_cast<NormHeadsShared&>(*desc) = {};
   desc->parallel_user = ours->parallel_user;

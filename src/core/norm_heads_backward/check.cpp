@@ -199,8 +199,7 @@ fastnorm_status check_parts(const fastnorm_norm_heads_backward_part* const* part
                      dtype_name(type), dtype_name(first));
     return FASTNORM_OK;
   };
-  FASTNORM_TRY(
-      for_each_part_struct(kPartsNames, parts, count, kFirstNormHeadsBackwardPart, error, check));
+  FASTNORM_TRY(for_each_part_struct(kPartsNames, parts, count, error, check));
   desc->count = count;
   return FASTNORM_OK;
 }
@@ -263,7 +262,7 @@ fastnorm_status check_norm_heads_backward(const fastnorm_norm_heads_args* args,
                                           NormHeadsBackwardDesc* desc, Error& error) {
   fastnorm_norm_heads_args local;
   const fastnorm_norm_heads_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormHeadsArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   FASTNORM_TRY(check_part_list(kPartsNames, parts, count, error));
   *desc = {};
   FASTNORM_TRY(check_parts(parts, count, device, desc, error));
