@@ -14,7 +14,7 @@
 namespace fastnorm {
 
 // A family's lines of a tuning file, one after another. A kernel whose cluster a device with these
-// facts cannot schedule is left out. The family has parse_choice(text, Parsed*) and for_each_kind().
+// facts cannot schedule is left out. The family has parse_choice() and for_each_kind().
 template <class Tuning, class Entry, class Parsed>
 class TuningReader {
  public:
