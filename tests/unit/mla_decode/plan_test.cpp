@@ -15,6 +15,7 @@
 #include "cuda/families.h"
 #include "cuda/gpu_device.h"
 #include "ref/data.h"
+#include "support/mla_decode_work.h"
 #include "support/share.h"
 #include "unit/mla_decode/request.h"
 
