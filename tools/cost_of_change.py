@@ -55,10 +55,9 @@ def add_to_table(text):
 
 def add_to_check(text):
     """Behind the check of the padding that is there: finite, and padding of 0."""
-    before = '"stage_reserved is %d; required: 0", args_.stage_reserved);\n'
+    before = 'FASTNORM_TRY(check_reserved("stage_reserved", args_.stage_reserved, error));\n'
     checks = f"""    FASTNORM_TRY(check_finite("{FIELD}", args_.{FIELD}, error));
-    FASTNORM_REQUIRE(args_.trial_reserved == 0, FASTNORM_ERROR_ARGUMENT,
-                     "trial_reserved is %d; required: 0", args_.trial_reserved);
+    FASTNORM_TRY(check_reserved("trial_reserved", args_.trial_reserved, error));
 """
     return text.replace(before, before + checks)
 

@@ -112,9 +112,9 @@ def loops_of(code):
 
 
 def layout_of(header):
-    """[(field, bits)] of packed() in norm_backward_plan.h, from the word's highest bits on."""
-    body = re.search(r"constexpr uint64_t packed\(.*?\n}\n", header, re.S)
-    return [(name, int(bits)) for name, bits in re.findall(r"put\(v\.(\w+), (\d+)\)", body[0])]
+    """[(field, bits)] of numbers() in norm_backward/plan.h, from the word's highest bits on."""
+    body = re.search(r"void numbers\(.*?}\n", header, re.S)
+    return [(name, int(bits)) for name, bits in re.findall(r"use\(v\.(\w+), (\d+)\)", body[0])]
 
 
 def names_of(header, enum):

@@ -65,7 +65,7 @@ func TestHeadWeights(t *testing.T) {
 	equals(t, "scales", scale, 1, 2)
 	equals(t, "weights", weights, 1.5, -5)
 	call.Parts[0].HeadWeightsOut = fastnorm.Tensor{}
-	wantError(t, c.NormHeads(call), nil, "head_weights_out is NULL; required: both or neither")
+	wantError(t, c.NormHeads(call), nil, "head_weights is given and head_weights_out is NULL")
 }
 
 // Codes of three columns, and the fourth as it is. The first token goes to the second slot.

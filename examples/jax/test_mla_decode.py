@@ -200,7 +200,7 @@ def test_bytes(suite):
         ("rows of other bytes", "ckv.shape is [4, 8, 583] and its dtype is uint8; required: "
          "[pages, page, row] with rows of 656, 576, 584 bytes",
          lambda: fm.mla_decode(*given[:2], given[2][..., 1:], None, lengths, table, sm_scale=1.0)),
-        ("lengths and indices", "kv_len is given and so are indices",
+        ("lengths and indices", "kv_len is given and indices is given",
          lambda: fm.mla_decode(*given, lengths, table, indices=indices, sm_scale=1.0)),
     ):  # fmt: skip
         suite.raises(name, fj.FastnormError, text, broken)

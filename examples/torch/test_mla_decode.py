@@ -418,10 +418,10 @@ def test_selected(suite):
         ("rows of other bytes", "ckv.shape is [5, 7, 655] and its dtype is uint8; required: "
          "[pages, page, row] with rows of 656, 576, 584 bytes",
          lambda: fm.mla_decode(sparse.query, None, cache[..., 1:], None, *dense, sm_scale=SCALE)),
-        ("bytes with kpe", "kpe is given and cache_format is FASTNORM_MLA_CACHE_BYTES_656 (1)",
+        ("bytes with kpe", "kpe is given and cache is given",
          lambda: fm.mla_decode(sparse.query, None, cache, sparse.query[..., 512:].flatten(0, 1),
                                *dense, sm_scale=SCALE)),
-        ("lengths and indices", "kv_len is given and so are indices",
+        ("lengths and indices", "kv_len is given and indices is given",
          lambda: fm.mla_decode(sparse.query, None, cache, None, *dense, **sparse.options())),
         ("an index that is not there", "indices[0][0][0] is 35; required: -1, or 0 to 34",
          lambda: fm.mla_decode(sparse.query, None, cache, None, None, None, **{

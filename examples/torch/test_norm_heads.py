@@ -427,7 +427,7 @@ def test_indexer(suite):
         lambda: fh.norm_heads([query._replace(x=q.clone().requires_grad_(), y=True)], **rope),
     )  # fmt: skip
     suite.raises(
-        "head weights without their result", RuntimeError, "required: both or neither",
+        "head weights without their result", RuntimeError, "head_weights_out is NULL",
         lambda: fh.norm_heads([query._replace(head_weights_out=None)], **rope),
     )  # fmt: skip
     suite.raises(

@@ -3,6 +3,7 @@
 #include <cinttypes>
 
 #include "api/peer.h"
+#include "core/common/field_rules.h"
 #include "core/common/pdl.h"
 #include "core/norm/batch.h"
 #include "core/norm/check.h"
@@ -38,13 +39,12 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_allreduce_n
                       Allreduce* call, Error& error) {
   FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "context is NULL; required: a context");
-  FASTNORM_TRY(
-      accept_struct(args, kFirstPeerAllreduceNormArgs, "args", &call->local, &call->args, error));
+  FASTNORM_TRY(accept_call(args, "args", &call->local, &call->args, error));
   const fastnorm_peer_allreduce_norm_args& a = *call->args;
   FASTNORM_TRY(check_peer(context, a.peer, error));
   call->link = a.peer->link.get();
   const fastnorm_norm_args* norm = nullptr;
-  FASTNORM_TRY(accept_struct(a.norm, kFirstNormArgs, "norm", &call->norm, &norm, error));
+  FASTNORM_TRY(accept_call(a.norm, "norm", &call->norm, &norm, error));
   if (norm != &call->norm) call->norm = *norm;
   if (a.parallel_user != nullptr) call->norm.parallel_user = a.parallel_user;
   const fastnorm_norm_args& n = call->norm;

@@ -1,6 +1,7 @@
 // peer_sharded_norm at the ABI: check, plan, run. What is not one kernel is two calls of
 // norm_heads, and an exchange between them.
 #include "api/peer.h"
+#include "core/common/field_rules.h"
 #include "core/common/pdl.h"
 #include "core/norm_heads/check.h"
 #include "core/norm_heads/plan.h"
@@ -160,8 +161,7 @@ fastnorm_status check(fastnorm_context* context, const fastnorm_peer_sharded_nor
                       Sharded* call, Error& error) {
   FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "context is NULL; required: a context");
-  FASTNORM_TRY(
-      accept_struct(args, kFirstPeerShardedNormArgs, "args", &call->local, &call->args, error));
+  FASTNORM_TRY(accept_call(args, "args", &call->local, &call->args, error));
   FASTNORM_TRY(check_peer(context, call->args->peer, error));
   call->link = call->args->peer->link.get();
   FASTNORM_TRY(check_peer_sharded_norm(*call->args, device_of(*context), call->link->desc,

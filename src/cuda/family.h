@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "core/common/dtype.h"
+#include "core/common/word.h"
 #include "cuda/arch.h"
 
 namespace fastnorm::cuda {
@@ -60,6 +61,7 @@ struct FamilyOf {
   static constexpr uint32_t kOwnSharedBytes = 40 << 10;
   static constexpr int part_of(const auto&, Dtype dtype) { return static_cast<int>(dtype); }
   static constexpr Word word_of(const Variant& variant) { return packed(variant); }
+  static constexpr Variant variant_of(Word word) { return variant_in<Variant>(word); }
   static constexpr Word order_of(Word word) { return word >> kBits; }
   static constexpr void expand(const auto& line, Dtype dtype, int arch, auto use) {
     Variant variant = line.variant;

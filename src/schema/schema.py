@@ -302,7 +302,8 @@ def cpp_terms(struct_fields, terms):
     number = {f.name: i for i, f in enumerate(struct_fields)}
     ops = {"": "kGiven", "=": "kIs", "&": "kHas"}
     return ", ".join(
-        f"{{{number[t.field]}, Op::{ops[t.op]}, {'FASTNORM_' + t.value if t.value else 0}}}"
+        f"{{{number[t.field]}, Op::{ops[t.op]}"
+        + (f', FASTNORM_{t.value}, "FASTNORM_{t.value}"}}' if t.value else "}")
         for t in terms
     )
 
@@ -316,7 +317,8 @@ def cpp_field(struct_fields, f):
     lines = [
         f"template <> inline constexpr Field field<&{member}> = {{",
         f'    "{f.name}", "{f.path}", offsetof({PREFIX}{f.struct}, {f.name}), sizeof({member}),',
-        f"    kind_of<decltype({member})>(), Role::{camel(f.role)},",
+        f"    kind_of<decltype({member})>(), values_of<decltype({member})>(),",
+        f"    Role::{camel(f.role)},",
         f"    {'Shape::' + camel(f.shape) if f.shape else 'Shape::kNone'}, {dtypes},",
         f"    {mask(number[n] for n in f.overlap)}, {mask(number[n] for n in f.apart)},",
         f"    {'true' if f.is_required else 'false'}, {refused or 0},",
@@ -333,6 +335,15 @@ def cpp(fields, enums):
         enum_class("Shape", ("none",) + SHAPES),
         *(f"inline constexpr uint16_t {camel(d)}Bit = {1 << i};" for i, d in enumerate(DTYPES)),
     ]
+    for name, values in enums.items():
+        lines += [
+            f"template <> struct Enum<{PREFIX}{name}> {{",
+            f'  static constexpr const char* kName = "{PREFIX}{name}";',
+            "  static constexpr Enumerator kAll[] = {",
+            *(f'      {{FASTNORM_{v}, "FASTNORM_{v}"}},' for v in values),
+            "  };",
+            "};",
+        ]
     for struct, members in structs_of(fields).items():
         for f in members:
             lines += cpp_field(members, f)
@@ -350,15 +361,6 @@ def cpp(fields, enums):
             ",\n".join(f"      &{PREFIX}{struct}::{f.name}" for f in members) + ");",
             "};",
             f'static_assert(is_complete<{PREFIX}{struct}>, "fields.csv lacks a field");',
-        ]
-    for name, values in enums.items():
-        lines += [
-            f"template <> struct Enum<{PREFIX}{name}> {{",
-            f'  static constexpr const char* kName = "{PREFIX}{name}";',
-            "  static constexpr Enumerator kAll[] = {",
-            *(f'      {{FASTNORM_{v}, "FASTNORM_{v}"}},' for v in values),
-            "  };",
-            "};",
         ]
     return lines
 

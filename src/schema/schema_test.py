@@ -110,7 +110,7 @@ def check_cpp(cases):
     for wanted in (
         "field<&fastnorm_mix_args::gate> = {",
         "Shape::kX, 0x21,\n    0x0, 0x4,",  # T or f32; field 2 is x
-        "{{{{1, Op::kIs, FASTNORM_NORM_LAYER}, {2, Op::kGiven, 0}}}}, {}};",
+        '{{{{1, Op::kIs, FASTNORM_NORM_LAYER, "FASTNORM_NORM_LAYER"}, {2, Op::kGiven}}}}, {}};',
         "Shape::kX, 0x2,\n    0xc, 0x0,",
         '{FASTNORM_NORM_LAYER, "FASTNORM_NORM_LAYER"},',
     ):

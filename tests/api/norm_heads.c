@@ -297,7 +297,7 @@ static void clamped_codes(fastnorm_context* context) {
   CHECK(i == kColumns / 2 && scales[0] == 126 && scales[1] == 126);
   change(heads.args, "parts[0].quant.clamp=1");
   CHECK_STATUS(run(context), FASTNORM_ERROR_ARGUMENT);
-  CHECK_TEXT("parts[0].quant.clamp is 1 and quant.clamp_scale is given");
+  CHECK_TEXT("parts[0].quant.clamp_scale is given and quant.clamp is 1");
 }
 
 static void query(fastnorm_context* context) {

@@ -220,7 +220,7 @@ static void rows_e4m3(fastnorm_context* context) {
   }
   c.quant->clamp = 2;
   CHECK_STATUS(fastnorm_norm(context, c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
-  CHECK_TEXT("quant.clamp is 2 and quant.clamp_scale is given");
+  CHECK_TEXT("quant.clamp_scale is given and quant.clamp is 2");
 
   make_call(&c, small, 2, 4, "per_row", "f8_e4m3fn");
   change(c.args, "quant.scale=f32[2]", &scales);

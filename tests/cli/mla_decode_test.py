@@ -42,6 +42,17 @@ def run(program, name, *arguments):
     return document
 
 
+RAGGED_CACHE = ("--lengths", "90,3,130", "--batch", "3", "--heads", "5", "--new-tokens", "2")
+
+
+def run_inexact(program, name, *options):
+    """Runs a call whose results are not exact."""
+    document = run(program, name, *options)
+    program.cases.check(f"{name}: an error that is not 0",
+                        document["max_error_o"] > 0 and document["max_error_lse"] > 0)
+    return document
+
+
 def test_runs(program):
     cases = program.cases
     for dtype in ELEMENT:
@@ -53,49 +64,25 @@ def test_runs(program):
             ("--csr", "--separate", "--page", "7"),
         ):
             name = " ".join(("mla_decode", dtype, *table))
-            document = run(
-                program,
-                name,
-                "--dtype",
-                dtype,
-                "--lengths",
-                "90,3,130",
-                "--batch",
-                "3",
-                "--heads",
-                "5",
-                "--new-tokens",
-                "2",
-                "--causal",
-                *table,
-            )
-            cases.equal(
-                f"{name}: pairs",
-                document["call"]["flops"],
-                2
-                * 5
-                * (576 + 512)
-                * sum(length - 2 + i + 1 for length in (90, 3, 130) for i in range(2)),
-            )
-            cases.check(
-                f"{name}: an error that is not 0",
-                document["max_error_o"] > 0 and document["max_error_lse"] > 0,
-            )
+            options = ("--dtype", dtype, *RAGGED_CACHE, "--causal", *table)
+            document = run_inexact(program, name, *options)
+            pairs = sum(length - 2 + i + 1 for length in (90, 3, 130) for i in range(2))
+            cases.equal(f"{name}: pairs", document["call"]["flops"], 2 * 5 * (576 + 512) * pairs)
+
+
+def test_runs_of_bytes(program):
     for cache in ("656", "576", "584"):
         for dtype, *more in (
             ("bf16", "--causal", "--csr"),
             ("f16", "--sink"),
             ("f32", "--topk", "40", "--sink", "--lse-base", "2"),
         ):
-            document = run(
-                program, f"mla_decode rows of {cache} bytes, {dtype}", "--cache", cache, "--dtype",
-                dtype, "--lengths", "90,3,130", "--batch", "3", "--heads", "5", "--new-tokens", "2",
-                "--page", "7", *more,
-            )  # fmt: skip
-            cases.check(
-                f"mla_decode rows of {cache} bytes, {dtype}: an error that is not 0",
-                document["max_error_o"] > 0 and document["max_error_lse"] > 0,
-            )
+            run_inexact(program, f"mla_decode rows of {cache} bytes, {dtype}", "--cache", cache,
+                        "--dtype", dtype, *RAGGED_CACHE, "--page", "7", *more)
+
+
+def test_runs_of_indices(program):
+    cases = program.cases
     selected = run(
         program, "mla_decode topk", "--topk", "17", "--lengths", "90,0", "--batch", "2", "--heads",
         "3", "--separate",
@@ -113,31 +100,22 @@ def test_runs(program):
         width = 1024 if "584" in more else 576 + 512
         for lengths in ((), ("--topk-lengths",)):
             name = " ".join(("mla_decode of two caches", *more, *lengths))
-            document = run(program, name, *two, *more, *lengths)
+            document = run_inexact(program, name, *two, *more, *lengths)
             call = document["call"]
             cases.equal(f"{name}: the call",
                         (call["extra_topk"], call["topk_lengths"], call["flops"]),
                         (9, bool(lengths), 2 * 3 * width * (17 + 9) * 2 * 4))
-            cases.check(f"{name}: an error that is not 0",
-                        document["max_error_o"] > 0 and document["max_error_lse"] > 0)
     none = run(program, "mla_decode of two empty caches", "--topk", "5", "--extra-topk", "3",
                "--lengths", "0", "--extra-length", "0", "--sink")
     cases.equal("mla_decode of two empty caches", none["empty_rows"], none["checked_rows"])
+
+
+def test_rows_and_seeds(program):
+    cases = program.cases
     ragged = run(
-        program,
-        "mla_decode ragged",
-        "--batch",
-        "4",
-        "--lengths",
-        "0,64,65,2",
-        "--new-tokens",
-        "1,0,3,4",
-        "--causal",
-        "--heads",
-        "2",
-        "--check-rows",
-        "1000",
-    )
+        program, "mla_decode ragged", "--batch", "4", "--lengths", "0,64,65,2", "--new-tokens",
+        "1,0,3,4", "--causal", "--heads", "2", "--check-rows", "1000",
+    )  # fmt: skip
     cases.equal(
         "mla_decode ragged: all rows, those of the empty cache and those before it",
         (ragged["checked_rows"], ragged["empty_rows"]),
@@ -306,6 +284,9 @@ def test(program):
     )
     program.cases.check("mla_decode --help tells the tolerance", "/ 256" in text)
     test_runs(program)
+    test_runs_of_bytes(program)
+    test_runs_of_indices(program)
+    test_rows_and_seeds(program)
     test_bench(program)
     test_refusals(program)
 

@@ -618,14 +618,14 @@ def test_branch(program, rng):
         wanted = wanted + tensor_file.decode(old[f"old_{name}"])
         cases.check(f"branch: accumulated {name}", close(added[name], wanted, size + 3))
     for name, options, says in (
-        ("no branch", ["--branch-norm", "rms"], "branch is NULL and branch_norm is 1"),
+        ("no branch", ["--branch-norm", "rms"], "branch_norm is 1 and branch is NULL"),
         ("a gradient without its gate", ["--branch", "branch", "--dresidual-gate", "dk"],
          "dresidual_gate is given and residual_gate is NULL"),
         ("an old sum without a new one",
          ["--branch", "branch", "--residual-gate", "gate", "--old-dresidual-gate", "old_dk"],
          "there is a tensor 'old_dk' to add to, but the sum has no name"),
         ("a gate and a branch", ["--branch", "branch", "--dbranch", "db", "--gate", "x"],
-         "gate is given and branch is given"),
+         "branch is given and gate is given"),
     ):
         run(program, f"branch: {name}", "--dy", "dy", *options, code=FAILURE, says=says)
 

@@ -49,12 +49,10 @@ enum class Form : uint8_t {
   kFold,  // kNothing of this
   kPersistent,
 };
-constexpr uint64_t packed(const Variant& v) {
-  const auto put = [&word](auto value, int bits) {};
-  put(v.dtype, 2), put(v.form, 2);
-  put(v.threads, 3);
-  return word;
-}
+  static constexpr void numbers(auto& v, auto use) {
+    use(v.dtype, 2), use(v.form, 2);
+    use(v.threads, 3);
+  }
 """
 
 LAB_NAMES = {

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/common/enum_check.h"
+#include "core/common/field_rules.h"
 
 namespace fastnorm {
 namespace {
@@ -31,20 +32,47 @@ int32_t effective_device(int32_t device_type) {
   return device_type;
 }
 
+// Appends to what a text has, as far as there is room.
+template <size_t size, class... Values>
+void append(TextOf<size>* text, size_t* used, const char* format, Values... values) {
+  if (*used >= size) return;
+  *used += static_cast<size_t>(std::snprintf(text->c + *used, size - *used, format, values...));
+}
+
+// What a field has: "x is NULL", "eps is 1", "kind is FASTNORM_NORM_RMS (0)".
+TextOf<96> state_text(const schema::Field& f, const std::byte* s) {
+  using schema::Kind;
+  TextOf<96> text{};
+  size_t used = 0;
+  const std::byte* const at = s + f.offset;
+  append(&text, &used, "%s is ", f.path);
+  if (f.kind == Kind::kTensor || f.kind == Kind::kStruct) {
+    append(&text, &used, "%s", value_at<const void*>(at) == nullptr ? "NULL" : "given");
+  } else if (f.kind == Kind::kFloat) {
+    append(&text, &used, "%g", static_cast<double>(value_at<float>(at)));
+  } else if (f.kind == Kind::kUint32) {
+    append(&text, &used, "0x%x", value_at<uint32_t>(at));
+  } else {
+    const auto value = value_at<uint32_t>(at);
+    const auto named = std::find_if(f.values.begin(), f.values.end(),
+                                    [&](const auto& e) { return e.value == value; });
+    if (named != f.values.end())
+      append(&text, &used, "%s (%u)", named->name, value);
+    else
+      append(&text, &used, "%d", static_cast<int32_t>(value));
+  }
+  return text;
+}
+
 }  // namespace
 
 Text shape_text(const int64_t* shape, int32_t rank) {
   Text text{};
   size_t used = 0;
-  const auto put = [&](const char* format, auto value) {
-    if (used < sizeof text.c) {
-      used +=
-          static_cast<size_t>(std::snprintf(text.c + used, sizeof text.c - used, format, value));
-    }
-  };
-  put("%s", "[");
-  for (int32_t d = 0; d < rank; ++d) put(d == 0 ? "%" PRId64 : ", %" PRId64, shape[d]);
-  put("%s", "]");
+  append(&text, &used, "%s", "[");
+  for (int32_t d = 0; d < rank; ++d)
+    append(&text, &used, d == 0 ? "%" PRId64 : ", %" PRId64, shape[d]);
+  append(&text, &used, "%s", "]");
   return text;
 }
 
@@ -160,6 +188,36 @@ fastnorm_status check_scalar(const char* name, const fastnorm_tensor& t, Checked
   *address = address_of(t);
   return FASTNORM_OK;
 }
+
+fastnorm_status refuse_field(const schema::Field* fields, size_t field, const schema::Rule& rule,
+                             const std::byte* s, fastnorm_status status, Error& error) {
+  const schema::Field& f = fields[field];
+  TextOf<512> states{}, wanted{};
+  size_t states_used = 0, wanted_used = 0;
+  const auto& terms = rule.one_of.terms;
+  const auto last =
+      std::find_if(std::begin(terms), std::end(terms),
+                   [](const schema::Term& t) { return t.field == schema::kNoField; }) -
+      1;
+  for (const schema::Term* t = terms; t <= last; ++t) {
+    const schema::Field& of = fields[t->field];
+    const bool is_value = t->op != schema::Op::kGiven;
+    // Several values are of one field.
+    if (t == last || t[1].field != t->field)
+      append(&states, &states_used, "%s%s", t == last ? " and " : ", ", state_text(of, s).c);
+    append(&wanted, &wanted_used, "%s%s",
+           t == terms  ? ""
+           : t == last ? " or "
+                       : ", ",
+           is_value ? t->name : of.path);
+    if (is_value) append(&wanted, &wanted_used, " (%u)", t->value);
+  }
+  return error.set(
+      status, "%s%s; %s: %s %s %s", state_text(f, s).c, states.c,
+      status == FASTNORM_ERROR_UNSUPPORTED ? "this version has no such call; nearest" : "required",
+      is_tensor(f.role) ? "NULL" : "0", rule.needed ? "without" : "with", wanted.c);
+}
+
 fastnorm_status check_struct(const void* data, size_t size, size_t least, size_t own,
                              const char* name, Error& error) {
   FASTNORM_REQUIRE(size >= least, FASTNORM_ERROR_ARGUMENT,

@@ -80,9 +80,11 @@ struct CheckedDevice {
 };
 
 // A piece of an error text.
-struct Text {
-  char c[96];
+template <size_t size>
+struct TextOf {
+  char c[size];
 };
+using Text = TextOf<96>;
 
 Text shape_text(const int64_t* shape, int32_t rank);
 Text dtype_text(fastnorm_dtype dtype);

@@ -1,4 +1,4 @@
-// Rules between fields that the columns "needs" and "excludes" of fields.csv hold. The compiler
+// Rules between the fields of a call: columns "needs" and "excludes" of fields.csv. The compiler
 // runs the loops, so that a call asks no more than a list by hand would ask.
 #pragma once
 
@@ -11,77 +11,99 @@
 
 namespace fastnorm {
 
-// The value of a scalar of four bytes.
+// accept_struct() of a struct in the table, which says how long its first version was.
+template <typename Struct>
+fastnorm_status accept_call(const Struct* theirs, const char* name, Struct* local,
+                            const Struct** ours, Error& error) {
+  return accept_struct(theirs, schema::Fields<Struct>::kFirstSize, name, local, ours, error);
+}
+
+// The value of a number or an enum in memory that may have no alignment.
+template <class T>
+FASTNORM_HOT T value_at(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// Whether a field is not neutral: a pointer is not NULL, a number is not 0.
 template <schema::Kind kind>
-FASTNORM_HOT double scalar_at(const std::byte* at) {
-  if constexpr (kind == schema::Kind::kFloat) {
-    float value;
-    std::memcpy(&value, at, sizeof value);
-    return static_cast<double>(value);
+FASTNORM_HOT bool is_given(const std::byte* at) {
+  using schema::Kind;
+  if constexpr (kind == Kind::kFloat) {
+    return value_at<float>(at) != 0;
+  } else if constexpr (kind == Kind::kTensor || kind == Kind::kStruct) {
+    return value_at<const void*>(at) != nullptr;
+  } else if constexpr (kind == Kind::kInt64) {
+    return value_at<int64_t>(at) != 0;
   } else {
-    static_assert(kind == schema::Kind::kEnum || kind == schema::Kind::kInt32);
-    int32_t value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
+    static_assert(kind == Kind::kEnum || kind == Kind::kInt32 || kind == Kind::kUint32);
+    return value_at<uint32_t>(at) != 0;
   }
 }
 
-// Calls f<field>(address) for each field of a struct.
-template <class Struct, class F>
-FASTNORM_HOT void for_each_field(const Struct& s, const F& f) {
+template <schema::Op op, schema::Kind kind>
+FASTNORM_HOT bool holds(const std::byte* at, uint32_t value) {
+  if constexpr (op == schema::Op::kIs) return value_at<uint32_t>(at) == value;
+  if constexpr (op == schema::Op::kHas) return (value_at<uint32_t>(at) & value) != 0;
+  return is_given<kind>(at);
+}
+
+// Whether f.operator()<0>() to <count - 1> return true. Later ones are not called after a false.
+template <size_t count, class F>
+FASTNORM_HOT bool all_numbers(const F& f) {
+  return [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
+    return (f.template operator()<i>() && ...);
+  }
+  (std::make_index_sequence<count>());
+}
+
+// Fails with the status: field number `field` of the struct at `s` breaks its rule.
+fastnorm_status refuse_field(const schema::Field* fields, size_t field, const schema::Rule& rule,
+                             const std::byte* s, fastnorm_status status, Error& error);
+
+// Refuses the first of the fields from number `first` on that is given beside what it excludes,
+// which fails with the status `excluded`, or without what it needs. Enums have valid values.
+template <class Struct, size_t first = 0, size_t end = std::size(schema::Fields<Struct>::kAll)>
+FASTNORM_HOT fastnorm_status check_rules(const Struct& s, Error& error,
+                                         fastnorm_status excluded = FASTNORM_ERROR_ARGUMENT) {
+  constexpr auto& kAll = schema::Fields<Struct>::kAll;
   const auto* const bytes = reinterpret_cast<const std::byte*>(&s);
-  [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
-    (f.template operator()<i>(bytes + schema::Fields<Struct>::kAll[i].offset), ...);
-  }
-  (std::make_index_sequence<std::size(schema::Fields<Struct>::kAll)>());
-}
-
-struct FoundScalar {
-  const char* name = nullptr;  // nullptr: none
-  double value = 0;
-};
-
-// The first scalar that is not 0 among those that need a field, or a flag of it.
-template <auto needed, uint32_t flag = 0>
-FASTNORM_HOT FoundScalar scalar_that_needs(const schema::StructOf<needed>& s) {
-  FoundScalar found;
-  for_each_field(
-      s, [&]<size_t i>(const std::byte* at) __attribute__((always_inline)) {
-        constexpr schema::Field f = schema::Fields<schema::StructOf<needed>>::kAll[i];
-        if constexpr (f.needs_field(schema::kNumber<needed>, flag) && !is_tensor(f.role)) {
-          const double value = scalar_at<f.kind>(at);
-          if (found.name == nullptr && value != 0) found = {f.name, value};
+  size_t broken = end, number = 0;
+  all_numbers<end - first>([&]<size_t n>() __attribute__((always_inline)) {
+    constexpr schema::Field f = kAll[first + n];
+    // A struct may be given with neutral fields alone, which means nothing.
+    if constexpr (!f.has_rules() || f.kind == schema::Kind::kStruct) {
+      return true;
+    } else {
+      if (!is_given<f.kind>(bytes + f.offset)) return true;
+      return all_numbers<schema::kRules>([&]<size_t r>() __attribute__((always_inline)) {
+        constexpr schema::Rule rule = f.rule(r);
+        if constexpr (rule.one_of.terms[0].field == schema::kNoField) {
+          return true;
+        } else {
+          const bool none =
+              all_numbers<std::size(rule.one_of.terms)>([&]<size_t t>() __attribute__((
+                  always_inline)) {
+                constexpr schema::Term term = rule.one_of.terms[t];
+                if constexpr (term.field == schema::kNoField) {
+                  return true;
+                } else {
+                  constexpr schema::Field of = kAll[term.field];
+                  return !holds<term.op, of.kind>(bytes + of.offset, term.value);
+                }
+              });
+          if (none != rule.needed) return true;
+          broken = first + n, number = r;
+          return false;
         }
       });
-  return found;
-}
-
-// The first tensor that is given among those that a rule is about.
-template <class Struct, class Rule>
-FASTNORM_HOT const char* tensor_with(const Struct& s, Rule) {
-  const char* found = nullptr;
-  for_each_field(
-      s, [&]<size_t i>(const std::byte* at) __attribute__((always_inline)) {
-        constexpr schema::Field f = schema::Fields<Struct>::kAll[i];
-        if constexpr (is_tensor(f.role) && Rule()(f)) {
-          const fastnorm_tensor* tensor;
-          std::memcpy(&tensor, at, sizeof tensor);
-          if (found == nullptr && tensor != nullptr) found = f.name;
-        }
-      });
-  return found;
-}
-
-template <auto needed, uint32_t flag = 0>
-FASTNORM_HOT const char* tensor_that_needs(const schema::StructOf<needed>& s) {
-  return tensor_with(
-      s, [](const schema::Field& f) { return f.needs_field(schema::kNumber<needed>, flag); });
-}
-
-template <auto excluded>
-FASTNORM_HOT const char* tensor_that_excludes(const schema::StructOf<excluded>& s) {
-  return tensor_with(
-      s, [](const schema::Field& f) { return f.excludes_field(schema::kNumber<excluded>); });
+    }
+  });
+  if (__builtin_expect(broken == end, 1)) return FASTNORM_OK;
+  const schema::Rule rule = kAll[broken].rule(number);
+  return refuse_field(kAll, broken, rule, bytes, rule.needed ? FASTNORM_ERROR_ARGUMENT : excluded,
+                      error);
 }
 
 }  // namespace fastnorm

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/common/check.h"
+#include "core/common/field_rules.h"
 
 namespace fastnorm {
 
@@ -50,16 +50,15 @@ FASTNORM_HOT fastnorm_status for_each_part(const PartNames& names, const Part* c
   return FASTNORM_OK;
 }
 
-// accept_struct() of a part, with use(ours) of the struct in our size in place of use(i).
+// accept_call() of a part, with use(ours) of the struct in our size in place of use(i).
 template <class Part, class Use>
 FASTNORM_HOT fastnorm_status for_each_part_struct(const PartNames& names, const Part* const* parts,
-                                                  int32_t count, size_t least, Error& error,
-                                                  Use use) {
+                                                  int32_t count, Error& error, Use use) {
   for (int32_t i = 0; i < count; ++i) {
     error.prefix = "";
     Part local;
     const Part* ours = nullptr;
-    FASTNORM_TRY(accept_struct(parts[i], least, names.part[i], &local, &ours, error));
+    FASTNORM_TRY(accept_call(parts[i], names.part[i], &local, &ours, error));
     error.prefix = names.prefix[i];
     FASTNORM_TRY(use(i, *ours));
   }

@@ -28,10 +28,6 @@ struct QuantScheme {
 
   constexpr bool is_fp4() const { return code_bits == 4; }
   constexpr bool is_mx() const { return scale == SchemeScale::kE8M0; }
-  // True if the caller chooses how a code is made of z and its scale.
-  constexpr bool takes_division() const {
-    return scale == SchemeScale::kInput || scale == SchemeScale::kDynamic;
-  }
 };
 
 // In the order of the enum.

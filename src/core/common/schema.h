@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <tuple>
 #include <type_traits>
 
@@ -44,6 +45,25 @@ consteval Kind kind_of() {
   return Kind::kSize;
 }
 
+struct Enumerator {
+  uint32_t value;
+  const char* name;
+};
+
+// kName, and kAll, in the order of the header.
+template <class E>
+struct Enum;
+
+// Those of a field of an enum; none of another field.
+template <class T>
+consteval std::span<const Enumerator> values_of() {
+  if constexpr (std::is_enum_v<T>) {
+    return Enum<T>::kAll;
+  } else {
+    return {};
+  }
+}
+
 // A condition on a field of the same struct.
 enum class Op : uint8_t {
   kGiven,  // it is not neutral
@@ -55,10 +75,18 @@ struct Term {
   uint8_t field = kNoField;  // its number in the struct
   Op op = Op::kGiven;
   uint32_t value = 0;
+  const char* name = "";  // of the value
 };
 struct OneOf {
   Term terms[4] = {};
 };
+
+// What must be there where a field is, or what must not.
+struct Rule {
+  OneOf one_of;
+  bool needed;
+};
+inline constexpr size_t kRules = 6;  // of a field, at most
 
 struct Field {
   const char* name;
@@ -66,6 +94,7 @@ struct Field {
   uint16_t offset;
   uint16_t size;
   Kind kind;
+  std::span<const Enumerator> values;
   Role role;
   Shape shape;
   uint16_t dtypes;     // of tensors: bits such as kF32Bit
@@ -77,23 +106,15 @@ struct Field {
   Term excludes[3];
 
   constexpr size_t end() const { return size_t{offset} + size; }
-  // True if it needs a field of its struct, or a flag of that field.
-  constexpr bool needs_field(int number, uint32_t flag) const {
-    for (const OneOf& one_of : needs) {
-      const Term& t = one_of.terms[0];
-      if (t.field == number && one_of.terms[1].field == kNoField && t.value == flag &&
-          t.op == (flag != 0 ? Op::kHas : Op::kGiven)) {
-        return true;
-      }
-    }
-    return false;
+  constexpr bool has_rules() const {
+    return needs[0].terms[0].field != kNoField || excludes[0].field != kNoField;
   }
-  // True if there must not be a field of its struct beside it.
-  constexpr bool excludes_field(int number) const {
-    for (const Term& t : excludes) {
-      if (t.field == number && t.op == Op::kGiven) return true;
-    }
-    return false;
+  // Number `number` of its rules, of which those without a term say nothing.
+  constexpr Rule rule(size_t number) const {
+    constexpr size_t kExcludes = std::size(decltype(excludes){});
+    static_assert(kExcludes + std::size(decltype(needs){}) == kRules);
+    if (number < kExcludes) return {{{excludes[number]}}, false};
+    return {needs[number - kExcludes], true};
   }
 };
 
@@ -120,15 +141,6 @@ inline constexpr bool is_complete = [] {
   return end == sizeof(Struct);
 #endif
 }();
-
-struct Enumerator {
-  uint32_t value;
-  const char* name;
-};
-
-// kName, and kAll, in the order of the header.
-template <class E>
-struct Enum;
 
 #include "schema/fields.inc"
 

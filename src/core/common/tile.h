@@ -14,6 +14,15 @@ inline constexpr int kWarpThreads = 32;
 // The limits of a tile.
 inline constexpr int kMaxThreads = 1024, kMaxVectors = 8, kMaxBlocks = 16;
 
+// An address and strides in bytes, combined by or: the powers of two that divide the result divide
+// all of them.
+template <size_t kCount>
+uint64_t address_bits(const void* data, const int64_t (&strides)[kCount]) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(data);
+  for (const int64_t stride : strides) bits |= static_cast<uint64_t>(stride);
+  return bits;
+}
+
 // How the threads of a GPU kernel share a row. A CPU kernel has the default tile.
 struct Tile {
   int16_t threads = 0;  // threads of one block that share a row, a power of two

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "core/common/check.h"
-#include "core/common/enum_check.h"
-#include "core/norm/row_map.h"
+#include "core/common/shared_fields.h"
+#include "core/norm/view.h"
 
 namespace fastnorm {
 namespace {
@@ -17,19 +17,6 @@ constexpr int64_t kMostStride = int64_t{1} << 40;  // bytes, of a tensor map
 constexpr int64_t kCudaAlign = 16;                 // of addresses and strides
 constexpr int32_t kMostEvents = 1 << 20;           // of a warpgroup's profile
 constexpr int32_t kMostSplit = 1 << 30;            // tokens
-
-// A tensor of the call for the aliasing checks.
-struct View {
-  const char* name;
-  bool output;
-  int64_t outer[kMaxOuter];    // extents, innermost first
-  int64_t strides[kMaxOuter];  // bytes
-  const std::byte* data;
-  int64_t piece_bytes;
-  AddressRange range;
-
-  RowBytes bytes() const { return {data, strides, piece_bytes, 1, 0}; }
-};
 
 class MlaDecodeCheck {
  public:
@@ -62,11 +49,9 @@ class MlaDecodeCheck {
     FASTNORM_REQUIRE(!cuda() || args_.sm_scale > 0, FASTNORM_ERROR_UNSUPPORTED,
                      "sm_scale is %g on a CUDA device; nearest: > 0, with q negated",
                      args_.sm_scale);
-    FASTNORM_REQUIRE(args_.causal == 0 || args_.causal == 1, FASTNORM_ERROR_ARGUMENT,
-                     "causal is %d; required: 0 or 1", args_.causal);
+    FASTNORM_TRY(check_switch("causal", args_.causal, error));
     FASTNORM_TRY(check_enum<&fastnorm_mla_decode_args::lse_base>(args_, error));
-    FASTNORM_REQUIRE(args_.reuse_plan == 0 || args_.reuse_plan == 1, FASTNORM_ERROR_ARGUMENT,
-                     "reuse_plan is %d; required: 0 or 1", args_.reuse_plan);
+    FASTNORM_TRY(check_switch("reuse_plan", args_.reuse_plan, error));
     FASTNORM_REQUIRE(
         args_.split_tokens >= 0 && args_.split_tokens <= kMostSplit && args_.split_tokens % 64 == 0,
         FASTNORM_ERROR_ARGUMENT, "split_tokens is %d; required: 0, or a multiple of 64 up to 2^30",
@@ -79,13 +64,7 @@ class MlaDecodeCheck {
     FASTNORM_REQUIRE(args_.profile_events >= 0 && args_.profile_events <= kMostEvents,
                      FASTNORM_ERROR_ARGUMENT, "profile_events is %d; required: 0 to 2^20",
                      args_.profile_events);
-    FASTNORM_REQUIRE(
-        args_.profile == nullptr || args_.profile_events > 0, FASTNORM_ERROR_ARGUMENT,
-        "profile is given and profile_events is 0; required: 1 to 2^20, or no profile");
-    constexpr uint32_t kFlags = FASTNORM_MLA_DECODE_NO_PDL;
-    FASTNORM_REQUIRE((args_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     args_.flags, kFlags, args_.flags & kFlags);
+    FASTNORM_TRY(check_flags("flags", args_.flags, FASTNORM_MLA_DECODE_NO_PDL, error));
     FASTNORM_TRY(check_enum<&fastnorm_mla_decode_args::cache_format>(args_, error));
     d_.format = static_cast<MlaCacheFormat>(number(args_.cache_format));
     d_.sparse = args_.indices != nullptr;
@@ -103,7 +82,7 @@ class MlaDecodeCheck {
   bool fp8() const { return d_.format != MlaCacheFormat::kRows; }
 
   fastnorm_status presence() {
-    FASTNORM_TRY(excluded());
+    FASTNORM_TRY(check_rules(args_, error));
     const struct {
       const char* name;
       const fastnorm_tensor* tensor;
@@ -122,82 +101,7 @@ class MlaDecodeCheck {
       FASTNORM_REQUIRE(!r.needed || r.tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
                        "%s is NULL; required: a tensor %s", r.name, r.shape);
     }
-    return second_cache();
-  }
-
-  // Tensors that the format of the cache or the kind of call has no use for.
-  fastnorm_status excluded() {
-    const char* const format = d_.layout().name;
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } of_rows[] = {{"ckv", args_.ckv},
-                   {"kpe", args_.kpe},
-                   {"extra_ckv", args_.extra_ckv},
-                   {"extra_kpe", args_.extra_kpe}},
-      of_fp8[] = {{"cache", args_.cache}, {"extra_cache", args_.extra_cache}},
-      of_dense[] = {{"kv_len", args_.kv_len},
-                    {"page_table", args_.page_table},
-                    {"kv_indptr", args_.kv_indptr},
-                    {"qo_indptr", args_.qo_indptr}},
-      of_sparse[] = {
-          {"topk_length", args_.topk_length},     {"extra_ckv", args_.extra_ckv},
-          {"extra_kpe", args_.extra_kpe},         {"extra_cache", args_.extra_cache},
-          {"extra_indices", args_.extra_indices}, {"extra_topk_length", args_.extra_topk_length}};
-    for (const auto& t : of_rows) {
-      FASTNORM_REQUIRE(!fp8() || t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and cache_format is %s; required: the bytes as cache, without "
-                       "%s",
-                       t.name, format, t.name);
-    }
-    for (const auto& t : of_fp8) {
-      FASTNORM_REQUIRE(fp8() || t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and cache_format is %s; required: an FP8 cache_format, or no "
-                       "%s",
-                       t.name, format, t.name);
-    }
-    FASTNORM_REQUIRE(d_.format == MlaCacheFormat::kFp8Tensor || args_.cache_scale == nullptr,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "cache_scale is given and cache_format is %s; required: %s, or no "
-                     "cache_scale",
-                     format, kMlaCacheLayouts[static_cast<int>(MlaCacheFormat::kFp8Tensor)].name);
-    for (const auto& t : of_dense) {
-      FASTNORM_REQUIRE(!d_.sparse || t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and so are indices; required: one of them", t.name);
-    }
-    FASTNORM_REQUIRE(!d_.sparse || !d_.causal, FASTNORM_ERROR_ARGUMENT,
-                     "causal is 1 and indices are given; required: causal 0, and the indices of "
-                     "what each new token attends to");
-    for (const auto& t : of_sparse) {
-      FASTNORM_REQUIRE(d_.sparse || t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and indices are NULL; required: indices, or no %s", t.name,
-                       t.name);
-    }
-    return FASTNORM_OK;
-  }
-
-  // The second cache and its indices come together.
-  fastnorm_status second_cache() {
-    const bool any = args_.extra_ckv != nullptr || args_.extra_kpe != nullptr ||
-                     args_.extra_cache != nullptr || args_.extra_indices != nullptr ||
-                     args_.extra_topk_length != nullptr;
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-      const char* shape;
-      bool needed = true;
-    } required[] = {
-        {"extra_ckv", args_.extra_ckv, "[extra pages, extra page, 512]", !fp8()},
-        {"extra_kpe", args_.extra_kpe, "[extra pages, extra page, 64]", !fp8()},
-        {"extra_cache", args_.extra_cache, "[extra pages, extra page, bytes of a row]", fp8()},
-        {"extra_indices", args_.extra_indices, "[B, s_q, extra topk]"}};
-    for (const auto& r : required) {
-      FASTNORM_REQUIRE(!any || !r.needed || r.tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is NULL and another tensor of the second cache is given; required: a "
-                       "tensor %s",
-                       r.name, r.shape);
-    }
-    d_.has_extra = any;
+    d_.has_extra = args_.extra_indices != nullptr;
     return FASTNORM_OK;
   }
 
@@ -283,19 +187,14 @@ class MlaDecodeCheck {
   // Keeps a tensor for aliasing(). Extents and strides are innermost first.
   fastnorm_status keep(const char* name, const fastnorm_tensor& t, bool output,
                        const int64_t (&strides)[kMaxOuter], int64_t piece_bytes) {
-    View v = {name, output, {1, 1, 1}, {}, address_of(t), piece_bytes, {}};
+    View v = {name, output, address_of(t), piece_bytes};
     const int32_t leading = t.ndim == 3 ? 2 : t.ndim;
     for (int32_t i = 0; i < leading; ++i) {
       v.outer[i] = t.shape[leading - 1 - i];
       v.strides[i] = strides[i];
       if (v.outer[i] == 0) return FASTNORM_OK;  // no elements
     }
-    FASTNORM_REQUIRE(address_range(v.bytes(), v.outer, &v.range), FASTNORM_ERROR_LAYOUT,
-                     "%s's strides reach past the ends of the address space, or over more than "
-                     "2^62 bytes; required: strides in elements of memory that exists",
-                     name);
-    views_[views_count_++] = v;
-    return FASTNORM_OK;
+    return views_.add(v, error);
   }
 
   fastnorm_status queries() {
@@ -545,9 +444,6 @@ class MlaDecodeCheck {
   fastnorm_status new_tokens() {
     if (args_.qo_indptr != nullptr) {
       FASTNORM_TRY(list("qo_indptr", *args_.qo_indptr, int64_t{d_.batch} + 1, &d_.qo_indptr));
-      FASTNORM_REQUIRE(args_.max_s_q >= 1, FASTNORM_ERROR_ARGUMENT,
-                       "max_s_q is 0 and qo_indptr is given; required: the most new tokens of a "
-                       "request, at least 1");
       d_.max_s_q = static_cast<int32_t>(std::min<int64_t>(args_.max_s_q, d_.tokens));
     } else {
       FASTNORM_REQUIRE(d_.batch == 0 ? d_.tokens == 0 : d_.tokens % d_.batch == 0,
@@ -602,27 +498,12 @@ class MlaDecodeCheck {
 
   // Checks outputs against themselves, each other and the inputs.
   fastnorm_status aliasing() {
-    for (size_t i = 0; i < views_count_; ++i) {
-      const View& out = views_[i];
+    for (const View& out : views_.all()) {
       if (!out.output) continue;
-      Footprint f;
-      footprint(out.bytes(), out.outer, out.range, &f);
-      FASTNORM_REQUIRE(rows_disjoint(f), FASTNORM_ERROR_LAYOUT,
-                       "%s overlaps itself: its strides are %" PRId64 " and %" PRId64
-                       " bytes for rows of %" PRId64 " bytes; required: rows that share no byte",
-                       out.name, out.strides[1], out.strides[0], out.piece_bytes);
-      for (size_t j = 0; j < views_count_; ++j) {
-        const View& other = views_[j];
-        if (j == i || (other.output && j > i) || separate(out.range, other.range)) continue;
-        Footprint g;
-        footprint(other.bytes(), other.outer, other.range, &g);
-        FASTNORM_REQUIRE(disjoint(f, g), FASTNORM_ERROR_LAYOUT,
-                         "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR
-                         ", 0x%" PRIxPTR
-                         "); required: separate memory, or interleaved views that "
-                         "share no element",
-                         out.name, out.range.begin, out.range.end, other.name, other.range.begin,
-                         other.range.end);
+      FASTNORM_TRY(check_own_rows(out, error));
+      for (const View& other : views_.all()) {
+        if (&other < &out || (!other.output && &other != &out))
+          FASTNORM_TRY(check_overlap(out, other, error));
       }
     }
     return FASTNORM_OK;
@@ -632,8 +513,7 @@ class MlaDecodeCheck {
   const CheckedDevice device_;
   MlaDecodeDesc& d_;
   Error& error;
-  View views_[18];  // one for each tensor that a call may have at once
-  size_t views_count_ = 0;
+  Views<18> views_;  // one for each tensor that a call may have at once
 };
 
 // The offsets of the requests' new tokens.
@@ -709,7 +589,7 @@ fastnorm_status check_mla_decode(const fastnorm_mla_decode_args* args, CheckedDe
                                  MlaDecodeDesc* desc, Error& error) {
   fastnorm_mla_decode_args local;
   const fastnorm_mla_decode_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstMlaDecodeArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   *desc = {};
   desc->parallel_user = ours->parallel_user;
   return MlaDecodeCheck(*ours, device, desc, error).run();

@@ -105,18 +105,12 @@ class NormCheck {
   fastnorm_status scalars() {
     FASTNORM_TRY(check_norm_scalars(args_, error));
     d_.kind = args_.kind;
-    FASTNORM_TRY(check_offset_of_weight(args_, error));
     FASTNORM_TRY(check_enum<&fastnorm_norm_args::rounding>(args_, error));
     FASTNORM_TRY(check_enum<&fastnorm_norm_args::residual_rounding>(args_, error));
     FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL; required: a tensor [..., n]");
-    FASTNORM_REQUIRE(
-        args_.residual_out == nullptr || args_.residual != nullptr, FASTNORM_ERROR_ARGUMENT,
-        "residual_out is given and residual is NULL; required: both, or no residual_out");
-    FASTNORM_REQUIRE(
-        args_.mean == nullptr || d_.kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
-        "mean is given and kind is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or no mean");
-    return FASTNORM_OK;
+    return check_rules<fastnorm_norm_args, 0, schema::kNumber<&fastnorm_norm_args::gate>>(args_,
+                                                                                          error);
   }
 
   // The flags, and the checks of outputs that remain.
@@ -125,9 +119,7 @@ class NormCheck {
         FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS |
         FASTNORM_NORM_MODULATION_PLAIN_SCALE | FASTNORM_NORM_ALPHA | FASTNORM_NORM_NO_PDL;
     d_.flags = static_cast<uint32_t>(args_.flags);
-    FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     d_.flags, kFlags, d_.flags & kFlags);
+    FASTNORM_TRY(check_flags("flags", d_.flags, kFlags, error));
     FASTNORM_REQUIRE((d_.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) == 0 ||
                          (d_.flags & FASTNORM_NORM_PDL_WAIT) != 0,
                      FASTNORM_ERROR_ARGUMENT,
@@ -163,38 +155,24 @@ class NormCheck {
     d_.n = t.shape[t.ndim - 1];
     if (d_.n < 1 || d_.n > kMaxColumns) return check_x_shape(t, error);
     d_.outer_rank = t.ndim - 1;
-    uint64_t rows = 1;  // unsigned, as in fill()
+    uint64_t rows = 1;  // unsigned, as in describe_rows()
     for (int32_t i = 0; i < t.ndim - 1; ++i) {
       d_.outer[i] = t.shape[t.ndim - 2 - i];
       rows *= static_cast<uint64_t>(d_.outer[i]);
     }
     d_.rows = static_cast<int64_t>(rows);
-    fill(t, dtype, 1, &d_.x);
+    fill(t, dtype, &d_.x);
     return FASTNORM_OK;
   }
 
-  // Sets the address and byte strides. The last `skip` dimensions are not rows.
-  void fill(const fastnorm_tensor& t, Dtype dtype, int32_t skip, RowTensor* row) const {
-    row->data = address_of(t);
-    row->dtype = dtype;
-    const int64_t bytes = dtype_bytes(dtype);
-    // Unsigned: if there are no rows, the product of extents may overflow.
-    auto compact = static_cast<uint64_t>(skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes);
-    for (int32_t i = 0; i < d_.outer_rank; ++i) {
-      const int32_t dim = t.ndim - 1 - skip - i;
-      row->stride_bytes[i] =
-          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
-      compact *= static_cast<uint64_t>(t.shape[dim]);
-    }
+  // A tensor of rows of x's columns.
+  void fill(const fastnorm_tensor& t, Dtype dtype, RowTensor* rows) const {
+    describe_rows(t, t.ndim - 1, t.shape[t.ndim - 1] * dtype_bytes(dtype), d_.outer_rank, rows);
   }
 
-  // True if `t` is on x's device at an address that is aligned to `bytes`, so that check_tensor()
-  // accepts it. If false, check_tensor() decides.
+  // is_placed() on x's device.
   FASTNORM_HOT bool placed(const fastnorm_tensor& t, int64_t bytes) const {
-    uintptr_t address = 0;
-    return t.device_type == args_.x->device_type && t.device_id == args_.x->device_id &&
-           !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address) &&
-           t.data != nullptr && (address & static_cast<uintptr_t>(bytes - 1)) == 0;
+    return is_placed(t, {args_.x->device_type, args_.x->device_id}, bytes);
   }
 
   // True if only the address of `t` differs from x. This is the common case. What check_tensor()
@@ -227,7 +205,7 @@ class NormCheck {
     FASTNORM_TRY(check_row_dtype(name, t, error));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_row_shape(name, t, *args_.x, error));
-    fill(t, dtype, 1, row);
+    fill(t, dtype, row);
     return FASTNORM_OK;
   }
 
@@ -276,7 +254,8 @@ class NormCheck {
     weight->data = address_of(t);
     weight->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
-    auto compact = static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned, as in fill()
+    auto compact =
+        static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned, as in describe_rows()
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
       const int32_t dim = t.ndim - 2 - i;
       const int64_t stride =
@@ -323,11 +302,9 @@ class NormCheck {
     }
     FASTNORM_TRY(check_f32(name, t, error));
     const fastnorm_tensor& x = *args_.x;
-    // The statistic of a row vector is [1]. That is also the form of [] with a last 1.
-    const bool with_last = t.ndim == x.ndim;
     FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_statistic_shape(name, t, x, error));
-    fill(t, Dtype::kF32, with_last ? 1 : 0, row);
+    describe_rows(t, x.ndim - 1, 4, d_.outer_rank, row);
     return check_output_rows(name, *row, 4, d_, error);
   }
 
@@ -456,7 +433,7 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
                            Touched* touched, Error& error, bool keeps_order) {
   fastnorm_norm_args local;
   const fastnorm_norm_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   fastnorm_quant local_quant;
   const fastnorm_quant* quant = nullptr;
   FASTNORM_TRY(accept_quant(ours->quant, "quant", &local_quant, &quant, error));

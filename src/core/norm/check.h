@@ -8,9 +8,6 @@
 
 namespace fastnorm {
 
-inline constexpr size_t kFirstNormArgs =
-    offsetof(fastnorm_norm_args, modulation_index) + sizeof(fastnorm_norm_args::modulation_index);
-
 // Checks one normalisation and describes it. With zero rows, desc->rows is 0 and the rest is
 // unspecified.
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,

@@ -27,16 +27,7 @@ class QuantCheck {
   QuantCheck(const fastnorm_quant& quant, CheckedDevice device, NormDesc* desc, Error& failure)
       : q_(quant), device_(device), d_(*desc), error(failure) {}
 
-  // A field that only some schemes use.
-  template <class Field>
-  fastnorm_status zero_unless(bool used, const char* name, Field value, const char* user) {
-    FASTNORM_REQUIRE(value == 0 || used, FASTNORM_ERROR_ARGUMENT,
-                     "%s is %g and quant.scheme is %s; required: 0 but for %s", name,
-                     static_cast<double>(value), scheme_text(number(q_.scheme)), user);
-    return FASTNORM_OK;
-  }
-
-  // The scalars of quantised outputs. Each must be 0 if the scheme does not use it.
+  // The scalars of quantised outputs, and which fields a scheme requires and refuses.
   fastnorm_status scalars() {
     QuantDesc& q = d_.quant;
     const int32_t scheme = number(q_.scheme), source = number(q_.source),
@@ -46,35 +37,19 @@ class QuantCheck {
     FASTNORM_TRY(check_enum<&fastnorm_quant::source>(q_, error));
     FASTNORM_TRY(check_enum<&fastnorm_quant::scale_layout>(q_, error));
     FASTNORM_TRY(check_enum<&fastnorm_quant::division>(q_, error));
-    FASTNORM_REQUIRE(q_.scale_pow2 == 0 || q_.scale_pow2 == 1, FASTNORM_ERROR_ARGUMENT,
-                     "quant.scale_pow2 is %d; required: 0 or 1", q_.scale_pow2);
+    FASTNORM_TRY(check_switch("quant.scale_pow2", q_.scale_pow2, error));
     FASTNORM_REQUIRE(std::isfinite(q_.clamp) && q_.clamp >= 0, FASTNORM_ERROR_ARGUMENT,
                      "quant.clamp is %g; required: finite and >= 0", static_cast<double>(q_.clamp));
-    const bool none = scheme == FASTNORM_QUANT_NONE;
     const QuantScheme& of = scheme_at(scheme);
     const bool dynamic = of.scale == SchemeScale::kDynamic, own_block = of.block == kOwnBlock;
-    FASTNORM_TRY(
-        zero_unless(own_block, "quant.block_size", q_.block_size, "FASTNORM_QUANT_PER_BLOCK"));
-    FASTNORM_TRY(zero_unless(!none, "quant.source", source, "a scheme"));
-    FASTNORM_TRY(
-        zero_unless(of.block != 0, "quant.scale_layout", layout, "a scheme with scales of blocks"));
-    FASTNORM_TRY(zero_unless(dynamic, "quant.scale_pow2", q_.scale_pow2,
-                             "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
-    FASTNORM_TRY(zero_unless(dynamic, "quant.amax_floor", q_.amax_floor,
-                             "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
-    FASTNORM_TRY(zero_unless(!none, "quant.clamp", q_.clamp, "a scheme"));
-    FASTNORM_TRY(zero_unless(of.takes_division(), "quant.division", division,
-                             "FASTNORM_QUANT_PER_TENSOR, PER_ROW or PER_BLOCK"));
+    FASTNORM_TRY(check_rules(q_, error));
     const int32_t block = q_.block_size;
     FASTNORM_REQUIRE(!own_block || block == 64 || block == 128, FASTNORM_ERROR_ARGUMENT,
                      "quant.block_size is %d; required: 64 or 128", block);
     FASTNORM_TRY(check_amax_floor("quant.amax_floor", q_.amax_floor, error));
     q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
     q.block = own_block ? block : of.block;
-    if (q_.rotation != 0 || q_.y_rotated != 0 || q_.rotation_signs != nullptr) {
-      FASTNORM_TRY(zero_unless(!none, "quant.rotation", q_.rotation, "a scheme"));
-      FASTNORM_TRY(check_rotation("quant", q_, q.block, error));
-    }
+    if (q_.rotation != 0) FASTNORM_TRY(check_rotation("quant", q_, q.block, error));
     q.from_rounded = source == FASTNORM_QUANT_FROM_ROUNDED;
     q.pow2 = q_.scale_pow2 != 0 || of.is_mx();
     q.divides = division == FASTNORM_QUANT_DIVIDE && !q.pow2;
@@ -83,36 +58,6 @@ class QuantCheck {
     q.y_rotated = q_.y_rotated != 0;
     q.clamp = q_.clamp;
     q.amax_floor = !dynamic ? 0 : q_.amax_floor == 0 ? 1e-10f : q_.amax_floor;
-    return presence(scheme);
-  }
-
-  // Which tensors a scheme requires, and which it refuses.
-  fastnorm_status presence(int32_t scheme) {
-    const bool none = scheme == FASTNORM_QUANT_NONE;
-    for (const auto& [name, tensor] :
-         {std::pair{"quant.quantized", q_.quantized}, std::pair{"quant.scale", q_.scale}}) {
-      FASTNORM_REQUIRE(none || tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is NULL and quant.scheme is %s; required: a tensor", name,
-                       scheme_text(scheme));
-      FASTNORM_REQUIRE(!none || tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and quant.scheme is FASTNORM_QUANT_NONE (0); required: a "
-                       "scheme, or %s NULL",
-                       name, name);
-    }
-    FASTNORM_REQUIRE(
-        q_.global_scale == nullptr || scheme_at(scheme).scale == SchemeScale::kE4M3,
-        FASTNORM_ERROR_ARGUMENT,
-        "quant.global_scale is given and quant.scheme is %s; required: FASTNORM_QUANT_NVFP4 "
-        "(5), or quant.global_scale NULL",
-        scheme_text(scheme));
-    FASTNORM_REQUIRE(
-        q_.clamp_scale == nullptr || !none, FASTNORM_ERROR_ARGUMENT,
-        "quant.clamp_scale is given and quant.scheme is FASTNORM_QUANT_NONE (0); required: a "
-        "scheme, or quant.clamp_scale NULL");
-    FASTNORM_REQUIRE(q_.clamp_scale == nullptr || q_.clamp == 0, FASTNORM_ERROR_ARGUMENT,
-                     "quant.clamp is %g and quant.clamp_scale is given; required: quant.clamp 0, "
-                     "or quant.clamp_scale NULL",
-                     static_cast<double>(q_.clamp));
     return FASTNORM_OK;
   }
 
@@ -198,16 +143,13 @@ class QuantCheck {
     const int64_t bytes = dtype_bytes(dtype);
     // Without strides, column-major order stores all rows of a column together.
     const bool columns = number(q_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
-    auto compact = static_cast<uint64_t>(columns ? bytes : scales * bytes);
-    for (int32_t i = 0; i < d_.outer_rank; ++i) {
-      const int32_t dim = t.ndim - (with_last ? 2 : 1) - i;
-      q.scale.stride_bytes[i] =
-          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
-      compact *= static_cast<uint64_t>(t.shape[dim]);
-    }
+    describe_rows(t, t.ndim - (with_last ? 1 : 0), columns ? bytes : scales * bytes, d_.outer_rank,
+                  &q.scale);
+    // Unsigned: without elements the product may overflow.
+    const auto column = static_cast<uint64_t>(d_.rows) * static_cast<uint64_t>(bytes);
     q.scale_step_bytes = !with_last || scales == 1 ? bytes
                          : t.strides != nullptr    ? stride_bytes_of(t, t.ndim - 1, bytes)
-                         : columns                 ? static_cast<int64_t>(compact)
+                         : columns                 ? static_cast<int64_t>(column)
                                                    : bytes;
     if (d_.rows == 0) return FASTNORM_OK;
     Footprint f;

@@ -1,22 +1,18 @@
 // The part of check_norm() that quantised outputs need.
 #pragma once
 
-#include "core/common/check.h"
+#include "core/common/field_rules.h"
 #include "core/norm/desc.h"
 #include "fastnorm/norm.h"
 
 namespace fastnorm {
-
-inline constexpr size_t kFirstQuant =
-    offsetof(fastnorm_quant, rotation_signs) + sizeof(fastnorm_quant::rotation_signs);
 
 // The caller's struct in our size; nullptr where there is none. `local` is the memory of a copy.
 inline fastnorm_status accept_quant(const fastnorm_quant* theirs, const char* name,
                                     fastnorm_quant* local, const fastnorm_quant** ours,
                                     Error& error) {
   *ours = nullptr;
-  return theirs == nullptr ? FASTNORM_OK
-                           : accept_struct(theirs, kFirstQuant, name, local, ours, error);
+  return theirs == nullptr ? FASTNORM_OK : accept_call(theirs, name, local, ours, error);
 }
 
 // Checks the scalars, and which tensors the scheme requires. Describes them in desc->quant.

@@ -20,19 +20,22 @@ class StagesCheck {
     StagesDesc& s = d_.stages;
     s = StagesDesc{};
     d_.has_stages = true;
-    FASTNORM_TRY(check_enum<&fastnorm_norm_args::gate_act>(args_, error));
     FASTNORM_TRY(check_enum<&fastnorm_norm_args::activation>(args_, error));
     FASTNORM_TRY(check_gate_scalars(args_, error));
-    FASTNORM_TRY(check_source_of_gate(args_, error));
+    FASTNORM_TRY(check_branch_scalars(args_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::sum_rounding>(args_, error));
+    FASTNORM_TRY(check_enum<&fastnorm_norm_args::modulation_rounding>(args_, error));
     FASTNORM_REQUIRE(args_.group_size >= 0, FASTNORM_ERROR_ARGUMENT,
                      "group_size is %" PRId64 "; required: 0, or a divisor of n", args_.group_size);
     s.gate_act = args_.gate_act;
     s.activation = args_.activation;
     s.gate_before = number(args_.gate_position) == FASTNORM_GATE_BEFORE_NORM;
     s.gate_from_rounded = number(args_.gate_source) == FASTNORM_GATE_FROM_ROUNDED;
-    FASTNORM_TRY(branch());
+    branch();
     FASTNORM_TRY(modulation());
-    return statistics();
+    FASTNORM_TRY(check_given_statistics(args_, layer(), error));
+    return check_rules<fastnorm_norm_args, schema::kNumber<&fastnorm_norm_args::gate>>(args_,
+                                                                                       error);
   }
 
   fastnorm_status tensors() {
@@ -60,80 +63,31 @@ class StagesCheck {
   bool layer() const { return d_.kind == FASTNORM_NORM_LAYER; }
 
   // The norm of the branch before the residual addition, and that addition.
-  fastnorm_status branch() {
+  void branch() {
     StagesDesc& s = d_.stages;
-    const int32_t sum = number(args_.sum_rounding);
-    FASTNORM_TRY(check_branch_scalars(args_, "FASTNORM_NORM_ALPHA", FASTNORM_NORM_ALPHA, error));
-    FASTNORM_TRY(check_enum<&fastnorm_norm_args::sum_rounding>(args_, error));
-    FASTNORM_TRY(check_branch_tensors(args_, error));
     s.branch = args_.branch_norm != 0;
     s.branch_kind = args_.branch_kind;
     s.branch_rounding = args_.branch_rounding;
     s.branch_eps = args_.branch_eps;
     s.branch_weight_offset = args_.branch_weight_offset;
     s.branch_rounded = args_.branch_rounded != 0;
-    s.sum_every_step = sum == FASTNORM_SUM_EVERY_STEP;
+    s.sum_every_step = args_.sum_rounding == FASTNORM_SUM_EVERY_STEP;
     s.scaled = (args_.flags & FASTNORM_NORM_ALPHA) != 0 && args_.alpha != 1;
     s.alpha = s.scaled ? args_.alpha : 1;
-    return FASTNORM_OK;
   }
 
   // The factor of the branch, and the scale and shift of the normalised row.
   fastnorm_status modulation() {
     StagesDesc& s = d_.stages;
-    const int32_t act = number(args_.residual_gate_act),
-                  rounding = number(args_.modulation_rounding);
-    FASTNORM_TRY(check_enum<&fastnorm_norm_args::residual_gate_act>(args_, error));
-    FASTNORM_TRY(check_enum<&fastnorm_norm_args::modulation_rounding>(args_, error));
-    FASTNORM_REQUIRE(act == 0 || args_.residual_gate != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "residual_gate_act is %d and residual_gate is NULL; required: 0 without a "
-                     "residual gate",
-                     act);
-    const bool scale = args_.modulation_scale != nullptr, shift = args_.modulation_shift != nullptr;
-    FASTNORM_REQUIRE(rounding == 0 || scale || shift, FASTNORM_ERROR_ARGUMENT,
-                     "modulation_rounding is %d, modulation_scale is NULL and modulation_shift is "
-                     "NULL; required: 0 without a modulation",
-                     rounding);
     const uint32_t flags = static_cast<uint32_t>(args_.flags);
     s.plain_scale = (flags & FASTNORM_NORM_MODULATION_PLAIN_SCALE) != 0;
-    FASTNORM_REQUIRE(!s.plain_scale || scale, FASTNORM_ERROR_ARGUMENT,
+    FASTNORM_REQUIRE(!s.plain_scale || args_.modulation_scale != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "flags is 0x%x and modulation_scale is NULL; required: no "
                      "FASTNORM_NORM_MODULATION_PLAIN_SCALE (8) without a modulation_scale",
                      flags);
-    const struct {
-      const char *table_name, *name;
-      const fastnorm_tensor *table, *tensor;
-    } tables[] = {
-        {"residual_gate_table", "residual_gate", args_.residual_gate_table, args_.residual_gate},
-        {"scale_table", "modulation_scale", args_.scale_table, args_.modulation_scale},
-        {"shift_table", "modulation_shift", args_.shift_table, args_.modulation_shift}};
-    for (const auto& t : tables) {
-      FASTNORM_REQUIRE(t.table == nullptr || t.tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and %s is NULL; required: both, or no table", t.table_name,
-                       t.name);
-    }
-    FASTNORM_REQUIRE(
-        args_.modulation_index == nullptr || scale || shift || args_.residual_gate != nullptr,
-        FASTNORM_ERROR_ARGUMENT,
-        "modulation_index is given and residual_gate, modulation_scale and "
-        "modulation_shift are NULL; required: one of them, or no index");
-    s.residual_gate_act = static_cast<fastnorm_activation>(act);
-    s.modulation_every_step = rounding == FASTNORM_MODULATION_EVERY_STEP ||
-                              number(args_.rounding) == FASTNORM_ROUND_EVERY_STEP;
-    return FASTNORM_OK;
-  }
-
-  // Which statistics may be present together.
-  fastnorm_status statistics() {
-    FASTNORM_REQUIRE(args_.mean_in == nullptr || layer(), FASTNORM_ERROR_ARGUMENT,
-                     "mean_in is given and kind is FASTNORM_NORM_RMS; required: "
-                     "FASTNORM_NORM_LAYER, or no mean_in");
-    FASTNORM_TRY(check_given_statistics(args_, layer(), error));
-    FASTNORM_REQUIRE(
-        args_.sumsq == nullptr || number(args_.rounding) != FASTNORM_ROUND_EVERY_STEP,
-        FASTNORM_ERROR_ARGUMENT,
-        "sumsq is given and rounding is FASTNORM_ROUND_EVERY_STEP (2), which rounds each square; "
-        "required: another rounding, or no sumsq");
+    s.residual_gate_act = args_.residual_gate_act;
+    s.modulation_every_step = args_.modulation_rounding == FASTNORM_MODULATION_EVERY_STEP ||
+                              args_.rounding == FASTNORM_ROUND_EVERY_STEP;
     return FASTNORM_OK;
   }
 
@@ -143,11 +97,7 @@ class StagesCheck {
     FASTNORM_TRY(check_own_dtype("gate", t, "x", d_.dtype, error));
     FASTNORM_TRY(check_tensor("gate", t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_row_shape("gate", t, *args_.x, error));
-    const int64_t bytes = dtype_bytes(dtype);
-    RowTensor& gate = d_.stages.gate;
-    gate.data = address_of(t);
-    gate.dtype = dtype;
-    fill_strides(t, t.ndim - 1, bytes, d_.n, d_, &gate);
+    describe_rows(t, t.ndim - 1, d_.n * dtype_bytes(dtype), d_.outer_rank, &d_.stages.gate);
     return FASTNORM_OK;
   }
 
@@ -158,9 +108,7 @@ class StagesCheck {
     FASTNORM_TRY(check_tensor("branch_rstd", t, {Dtype::kF32, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_statistic_shape("branch_rstd", t, *args_.x, error));
     RowTensor& row = d_.stages.branch_rstd;
-    row.data = address_of(t);
-    row.dtype = Dtype::kF32;
-    fill_strides(t, args_.x->ndim - 1, 4, 1, d_, &row);
+    describe_rows(t, args_.x->ndim - 1, 4, d_.outer_rank, &row);
     return check_output_rows("branch_rstd", row, 4, d_, error);
   }
 
@@ -193,10 +141,8 @@ class StagesCheck {
     FASTNORM_TRY(check_index_dtype("modulation_index", t, error));
     FASTNORM_TRY(check_tensor("modulation_index", t, {dtype, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_statistic_shape("modulation_index", t, *args_.x, error));
-    RowTensor& row = d_.stages.modulation_index;
-    row.data = address_of(t);
-    row.dtype = dtype;
-    fill_strides(t, args_.x->ndim - 1, dtype_bytes(dtype), 1, d_, &row);
+    describe_rows(t, args_.x->ndim - 1, dtype_bytes(dtype), d_.outer_rank,
+                  &d_.stages.modulation_index);
     return FASTNORM_OK;
   }
 
@@ -257,20 +203,6 @@ class StagesCheck {
                         : check_stage_statistic(name, *t, 1, *args_.x, device_, d_, row, error);
   }
 
- public:
-  // Byte strides of the first `leading` dimensions; a row is `columns` elements.
-  static void fill_strides(const fastnorm_tensor& t, int32_t leading, int64_t bytes,
-                           int64_t columns, const NormDesc& d, RowTensor* row) {
-    auto compact = static_cast<uint64_t>(columns * bytes);
-    for (int32_t i = 0; i < d.outer_rank; ++i) {
-      const int32_t dim = leading - 1 - i;
-      row->stride_bytes[i] =
-          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
-      compact *= static_cast<uint64_t>(t.shape[dim]);
-    }
-  }
-
- private:
   const fastnorm_norm_args& args_;
   const CheckedDevice device_;
   NormDesc& d_;
@@ -367,9 +299,7 @@ fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t
         "%s.strides[%d] is %" PRId64 "; required: %" PRId64 ", the values of a row are contiguous",
         name, leading + i, t.strides[leading + i], compact);
   }
-  row->data = address_of(t);
-  row->dtype = Dtype::kF32;
-  StagesCheck::fill_strides(t, leading, 4, groups * values, d, row);
+  describe_rows(t, leading, groups * values * 4, d.outer_rank, row);
   return FASTNORM_OK;
 }
 

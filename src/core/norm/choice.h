@@ -186,7 +186,6 @@ struct NormChoices {
     if (list == 0) return {};
     return {lines_.data() + first_lines_[list], lines_.data() + first_lines_[list + 1]};
   }
-  std::span<const NormChoice> all_lines() const { return lines_; }
   // The KIND line that names a kind; "" if there is none.
   const char* text(NormKind kind) const {
     const size_t text = kind_texts_[kind.number()];

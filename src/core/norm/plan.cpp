@@ -203,12 +203,10 @@ bool f32_weights(const NormDesc& d) {
          (!d.bias || d.kind == FASTNORM_NORM_LAYER);
 }
 
-bool codes_aligned(const QuantDesc& q, Dtype dtype, int32_t rank, int vectors) {
+bool codes_aligned(const QuantDesc& q, Dtype dtype, int vectors) {
   // The bytes that the codes of one 16-byte vector of a row take.
   const auto bytes = static_cast<uint64_t>(q.code_bytes(vectors * (dtype == Dtype::kF32 ? 4 : 8)));
-  uint64_t bits = reinterpret_cast<uintptr_t>(q.codes.data);
-  for (int i = 0; i < rank; ++i) bits |= static_cast<uint64_t>(q.codes.stride_bytes[i]);
-  return (bits & (bytes - 1)) == 0;
+  return (address_bits(q.codes.data, q.codes.stride_bytes) & (bytes - 1)) == 0;
 }
 
 namespace {

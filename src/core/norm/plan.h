@@ -53,10 +53,10 @@ struct NormCall {
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 
 // True if each group of `vectors` 16-byte vectors of a row of `dtype` becomes codes that one access
-// can store. `rank`: strides of the codes that count.
-bool codes_aligned(const QuantDesc& quant, Dtype dtype, int32_t rank, int vectors = 1);
+// can store.
+bool codes_aligned(const QuantDesc& quant, Dtype dtype, int vectors = 1);
 inline bool codes_aligned(const NormDesc& desc, int vectors = 1) {
-  return codes_aligned(desc.quant, desc.dtype, desc.outer_rank, vectors);
+  return codes_aligned(desc.quant, desc.dtype, vectors);
 }
 
 // True if weight and bias have x's dtype or are absent, and only LAYER has a bias. They may vary

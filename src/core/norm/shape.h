@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/common/error.h"
-#include "fastnorm/tensor.h"
+#include "core/common/check.h"
+#include "core/norm/desc.h"
 
 namespace fastnorm {
 
@@ -42,5 +42,21 @@ fastnorm_status check_code_strides(const fastnorm_tensor& t, Error& error);
 // scale: x.shape[:-1] + [scales]. With one scale a row (`per_row`) the last extent may be missing.
 fastnorm_status check_scale_shape(const fastnorm_tensor& t, const fastnorm_tensor& x,
                                   int64_t scales, bool per_row, Error& error);
+
+// Describes a tensor with a row for each row of x, of which `rank` leading dimensions count: its
+// first `leading` dimensions. Without strides, rows lie `row_bytes` apart.
+FASTNORM_HOT void describe_rows(const fastnorm_tensor& t, int32_t leading, int64_t row_bytes,
+                                int32_t rank, RowTensor* rows) {
+  rows->data = address_of(t);
+  rows->dtype = dtype_from(t.dtype);
+  const int64_t bytes = dtype_bytes(rows->dtype);
+  auto compact = static_cast<uint64_t>(row_bytes);  // unsigned: without rows it may overflow
+  for (int32_t i = 0; i < rank; ++i) {
+    const int32_t dim = leading - 1 - i;
+    rows->stride_bytes[i] =
+        t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
+    compact *= static_cast<uint64_t>(t.shape[dim]);
+  }
+}
 
 }  // namespace fastnorm

@@ -54,8 +54,7 @@ class Alignment {
  private:
   bool is_own_or_f32(Dtype dtype) const { return dtype == d_.dtype || dtype == Dtype::kF32; }
   Alignment& places(const RowTensor& t) {
-    bits_ |= reinterpret_cast<uintptr_t>(t.data);
-    for (int i = 0; i < d_.outer_rank; ++i) bits_ |= static_cast<uint64_t>(t.stride_bytes[i]);
+    bits_ |= address_bits(t.data, t.stride_bytes);
     return *this;
   }
 

@@ -9,6 +9,7 @@
 #include <array>
 
 #include "core/common/error.h"
+#include "core/common/word.h"
 #include "core/norm/desc.h"
 #include "core/norm/key.h"
 
@@ -80,19 +81,16 @@ struct StagesVariant {
     return form == StagesForm::kRotatedSum || form == StagesForm::kRotatedLeanSum;
   }
   constexpr int64_t vectors_held() const { return int64_t{threads} * vectors; }
+
+  // In its word.
+  static constexpr void numbers(auto& v, auto use) {
+    use(v.dtype, 2), use(v.form, 3), use(v.threads, 11), use(v.vectors, 6), use(v.per_sm, 6);
+  }
 };
 
-// Its numbers in one word, which orders a table.
-constexpr uint32_t packed(const StagesVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 26 | static_cast<uint32_t>(v.form) << 23 |
-         static_cast<uint32_t>(v.threads) << 12 | static_cast<uint32_t>(v.vectors) << 6 |
-         static_cast<uint32_t>(v.per_sm);
-}
-constexpr StagesVariant stages_variant_of(uint32_t word) {
-  return {static_cast<Dtype>(word >> 26), static_cast<StagesForm>(word >> 23 & 7),
-          static_cast<int16_t>(word >> 12 & 0x7ff), static_cast<int8_t>(word >> 6 & 63),
-          static_cast<int8_t>(word & 63)};
-}
+// Its word, and back.
+constexpr uint32_t packed(const StagesVariant& v) { return packed_word<uint32_t>(v); }
+constexpr StagesVariant stages_variant_of(uint32_t word) { return variant_in<StagesVariant>(word); }
 
 struct StagesEntry : NormEntry {
   StagesVariant variant;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <utility>
 
 namespace fastnorm {
 
@@ -16,17 +15,7 @@ fastnorm_status NormTuning::Reader::add_choice(const TuningLine& line, Error& er
   FASTNORM_REQUIRE(!parsed_.choice.pick.tokens, FASTNORM_ERROR_ARGUMENT,
                    "options.tuning_file, line %d is \"%.*s\"; required: ROWS, after a KIND",
                    line.number, kShownChoice, line.text);
-  fastnorm_status status = FASTNORM_OK;
-  for_each_kind(parsed_.kinds, [&](const NormKind& kind) {
-    if (status == FASTNORM_OK) status = has_kernels(kind, line, error);
-  });
-  FASTNORM_TRY(status);
-  NormChoice choice = parsed_.choice;
-  if (choice.pick.blocks > facts_.max_cluster_blocks) return FASTNORM_OK;
-  choice.text = line.text;
-  for_each_kind(parsed_.kinds,
-                [&](const NormKind& kind) { tuning_.lines_.add(kind.number(), choice); });
-  return FASTNORM_OK;
+  return add_if(line, [&](const NormKind& kind) { return has_kernels(kind, line, error); });
 }
 
 // Checks that the kernel exists for every length of a line.
@@ -52,12 +41,6 @@ fastnorm_status NormTuning::Reader::has_kernels(const NormKind& kind, const Tuni
                      line.number, kShownChoice, line.text, facts_.arch->name, vectors);
     if (vectors >= most) return FASTNORM_OK;
   }
-}
-
-fastnorm_status NormTuning::Reader::finish(NormTuning* tuning, Error& error) {
-  FASTNORM_TRY(tuning_.lines_.sort(error));
-  *tuning = std::move(tuning_);
-  return FASTNORM_OK;
 }
 
 }  // namespace fastnorm

@@ -1,57 +1,74 @@
-// A tensor of a call as the rules about shared memory see it, in every family.
+// The tensors of a call as the rules about shared memory see them, in every family.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "core/common/error.h"
+#include "core/common/check.h"
 #include "core/common/schema.h"
 #include "core/norm/row_map.h"
 
 namespace fastnorm {
 
 struct View {
+  RowBytes bytes() const { return {data, strides, piece_bytes, pieces, step}; }
   // True if an input and an output of the call may be the same view.
-  bool may_be(const View& input) const { return (field->same_view & input.bit) != 0; }
+  bool may_be(const View& input) const {
+    return field != nullptr && (field->same_view & input.bit) != 0;
+  }
 
   const char* name;
-  const schema::Field* field;
-  uint64_t bit;  // of the family's struct; 0 for a field of another one
   bool output;
-  Dtype dtype;
-  RowBytes bytes;
-  AddressRange range;
+  const std::byte* data;
+  int64_t piece_bytes;
+  int64_t outer[kMaxOuter] = {1, 1, 1};  // extents, innermost first
+  int64_t strides[kMaxOuter] = {};       // bytes
+  int64_t pieces = 1, step = 0;          // of a row, as RowBytes has them
+  int32_t part = -1;                     // of a call of several parts; -1: of all, or the only one
+  const schema::Field* field = nullptr;
+  uint64_t bit = 0;  // of the field in the family's struct; 0 for one of another struct
+  Dtype dtype = Dtype::kUnknown;
+  AddressRange range = {};
 };
 
-// True if two tensors have the same address, dtype, length and strides. `Desc` has the extents.
-template <class Desc>
-bool same_view(const View& a, const View& b, const Desc& d) {
-  if (a.bytes.data != b.bytes.data || a.dtype != b.dtype ||
-      a.bytes.piece_bytes != b.bytes.piece_bytes) {
-    return false;
+// "parts[1].y", or the name alone.
+Text name_of(const View& view);
+
+// Sets the range. Fails where the bytes do not fit in the address space.
+fastnorm_status set_range(View* view, Error& error);
+
+// A call's tensors with their ranges.
+template <size_t most>
+class Views {
+ public:
+  fastnorm_status add(const View& view, Error& error) {
+    view_[count_] = view;
+    return set_range(&view_[count_++], error);
   }
-  for (int i = 0; i < d.outer_rank; ++i) {
-    if (d.outer[i] != 1 && a.bytes.strides[i] != b.bytes.strides[i]) return false;
-  }
-  return true;
-}
+  std::span<const View> all() const { return {view_, count_}; }
 
-// For tensors whose address ranges meet: true if they still share no byte.
-bool interleaved(const View& a, const int64_t (&outer_a)[kMaxOuter], const View& b,
-                 const int64_t (&outer_b)[kMaxOuter]);
+ private:
+  size_t count_ = 0;
+  View view_[most];  // the first `count_` are set
+};
 
-inline bool shares_bytes(const View& a, const int64_t (&outer_a)[kMaxOuter], const View& b,
-                         const int64_t (&outer_b)[kMaxOuter]) {
-  return !separate(a.range, b.range) && !interleaved(a, outer_a, b, outer_b);
-}
+// A tensor that all parts of a call read, with at most kMaxOuter leading dimensions. False if it
+// has no elements.
+bool shared_view(const char* name, const fastnorm_tensor& tensor, View* view);
 
-// Fails: the strides of a tensor reach too far.
-fastnorm_status refuse_reach(const char* name, Error& error);
+// True if two tensors have the same address, dtype, length and strides.
+bool same_view(const View& a, const View& b);
 
-// Fails: an output shares bytes with another tensor of its call, which might be the same view.
-fastnorm_status refuse_overlap(const View& out, const View& other, Error& error);
+bool shares_bytes(const View& a, const View& b);
 
-// Fails: two parts of a call share bytes of which one writes some.
-fastnorm_status refuse_overlap_of_parts(const char* list, size_t i, const View& a, size_t j,
-                                        const View& b, Error& error);
+// Checks that the rows of an output share no byte with each other.
+fastnorm_status check_own_rows(const View& out, Error& error);
+
+// Checks that an output shares no byte with another tensor.
+fastnorm_status check_overlap(const View& out, const View& other, Error& error);
+
+// Checks that no part of a call touches what another one writes. Errors name part i word[i].
+fastnorm_status check_parts(const char* word, size_t i, std::span<const View> first, size_t j,
+                            std::span<const View> second, Error& error);
 
 }  // namespace fastnorm

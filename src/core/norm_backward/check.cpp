@@ -30,9 +30,7 @@ class NormBackwardCheck {
   fastnorm_status run() {
     FASTNORM_TRY(scalars());
     FASTNORM_TRY(flags());
-    FASTNORM_TRY(gate_scalars());
-    FASTNORM_TRY(branch_scalars());
-    FASTNORM_TRY(branch_presence());
+    FASTNORM_TRY(gate_and_branch());
     FASTNORM_TRY(presence());
     FASTNORM_TRY(x());
     FASTNORM_TRY(gradient());
@@ -48,38 +46,44 @@ class NormBackwardCheck {
  private:
   fastnorm_status scalars() {
     FASTNORM_TRY(check_norm_scalars(args_, error));
-    FASTNORM_TRY(check_offset_of_weight(args_, error));
     FASTNORM_TRY(check_enum<&fastnorm_norm_backward_args::rounding>(args_, error));
-    FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
-                     args_.reserved);
-    FASTNORM_REQUIRE(args_.stage_reserved == 0, FASTNORM_ERROR_ARGUMENT,
-                     "stage_reserved is %d; required: 0", args_.stage_reserved);
+    FASTNORM_TRY(check_reserved("reserved", args_.reserved, error));
+    FASTNORM_TRY(check_reserved("stage_reserved", args_.stage_reserved, error));
     FASTNORM_REQUIRE(args_.group_size >= 0, FASTNORM_ERROR_ARGUMENT,
                      "group_size is %" PRId64 "; required: 0, or a divisor of n", args_.group_size);
-    return FASTNORM_OK;
+    FASTNORM_TRY(check_gate_scalars(args_, error));
+    return check_branch_scalars(args_, error);
   }
 
-  fastnorm_status gate_scalars() {
-    FASTNORM_TRY(check_enum<&fastnorm_norm_backward_args::gate_act>(args_, error));
-    FASTNORM_TRY(check_gate_scalars(args_, error));
-    FASTNORM_REQUIRE(args_.dgate == nullptr || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "dgate is given and gate is NULL; required: both, or no dgate");
-    FASTNORM_TRY(check_source_of_gate(args_, error));
-    const bool before = number(args_.gate_position) == FASTNORM_GATE_BEFORE_NORM;
-    const char* const residual = args_.dresidual_in != nullptr ? "dresidual_in"
-                                 : args_.dresidual != nullptr  ? "dresidual"
-                                                               : nullptr;
-    FASTNORM_REQUIRE(!before || residual == nullptr, FASTNORM_ERROR_UNSUPPORTED,
-                     "gate_position is FASTNORM_GATE_BEFORE_NORM (1) and %s is given; this version "
-                     "has no residual behind such a gate; nearest: no %s",
-                     residual, residual);
+  fastnorm_status gate_and_branch() {
+    FASTNORM_REQUIRE(number(args_.gate_source) == FASTNORM_GATE_FROM_F32 ||
+                         number(args_.gate_position) == FASTNORM_GATE_AFTER_NORM,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "gate_source is FASTNORM_GATE_FROM_ROUNDED (1) and gate_position is %d; "
+                     "required: FASTNORM_GATE_AFTER_NORM (0)",
+                     number(args_.gate_position));
+    FASTNORM_TRY(check_rules(args_, error, FASTNORM_ERROR_UNSUPPORTED));
     NormBackwardGate& gate = d_.gate;
     gate.present = args_.gate != nullptr;
     gate.act = args_.gate_act;
-    gate.before = before;
+    gate.before = number(args_.gate_position) == FASTNORM_GATE_BEFORE_NORM;
     gate.round_result = number(args_.gate_source) == FASTNORM_GATE_FROM_ROUNDED ||
                         number(args_.rounding) == FASTNORM_ROUND_EVERY_STEP;
-    return FASTNORM_OK;
+    NormBackwardBranch& b = d_.branch;
+    b.kind = args_.branch_kind;
+    b.rounding = args_.branch_rounding;
+    b.eps = args_.branch_eps;
+    b.weight_offset = args_.branch_weight_offset;
+    b.alpha = (args_.flags & FASTNORM_NORM_BACKWARD_ALPHA) != 0 ? args_.alpha : 1;
+    b.act = args_.residual_gate_act;
+    b.normalise = args_.branch_norm != 0;
+    b.round_result =
+        args_.branch_rounded != 0 || number(args_.branch_rounding) == FASTNORM_ROUND_EVERY_STEP;
+    b.present = args_.sum_scale != nullptr || args_.dbranch != nullptr ||
+                args_.dbranch_weight != nullptr || args_.dbranch_bias != nullptr ||
+                args_.dresidual_gate != nullptr;
+    return statistics("branch_mean", args_.branch_mean, "branch_rstd", args_.branch_rstd,
+                      number(args_.branch_kind));
   }
 
   fastnorm_status flags() {
@@ -104,9 +108,7 @@ class NormBackwardCheck {
                    FASTNORM_NORM_BACKWARD_ALPHA | FASTNORM_NORM_BACKWARD_NO_PDL;
     for (const auto& sum : sums) all |= sum.flag;
     d_.flags = args_.flags;
-    FASTNORM_REQUIRE((d_.flags & ~all) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     d_.flags, all, d_.flags & all);
+    FASTNORM_TRY(check_flags("flags", d_.flags, all, error));
     d_.flags &= ~static_cast<uint32_t>(FASTNORM_NORM_BACKWARD_ALPHA);  // the branch has it
     for (const auto& sum : sums) {
       *sum.accumulate = (d_.flags & sum.flag) != 0;
@@ -118,83 +120,18 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
-  bool has_alpha() const { return (args_.flags & FASTNORM_NORM_BACKWARD_ALPHA) != 0; }
-
-  fastnorm_status branch_scalars() {
-    const int32_t act = number(args_.residual_gate_act);
-    FASTNORM_TRY(check_branch_scalars(args_, "FASTNORM_NORM_BACKWARD_ALPHA",
-                                      FASTNORM_NORM_BACKWARD_ALPHA, error));
-    FASTNORM_TRY(check_enum<&fastnorm_norm_backward_args::residual_gate_act>(args_, error));
-    FASTNORM_REQUIRE(act == 0 || args_.residual_gate != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "residual_gate_act is %d and residual_gate is NULL; required: 0 without a "
-                     "residual gate",
-                     act);
-    NormBackwardBranch& b = d_.branch;
-    b.kind = args_.branch_kind;
-    b.rounding = args_.branch_rounding;
-    b.eps = args_.branch_eps;
-    b.weight_offset = args_.branch_weight_offset;
-    b.alpha = has_alpha() ? args_.alpha : 1;
-    b.act = static_cast<fastnorm_activation>(act);
-    b.normalise = args_.branch_norm != 0;
-    b.round_result =
-        args_.branch_rounded != 0 || number(args_.branch_rounding) == FASTNORM_ROUND_EVERY_STEP;
-    return FASTNORM_OK;
-  }
-
-  // Which tensors of the branch there must and must not be.
-  fastnorm_status branch_presence() {
-    FASTNORM_TRY(check_branch_tensors(args_, error));
-    FASTNORM_REQUIRE(args_.branch != nullptr || args_.branch_norm == 0, FASTNORM_ERROR_ARGUMENT,
-                     "branch is NULL and branch_norm is 1; required: the forward's x");
-    FASTNORM_REQUIRE(args_.branch != nullptr || args_.dresidual_gate == nullptr,
+  // LAYER has both statistics or none.
+  fastnorm_status statistics(const char* mean_name, const fastnorm_tensor* mean,
+                             const char* rstd_name, const fastnorm_tensor* rstd, int32_t kind) {
+    FASTNORM_REQUIRE(kind == FASTNORM_NORM_RMS || rstd == nullptr || mean != nullptr,
                      FASTNORM_ERROR_ARGUMENT,
-                     "branch is NULL and dresidual_gate is given; required: the forward's x");
-    FASTNORM_REQUIRE(args_.residual_gate != nullptr || args_.dresidual_gate == nullptr,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "dresidual_gate is given and residual_gate is NULL; required: both, or no "
-                     "dresidual_gate");
-    FASTNORM_REQUIRE(args_.branch_weight != nullptr || args_.dbranch_weight == nullptr,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "dbranch_weight is given and branch_weight is NULL; required: both, or no "
-                     "dbranch_weight");
-    FASTNORM_TRY(statistics("branch_kind", number(args_.branch_kind), "branch_mean",
-                            args_.branch_mean, "branch_rstd", args_.branch_rstd));
-    d_.branch.present = args_.sum_scale != nullptr || args_.dbranch != nullptr ||
-                        args_.dbranch_weight != nullptr || args_.dbranch_bias != nullptr ||
-                        args_.dresidual_gate != nullptr;
-    const char* given = tensor_that_excludes<&fastnorm_norm_backward_args::gate>(args_);
-    if (given == nullptr && has_alpha()) given = "alpha";
-    FASTNORM_REQUIRE(given == nullptr || args_.gate == nullptr, FASTNORM_ERROR_UNSUPPORTED,
-                     "gate is given and %s is given; this version has no gate beside a branch; "
-                     "nearest: no gate",
-                     given);
-    FASTNORM_REQUIRE(given == nullptr || args_.group_size == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "group_size is %" PRId64
-                     " and %s is given; this version has no groups beside a branch; nearest: "
-                     "group_size 0",
-                     args_.group_size, given);
-    return FASTNORM_OK;
-  }
-
-  // Which statistics of a norm may be present.
-  fastnorm_status statistics(const char* kind_name, int32_t kind, const char* mean_name,
-                             const fastnorm_tensor* mean, const char* rstd_name,
-                             const fastnorm_tensor* rstd) {
-    const bool layer = kind == FASTNORM_NORM_LAYER;
-    FASTNORM_REQUIRE(layer || mean == nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "%s is given and %s is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or "
-                     "no %s",
-                     mean_name, kind_name, mean_name);
-    const bool has_mean = mean != nullptr;
-    FASTNORM_REQUIRE(!layer || has_mean == (rstd != nullptr), FASTNORM_ERROR_ARGUMENT,
                      "%s is given and %s is NULL; required: both, or neither, for "
                      "FASTNORM_NORM_LAYER",
-                     has_mean ? mean_name : rstd_name, has_mean ? rstd_name : mean_name);
+                     rstd_name, mean_name);
     return FASTNORM_OK;
   }
 
-  // Which tensors there must and must not be.
+  // Which tensors there must be.
   fastnorm_status presence() {
     FASTNORM_REQUIRE(args_.dy != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "dy is NULL; required: a tensor of x's shape");
@@ -207,11 +144,7 @@ class NormBackwardCheck {
         FASTNORM_ERROR_ARGUMENT,
         "dx is NULL, dweight is NULL, dbias is NULL and dgate is NULL; required: at least one "
         "output");
-    FASTNORM_REQUIRE(args_.dresidual == nullptr || args_.dx != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "dresidual is given and dx is NULL; required: both, or no dresidual");
-    FASTNORM_REQUIRE(args_.dweight == nullptr || args_.weight != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "dweight is given and weight is NULL; required: both, or no dweight");
-    return statistics("kind", number(args_.kind), "mean", args_.mean, "rstd", args_.rstd);
+    return statistics("mean", args_.mean, "rstd", args_.rstd, number(args_.kind));
   }
 
   fastnorm_status x() {
@@ -592,7 +525,7 @@ fastnorm_status check_norm_backward(const fastnorm_norm_backward_args* args, Che
                                     NormBackwardDesc* whole, Error& error) {
   fastnorm_norm_backward_args local;
   const fastnorm_norm_backward_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormBackwardArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   *whole = {};
   whole->parallel_user = ours->parallel_user;
   return NormBackwardCheck(*ours, device, whole, error).run();

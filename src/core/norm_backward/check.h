@@ -1,7 +1,6 @@
 // Checks of a backward call's arguments, and their canonical form.
 #pragma once
 
-#include <cstddef>
 #include <span>
 
 #include "core/common/check.h"
@@ -9,10 +8,6 @@
 #include "core/norm_backward/desc.h"
 
 namespace fastnorm {
-
-// Size of the public struct in version 0.2, through the last field that it had then.
-inline constexpr size_t kFirstNormBackwardArgs =
-    offsetof(fastnorm_norm_backward_args, alpha) + sizeof(fastnorm_norm_backward_args::alpha);
 
 // Checks one call. `whole` describes it with leading dimensions in the caller's order: shared_rows,
 // groups and shared_rank are not set. Without rows, its strides are those of the parameters alone.

@@ -189,7 +189,7 @@ const char* text_of(const NormBackwardKind& kind) {
   return kKindTexts[static_cast<size_t>(kind.number())].c;
 }
 
-bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed) {
+bool parse_choice(std::string_view text, ParsedBackwardChoice* parsed) {
   return parse(text, parsed);
 }
 

@@ -80,7 +80,15 @@ struct ParsedBackwardChoice {
   bool is_kind = false;
 };
 // False if the text is neither a KIND nor a ROWS line.
-bool parse_backward_choice(std::string_view text, ParsedBackwardChoice* parsed);
+bool parse_choice(std::string_view text, ParsedBackwardChoice* parsed);
+
+// Calls fn(kind) for each of several kinds.
+void for_each_kind(const NormBackwardKinds& kinds, auto fn) {
+  for (int32_t number = 0; number < NormBackwardKind::kCount; ++number) {
+    const NormBackwardKind kind = NormBackwardKind::of(number);
+    if (kind.is_in(kinds)) fn(kind);
+  }
+}
 
 struct NormBackwardList {
   NormBackwardKinds kinds;

@@ -21,12 +21,6 @@ Stat stat_of(const NormBackwardDesc& d) {
   return d.kind == FASTNORM_NORM_LAYER ? Stat::kLayer : Stat::kRms;
 }
 
-bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t rank) {
-  uint64_t bits = reinterpret_cast<uintptr_t>(data);
-  for (int d = 0; d < rank; ++d) bits |= static_cast<uint64_t>(strides[d]);
-  return bits % kVectorBytes == 0;
-}
-
 // True if the held forms have the call's gate.
 bool has_held_gate(const NormBackwardDesc& d) {
   const bool has_function =
@@ -62,7 +56,7 @@ bool is_held(const NormBackwardDesc& d) {
   return for_each_backward_tensor(d, [&](auto of, const auto& t) {
     using O = decltype(of);
     if constexpr (O::kRole == schema::Role::kRowsIn || O::kRole == schema::Role::kRowsOut) {
-      return !t || (t.dtype == d.dtype && is_multiple(t.data, t.stride_bytes, d.outer_rank));
+      return !t || (t.dtype == d.dtype && address_bits(t.data, t.stride_bytes) % kVectorBytes == 0);
     } else {
       return true;
     }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/common/error.h"
+#include "core/common/word.h"
 #include "core/norm/key.h"
 #include "core/norm/plan.h"
 #include "core/norm_backward/desc.h"
@@ -84,35 +85,20 @@ struct NormBackwardVariant {
   constexpr int ring_bytes() const { return has_ring() ? stages * stage_bytes() : 0; }
   constexpr bool is_streamed() const { return vectors == 0; }
   constexpr bool has_ring() const { return stages > 1; }
+
+  // In its word.
+  static constexpr void numbers(auto& v, auto use) {
+    use(v.dtype, 2), use(v.stat, 1), use(v.input, 3), use(v.form, 4), use(v.threads, 11);
+    use(v.vectors, 4), use(v.blocks, 4), use(v.lanes, 7), use(v.stages, 3);
+    use(v.column_vectors, 5), use(v.chains, 4), use(v.per_sm, 5);
+  }
 };
 
-// A variant's numbers in one word. The bits from kBackwardDetailBits on tell variants apart.
+// Its word, and back. The bits from kBackwardDetailBits on tell variants apart.
 constexpr int kBackwardDetailBits = 14;
-constexpr uint64_t packed(const NormBackwardVariant& v) {
-  uint64_t word = 0;
-  const auto put = [&word](auto value, int bits) {
-    word = word << bits | (static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1));
-  };
-  put(v.dtype, 2), put(v.stat, 1), put(v.input, 3), put(v.form, 4);
-  put(v.threads, 11), put(v.vectors, 4), put(v.blocks, 4), put(v.lanes, 7);
-  put(v.stages, 3);
-  put(v.column_vectors, 5), put(v.chains, 4);
-  put(v.per_sm, 5);
-  return word;
-}
+constexpr uint64_t packed(const NormBackwardVariant& v) { return packed_word<uint64_t>(v); }
 constexpr NormBackwardVariant backward_variant_of(uint64_t word) {
-  NormBackwardVariant v;
-  const auto take = [&word](auto& value, int bits) {
-    value =
-        static_cast<std::remove_reference_t<decltype(value)>>(word & ((uint64_t{1} << bits) - 1));
-    word >>= bits;
-  };
-  take(v.per_sm, 5);
-  take(v.chains, 4), take(v.column_vectors, 5);
-  take(v.stages, 3);
-  take(v.lanes, 7), take(v.blocks, 4), take(v.vectors, 4), take(v.threads, 11);
-  take(v.form, 4), take(v.input, 3), take(v.stat, 1), take(v.dtype, 2);
-  return v;
+  return variant_in<NormBackwardVariant>(word);
 }
 
 struct NormBackwardEntry {

@@ -3,33 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cinttypes>
-#include <utility>
 
 namespace fastnorm {
-namespace {
-
-template <class Fn>
-void for_each_kind(const NormBackwardKinds& kinds, Fn fn) {
-  for (int32_t number = 0; number < NormBackwardKind::kCount; ++number) {
-    const NormBackwardKind kind = NormBackwardKind::of(number);
-    if (kind.is_in(kinds)) fn(kind);
-  }
-}
-
-}  // namespace
 
 fastnorm_status NormBackwardTuning::Reader::add_choice(const TuningLine& line, Error& error) {
-  fastnorm_status status = FASTNORM_OK;
-  for_each_kind(parsed_.kinds, [&](const NormBackwardKind& kind) {
-    if (status == FASTNORM_OK) status = has_kernel(kind, line, error);
-  });
-  FASTNORM_TRY(status);
-  NormBackwardChoice choice = parsed_.choice;
-  if (choice.pick.blocks > facts_.max_cluster_blocks) return FASTNORM_OK;
-  choice.text = line.text;
-  for_each_kind(parsed_.kinds,
-                [&](const NormBackwardKind& kind) { tuning_.lines_.add(kind.number(), choice); });
-  return FASTNORM_OK;
+  return add_if(line, [&](const NormBackwardKind& kind) { return has_kernel(kind, line, error); });
 }
 
 // Checks that the kernel exists, and that it holds every length of a line for the least of its
@@ -56,12 +34,6 @@ fastnorm_status NormBackwardTuning::Reader::has_kernel(const NormBackwardKind& k
         n);
     if (n >= choice.most_vectors) return FASTNORM_OK;
   }
-}
-
-fastnorm_status NormBackwardTuning::Reader::finish(NormBackwardTuning* tuning, Error& error) {
-  FASTNORM_TRY(tuning_.lines_.sort(error));
-  *tuning = std::move(tuning_);
-  return FASTNORM_OK;
 }
 
 }  // namespace fastnorm

@@ -8,7 +8,6 @@
 #include "core/norm/check.h"
 #include "core/norm/check_quant.h"
 #include "core/norm/check_stages.h"
-#include "core/norm_heads/aliasing.h"
 #include "core/norm_heads/part_check.h"
 #include "core/norm_heads/tensors.h"
 
@@ -45,10 +44,10 @@ class PartCheck {
     FASTNORM_TRY(accept_quant(part_.quant, "quant", &local_quant_, &quant_, error));
     FASTNORM_TRY(accept_quant(part_.cache_quant, "cache_quant", &local_cache_, &cache_, error));
     FASTNORM_TRY(flags());
-    FASTNORM_TRY(norm_fields());
-    FASTNORM_TRY(statistic_fields());
     FASTNORM_TRY(rope_fields());
+    FASTNORM_TRY(check_given_statistics(part_, number(part_.kind) == FASTNORM_NORM_LAYER, error));
     FASTNORM_TRY(cache_fields());
+    FASTNORM_TRY(check_rules(part_, error));
     FASTNORM_TRY(head_weight_fields());
     FASTNORM_TRY(rows());
     if (part_.head_weights != nullptr) FASTNORM_TRY(one_scale());
@@ -58,7 +57,6 @@ class PartCheck {
 
  private:
   bool has(uint32_t flag) const { return (part_.flags & flag) != 0; }
-  bool layer() const { return number(part_.kind) == FASTNORM_NORM_LAYER; }
 
   fastnorm_status flags() {
     FASTNORM_TRY(check_part_flags(part_.flags, kPartFlags, error));
@@ -77,44 +75,16 @@ class PartCheck {
     return FASTNORM_OK;
   }
 
-  // Fields that only a norm uses.
-  fastnorm_status norm_fields() {
-    return d_.normalise ? FASTNORM_OK : check_without_norm(part_, error);
-  }
-
-  // Which statistics may be present together.
-  fastnorm_status statistic_fields() {
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } means[] = {{"mean", part_.mean}, {"mean_in", part_.mean_in}};
-    for (const auto& m : means) {
-      FASTNORM_REQUIRE(m.tensor == nullptr || layer(), FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and kind is %d; required: FASTNORM_NORM_LAYER (1), or NULL",
-                       m.name, number(part_.kind));
-    }
-    return check_given_statistics(part_, layer(), error);
-  }
-
   fastnorm_status rope_fields() {
-    const int32_t rounding = number(part_.rope_rounding);
     FASTNORM_TRY(check_enum<&fastnorm_norm_heads_part::rope_rounding>(part_, error));
-    FASTNORM_REQUIRE(d_.rope || (rounding == 0 && part_.rope_offset == 0), FASTNORM_ERROR_ARGUMENT,
-                     "rope_rounding is %d, rope_offset is %d and flags is 0x%x; required: 0 "
-                     "without FASTNORM_NORM_HEADS_ROPE (2)",
-                     rounding, part_.rope_offset, part_.flags);
-    FASTNORM_REQUIRE(part_.rope_offset >= -1, FASTNORM_ERROR_ARGUMENT,
-                     "rope_offset is %d; required: a column, or -1 for the last ones",
-                     part_.rope_offset);
-    d_.rope_every_step = rounding == FASTNORM_ROPE_EVERY_STEP;
+    FASTNORM_TRY(check_rope_offset(part_.rope_offset, error));
+    d_.rope_every_step = part_.rope_rounding == FASTNORM_ROPE_EVERY_STEP;
     d_.rope_offset = part_.rope_offset;
     return FASTNORM_OK;
   }
 
   // How the codes of the cache are made, and which tensors that requires.
   fastnorm_status cache_fields() {
-    FASTNORM_REQUIRE(part_.cache_tail == nullptr || part_.cache != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "cache_tail is given and cache is NULL; required: a cache of codes");
     FASTNORM_REQUIRE(part_.cache_tail == nullptr ||
                          (cache_ != nullptr && number(cache_->scheme) != FASTNORM_QUANT_NONE),
                      FASTNORM_ERROR_ARGUMENT,
@@ -221,23 +191,16 @@ class PartCheck {
     return FASTNORM_OK;
   }
 
-  // Which of the fields of head weights must be there together.
+  // Head weights go with codes.
   fastnorm_status head_weight_fields() {
-    const fastnorm_tensor *const in = part_.head_weights, *const out = part_.head_weights_out;
-    FASTNORM_REQUIRE((in == nullptr) == (out == nullptr), FASTNORM_ERROR_ARGUMENT,
-                     "head_weights is %s and head_weights_out is %s; required: both or neither",
-                     in == nullptr ? "NULL" : "given", out == nullptr ? "NULL" : "given");
     const float factor = part_.head_weights_factor;
-    FASTNORM_REQUIRE(factor == 0 || in != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "head_weights_factor is %g and head_weights is NULL; required: 0, or "
-                     "head_weights",
-                     static_cast<double>(factor));
     FASTNORM_REQUIRE(std::isfinite(factor), FASTNORM_ERROR_ARGUMENT,
                      "head_weights_factor is %g; required: finite", static_cast<double>(factor));
-    FASTNORM_REQUIRE(in == nullptr || (quant_ != nullptr && quant_->quantized != nullptr),
-                     FASTNORM_ERROR_ARGUMENT,
-                     "head_weights is given and quant.quantized is NULL; required: codes, whose "
-                     "scales the weights are multiplied by");
+    FASTNORM_REQUIRE(
+        part_.head_weights == nullptr || (quant_ != nullptr && quant_->quantized != nullptr),
+        FASTNORM_ERROR_ARGUMENT,
+        "head_weights is given and quant.quantized is NULL; required: codes, whose "
+        "scales the weights are multiplied by");
     d_.head_weights_factor = factor == 0 ? 1 : factor;
     return FASTNORM_OK;
   }
@@ -456,8 +419,7 @@ class NormHeadsCheck {
       FASTNORM_TRY(PartCheck(part, device_, &d_.parts[i], error).run());
       return same_tokens(i, *part.x);
     };
-    FASTNORM_TRY(
-        for_each_part_struct(kPartsNames, parts, count, kFirstNormHeadsPart, error, check));
+    FASTNORM_TRY(for_each_part_struct(kPartsNames, parts, count, error, check));
     d_.count = count;
     return FASTNORM_OK;
   }
@@ -499,9 +461,7 @@ class NormHeadsCheck {
 
   fastnorm_status scalars() {
     constexpr uint32_t kFlags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED | FASTNORM_NORM_HEADS_NO_PDL;
-    FASTNORM_REQUIRE((args_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "args.flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     args_.flags, kFlags, args_.flags & kFlags);
+    FASTNORM_TRY(check_flags("args.flags", args_.flags, kFlags, error));
     const bool rope = has_rope();
     FASTNORM_REQUIRE(rope || args_.rope_dim == 0, FASTNORM_ERROR_ARGUMENT,
                      "rope_dim is %d and no part has ROPE; required: 0", args_.rope_dim);
@@ -666,7 +626,7 @@ fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
                                  CheckedDevice device, NormHeadsDesc* desc, Error& error) {
   fastnorm_norm_heads_args local;
   const fastnorm_norm_heads_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormHeadsArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   FASTNORM_TRY(check_part_list(kPartsNames, parts, count, error));
   static_cast<NormHeadsShared&>(*desc) = {};
   desc->parallel_user = ours->parallel_user;

@@ -1,19 +1,11 @@
 // Checks of a norm_heads call's arguments, and their canonical form.
 #pragma once
 
-#include <cstddef>
-
 #include "core/common/check.h"
 #include "core/common/error.h"
 #include "core/norm_heads/desc.h"
 
 namespace fastnorm {
-
-// Sizes of the public structs in version 0.2, through their last fields.
-inline constexpr size_t kFirstNormHeadsArgs =
-    offsetof(fastnorm_norm_heads_args, slots) + sizeof(fastnorm_norm_heads_args::slots);
-inline constexpr size_t kFirstNormHeadsPart =
-    offsetof(fastnorm_norm_heads_part, cache_tail) + sizeof(fastnorm_norm_heads_part::cache_tail);
 
 // Checks that read no tensor's memory.
 fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
@@ -31,5 +23,11 @@ fastnorm_status check_rope_positions(const RopeTables& tables, int64_t tokens, E
 // Checks slots and positions of a call on the CPU, but no positions of padding. They are in host
 // memory and are read.
 fastnorm_status check_norm_heads_values(const NormHeadsDesc& desc, Error& error);
+
+// Checks that no output shares a byte with another tensor or with itself. Only y may be its own x.
+// check_norm_part() has compared the tensors that a part has in common with a norm. The call has
+// tokens and parts.
+fastnorm_status check_norm_heads_aliasing(const fastnorm_norm_heads_args& args,
+                                          const NormHeadsDesc& desc, Error& error);
 
 }  // namespace fastnorm

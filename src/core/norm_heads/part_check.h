@@ -5,8 +5,8 @@
 #include <span>
 
 #include "core/common/check.h"
-#include "core/common/field_rules.h"
 #include "core/common/part_list.h"
+#include "core/common/shared_fields.h"
 #include "core/norm_heads/desc.h"
 #include "fastnorm/norm_heads.h"
 
@@ -25,9 +25,7 @@ struct NamedTensor {
 
 // Checks that flags are known and may be combined.
 inline fastnorm_status check_part_flags(uint32_t flags, uint32_t known, Error& error) {
-  FASTNORM_REQUIRE((flags & ~known) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                   "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x", flags,
-                   known, flags & known);
+  FASTNORM_TRY(check_flags("flags", flags, known, error));
   FASTNORM_REQUIRE((flags & FASTNORM_NORM_HEADS_ROPE) != 0 || (flags & kRopeFlags) == 0,
                    FASTNORM_ERROR_ARGUMENT,
                    "flags is 0x%x; required: FASTNORM_NORM_HEADS_ROPE (2) with ROPE_INTERLEAVED "
@@ -40,19 +38,9 @@ inline fastnorm_status check_part_flags(uint32_t flags, uint32_t known, Error& e
   return FASTNORM_OK;
 }
 
-// Fields that only a norm uses, of a part without one.
-template <class Part>
-fastnorm_status check_without_norm(const Part& part, Error& error) {
-  constexpr uint32_t kNorm = FASTNORM_NORM_HEADS_NORM;
-  const FoundScalar s = scalar_that_needs<&Part::flags, kNorm>(part);
-  FASTNORM_REQUIRE(s.name == nullptr, FASTNORM_ERROR_ARGUMENT,
-                   "%s is %g and flags is 0x%x; required: 0 without FASTNORM_NORM_HEADS_NORM (1)",
-                   s.name, s.value, part.flags);
-  const char* const tensor = tensor_that_needs<&Part::flags, kNorm>(part);
-  FASTNORM_REQUIRE(
-      tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-      "%s is given and flags is 0x%x; required: NULL without FASTNORM_NORM_HEADS_NORM (1)", tensor,
-      part.flags);
+inline fastnorm_status check_rope_offset(int32_t offset, Error& error) {
+  FASTNORM_REQUIRE(offset >= -1, FASTNORM_ERROR_ARGUMENT,
+                   "rope_offset is %d; required: a column, or -1 for the last ones", offset);
   return FASTNORM_OK;
 }
 

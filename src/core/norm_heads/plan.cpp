@@ -108,20 +108,14 @@ constexpr uint64_t kMostItems = 0xffffff00;  // groups of lanes of a part
 
 int64_t vector_elements(const NormHeadsDesc& d) { return kVectorBytes / dtype_bytes(d.dtype); }
 
-bool is_aligned(const std::byte* data, uint64_t strides, uint64_t bytes = kVectorBytes) {
-  return ((reinterpret_cast<uintptr_t>(data) | strides) & (bytes - 1)) == 0;
-}
 bool is_aligned(const RowTensor& t, uint64_t bytes = kVectorBytes) {
-  uint64_t strides = 0;
-  for (const int64_t stride : t.stride_bytes) strides |= static_cast<uint64_t>(stride);
-  return is_aligned(t.data, strides, bytes);
+  return (address_bits(t.data, t.stride_bytes) & (bytes - 1)) == 0;
 }
-bool is_aligned(const RopeTable& t) {
-  return is_aligned(t.data, static_cast<uint64_t>(t.row_stride | t.head_stride));
+bool is_aligned(const std::byte* data, int64_t stride, int64_t other_stride = 0) {
+  return address_bits(data, {stride, other_stride}) % kVectorBytes == 0;
 }
-bool is_aligned(const WeightTensor& c) {
-  return is_aligned(c.data, static_cast<uint64_t>(c.head_stride_bytes));
-}
+bool is_aligned(const RopeTable& t) { return is_aligned(t.data, t.row_stride, t.head_stride); }
+bool is_aligned(const WeightTensor& c) { return is_aligned(c.data, c.head_stride_bytes); }
 
 // Whether a part needs kMore among the forms that hold rows.
 bool needs_more(const NormHeadsPart& p) {
@@ -415,10 +409,9 @@ fastnorm_status plan_on(const NormHeadsDesc& d, const DeviceFacts& facts,
 }  // namespace
 
 bool has_vector_heads(const NormHeadsDesc& d, const NormHeadsPart& p) {
-  const auto strides = static_cast<uint64_t>(p.head_stride) | static_cast<uint64_t>(p.token_stride);
   return p.norm.n % vector_elements(d) == 0 && (!p.norm.y || p.norm.y.dtype == d.dtype) &&
-         is_aligned(p.norm.x.data, strides) && is_aligned(p.norm.y) && is_aligned(p.norm.weight) &&
-         is_aligned(p.norm.bias);
+         is_aligned(p.norm.x.data, p.head_stride, p.token_stride) && is_aligned(p.norm.y) &&
+         is_aligned(p.norm.weight) && is_aligned(p.norm.bias);
 }
 
 fastnorm_status plan_norm_heads(const NormHeadsDesc& desc, const DeviceFacts& facts,

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/common/error.h"
+#include "core/common/word.h"
 #include "core/norm/plan.h"
 #include "core/norm_heads/desc.h"
 
@@ -59,20 +60,18 @@ struct NormHeadsVariant {
     return is_held() && !has_tokens() ? kHeldThreads : threads;
   }
   constexpr int groups() const { return block_threads() / threads; }  // of lanes in a block
+
+  // In its word.
+  static constexpr void numbers(auto& v, auto use) {
+    use(v.dtype, 2), use(v.form, 4), use(v.threads, 12), use(v.vectors, 6), use(v.per_sm, 6);
+  }
 };
 
-// The numbers of a variant in one word, which orders a table. From its low end: per_sm and vectors
-// in 6 bits each, threads in 12, the form in 4, the dtype. NormHeadsFamily in
-// cuda/norm_heads/list.h knows the 6 bits of per_sm, in which no two kernels may differ alone.
-constexpr uint32_t packed(const NormHeadsVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 28 | static_cast<uint32_t>(v.form) << 24 |
-         static_cast<uint32_t>(v.threads) << 12 | static_cast<uint32_t>(v.vectors) << 6 |
-         static_cast<uint32_t>(v.per_sm);
-}
+// Its word, and back. NormHeadsFamily in cuda/norm_heads/list.h knows the 6 bits of per_sm: no two
+// kernels may differ in them alone.
+constexpr uint32_t packed(const NormHeadsVariant& v) { return packed_word<uint32_t>(v); }
 constexpr NormHeadsVariant heads_variant_of(uint32_t word) {
-  return {static_cast<Dtype>(word >> 28), static_cast<HeadsForm>(word >> 24 & 15),
-          static_cast<int16_t>(word >> 12 & 0xfff), static_cast<int8_t>(word >> 6 & 63),
-          static_cast<int8_t>(word & 63)};
+  return variant_in<NormHeadsVariant>(word);
 }
 
 // How lanes hold the vectors of a head.

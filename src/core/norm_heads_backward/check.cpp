@@ -4,9 +4,7 @@
 #include <cinttypes>
 
 #include "core/common/reciprocal.h"
-#include "core/norm/view.h"
-#include "core/norm_backward/tensors.h"
-#include "core/norm_heads/aliasing.h"
+#include "core/norm_backward/view.h"
 #include "core/norm_heads/part_check.h"
 
 namespace fastnorm {
@@ -27,8 +25,7 @@ class PartCheck {
   fastnorm_status run() {
     FASTNORM_TRY(flags());
     FASTNORM_TRY(outputs());
-    FASTNORM_TRY(norm_fields());
-    FASTNORM_TRY(rope_fields());
+    FASTNORM_TRY(fields());
     FASTNORM_TRY(rows());
     FASTNORM_TRY(statistic("mean", part_.mean));
     FASTNORM_TRY(statistic("rstd", part_.rstd));
@@ -70,23 +67,13 @@ class PartCheck {
     return FASTNORM_OK;
   }
 
-  // What only a norm has a use for.
-  fastnorm_status norm_fields() {
+  fastnorm_status fields() {
     FASTNORM_REQUIRE(!heads_.normalise || part_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL and flags is 0x%x; required: a tensor [tokens, heads, d] with "
                      "FASTNORM_NORM_HEADS_NORM (1)",
                      part_.flags);
-    return heads_.normalise ? FASTNORM_OK : check_without_norm(part_, error);
-  }
-
-  fastnorm_status rope_fields() {
-    FASTNORM_REQUIRE(heads_.rope || part_.rope_offset == 0, FASTNORM_ERROR_ARGUMENT,
-                     "rope_offset is %d and flags is 0x%x; required: 0 without "
-                     "FASTNORM_NORM_HEADS_ROPE (2)",
-                     part_.rope_offset, part_.flags);
-    FASTNORM_REQUIRE(part_.rope_offset >= -1, FASTNORM_ERROR_ARGUMENT,
-                     "rope_offset is %d; required: a column, or -1 for the last ones",
-                     part_.rope_offset);
+    FASTNORM_TRY(check_rules(part_, error));
+    FASTNORM_TRY(check_rope_offset(part_.rope_offset, error));
     heads_.rope_offset = part_.rope_offset;
     return FASTNORM_OK;
   }
@@ -212,8 +199,7 @@ fastnorm_status check_parts(const fastnorm_norm_heads_backward_part* const* part
                      dtype_name(type), dtype_name(first));
     return FASTNORM_OK;
   };
-  FASTNORM_TRY(
-      for_each_part_struct(kPartsNames, parts, count, kFirstNormHeadsBackwardPart, error, check));
+  FASTNORM_TRY(for_each_part_struct(kPartsNames, parts, count, error, check));
   desc->count = count;
   return FASTNORM_OK;
 }
@@ -246,51 +232,21 @@ fastnorm_status check_tables(const fastnorm_norm_heads_args& args, CheckedDevice
   return FASTNORM_OK;
 }
 
-// An output, by its rows.
-struct Output {
-  const char* name;
-  RowBytes bytes;
-  int64_t outer[kMaxOuter];
-};
-
-template <class Tensor>
-Output output_of(const char* name, const NormBackwardDesc& d, const Tensor& t) {
-  Output o = {name, {t.data, t.stride_bytes, t ? d.n * dtype_bytes(t.dtype) : 0, 1, 0}, {1, 1, 1}};
-  for (int i = 0; i < kMaxOuter; ++i) o.outer[i] = t.stride_bytes[i] == 0 ? 1 : d.outer[i];
-  return o;
-}
-
-// An output of part i shares no byte with a tensor that all parts read.
-fastnorm_status check_overlap(int32_t i, const Output& out, const char* name,
-                              const SharedView& shared, const AddressRange& range, Error& error) {
-  AddressRange own;
-  if (out.bytes.data == nullptr || !address_range(out.bytes, out.outer, &own)) return FASTNORM_OK;
-  if (separate(own, range)) return FASTNORM_OK;
-  Footprint a, b;
-  footprint(out.bytes, out.outer, own, &a);
-  footprint(shared.bytes(), shared.outer, range, &b);
-  FASTNORM_REQUIRE(disjoint(a, b), FASTNORM_ERROR_LAYOUT,
-                   "parts[%d].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR
-                   ", 0x%" PRIxPTR
-                   "); required: separate memory, or interleaved views that share no element",
-                   i, out.name, own.begin, own.end, name, range.begin, range.end);
-  return FASTNORM_OK;
-}
-
 // No output shares a byte with what all parts read.
 fastnorm_status check_overlap(const NormHeadsBackwardDesc& desc, const char* name,
                               const fastnorm_tensor* tensor, Error& error) {
-  SharedView shared;
-  if (tensor == nullptr || !shared_view(*tensor, &shared)) return FASTNORM_OK;
-  AddressRange range;
-  if (!address_range(shared.bytes(), shared.outer, &range)) return refuse_reach(name, error);
+  View shared;
+  if (tensor == nullptr || !shared_view(name, *tensor, &shared)) return FASTNORM_OK;
+  FASTNORM_TRY(set_range(&shared, error));
   for (int32_t i = 0; i < desc.count; ++i) {
     const NormBackwardDesc& d = desc.wholes[i];
     fastnorm_status status = FASTNORM_OK;
     for_each_backward_tensor(d, [&](auto of, const auto& t) {
-      if constexpr (decltype(of)::kOutput)
-        status = check_overlap(i, output_of(decltype(of)::kField.name, d, t), name, shared, range,
-                               error);
+      if (!decltype(of)::kOutput || !t) return true;
+      View out = view_of(d, of, t);
+      out.part = i;
+      status = set_range(&out, error);
+      if (status == FASTNORM_OK) status = check_overlap(out, shared, error);
       return status == FASTNORM_OK;
     });
     FASTNORM_TRY(status);
@@ -306,7 +262,7 @@ fastnorm_status check_norm_heads_backward(const fastnorm_norm_heads_args* args,
                                           NormHeadsBackwardDesc* desc, Error& error) {
   fastnorm_norm_heads_args local;
   const fastnorm_norm_heads_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, kFirstNormHeadsArgs, "args", &local, &ours, error));
+  FASTNORM_TRY(accept_call(args, "args", &local, &ours, error));
   FASTNORM_TRY(check_part_list(kPartsNames, parts, count, error));
   *desc = {};
   FASTNORM_TRY(check_parts(parts, count, device, desc, error));

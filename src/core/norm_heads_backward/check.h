@@ -1,18 +1,11 @@
 // Checks of a norm_heads_backward call's arguments, and what norm_backward makes of each part.
 #pragma once
 
-#include <cstddef>
-
 #include "core/norm_backward/check.h"
 #include "core/norm_heads/check.h"
 #include "fastnorm/norm_heads_backward.h"
 
 namespace fastnorm {
-
-// Size of the public struct in version 0.2, through the last field that it had then.
-inline constexpr size_t kFirstNormHeadsBackwardPart =
-    offsetof(fastnorm_norm_heads_backward_part, dbias) +
-    sizeof(fastnorm_norm_heads_backward_part::dbias);
 
 // A description for each part, as check_norm_backward() gives it.
 struct NormHeadsBackwardDesc {

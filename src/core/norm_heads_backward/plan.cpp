@@ -21,9 +21,7 @@ constexpr int64_t kMostRowBlocks = 1 << 16;  // of a description without sums
 bool is_layer(const NormBackwardDesc& d) { return d.kind == FASTNORM_NORM_LAYER; }
 
 bool is_aligned(const RowTensor& t) {
-  uint64_t bits = reinterpret_cast<uintptr_t>(t.data);
-  for (const int64_t stride : t.stride_bytes) bits |= static_cast<uint64_t>(stride);
-  return bits % kVectorBytes == 0;
+  return address_bits(t.data, t.stride_bytes) % kVectorBytes == 0;
 }
 
 // Whether kernels that hold rows reach them: by products of 32-bit factors.
@@ -55,11 +53,9 @@ bool has_angles(const NormBackwardDesc& d, bool any) {
   if (!h.rope || t.rope_dim == 0) return true;
   bool narrow = t.table_rows <= kMostRows, aligned = true;
   for (const RopeTable* table : {&t.cos, &t.sin}) {
-    for (const int64_t stride : {table->row_stride, table->head_stride}) {
-      narrow = narrow && stride == static_cast<int32_t>(stride);
-      aligned = aligned && stride % kVectorBytes == 0;
-    }
-    aligned = aligned && reinterpret_cast<uintptr_t>(table->data) % kVectorBytes == 0;
+    const int64_t strides[] = {table->row_stride, table->head_stride};
+    for (const int64_t stride : strides) narrow = narrow && stride == static_cast<int32_t>(stride);
+    aligned = aligned && address_bits(table->data, strides) % kVectorBytes == 0;
   }
   return narrow && (any || (aligned && t.axes == 1 && !(h.interleaved && t.table_repeats)));
 }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/common/error.h"
+#include "core/common/word.h"
 #include "core/norm/plan.h"
 #include "core/norm_backward/desc.h"
 #include "core/norm_heads/desc.h"
@@ -40,23 +41,18 @@ struct NormHeadsBackwardVariant {
   static constexpr int64_t kMostHeadVectors = 32;
   constexpr bool has_held_params() const { return is_held() || has_tokens() || is_whole(); }
   constexpr int block_threads() const { return threads * rows; }
+
+  // In its word.
+  static constexpr void numbers(auto& v, auto use) {
+    use(v.dtype, 2), use(v.form, 3), use(v.any, 1), use(v.threads, 10), use(v.vectors, 4);
+    use(v.rows, 7), use(v.per_sm, 4);
+  }
 };
 
-// Its numbers in one word, which orders a table.
-constexpr uint32_t packed(const NormHeadsBackwardVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 29 | static_cast<uint32_t>(v.form) << 26 |
-         (v.any ? 1u : 0u) << 25 | static_cast<uint32_t>(v.threads) << 15 |
-         static_cast<uint32_t>(v.vectors) << 11 | static_cast<uint32_t>(v.rows) << 4 |
-         static_cast<uint32_t>(v.per_sm);
-}
+// Its word, and back.
+constexpr uint32_t packed(const NormHeadsBackwardVariant& v) { return packed_word<uint32_t>(v); }
 constexpr NormHeadsBackwardVariant heads_backward_variant_of(uint32_t word) {
-  return {static_cast<Dtype>(word >> 29),
-          static_cast<HeadsBackwardForm>(word >> 26 & 7),
-          (word >> 25 & 1) != 0,
-          static_cast<int16_t>(word >> 15 & 0x3ff),
-          static_cast<int8_t>(word >> 11 & 15),
-          static_cast<int8_t>(word >> 4 & 127),
-          static_cast<int8_t>(word & 15)};
+  return variant_in<NormHeadsBackwardVariant>(word);
 }
 
 // kHeld, kWhole: of a ring in shared memory, and how far ahead rows are copied to it, plus one.

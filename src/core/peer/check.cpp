@@ -57,19 +57,10 @@ class ShardedCheck {
                      "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
                      "FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
                      args_.flags);
-    FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
-                     args_.reserved);
+    FASTNORM_TRY(check_reserved("reserved", args_.reserved, error));
     FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL; required: a tensor [tokens, n] or [tokens, heads, d]");
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } second[] = {{"y2", args_.y2}, {"weight2", args_.weight2}, {"bias2", args_.bias2}};
-    for (const auto& t : second) {
-      FASTNORM_REQUIRE(t.tensor == nullptr || args_.x2 != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and x2 is NULL; required: both, or neither", t.name);
-    }
-    return FASTNORM_OK;
+    return check_rules(args_, error);
   }
 
   fastnorm_status part(const Names& names, const fastnorm_tensor* x, const fastnorm_tensor* weight,
@@ -184,8 +175,7 @@ fastnorm_status check_peer_options(const fastnorm_peer_options* options, int32_t
                    o.wait_ns, kLeastWait, kMostWait);
   FASTNORM_REQUIRE(o.rings >= 0 && o.rings <= kMostPeerRings, FASTNORM_ERROR_ARGUMENT,
                    "options.rings is %d; required: 0 to %d", o.rings, kMostPeerRings);
-  FASTNORM_REQUIRE(o.reserved == 0, FASTNORM_ERROR_ARGUMENT, "options.reserved is %d; required: 0",
-                   o.reserved);
+  FASTNORM_TRY(check_reserved("options.reserved", o.reserved, error));
   desc->rank = o.rank;
   desc->ranks = o.ranks;
   desc->dtype = dtype;
@@ -227,10 +217,7 @@ fastnorm_status check_peer_buffers(const PeerDesc& desc, void* const* buffers, i
 fastnorm_status check_peer_flags(uint32_t flags, Error& error) {
   constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
                               FASTNORM_NORM_PDL_CONSTANT_WEIGHTS | FASTNORM_NORM_NO_PDL;
-  FASTNORM_REQUIRE((flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                   "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x", flags,
-                   kFlags, flags & kFlags);
-  return FASTNORM_OK;
+  return check_flags("flags", flags, kFlags, error);
 }
 
 fastnorm_status check_peer_norm_fields(const fastnorm_norm_args& norm, Error& error) {
@@ -247,8 +234,7 @@ fastnorm_status check_peer_allreduce_norm(const fastnorm_peer_allreduce_norm_arg
                                           const NormDesc& norm, const PeerDesc& desc,
                                           Error& error) {
   FASTNORM_TRY(check_enum<&fastnorm_peer_allreduce_norm_args::sum_rounding>(args, error));
-  FASTNORM_REQUIRE(args.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
-                   args.reserved);
+  FASTNORM_TRY(check_reserved("reserved", args.reserved, error));
   FASTNORM_REQUIRE(norm.quant.rotation == 0, FASTNORM_ERROR_UNSUPPORTED,
                    "norm.quant.rotation is %d, which an all-reduce does not have; nearest: 0, and "
                    "another call for it",

@@ -14,11 +14,6 @@ inline constexpr size_t kFirstPeerOptions =
     offsetof(fastnorm_peer_options, reserved) + sizeof(fastnorm_peer_options::reserved);
 inline constexpr size_t kFirstPeerState =
     offsetof(fastnorm_peer_state, reserved) + sizeof(fastnorm_peer_state::reserved);
-inline constexpr size_t kFirstPeerAllreduceNormArgs =
-    offsetof(fastnorm_peer_allreduce_norm_args, reserved) +
-    sizeof(fastnorm_peer_allreduce_norm_args::reserved);
-inline constexpr size_t kFirstPeerShardedNormArgs =
-    offsetof(fastnorm_peer_sharded_norm_args, y2) + sizeof(fastnorm_peer_sharded_norm_args::y2);
 
 inline constexpr int64_t kMostPeerColumns = 65536;
 inline constexpr int64_t kMostPeerRows = INT32_MAX;

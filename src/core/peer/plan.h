@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/common/word.h"
 #include "core/norm/key.h"
 #include "core/norm_heads/desc.h"
 #include "core/peer/choice.h"
@@ -40,33 +41,18 @@ struct PeerVariant {
   constexpr bool is_fused() const { return form <= PeerForm::kTwoShot; }
   constexpr bool is_cluster() const { return blocks > 1; }
   constexpr int row_vectors() const { return threads * vectors * blocks; }
+
+  // In its word.
+  static constexpr void numbers(auto& v, auto use) {
+    use(v.dtype, 2), use(v.form, 3), use(v.stat, 1), use(v.sink, 2), use(v.lean, 1);
+    use(v.group, 3), use(v.late, 1), use(v.blocks, 4), use(v.vectors, 2), use(v.threads, 10);
+    use(v.per_sm, 3);
+  }
 };
 
 // Its word, and back.
-constexpr uint32_t packed(const PeerVariant& v) {
-  return static_cast<uint32_t>(v.dtype) << 30 | static_cast<uint32_t>(v.form) << 27 |
-         static_cast<uint32_t>(v.stat) << 26 | static_cast<uint32_t>(v.sink) << 24 |
-         static_cast<uint32_t>(v.lean) << 23 | static_cast<uint32_t>(v.group) << 19 |
-         static_cast<uint32_t>(v.late) << 18 | static_cast<uint32_t>(v.blocks) << 14 |
-         static_cast<uint32_t>(v.vectors) << 11 | static_cast<uint32_t>(v.threads / 32) << 6 |
-         static_cast<uint32_t>(v.per_sm);
-}
-constexpr PeerVariant peer_variant_of(uint32_t word) {
-  const auto bits = [word](int first, int count) { return word >> first & ((1u << count) - 1); };
-  PeerVariant v;
-  v.dtype = static_cast<Dtype>(bits(30, 2));
-  v.form = static_cast<PeerForm>(bits(27, 3));
-  v.stat = static_cast<Stat>(bits(26, 1));
-  v.sink = static_cast<Sink>(bits(24, 2));
-  v.lean = bits(23, 1) != 0;
-  v.group = static_cast<int8_t>(bits(19, 4));
-  v.late = bits(18, 1) != 0;
-  v.blocks = static_cast<int8_t>(bits(14, 4));
-  v.vectors = static_cast<int8_t>(bits(11, 3));
-  v.threads = static_cast<int16_t>(bits(6, 5) * 32);
-  v.per_sm = static_cast<int8_t>(bits(0, 6));
-  return v;
-}
+constexpr uint32_t packed(const PeerVariant& v) { return packed_word<uint32_t>(v); }
+constexpr PeerVariant peer_variant_of(uint32_t word) { return variant_in<PeerVariant>(word); }
 
 struct PeerEntry {
   PeerVariant variant;

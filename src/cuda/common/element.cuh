@@ -47,29 +47,32 @@ struct Element<Dtype::kF32> {
   static __device__ __forceinline__ float round(float f) { return f; }
 };
 
-template <>
-struct Element<Dtype::kF16> {
-  static constexpr Dtype kDtype = Dtype::kF16;
+// What both 16-bit dtypes have. E packs and unpacks two elements as a word.
+template <class E>
+struct HalfElement {
   static constexpr int kBytes = 2;
   static constexpr int kPerVector = kVectorBytes / kBytes;
   static constexpr int kPerWord = 4 / kBytes;
-  static constexpr uint32_t kOneWord = 0x3c003c00;
   static constexpr uint32_t kMinusZeroWord = 0x80008000;
 
   static __device__ __forceinline__ void unpack(uint4 v, float (&f)[kPerVector]) {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      f[2 * i] = ptx::cvt_from_f16(words[i] & 0xffff);
-      f[2 * i + 1] = ptx::cvt_from_f16(words[i] >> 16);
-    }
-  }
-  static __device__ __forceinline__ void unpack_word(uint32_t word, float* f) {
-    f[0] = ptx::cvt_from_f16(word & 0xffff), f[1] = ptx::cvt_from_f16(word >> 16);
+    for (int i = 0; i < 4; ++i) E::unpack_word(words[i], f + 2 * i);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
-    return make_uint4(pack_word(f[0], f[1]), pack_word(f[2], f[3]), pack_word(f[4], f[5]),
-                      pack_word(f[6], f[7]));
+    return make_uint4(E::pack_word(f[0], f[1]), E::pack_word(f[2], f[3]), E::pack_word(f[4], f[5]),
+                      E::pack_word(f[6], f[7]));
+  }
+};
+
+template <>
+struct Element<Dtype::kF16> : HalfElement<Element<Dtype::kF16>> {
+  static constexpr Dtype kDtype = Dtype::kF16;
+  static constexpr uint32_t kOneWord = 0x3c003c00;
+
+  static __device__ __forceinline__ void unpack_word(uint32_t word, float* f) {
+    f[0] = ptx::cvt_from_f16(word & 0xffff), f[1] = ptx::cvt_from_f16(word >> 16);
   }
   static __device__ __forceinline__ uint32_t pack_word(float low, float high) {
     return ptx::cvt_f16x2(low, high);
@@ -87,28 +90,12 @@ struct Element<Dtype::kF16> {
 };
 
 template <>
-struct Element<Dtype::kBF16> {
+struct Element<Dtype::kBF16> : HalfElement<Element<Dtype::kBF16>> {
   static constexpr Dtype kDtype = Dtype::kBF16;
-  static constexpr int kBytes = 2;
-  static constexpr int kPerVector = kVectorBytes / kBytes;
-  static constexpr int kPerWord = 4 / kBytes;
   static constexpr uint32_t kOneWord = 0x3f803f80;
-  static constexpr uint32_t kMinusZeroWord = 0x80008000;
 
-  static __device__ __forceinline__ void unpack(uint4 v, float (&f)[kPerVector]) {
-    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      f[2 * i] = __uint_as_float(words[i] << 16);
-      f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-  }
   static __device__ __forceinline__ void unpack_word(uint32_t word, float* f) {
     f[0] = __uint_as_float(word << 16), f[1] = __uint_as_float(word & 0xffff0000u);
-  }
-  static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
-    return make_uint4(pack_word(f[0], f[1]), pack_word(f[2], f[3]), pack_word(f[4], f[5]),
-                      pack_word(f[6], f[7]));
   }
   static __device__ __forceinline__ uint32_t pack_word(float low, float high) {
     return ptx::cvt_bf16x2(low, high);
@@ -128,14 +115,7 @@ struct Element<Dtype::kBF16> {
 // The two 16-bit dtypes of operands of an x of T, by OperandType: kOther16, and the one that is
 // neither that nor f32.
 template <class T>
-struct Halves;
-template <>
-struct Halves<Element<Dtype::kF32>> {
-  using First = Element<Dtype::kF16>;
-  using Other = Element<Dtype::kBF16>;
-};
-template <>
-struct Halves<Element<Dtype::kF16>> {
+struct Halves {
   using First = Element<Dtype::kF16>;
   using Other = Element<Dtype::kBF16>;
 };

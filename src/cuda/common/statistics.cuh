@@ -21,14 +21,19 @@ __device__ __forceinline__ float vector_sum(const float (&a)[kCount]) {
 }
 
 template <int kCount>
-__device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount]) {
-  float even = __fmul_rn(a[0], a[0]), odd = __fmul_rn(a[1], a[1]);
+__device__ __forceinline__ float vector_dot(const float (&a)[kCount], const float (&b)[kCount]) {
+  float even = __fmul_rn(a[0], b[0]), odd = __fmul_rn(a[1], b[1]);
 #pragma unroll
   for (int i = 2; i < kCount; i += 2) {
-    even = __fmaf_rn(a[i], a[i], even);
-    odd = __fmaf_rn(a[i + 1], a[i + 1], odd);
+    even = __fmaf_rn(a[i], b[i], even);
+    odd = __fmaf_rn(a[i + 1], b[i + 1], odd);
   }
   return __fadd_rn(even, odd);
+}
+
+template <int kCount>
+__device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount]) {
+  return vector_dot(a, a);
 }
 
 // One vector's part of the sum of squares. `steps`: the squares are rounded to T.
@@ -154,16 +159,22 @@ class LayerStatistics {
   float mean_square = 0.0f;
 };
 
+struct NothingAfter {
+  __device__ __forceinline__ void operator()(int, float) const {}
+};
+
 // Both passes over a row whose first element is `first`. sums_of(pass, from, steps) has the row's
-// sums of a pass.
-template <class P, class R, typename SumsOf>
+// sums of a pass, and after(pass, from) follows it with what the next pass subtracts.
+template <class P, class R, typename SumsOf, typename After = NothingAfter>
 __device__ __forceinline__ LayerStatistics layer_statistics(float first, const P& p,
-                                                            const R& rounding, SumsOf sums_of) {
+                                                            const R& rounding, SumsOf sums_of,
+                                                            After after = {}) {
   LayerStatistics statistics(first, rounding);
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     const bool steps = statistics.steps(pass, rounding);
     statistics.take(sums_of(pass, statistics.from, steps), pass, p, rounding);
+    after(pass, statistics.from);
   }
   return statistics;
 }

@@ -37,11 +37,55 @@ struct TileLoop {
   }
 };
 
+// Waits for the other consumer.
+template <bool kRecords>
+__device__ __forceinline__ void wait_for(int barrier, const Recorder<kRecords>& record,
+                                         fastnorm_profile_id what, int tile) {
+  record.begin(what, tile);
+  ptx::named_barrier_sync(barrier, kConsumers);
+  record.end(what, tile);
+}
+
+// The probabilities of an even tile, whose maximum comes before the odd one's.
+template <Dtype kDtype>
+__device__ __forceinline__ void even_softmax(const TileLoop& loop, float (&scores)[32],
+                                             uint32_t (&prob)[16], float (&o)[128], RowState& state,
+                                             int tile) {
+  const Place& place = loop.place;
+  const float scale = loop.p.scale_log2;
+  loop.mask(scores, tile);
+  float own0, own1;
+  own_maximum(scores, own0, own1);
+  const bool grew = outgrows(own0, own1, state, scale);
+  if (grew) {
+    float factor0, factor1;
+    grow(state, own0, own1, scale, factor0, factor1);
+    store_row_pair(place, kMaximum, state.max0, state.max1);
+    store_row_pair(place, kEvenScale, factor0, factor1);
+    rescale(o, state, factor0, factor1);
+  }
+  store_grew(place, kEvenGrew, grew);
+  ptx::named_barrier_arrive(kEvenScaled, kConsumers);
+  exponentials<kDtype>(scores, prob, state, scale);
+}
+
+// Makes what is relative to the even tile's maximum relative to the odd one's.
+template <Dtype kDtype>
+__device__ __forceinline__ void follow_odd_maximum(const Place& place, uint32_t (&prob)[16],
+                                                   float (&o)[128], RowState& state) {
+  float factor0, factor1;
+  load_row_pair(place, kOddScale, factor0, factor1);
+  load_row_pair(place, kMaximum, state.max0, state.max1);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) prob[i] = scaled<kDtype>(prob[i], (i & 1) ? factor1 : factor0);
+  store_prob(place, place.shared + kEvenP, prob);
+  rescale(o, state, factor0, factor1);
+}
+
 template <Dtype kDtype, bool kRecords>
 __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<kRecords>& record,
                                            float (&o)[128], RowState& state, uint32_t& phase) {
   const Place& place = loop.place;
-  const float scale = loop.p.scale_log2;
   const int end = loop.item.end_tile;
   const uint32_t even = place.shared + kEven, odd = place.shared + kOdd;
   const uint32_t q = place.shared + kQ, full = place.shared + kFullEven;
@@ -62,20 +106,7 @@ __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<
     const bool has_odd = tile + 1 < end, has_next = tile + 2 < end;
 
     record.begin(FASTNORM_PROFILE_SOFTMAX, tile);
-    loop.mask(scores, tile);
-    float own0, own1;
-    own_maximum(scores, own0, own1);
-    const bool grew = outgrows(own0, own1, state, scale);
-    if (grew) {
-      float factor0, factor1;
-      grow(state, own0, own1, scale, factor0, factor1);
-      store_row_pair(place, kMaximum, state.max0, state.max1);
-      store_row_pair(place, kEvenScale, factor0, factor1);
-      rescale(o, state, factor0, factor1);
-    }
-    store_grew(place, kEvenGrew, grew);
-    ptx::named_barrier_arrive(kEvenScaled, kConsumers);
-    exponentials<kDtype>(scores, prob, state, scale);
+    even_softmax<kDtype>(loop, scores, prob, o, state, tile);
     record.end(FASTNORM_PROFILE_SOFTMAX, tile);
 
     if (loop.is_tail(tile)) zero_rows(place, even, loop.tail_rows());
@@ -97,23 +128,11 @@ __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<
       break;
     }
 
-    record.begin(FASTNORM_PROFILE_WAIT_SCALE_1, tile);
-    ptx::named_barrier_sync(kOddScaled, kConsumers);
-    record.end(FASTNORM_PROFILE_WAIT_SCALE_1, tile);
-    if (load_grew(place, kOddGrew)) {
-      float factor0, factor1;
-      load_row_pair(place, kOddScale, factor0, factor1);
-      load_row_pair(place, kMaximum, state.max0, state.max1);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) prob[i] = scaled<kDtype>(prob[i], (i & 1) ? factor1 : factor0);
-      store_prob(place, place.shared + kEvenP, prob);
-      rescale(o, state, factor0, factor1);
-    }
+    wait_for(kOddScaled, record, FASTNORM_PROFILE_WAIT_SCALE_1, tile);
+    if (load_grew(place, kOddGrew)) follow_odd_maximum<kDtype>(place, prob, o, state);
     ptx::fence_async_proxy();
     ptx::named_barrier_arrive(kEvenStored, kConsumers);
-    record.begin(FASTNORM_PROFILE_WAIT_P_1, tile + 1);
-    ptx::named_barrier_sync(kOddStored, kConsumers);
-    record.end(FASTNORM_PROFILE_WAIT_P_1, tile + 1);
+    wait_for(kOddStored, record, FASTNORM_PROFILE_WAIT_P_1, tile + 1);
 
     if (loop.is_tail(tile + 1)) zero_rows(place, odd, loop.tail_rows());
     record.begin(FASTNORM_PROFILE_PV, tile + 1);
@@ -164,13 +183,77 @@ __device__ __forceinline__ void odd_scores(const Place& place, float (&scores)[3
   ptx::wgmma_commit();
 }
 
+inline constexpr uint32_t kRightHalf = 4 * kSubBytes;  // of a tile
+
+// Follows an item's last tile, an even one without an odd one behind it.
+template <Dtype kDtype, bool kRecords>
+__device__ __forceinline__ void add_last_even(const TileLoop& loop,
+                                              const Recorder<kRecords>& record, float (&o)[128],
+                                              RowState& state, int tile) {
+  const Place& place = loop.place;
+  const uint32_t right = place.shared + kEven + kRightHalf;
+  wait_for(kEvenScaled, record, FASTNORM_PROFILE_WAIT_SCALE_0, tile);
+  if (load_grew(place, kEvenGrew)) {
+    float factor0, factor1;
+    load_row_pair(place, kMaximum, state.max0, state.max1);
+    load_row_pair(place, kEvenScale, factor0, factor1);
+    rescale(o, state, factor0, factor1);
+  }
+  if (loop.is_tail(tile)) zero_rows(place, right, loop.tail_rows());
+  wait_for(kEvenStored, record, FASTNORM_PROFILE_WAIT_P_0, tile);
+  record.begin(FASTNORM_PROFILE_PV, tile);
+  ptx::pin(o);
+  ptx::wgmma_fence();
+  add_values<kDtype>(o, place.shared + kEvenP, right);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  ptx::pin(o);
+  record.end(FASTNORM_PROFILE_PV, tile);
+  release(place, kFreeEvenRight);
+}
+
+// The probabilities of the odd tile behind `tile`, whose maximum comes after the even one's.
+template <Dtype kDtype, bool kRecords>
+__device__ __forceinline__ void odd_softmax(const TileLoop& loop, const Recorder<kRecords>& record,
+                                            float (&scores)[32], uint32_t (&prob)[16],
+                                            float (&o)[128], RowState& state, int tile) {
+  const Place& place = loop.place;
+  const float scale = loop.p.scale_log2;
+  record.begin(FASTNORM_PROFILE_SOFTMAX, tile + 1);
+  loop.mask(scores, tile + 1);
+  float own0, own1;
+  own_maximum(scores, own0, own1);
+  record.end(FASTNORM_PROFILE_SOFTMAX, tile + 1);
+  wait_for(kEvenScaled, record, FASTNORM_PROFILE_WAIT_SCALE_0, tile);
+  record.begin(FASTNORM_PROFILE_SOFTMAX, tile + 1);
+  const bool even_grew = load_grew(place, kEvenGrew);
+  float factor0 = 1, factor1 = 1;
+  if (even_grew) {
+    load_row_pair(place, kMaximum, state.max0, state.max1);
+    load_row_pair(place, kEvenScale, factor0, factor1);
+  }
+  const bool grew = outgrows(own0, own1, state, scale);
+  if (grew) {
+    float own_factor0, own_factor1;
+    grow(state, own0, own1, scale, own_factor0, own_factor1);
+    factor0 *= own_factor0;
+    factor1 *= own_factor1;
+    __syncwarp();  // the maxima that the warp has read
+    store_row_pair(place, kMaximum, state.max0, state.max1);
+    store_row_pair(place, kOddScale, own_factor0, own_factor1);
+  }
+  store_grew(place, kOddGrew, grew);
+  ptx::named_barrier_arrive(kOddScaled, kConsumers);
+  if (even_grew || grew) rescale(o, state, factor0, factor1);
+  exponentials<kDtype>(scores, prob, state, scale);
+  record.end(FASTNORM_PROFILE_SOFTMAX, tile + 1);
+}
+
 template <Dtype kDtype, bool kRecords>
 __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<kRecords>& record,
                                           float (&o)[128], RowState& state, uint32_t& phase) {
   const Place& place = loop.place;
-  const float scale = loop.p.scale_log2;
   const int end = loop.item.end_tile;
-  constexpr uint32_t kRight = 4 * kSubBytes;
   const uint32_t even = place.shared + kEven, odd = place.shared + kOdd;
   float scores[32];
   uint32_t prob[16], q_rope[16];
@@ -184,76 +267,24 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
   for (;;) {
     const bool has_odd = tile + 1 < end, has_next = tile + 2 < end, has_next_odd = tile + 3 < end;
     if (!has_odd) {  // the item's last tile is an even one
-      record.begin(FASTNORM_PROFILE_WAIT_SCALE_0, tile);
-      ptx::named_barrier_sync(kEvenScaled, kConsumers);
-      record.end(FASTNORM_PROFILE_WAIT_SCALE_0, tile);
-      if (load_grew(place, kEvenGrew)) {
-        float factor0, factor1;
-        load_row_pair(place, kMaximum, state.max0, state.max1);
-        load_row_pair(place, kEvenScale, factor0, factor1);
-        rescale(o, state, factor0, factor1);
-      }
-      if (loop.is_tail(tile)) zero_rows(place, even + kRight, loop.tail_rows());
-      record.begin(FASTNORM_PROFILE_WAIT_P_0, tile);
-      ptx::named_barrier_sync(kEvenStored, kConsumers);
-      record.end(FASTNORM_PROFILE_WAIT_P_0, tile);
-      record.begin(FASTNORM_PROFILE_PV, tile);
-      ptx::pin(o);
-      ptx::wgmma_fence();
-      add_values<kDtype>(o, place.shared + kEvenP, even + kRight);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
-      ptx::pin(o);
-      record.end(FASTNORM_PROFILE_PV, tile);
-      release(place, kFreeEvenRight);
+      add_last_even<kDtype>(loop, record, o, state, tile);
       break;
     }
 
     phase ^= 1;
-    record.begin(FASTNORM_PROFILE_SOFTMAX, tile + 1);
-    loop.mask(scores, tile + 1);
-    float own0, own1;
-    own_maximum(scores, own0, own1);
-    record.end(FASTNORM_PROFILE_SOFTMAX, tile + 1);
-    record.begin(FASTNORM_PROFILE_WAIT_SCALE_0, tile);
-    ptx::named_barrier_sync(kEvenScaled, kConsumers);
-    record.end(FASTNORM_PROFILE_WAIT_SCALE_0, tile);
-    record.begin(FASTNORM_PROFILE_SOFTMAX, tile + 1);
-    const bool even_grew = load_grew(place, kEvenGrew);
-    float factor0 = 1, factor1 = 1;
-    if (even_grew) {
-      load_row_pair(place, kMaximum, state.max0, state.max1);
-      load_row_pair(place, kEvenScale, factor0, factor1);
-    }
-    const bool grew = outgrows(own0, own1, state, scale);
-    if (grew) {
-      float own_factor0, own_factor1;
-      grow(state, own0, own1, scale, own_factor0, own_factor1);
-      factor0 *= own_factor0;
-      factor1 *= own_factor1;
-      __syncwarp();  // the maxima that the warp has read
-      store_row_pair(place, kMaximum, state.max0, state.max1);
-      store_row_pair(place, kOddScale, own_factor0, own_factor1);
-    }
-    store_grew(place, kOddGrew, grew);
-    ptx::named_barrier_arrive(kOddScaled, kConsumers);
-    if (even_grew || grew) rescale(o, state, factor0, factor1);
-    exponentials<kDtype>(scores, prob, state, scale);
-    record.end(FASTNORM_PROFILE_SOFTMAX, tile + 1);
+    odd_softmax<kDtype>(loop, record, scores, prob, o, state, tile);
 
-    if (loop.is_tail(tile + 1)) zero_rows(place, odd + kRight, loop.tail_rows());
+    if (loop.is_tail(tile + 1)) zero_rows(place, odd + kRightHalf, loop.tail_rows());
     record.begin(FASTNORM_PROFILE_PV, tile + 1);
     ptx::pin(o);
     ptx::pin(prob);
     ptx::wgmma_fence();
-    add_own_values<kDtype>(o, prob, odd + kRight);
+    add_own_values<kDtype>(o, prob, odd + kRightHalf);
     ptx::wgmma_commit();
     store_prob(place, place.shared + kOddP, prob);
     ptx::fence_async_proxy();
-    record.begin(FASTNORM_PROFILE_WAIT_P_0, tile);
-    ptx::named_barrier_sync(kEvenStored, kConsumers);
-    record.end(FASTNORM_PROFILE_WAIT_P_0, tile);
-    add_values<kDtype>(o, place.shared + kEvenP, even + kRight);
+    wait_for(kEvenStored, record, FASTNORM_PROFILE_WAIT_P_0, tile);
+    add_values<kDtype>(o, place.shared + kEvenP, even + kRightHalf);
     ptx::wgmma_commit();
     ptx::named_barrier_arrive(kOddStored, kConsumers);
     ptx::wgmma_wait<1>();

@@ -218,7 +218,39 @@ __device__ __forceinline__ void copy_q_rows(const MlaDecodeParams& p, const Plac
   }
 }
 
-// Loads of one warp. Parities of the barriers for free memory start with 1: all is free at first.
+// Loads a pair of tiles, or an item's last one, in the order in which memory becomes free. `first`:
+// of the item. Parities of the barriers for free memory start with 1: all is free at first.
+template <class WaitFree, class LoadLeft, class LoadRight>
+__device__ __forceinline__ void load_pair(bool first, bool has_odd, int free_stage, int& free_even,
+                                          int& free_odd, const WaitFree& wait_free,
+                                          const LoadLeft& load_left, const LoadRight& load_right) {
+  wait_free(kFreeEvenLeft, free_even);
+  load_left(false);
+  if (first) {  // the consumers start with all of the even tile
+    // Once an item, and before all of its data: else the consumers could free the stage twice
+    // between two waits, and the parity of its phase would say nothing.
+    if (!has_odd) wait_free(kFreeStage, free_stage);
+    wait_free(kFreeEvenRight, free_even);
+    load_right(false);
+  }
+  if (has_odd) {
+    if (first) wait_free(kFreeStage, free_stage);
+    wait_free(kFreeOddRight, free_odd);
+    load_right(true);
+  }
+  if (!first) {
+    wait_free(kFreeEvenRight, free_even);
+    load_right(false);
+  }
+  if (has_odd) {
+    wait_free(kFreeOddLeft, free_odd);
+    load_left(true);
+    free_odd ^= 1;
+  }
+  free_even ^= 1;
+}
+
+// Loads of one warp.
 template <bool kBoxed, bool kRecords>
 __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
                                         const Place& place, const Recorder<kRecords>& record) {
@@ -241,25 +273,16 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
     }
     record.end(FASTNORM_PROFILE_WAIT_FREE);
   };
-  const auto load_left = [&](int tile, bool is_odd) {
+  // The left or the right half of a tile.
+  const auto load = [&](auto right, int tile, bool is_odd) {
+    constexpr int kFrom = right ? 4 : 0, kTo = right ? 9 : 4;
     record.begin(FASTNORM_PROFILE_LOAD_KV, tile);
     const uint32_t memory = is_odd ? odd : even, full = is_odd ? full_odd : full_even;
     if constexpr (kBoxed) {
-      boxes.load<0, 4>(place, item, tile, is_odd, memory, full);
+      boxes.load<kFrom, kTo>(place, item, tile, is_odd, memory, full);
     } else {
-      rows.load<0>(place, item, tile, is_odd, memory);
-      copies.follow(full, 4, place.lane);
-    }
-    record.end(FASTNORM_PROFILE_LOAD_KV, tile);
-  };
-  const auto load_right = [&](int tile, bool is_odd) {
-    record.begin(FASTNORM_PROFILE_LOAD_KV, tile);
-    const uint32_t memory = is_odd ? odd : even, full = is_odd ? full_odd : full_even;
-    if constexpr (kBoxed) {
-      boxes.load<4, 9>(place, item, tile, is_odd, memory, full);
-    } else {
-      rows.load<4>(place, item, tile, is_odd, memory);
-      copies.follow(full + 4 * 8, 5, place.lane);
+      rows.load<kFrom>(place, item, tile, is_odd, memory);
+      copies.follow(full + kFrom * 8, kTo - kFrom, place.lane);
     }
     record.end(FASTNORM_PROFILE_LOAD_KV, tile);
   };
@@ -289,36 +312,15 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
     free_q ^= 1;
     if (!loads_cache) continue;
     for (int tile = item.first_tile; tile < item.end_tile; tile += 2) {
-      const bool has_odd = tile + 1 < item.end_tile, first = tile == item.first_tile;
       if constexpr (kBoxed) {
         boxes.next(item, tile, place.lane);
       } else {
         rows.next(place, item, tile);
       }
-      wait_free(kFreeEvenLeft, free_even);
-      load_left(tile, false);
-      if (first) {  // the consumers start with all of the even tile
-        // Once an item, and before all of its data: else the consumers could free the stage twice
-        // between two waits, and the parity of its phase would say nothing.
-        if (!has_odd) wait_free(kFreeStage, free_stage);
-        wait_free(kFreeEvenRight, free_even);
-        load_right(tile, false);
-      }
-      if (has_odd) {
-        if (first) wait_free(kFreeStage, free_stage);
-        wait_free(kFreeOddRight, free_odd);
-        load_right(tile + 1, true);
-      }
-      if (!first) {
-        wait_free(kFreeEvenRight, free_even);
-        load_right(tile, false);
-      }
-      if (has_odd) {
-        wait_free(kFreeOddLeft, free_odd);
-        load_left(tile + 1, true);
-        free_odd ^= 1;
-      }
-      free_even ^= 1;
+      load_pair(
+          tile == item.first_tile, tile + 1 < item.end_tile, free_stage, free_even, free_odd,
+          wait_free, [&](bool is_odd) { load(std::false_type(), tile + is_odd, is_odd); },
+          [&](bool is_odd) { load(std::true_type(), tile + is_odd, is_odd); });
     }
     free_stage ^= 1;
   }
@@ -368,6 +370,11 @@ __device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const Ml
     int odd_row = behind(row);
     if (odd_row == 0) ++entry;
     if (tile + 1 < end) odd_page = *entry;
+    const auto load = [&](auto right, bool is_odd) {
+      load_page_half<right ? 4 : 0, right ? 9 : 4>(
+          maps, is_odd ? odd : even, is_odd ? full_odd : full_even, is_odd ? odd_page : even_page,
+          is_odd ? odd_row : row);
+    };
     wait_free(kFreeQ, free_item);
     load_q_boxes<kRopeSubTile>(p, maps, place, item);
     for (bool first = true; tile < end; tile += 2, first = false) {
@@ -377,31 +384,10 @@ __device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const Ml
       if (tile + 2 < end) next_even = *entry;
       if (next_odd_row == 0) ++entry;
       if (tile + 3 < end) next_odd = *entry;
-      const bool has_odd = tile + 1 < end;
-      wait_free(kFreeEvenLeft, free_even);
-      load_page_half<0, 4>(maps, even, full_even, even_page, row);
-      if (first) {  // the consumers start with all of the even tile
-        // Once an item, and before all of its data: else the consumers could free the stage twice
-        // between two waits, and the parity of its phase would say nothing.
-        if (!has_odd) wait_free(kFreeStage, free_item);
-        wait_free(kFreeEvenRight, free_even);
-        load_page_half<4, 9>(maps, even, full_even, even_page, row);
-        if (has_odd) wait_free(kFreeStage, free_item);
-      }
-      if (has_odd) {
-        wait_free(kFreeOddRight, free_odd);
-        load_page_half<4, 9>(maps, odd, full_odd, odd_page, odd_row);
-      }
-      if (!first) {
-        wait_free(kFreeEvenRight, free_even);
-        load_page_half<4, 9>(maps, even, full_even, even_page, row);
-      }
-      if (has_odd) {
-        wait_free(kFreeOddLeft, free_odd);
-        load_page_half<0, 4>(maps, odd, full_odd, odd_page, odd_row);
-        free_odd ^= 1;
-      }
-      free_even ^= 1;
+      load_pair(
+          first, tile + 1 < end, free_item, free_even, free_odd, wait_free,
+          [&](bool is_odd) { load(std::false_type(), is_odd); },
+          [&](bool is_odd) { load(std::true_type(), is_odd); });
       even_page = next_even;
       odd_page = next_odd;
       row = next_row;

@@ -163,18 +163,18 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
     row.held.hold();
     float s[Slots::T::kPerVector];
     row.held.get(s, 0);
-    LayerStatistics statistics(first.value(s[0], rounding), rounding);
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      statistics.take(row_moments(row.held, statistics.from, reach,
-                                  statistics.steps(pass, rounding), scratch.moments[pass], place),
-                      pass, p, rounding);
-      // A value rounded to its dtype rounds to itself.
-      if constexpr (Slots::kSource == Source::kAdd && kSumLater) {
-        if (pass == 0) source.store_sum(p, index, place, reach, row.held.values);
-      }
-      row.held.renew(p, statistics.from);
-    }
+    const LayerStatistics statistics = layer_statistics(
+        first.value(s[0], rounding), p, rounding,
+        [&](int pass, float from, bool steps) {
+          return row_moments(row.held, from, reach, steps, scratch.moments[pass], place);
+        },
+        [&](int pass, float from) {
+          // A value rounded to its dtype rounds to itself.
+          if constexpr (Slots::kSource == Source::kAdd && kSumLater) {
+            if (pass == 0) source.store_sum(p, index, place, reach, row.held.values);
+          }
+          row.held.renew(p, from);
+        });
     row.mean = statistics.mean();
     row.rstd = statistics.rstd(p, rounding);
   } else {

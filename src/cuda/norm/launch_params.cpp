@@ -34,20 +34,15 @@ uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
   return bits;
 }
 
-uint8_t row_align(const RowTensor& t, int32_t outer_rank) {
-  uint64_t bits = reinterpret_cast<uintptr_t>(t.data);
-  for (int i = 0; i < outer_rank; ++i) bits |= static_cast<uint64_t>(t.stride_bytes[i]);
-  return access_bytes(bits);
-}
+uint8_t row_align(const RowTensor& t) { return access_bytes(address_bits(t.data, t.stride_bytes)); }
 
 uint8_t row_type(const RowTensor& t, const NormDesc& d) {
   return static_cast<uint8_t>(t ? operand_type(t.dtype, d.dtype) : OperandType::kAbsent);
 }
 
 uint8_t align_of_weight(const WeightTensor& c) {
-  uint64_t bits = reinterpret_cast<uintptr_t>(c.data);
-  for (int i = 0; i < kMaxOuter; ++i) bits |= static_cast<uint64_t>(c.stride_bytes(i));
-  return access_bytes(bits);
+  return access_bytes(address_bits(c.data, c.outer_stride_bytes) |
+                      static_cast<uint64_t>(c.head_stride_bytes));
 }
 
 RowStrides upper_strides(const WeightTensor& c) { return {{c.stride_bytes(1), c.stride_bytes(2)}}; }
@@ -164,10 +159,10 @@ namespace {
   p.residual_out_type = row_type(d.residual_out, d);
   p.y_type = row_type(d.y, d);
   p.sum_type = static_cast<uint8_t>(operand_type(d.sum_dtype, d.dtype));
-  p.x_align = row_align(d.x, d.outer_rank);
-  p.residual_align = row_align(d.residual, d.outer_rank);
-  p.y_align = row_align(d.y, d.outer_rank);
-  p.residual_out_align = row_align(d.residual_out, d.outer_rank);
+  p.x_align = row_align(d.x);
+  p.residual_align = row_align(d.residual);
+  p.y_align = row_align(d.y);
+  p.residual_out_align = row_align(d.residual_out);
   p.weight_align = align_of_weight(d.weight);
   p.bias_align = align_of_weight(d.bias);
 }
@@ -226,8 +221,8 @@ NormCallParams make_input_params(const NormDesc& d) {
   p.x_upper = upper_strides(d.x);
   p.residual_upper = upper_strides(d.residual);
   p.residual_type = row_type(d.residual, d);
-  p.x_align = row_align(d.x, d.outer_rank);
-  p.residual_align = row_align(d.residual, d.outer_rank);
+  p.x_align = row_align(d.x);
+  p.residual_align = row_align(d.residual);
   for (int i = 0; i + 1 < d.outer_rank; ++i)
     p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
   return p;

@@ -2,6 +2,7 @@
 // order of the steps.
 #pragma once
 
+#include "cuda/common/normalize.cuh"
 #include "cuda/common/ptx/memory.cuh"
 #include "cuda/norm/params.h"
 #include "cuda/norm/rounding.cuh"
@@ -56,9 +57,20 @@ __device__ __forceinline__ void combine_columns(float (&z)[kVectors][kPerVector]
   }
 }
 
-// The steps whose distances are vectors of kLanes neighbouring lanes. All lanes of a warp must call
-// it. The sign of a lane's own value is a factor, which costs nothing in an FMA: a product by 1 or
-// -1 is exact, so the sum has the bits of an addition or a subtraction.
+// The step whose distance is vectors of so many lanes. All lanes of a warp must call it. The sign
+// of a lane's own value is a factor, which costs nothing in an FMA: a product by 1 or -1 is exact,
+// so the sum has the bits of an addition or a subtraction.
+template <int kVectors, int kPerVector>
+__device__ __forceinline__ void combine_lane(float (&z)[kVectors][kPerVector], int lanes) {
+  const float sign = (threadIdx.x & lanes) != 0 ? -1.0f : 1.0f;
+#pragma unroll
+  for (auto& vector : z) {
+#pragma unroll
+    for (float& value : vector) value = __fmaf_rn(value, sign, __shfl_xor_sync(~0u, value, lanes));
+  }
+}
+
+// All such steps of kLanes neighbouring lanes.
 // kUnroll: exchanges that are unrolled; 1 needs fewer registers.
 template <int kLanes, int kUnroll, int kVectors, int kPerVector>
 __device__ __forceinline__ void combine_lanes(const RotationParams& r,
@@ -66,13 +78,7 @@ __device__ __forceinline__ void combine_lanes(const RotationParams& r,
 #pragma unroll kUnroll
   for (int lanes = 1; lanes < kLanes; lanes *= 2) {
     if (lanes * kPerVector >= r.block) break;
-    const float sign = (threadIdx.x & lanes) != 0 ? -1.0f : 1.0f;
-#pragma unroll
-    for (auto& vector : z) {
-#pragma unroll
-      for (float& value : vector)
-        value = __fmaf_rn(value, sign, __shfl_xor_sync(~0u, value, lanes));
-    }
+    combine_lane(z, lanes);
   }
 }
 
@@ -83,10 +89,7 @@ __device__ __forceinline__ void rotate_vectors(const RotationParams& r,
   combine_columns(z);
   combine_lanes<kMostRotated / kPerVector, kUnroll>(r, z);
 #pragma unroll
-  for (auto& vector : z) {
-#pragma unroll
-    for (float& value : vector) value = __fmul_rn(value, r.factor);
-  }
+  for (auto& vector : z) scale_values(vector, r.factor);
 }
 
 // Rotates vector `vector` of a row, as quantised: rounded before if the call asks for that.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/common/word.h"
 #include "core/norm/key.h"
 
 namespace fastnorm::cuda {
@@ -76,32 +77,20 @@ struct Variant {
   constexpr bool has(Policy policy) const { return (policies & policy) != 0; }
 
   // All but key and tile, which are in packed(key, tile).
-  constexpr uint64_t packed_policies() const {
-    return uint64_t{policies} << 32 | uint64_t{pair_blocks_per_sm} << 26 |
-           uint64_t{blocks_per_sm} << 20 | uint64_t{fours_early} << 16 |
-           uint64_t{fours_ahead} << 12 | uint64_t{group} << 8 | static_cast<uint64_t>(round) << 6 |
-           static_cast<uint64_t>(loads) << 4 | static_cast<uint64_t>(weights) << 2 |
-           static_cast<uint64_t>(row);
+  static constexpr void numbers(auto& v, auto use) {
+    use(v.policies, 16), use(v.pair_blocks_per_sm, 6), use(v.blocks_per_sm, 6);
+    use(v.fours_early, 4), use(v.fours_ahead, 4), use(v.group, 4);
+    use(v.round, 2), use(v.loads, 2), use(v.weights, 2), use(v.row, 2);
   }
+  constexpr uint64_t packed_policies() const { return packed_word<uint64_t>(*this); }
 };
 
 // What the two words of a kernel's name mean.
 constexpr Variant variant_of(uint64_t order, uint64_t policies) {
-  const auto bits = [policies](int first, int count) {
-    return static_cast<uint8_t>(policies >> first & ((1u << count) - 1));
-  };
-  return {key_of_packed(order),
-          tile_of_packed(order),
-          static_cast<Row>(bits(0, 2)),
-          static_cast<Weights>(bits(2, 2)),
-          bits(8, 4),
-          static_cast<Loads>(bits(4, 2)),
-          static_cast<RoundRow>(bits(6, 2)),
-          bits(12, 4),
-          bits(16, 4),
-          bits(20, 6),
-          bits(26, 6),
-          static_cast<uint16_t>(policies >> 32)};
+  Variant v = variant_in<Variant>(policies);
+  v.key = key_of_packed(order);
+  v.tile = tile_of_packed(order);
+  return v;
 }
 
 }  // namespace fastnorm::cuda

@@ -11,18 +11,6 @@ struct Statistics {
   float mean, rstd;
 };
 
-// The sum of products inside a vector: one chain of even and one of odd positions.
-template <int kCount>
-__device__ __forceinline__ float vector_dot(const float (&a)[kCount], const float (&b)[kCount]) {
-  float even = __fmul_rn(a[0], b[0]), odd = __fmul_rn(a[1], b[1]);
-#pragma unroll
-  for (int i = 2; i < kCount; i += 2) {
-    even = __fmaf_rn(a[i], b[i], even);
-    odd = __fmaf_rn(a[i + 1], b[i + 1], odd);
-  }
-  return __fadd_rn(even, odd);
-}
-
 // The normalised value of h. RMS ignores the mean.
 template <Stat kStat>
 __device__ __forceinline__ float normalized(float h, const Statistics& s) {

@@ -137,14 +137,7 @@ struct BranchRow {
     if (!normalizes) return;
     float gain[kCount];
     take_gain(gain, vector, count);
-    if (bias.data == nullptr) {
-      multiply(u, gain);
-    } else {
-      float added[kCount];
-      load_values(added, bias, vector, count);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) u[i] = __fmaf_rn(u[i], gain[i], added[i]);
-    }
+    apply_gain(u, gain, bias, vector, count);
     round_if(u, p, kBackwardBranchRoundResult);
   }
 

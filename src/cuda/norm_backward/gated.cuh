@@ -139,18 +139,8 @@ __device__ __forceinline__ void make_result(float (&z)[kCount], const float (&ga
                                             const NormBackwardParams& p, const DtypeRow<T>& bias,
                                             int64_t vector, int count) {
   round_if(z, p, kBackwardRoundNormalized);
-  if (bias.data == nullptr) {
-    multiply(z, gain);
-  } else {
-    float b[kCount];
-    load_values(b, bias, vector, count);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) z[i] = __fmaf_rn(z[i], gain[i], b[i]);
-  }
-  if ((p.bits & kBackwardRoundResult) != 0) {
-#pragma unroll
-    for (float& value : z) value = round_to_dtype(value, p.dtype);
-  }
+  apply_gain(z, gain, bias, vector, count);
+  round_if(z, p, kBackwardRoundResult);
 }
 
 // dx, dresidual and dgate of a vector, from dh. All is loaded before anything is stored.
@@ -259,15 +249,7 @@ __device__ __forceinline__ void gradient_of_gated_rows(const NormBackwardParams&
     float dh[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) dh[i] = centred<Stat::kLayer>(v.x[i], v.e[i], c);
-    if (residual_in.data != nullptr) {
-      float add[kCount];
-      load_values(add, residual_in, number, v.count);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) dh[i] = __fmaf_rn(dh[i], statistics.rstd, add[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) dh[i] = __fmul_rn(dh[i], statistics.rstd);
-    }
+    add_residual<T>(dh, statistics.rstd, residual_in, number, v.count);
     to.put(dh, v, row, number);
   }
 }
@@ -277,8 +259,11 @@ template <Dtype kDtype, int kThreads>
 __device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& p) {
   using T = Element<kDtype>;
   constexpr int kCount = T::kPerVector;
-  const auto add_row = [&](float(&dweight)[kCount], float(&dbias)[kCount], uint32_t row,
-                           int64_t vector, int count) {
+  const ColumnPlace<kDtype, kThreads> at(p);
+  follow_stream((p.bits & kBackwardTrigger) != 0);
+  at.template sum_rows<2>(p, [&](float(&sums)[2][kCount], uint32_t row) {
+    const int64_t vector = at.vector;
+    const int count = at.count;
     const RowIndex index = backward_index(p, row);
     const GatedRow<T> tensors(p, index);
     float x[kCount], factor[kCount], d[kCount];
@@ -293,21 +278,11 @@ __device__ __forceinline__ void sums_of_gated_columns(const NormBackwardParams& 
       for (float& value : x) value = __fmul_rn(layer ? __fsub_rn(value, mean) : value, rstd);
       round_if(x, p, kBackwardRoundNormalized);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) dweight[i] = __fmaf_rn(d[i], x[i], dweight[i]);
+      for (int i = 0; i < kCount; ++i) sums[0][i] = __fmaf_rn(d[i], x[i], sums[0][i]);
     }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) dbias[i] = __fadd_rn(dbias[i], d[i]);
-  };
-  const ColumnPlace<kDtype, kThreads> at(p);
-  follow_stream((p.bits & kBackwardTrigger) != 0);
-  for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
-    float sums[2][kCount] = {};
-    // Row numbers stay below 2^31 + step.
-#pragma unroll 1
-    for (uint32_t row = at.block * p.lanes + at.lane; row < p.shared_rows; row += p.step)
-      add_row(sums[0], sums[1], group * p.shared_rows + row, at.vector, at.count);
-    at.store_partial_sums(p, group, sums);
-  }
+    for (int i = 0; i < kCount; ++i) sums[1][i] = __fadd_rn(sums[1][i], d[i]);
+  });
 }
 
 }  // namespace fastnorm::cuda

@@ -148,15 +148,7 @@ __device__ __forceinline__ void gradient_of_rows(const NormBackwardParams& p) {
     float f[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) f[i] = centred<kStat>(v.x[i], v.e[i], c);
-    if (residual_in.data != nullptr) {
-      float add[kCount];
-      load_values(add, residual_in, number, v.count);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) f[i] = __fmaf_rn(f[i], statistics.rstd, add[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) f[i] = __fmul_rn(f[i], statistics.rstd);
-    }
+    add_residual<T>(f, statistics.rstd, residual_in, number, v.count);
     store_values(f, dx, number, v.count);
     if (residual.data != nullptr) store_values(f, residual, number, v.count);
   }
@@ -217,6 +209,19 @@ struct ColumnPlace {
           ptx::st_global_v4(to + i, as_words(own + i));
         }
       }
+    }
+  }
+
+  // Calls add(sums, row) for each row of this thread's lane, group by group.
+  template <int kSums, typename Add>
+  __device__ __forceinline__ void sum_rows(const NormBackwardParams& p, Add add) const {
+    for (uint32_t group = blockIdx.y; group < p.groups; group += gridDim.y) {
+      float sums[kSums][kCount] = {};
+      // Row numbers stay below 2^31 + step.
+#pragma unroll 1
+      for (uint32_t row = block * p.lanes + lane; row < p.shared_rows; row += p.step)
+        add(sums, group * p.shared_rows + row);
+      store_partial_sums(p, group, sums);
     }
   }
 

@@ -354,6 +354,24 @@ __device__ __forceinline__ void make_factors(float (&x)[S::kPerVector], float (&
   }
 }
 
+// The same where a gate comes after the norm; dgate of the vector, as it is stored.
+template <class S, bool kLean, class Feed>
+__device__ __forceinline__ uint4 make_gated_factors(float (&x)[S::kPerVector],
+                                                    float (&e)[S::kPerVector],
+                                                    float (&d)[S::kPerVector], const Feed& feed,
+                                                    int v, const float (&gain)[S::kPerVector],
+                                                    const Statistics& statistics,
+                                                    const NormBackwardParams& p) {
+  S::T::unpack(feed.take(kRowX, v), x);
+  S::T::unpack(feed.take(kRowDy, v), d);
+#pragma unroll
+  for (float& value : x) value = normalized<S::kStat>(value, statistics);
+  const uint4 of_gate = apply_gate<S, kLean>(d, x, feed.take(kRowGate, v), gain, p);
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) e[i] = __fmul_rn(d[i], gain[i]);
+  return of_gate;
+}
+
 // From x to the normalised values of x times `factor`, the function of a gate before the norm.
 template <class S, bool kLean>
 __device__ __forceinline__ void normalize_gated(float (&x)[S::kPerVector],

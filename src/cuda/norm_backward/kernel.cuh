@@ -21,12 +21,8 @@ __device__ __forceinline__ void gradient_of_held_rows(const NormBackwardParams& 
     gradient_at_once<S, kLean>(p);
   } else if constexpr (S::kBranch) {
     gradient_of_branch_in_turn<S, kLean>(p);
-  } else if constexpr (S::kGate) {
-    if ((p.bits & kBackwardGateBefore) != 0) {
-      gradient_of_gate_before<S, kLean>(p);
-    } else {
-      gradient_of_gate_after<S, kLean>(p);
-    }
+  } else if (S::kGate && (p.bits & kBackwardGateBefore) != 0) {
+    if constexpr (S::kGate) gradient_of_gate_before<S, kLean>(p);
   } else {
     gradient_in_turn<S, kLean>(p);
   }

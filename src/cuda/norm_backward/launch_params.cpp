@@ -49,9 +49,8 @@ BackwardTensor values_in(char* data, const Digits& digits, int64_t count = 1) {
 // True if 16-byte loads reach the weight's rows, which are of x's dtype or f32; or there is none.
 bool has_plain_weight(const NormBackwardDesc& d) {
   if (!d.weight) return true;
-  uint64_t bits = reinterpret_cast<uintptr_t>(d.weight.data);
-  for (const int64_t stride : d.weight.stride_bytes) bits |= static_cast<uint64_t>(stride);
-  return bits % 16 == 0 && (d.weight.dtype == d.dtype || d.weight.dtype == Dtype::kF32);
+  return address_bits(d.weight.data, d.weight.stride_bytes) % 16 == 0 &&
+         (d.weight.dtype == d.dtype || d.weight.dtype == Dtype::kF32);
 }
 
 // True if a product of 32-bit numbers leads to each row of a group: the rows have one digit at the

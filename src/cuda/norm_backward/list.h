@@ -85,7 +85,6 @@ struct NormBackwardFamily : FamilyOf<NormBackwardVariant, uint64_t, kBackwardDet
   using Entry = NormBackwardEntry;
   static constexpr auto& kLines = backward_words::kLines;
   static constexpr uint32_t kOwnSharedBytes = 24 << 10;
-  static constexpr Variant variant_of(Word word) { return backward_variant_of(word); }
   static constexpr Entry make_entry(Word word, uint16_t) {
     return make_backward_entry(variant_of(word));
   }

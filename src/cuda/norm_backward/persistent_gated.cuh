@@ -1,56 +1,10 @@
-// The persistent form of calls with a gate.
-//
-// The gradient of a gate after the norm is stored before the row's sums are folded: it needs none.
-// A gate before the norm keeps its function's values and slopes in shared memory until the sums are
-// known.
+// The persistent form of calls with a gate before the norm. The gate's function's values and slopes
+// wait in shared memory until the row's sums are known.
 #pragma once
 
 #include "cuda/norm_backward/lane_rows.cuh"
 
 namespace fastnorm::cuda {
-
-// kLean: nothing is rounded between steps.
-template <class S, bool kLean>
-__device__ __forceinline__ void gradient_of_gate_after(const NormBackwardParams& p) {
-  constexpr int kVectors = S::kVectors, kPerVector = S::kPerVector;
-  auto& scratch = ptx::block_shared<StepScratch<S, S::kSums, 2>>();
-  const LanePlace<S> place(p);
-  ptx::grid_wait();
-  LaneRows<S, kLean> rows(p, place);
-  float gain[kVectors][kPerVector];
-  load_gains<S, kLean>(gain, p, rows.at.group, place);
-  WeightSums<S> sums;
-  const bool wants_dgate = p.dgate.data != nullptr;
-
-  rows.for_each([&](const StepRow& row, auto& feed) {
-    float x[kVectors][kPerVector], e[kVectors][kPerVector], q[S::kSums][kVectors], c[S::kSums];
-    char* const dgate = rows.address(kRowOther, row.row);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      float d[kPerVector];
-      S::T::unpack(feed.take(kRowX, v), x[v]);
-      S::T::unpack(feed.take(kRowDy, v), d);
-#pragma unroll
-      for (float& value : x[v]) value = normalized<S::kStat>(value, row.statistics);
-      const uint4 of_gate = apply_gate<S, kLean>(d, x[v], feed.take(kRowGate, v), gain[v], p);
-      if (row.live && place.has(v) && wants_dgate)
-        ptx::st_global_v4(dgate + v * S::kVectorStep, of_gate);
-#pragma unroll
-      for (int i = 0; i < kPerVector; ++i) e[v][i] = __fmul_rn(d[i], gain[v][i]);
-      if (row.live) sums.template add<kLean>(v, d, x[v], p);
-      vector_sums<S>(q, v, x[v], e[v], place.has(v));
-    }
-    fold_step<S>(c, q, scratch, row.step, place, p);
-    char* const dx = rows.address(kRowDx, row.row);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      float f[kPerVector];
-      gradient_vector<S>(f, x[v], e[v], {}, c, row.statistics.rstd);
-      if (row.live && place.has(v)) ptx::st_global_v4(dx + v * S::kVectorStep, S::T::pack(f));
-    }
-  });
-  sums.store(p, rows.at.partial_row(p), place);
-}
 
 // What a gate before the norm keeps of a step, behind the ring: [vector][part][thread]. Each thread
 // reads its own values alone.

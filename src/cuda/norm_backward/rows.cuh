@@ -73,6 +73,36 @@ __device__ __forceinline__ void store_values(const float (&f)[T::kPerVector],
   store_part<Part::kCounted, T>(f, row, vector, count);
 }
 
+// f * rstd and, where there is one, the row that is added, in place.
+template <class T>
+__device__ __forceinline__ void add_residual(float (&f)[T::kPerVector], float rstd,
+                                             const DtypeRow<T>& residual_in, int64_t vector,
+                                             int count) {
+  if (residual_in.data != nullptr) {
+    float add[T::kPerVector];
+    load_values(add, residual_in, vector, count);
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) f[i] = __fmaf_rn(f[i], rstd, add[i]);
+  } else {
+    scale_values(f, rstd);
+  }
+}
+
+// f * gain + bias, in place. The bias may be absent.
+template <class T>
+__device__ __forceinline__ void apply_gain(float (&f)[T::kPerVector],
+                                           const float (&gain)[T::kPerVector],
+                                           const DtypeRow<T>& bias, int64_t vector, int count) {
+  if (bias.data == nullptr) {
+    multiply(f, gain);
+  } else {
+    float added[T::kPerVector];
+    load_values(added, bias, vector, count);
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) f[i] = __fmaf_rn(f[i], gain[i], added[i]);
+  }
+}
+
 // A row of dy, which may be one element that every column reads.
 template <class T>
 struct GradientRow {

@@ -16,15 +16,7 @@ template <class S>
 __device__ __forceinline__ void rotate_row(float factor, RowValues<S>& z) {
   combine_columns(z);
 #pragma unroll
-  for (int lanes = 1; lanes < S::kLanes; lanes *= 2) {
-    const float sign = (threadIdx.x & lanes) != 0 ? -1.0f : 1.0f;
-#pragma unroll
-    for (auto& vector : z) {
-#pragma unroll
-      for (float& value : vector)
-        value = __fmaf_rn(value, sign, __shfl_xor_sync(~0u, value, lanes));
-    }
-  }
+  for (int lanes = 1; lanes < S::kLanes; lanes *= 2) combine_lane(z, lanes);
 #pragma unroll
   for (int vectors = 1; vectors < S::kVectors; vectors *= 2) {
 #pragma unroll

@@ -26,9 +26,7 @@ HeadsNumbers numbers_of(const IndexTensor& t) {
 }
 
 bool is_aligned(const RopeTable& t) {
-  const uint64_t bits = reinterpret_cast<uintptr_t>(t.data) | static_cast<uint64_t>(t.row_stride) |
-                        static_cast<uint64_t>(t.head_stride);
-  return bits % 16 == 0;
+  return address_bits(t.data, {t.row_stride, t.head_stride}) % 16 == 0;
 }
 
 HeadsShared shared_of(const NormHeadsDesc& d) {
@@ -101,7 +99,7 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
   p.tail_columns = static_cast<int32_t>(c.tail_columns);
   p.cache_quant = cache_quant_of(part);
   p.cache_rotation = rotation_of(c.quant, part.cache_columns());
-  p.cache_quant.codes_aligned = codes_aligned(c.quant, norm.dtype, kMaxOuter);
+  p.cache_quant.codes_aligned = codes_aligned(c.quant, norm.dtype);
 }
 
 // What kernels that hold heads know, too.
@@ -245,7 +243,7 @@ IndexerParams make_indexer_params(const NormHeadsDesc& d, const NormHeadsPlan& p
     more.weights = weights_of(part);
     const NormHeadsVariant& v = plan.entry->variant;
     more.first_rotated = held.rope_offset * dtype_bytes(d.dtype) / (v.threads * 16);
-    if (codes_aligned(q, d.dtype, kMaxOuter)) held.bits |= kHeadsCodesWide;
+    if (codes_aligned(q, d.dtype)) held.bits |= kHeadsCodesWide;
   }
   return p;
 }

@@ -49,7 +49,6 @@ struct NormHeadsFamily : FamilyOf<NormHeadsVariant, uint32_t, 6> {
   static constexpr const char* kName = "norm_heads";
   using Entry = NormHeadsEntry;
   static constexpr auto& kLines = heads_words::kLines;
-  static constexpr Variant variant_of(Word word) { return heads_variant_of(word); }
   static constexpr Entry make_entry(Word word, uint16_t) {
     return make_heads_entry(variant_of(word));
   }

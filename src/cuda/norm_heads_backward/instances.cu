@@ -9,14 +9,10 @@ namespace {
 
 template <uint32_t kWord>
 constexpr auto kernel_of() {
-  constexpr HeadsBackwardForm kForm = heads_backward_variant_of(kWord).form;
-  if constexpr (kForm == HeadsBackwardForm::kHeld) {
+  constexpr NormHeadsBackwardVariant kVariant = heads_backward_variant_of(kWord);
+  if constexpr (kVariant.has_held_params()) {
     return &held_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>;
-  } else if constexpr (kForm == HeadsBackwardForm::kTokens) {
-    return &tokens_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>;
-  } else if constexpr (kForm == HeadsBackwardForm::kWhole) {
-    return &whole_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>;
-  } else if constexpr (kForm == HeadsBackwardForm::kFold) {
+  } else if constexpr (kVariant.form == HeadsBackwardForm::kFold) {
     return &fold_norm_heads_backward_kernel<FASTNORM_ARCH, kWord>;
   } else {
     return &norm_heads_backward_kernel<FASTNORM_ARCH, kWord>;

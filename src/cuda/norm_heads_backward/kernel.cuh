@@ -21,21 +21,15 @@ template <int kArch, uint32_t kWord>
 __global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
                                   heads_backward_variant_of(kWord).per_sm)
     held_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
-  if constexpr (kHasBodies) gradient_of_held_heads<HeldGradientSlots<kWord>>(p);
-}
-
-template <int kArch, uint32_t kWord>
-__global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
-                                  heads_backward_variant_of(kWord).per_sm)
-    tokens_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
-  if constexpr (kHasBodies) values_of_held_token<HeldTokenSlots<kWord>>(p);
-}
-
-template <int kArch, uint32_t kWord>
-__global__ void __launch_bounds__(heads_backward_variant_of(kWord).block_threads(),
-                                  heads_backward_variant_of(kWord).per_sm)
-    whole_norm_heads_backward_kernel(const __grid_constant__ HeldHeadsBackwardParams p) {
-  if constexpr (kHasBodies) gradient_of_whole_tokens<WholeSlots<kWord>>(p);
+  constexpr NormHeadsBackwardVariant kV = heads_backward_variant_of(kWord);
+  if constexpr (!kHasBodies) {
+  } else if constexpr (kV.is_held()) {
+    gradient_of_held_heads<HeldGradientSlots<kWord>>(p);
+  } else if constexpr (kV.has_tokens()) {
+    values_of_held_token<HeldTokenSlots<kWord>>(p);
+  } else {
+    gradient_of_whole_tokens<WholeSlots<kWord>>(p);
+  }
 }
 
 template <int kArch, uint32_t kWord>

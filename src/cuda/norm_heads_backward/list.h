@@ -54,7 +54,6 @@ struct NormHeadsBackwardFamily : FamilyOf<NormHeadsBackwardVariant, uint32_t, 4>
   static constexpr const char* kName = "norm_heads_backward";
   using Entry = NormHeadsBackwardEntry;
   static constexpr auto& kLines = heads_backward_words::kLines;
-  static constexpr Variant variant_of(Word word) { return heads_backward_variant_of(word); }
   static constexpr Entry make_entry(Word word, uint16_t) {
     return make_heads_backward_entry(variant_of(word));
   }

@@ -37,14 +37,13 @@ bool is_wide(const NormDesc& d) {
   for (const RowTensor* t : {&d.x, &d.residual, &s.gate}) {
     if (!*t) continue;
     own = own && t->dtype == d.dtype;
-    bits |= reinterpret_cast<uintptr_t>(t->data);
-    for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(t->stride_bytes[i]);
+    bits |= address_bits(t->data, t->stride_bytes);
   }
   for (const WeightTensor* c : {&d.weight, &d.bias, &s.branch_weight, &s.branch_bias}) {
     if (!*c) continue;
     own = own && c->dtype == d.dtype;
-    bits |= reinterpret_cast<uintptr_t>(c->data);
-    for (int i = 0; i < kMaxOuter; ++i) bits |= static_cast<uint64_t>(c->stride_bytes(i));
+    bits |=
+        address_bits(c->data, c->outer_stride_bytes) | static_cast<uint64_t>(c->head_stride_bytes);
   }
   return own && bits % 16 == 0;
 }

@@ -62,7 +62,6 @@ struct NormStagesFamily : FamilyOf<StagesVariant, uint32_t, 6> {
   static constexpr const char* kName = "norm";
   using Entry = StagesEntry;
   static constexpr auto& kLines = stages_words::kLines;
-  static constexpr Variant variant_of(Word word) { return stages_variant_of(word); }
   static constexpr Entry make_entry(Word word, uint16_t line) {
     return make_stages_entry(variant_of(word), line);
   }

@@ -55,11 +55,10 @@ constexpr PeerEntry make_peer_entry(const PeerVariant& v) {
   return entry;
 }
 
-struct PeerFamily : FamilyOf<PeerVariant, uint32_t, 6> {
+struct PeerFamily : FamilyOf<PeerVariant, uint32_t, 3> {
   static constexpr const char* kName = "peer";
   using Entry = PeerEntry;
   static constexpr auto& kLines = peer_words::kLines;
-  static constexpr Variant variant_of(Word word) { return peer_variant_of(word); }
   static constexpr Entry make_entry(Word word, uint16_t) {
     return make_peer_entry(variant_of(word));
   }

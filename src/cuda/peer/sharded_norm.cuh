@@ -227,9 +227,8 @@ class ShardedRows {
     float squared[2];
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
-      const float delta = __fmul_rn(sums[2 * part], p.part[part].inverse_count);
-      squared[part] = __fmaf_rn(-delta, sums[2 * part], sums[2 * part + 1]);
-      if (squared[part] < 0.0f) squared[part] = 0.0f;
+      squared[part] = squares_about_mean({sums[2 * part], sums[2 * part + 1]},
+                                         p.part[part].inverse_count, false);
     }
     uint4 words = make_uint4(__float_as_uint(of[0].mean()), __float_as_uint(squared[0]), 0, 0);
     if (s.parts == 2)

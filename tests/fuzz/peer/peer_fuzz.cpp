@@ -131,7 +131,8 @@ class AllreduceFamily : public NormFamily {
     if (std::strcmp(choice->at->name, "quant") == 0 && !bytes.rarely()) {
       constexpr int kRotation = schema::kNumber<&fastnorm_quant::rotation>;
       for (size_t f = 0; f < choice->type.fields.size(); ++f) {
-        if (f == kRotation || choice->type.fields[f].needs_field(kRotation, 0)) choice->drop(f);
+        if (f == kRotation || choice->type.fields[f].needs[0].terms[0].field == kRotation)
+          choice->drop(f);
       }
     }
     if (std::strcmp(choice->at->name, "norm") != 0) return;

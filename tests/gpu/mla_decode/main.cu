@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/mla_decode/profile.h"
+#include "support/mla_decode_work.h"
 #include "world.cuh"
 
 namespace fastnorm::cuda {

@@ -17,6 +17,7 @@
 #include "cuda/gpu_device.h"
 #include "cuda/mla_decode/launch_params.h"
 #include "ref/data.h"
+#include "support/mla_decode_work.h"
 #include "support/share.h"
 #include "unit/mla_decode/request.h"
 

@@ -172,7 +172,7 @@ fn what_is_refused() -> Result<()> {
     refused(
         call.prepare(&context),
         Status::ARGUMENT,
-        "parts[0].quant.clamp is 1 and quant.clamp_scale is given",
+        "parts[0].quant.clamp_scale is given and quant.clamp is 1",
     );
     let mut call = NormHeads::new();
     for _ in 0..9 {

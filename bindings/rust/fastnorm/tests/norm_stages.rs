@@ -79,7 +79,7 @@ const REFUSED: &[(Change, Status, &str)] = &[
     (
         |norm, _| norm.gate_act(Activation::Silu),
         Status::ARGUMENT,
-        "gate_act is 1 and gate is NULL; required: 0 without a gate",
+        "gate_act is FASTNORM_ACTIVATION_SILU (1) and gate is NULL; required: 0 without gate",
     ),
     (
         |norm, _| norm.branch_rms(0.0).branch_rounding(Rounding::OnceRw),

@@ -65,49 +65,26 @@ __device__ __forceinline__ void ld_global_v2_if(uint32_t& x, uint32_t& y, const 
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
-__device__ __forceinline__ void ld_global_u32_if(uint32_t& v, const void* address, bool wanted) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %2, 0;\n"
-      "@wanted ld.global.u32 %0, [%1];\n"
-      "}"
-      : "+r"(v)
-      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
-}
-
-__device__ __forceinline__ void ld_global_f32_if(float& v, const void* address, bool wanted) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %2, 0;\n"
-      "@wanted ld.global.f32 %0, [%1];\n"
-      "}"
-      : "+f"(v)
-      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
-}
-
-__device__ __forceinline__ void ld_global_u8_if(uint32_t& v, const void* address, bool wanted) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %2, 0;\n"
-      "@wanted ld.global.u8 %0, [%1];\n"
-      "}"
-      : "+r"(v)
-      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
-}
-
-__device__ __forceinline__ void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %2, 0;\n"
-      "@wanted ld.global.u16 %0, [%1];\n"
-      "}"
-      : "+r"(v)
-      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
-}
+// A value that is loaded where it is wanted; otherwise it stays. Without a branch: in an unrolled
+// loop a compiler would copy what follows each one. `cg`: cached in L2 only.
+#define LOAD_IF(name, type, constraint, load)                                       \
+  __device__ __forceinline__ void name(type& v, const void* address, bool wanted) { \
+    asm volatile(                                                                   \
+        "{\n"                                                                       \
+        ".reg .pred wanted;\n"                                                      \
+        "setp.ne.u32 wanted, %2, 0;\n"                                              \
+        "@wanted " load                                                             \
+        " %0, [%1];\n"                                                              \
+        "}"                                                                         \
+        : constraint(v)                                                             \
+        : "l"(address), "r"(static_cast<uint32_t>(wanted)));                        \
+  }
+LOAD_IF(ld_global_u32_if, uint32_t, "+r", "ld.global.u32")
+LOAD_IF(ld_global_f32_if, float, "+f", "ld.global.f32")
+LOAD_IF(ld_global_u8_if, uint32_t, "+r", "ld.global.u8")
+LOAD_IF(ld_global_u16_if, uint32_t, "+r", "ld.global.u16")
+LOAD_IF(ld_global_cg_f32_if, float, "+f", "ld.global.cg.f32")
+#undef LOAD_IF
 
 // From L2, where another kernel or block has written.
 __device__ __forceinline__ float4 ld_global_cg_v4(const void* address) {
@@ -118,8 +95,6 @@ __device__ __forceinline__ float4 ld_global_cg_v4(const void* address) {
   return v;
 }
 
-// A load cached in L2 only, if `wanted`; otherwise the value stays. Without a branch: in an
-// unrolled loop a compiler would copy what follows each one.
 __device__ __forceinline__ void ld_global_cg_v4_if(float4& v, const void* address, bool wanted) {
   asm volatile(
       "{\n"
@@ -128,17 +103,6 @@ __device__ __forceinline__ void ld_global_cg_v4_if(float4& v, const void* addres
       "@wanted ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];\n"
       "}"
       : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
-      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
-}
-
-__device__ __forceinline__ void ld_global_cg_f32_if(float& v, const void* address, bool wanted) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %2, 0;\n"
-      "@wanted ld.global.cg.f32 %0, [%1];\n"
-      "}"
-      : "+f"(v)
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
