@@ -63,6 +63,13 @@ class NormBackwardCheck {
                      "required: FASTNORM_GATE_AFTER_NORM (0)",
                      number(args_.gate_position));
     FASTNORM_TRY(check_rules(args_, error, FASTNORM_ERROR_UNSUPPORTED));
+    // The rules take an alpha of 0 for none, but by its flag it is a factor.
+    const bool has_alpha = (args_.flags & FASTNORM_NORM_BACKWARD_ALPHA) != 0;
+    FASTNORM_REQUIRE(!has_alpha || (args_.gate == nullptr && args_.group_size == 0),
+                     FASTNORM_ERROR_UNSUPPORTED,
+                     "flags is 0x%x and %s; this version has no alpha there; nearest: flags "
+                     "without FASTNORM_NORM_BACKWARD_ALPHA (256)",
+                     args_.flags, args_.gate != nullptr ? "gate is given" : "group_size is not 0");
     NormBackwardGate& gate = d_.gate;
     gate.present = args_.gate != nullptr;
     gate.act = args_.gate_act;
