@@ -462,7 +462,7 @@ def test_head_weights(suite):
         lambda: jax.grad(lambda w: call(w).head_weights.sum())(weights),
     )  # fmt: skip
     suite.raises(
-        "head weights without codes", FastnormError, "quant is NULL",
+        "head weights without codes", FastnormError, "quant.quantized is NULL",
         lambda: fh.norm_heads([fh.Part(x, head_weights=weights)]),
     )  # fmt: skip
 
