@@ -300,7 +300,8 @@ def main():
         "repeats": options.repeats,
         "results": [],
     }
-    print(f"{document['device']}\n{'tokens':>8} {'provider':12} {'us':>10} {'spread':>7} x fastnorm")
+    print(document["device"])
+    print(f"{'tokens':>8} {'provider':12} {'us':>10} {'spread':>7} x fastnorm")
     for tokens in options.tokens:
         for row in compare(torch, tokens, device, options.repeats, providers):
             document["results"].append(row)

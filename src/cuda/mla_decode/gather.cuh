@@ -321,8 +321,7 @@ requires(kFormat != MlaCacheFormat::kRows) struct GatheredTiles<kDtype, kFormat>
     ptx::mbarrier_wait(place.shared + barrier, parity);
   }
 
-  // Stores a tile, and loads the next one of the item. A warp waits for all of its loads at once:
-  // were some issued between the stores, the next store would wait for these, too.
+  // Stores a tile, and loads the next one of the item behind all stores.
   __device__ __forceinline__ void fill(const Place& place, const Item& item, int tile,
                                        uint32_t buffer, int parity) {
     const uint32_t memory = place.shared + kEven + buffer * kTileBytes;
