@@ -229,7 +229,7 @@ def compare(torch, tokens, device, repeats, providers):
     one = bytes_moved(tokens)
     sets = max(2, min(MOST_SETS, COLD_BYTES // one + 1)) if device.type == "cuda" else 1
     b = Batch(torch, tokens, sets, device)
-    clock = Clock(torch, device, sets, sets * one < COLD_BYTES)
+    clock = Clock(torch, device, sets, sets * one < COLD_BYTES, chained=True)
     rows, passes = [], {}
     for name, provider in providers.items():
         row = {"provider": name, "tokens": tokens}
