@@ -299,52 +299,56 @@ def wrong(shape, b, o, tolerance):
 class Clock:
     """Microseconds of a call, from passes over all sets.
 
-    On a GPU each call comes behind a small kernel, whose time is taken off: a model has other
-    kernels between two calls. Where calls are chained nothing is between them. Then a call may
-    begin before the one in front of it ends: blocks of FlashMLA's attention wait for no kernel, and
-    those of its merge for none where a request is whole."""
+    On a GPU each call is a graph of its own, behind a small kernel whose time is taken off: a model
+    has other kernels between two calls. Where calls are chained, all are one graph with nothing
+    between them. Then a call may begin before the one in front of it ends: blocks of FlashMLA's
+    attention wait for no kernel, and those of its merge for none where a request is whole."""
 
     def __init__(self, torch, device, sets, flush, chained):
-        self.torch, self.cuda, self.sets = torch, device.type == "cuda", sets
-        self.flush = self.between = None
+        self.torch, self.cuda, self.sets, self.chained = torch, device.type == "cuda", sets, chained
+        self.flush = self.alone = None
         if self.cuda and flush:
             self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
         if self.cuda and not chained:
             self.between = torch.zeros(1, device=device)
-            self.alone = self.prepared(lambda i: None)
+            self.alone = self.graph(lambda: None)
 
-    def prepared(self, run):
-        """A pass: a graph on a GPU. Outputs of all calls are alive at once."""
-        if not self.cuda:
-            return lambda: [run(i) for i in range(self.sets)]
-        run(0)
-        self.torch.cuda.synchronize()
+    def graph(self, run):
+        """What replays it, and what it returned, which is alive as long."""
         graph = self.torch.cuda.CUDAGraph()
         with self.torch.cuda.graph(graph):
-            kept = [self.behind(run, i) for i in range(self.sets)]
-        return lambda: (graph.replay(), kept, run)  # run holds the workspace
+            if not self.chained:
+                self.between.add_(1)
+            kept = run()
+        return graph.replay, kept
 
-    def behind(self, run, i):
-        if self.between is not None:
-            self.between.add_(1)
-        return run(i)
+    def prepared(self, run):
+        """A pass: what to call in turn, and time."""
+        every = range(self.sets)
+        if not self.cuda:
+            return [(lambda: [run(i) for i in every], None)]
+        run(0)
+        self.torch.cuda.synchronize()
+        if self.chained:
+            return [(*self.graph(lambda: [run(i) for i in every]), run)]  # run holds the workspace
+        return [(*self.graph(lambda i=i: run(i)), run) for i in every]
 
-    def us(self, run_pass):
+    def us(self, prepared):
         if not self.cuda:
             start = time.perf_counter()
-            run_pass()
+            prepared[0][0]()
             return (time.perf_counter() - start) * 1e6 / self.sets
-        between = self.pass_us(self.alone) if self.between is not None else 0
-        return (self.pass_us(run_pass) - between) / self.sets
-
-    def pass_us(self, run_pass):
         if self.flush is not None:
             self.flush.fill_(1)
+        between = self.replay_us(self.alone[0]) * self.sets if self.alone else 0
+        return (sum(self.replay_us(replay) for replay, *_ in prepared) - between) / self.sets
+
+    def replay_us(self, replay):
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         # So that the graph is queued before the clock starts: a call is up to three launches.
-        self.torch.cuda._sleep(200_000 + 40_000 * self.sets)
+        self.torch.cuda._sleep(200_000 + 40_000 * (self.sets if self.chained else 1))
         start.record()
-        run_pass()
+        replay()
         stop.record()
         stop.synchronize()
         return start.elapsed_time(stop) * 1e3

@@ -12,7 +12,7 @@ HEAD = """\
 //
 // d is the f32 accumulator of a 64 x n tile. a and b have 16-bit elements and 16 of the inner
 // dimension. ss: a is a descriptor of shared memory; rs: a is in registers. t: b has its columns
-// contiguous. With accumulate 0 the product replaces d.
+// contiguous; at: a has its columns contiguous. With accumulate 0 the product replaces d.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,18 @@ HEAD = """\
 namespace fastnorm::ptx {
 """
 
+# Columns of the tile, a's place, and which operands have their columns contiguous.
 FORMS = (
-    (64, False, False),
-    (64, True, False),
-    (128, False, True),
-    (128, True, True),
-    (256, False, True),
-    (256, True, True),
+    (16, "ss", ""),
+    (16, "ss", "at"),
+    (32, "ss", ""),
+    (32, "ss", "at"),
+    (64, "ss", ""),
+    (64, "rs", ""),
+    (128, "ss", "t"),
+    (128, "rs", "t"),
+    (256, "ss", "t"),
+    (256, "rs", "t"),
 )
 
 
@@ -45,11 +50,12 @@ def wrapped(words, indent, width=96):
     return "\n".join([*lines, line])
 
 
-def statement(n, in_registers, transposed, dtype):
-    count = n // 2
+def statement(n, place, contiguous, dtype):
+    count, in_registers = n // 2, place == "rs"
     a = "{" + ",".join(f"%{count + i}" for i in range(4)) + "}" if in_registers else f"%{count}"
     b = count + (4 if in_registers else 1)
-    layout = f"{int(transposed)}" if in_registers else f"0, {int(transposed)}"
+    of_a = "" if in_registers else f"{int(contiguous == 'at')}, "
+    layout = of_a + f"{int(contiguous == 't')}"
     places = wrapped([f"%{i}" for i in range(count)], "").split("\n")
     listed = "\n".join(f'        "{line}"' for line in places)
     inputs = ['"r"(a[0])', '"r"(a[1])', '"r"(a[2])', '"r"(a[3])'] if in_registers else ['"l"(a)']
@@ -64,16 +70,16 @@ def statement(n, in_registers, transposed, dtype):
 """
 
 
-def function(n, in_registers, transposed):
-    name = f"wgmma_n{n}_{'rs' if in_registers else 'ss'}{'_t' if transposed else ''}"
-    a = "const uint32_t* a" if in_registers else "uint64_t a"
+def function(n, place, contiguous):
+    name = "_".join(filter(None, (f"wgmma_n{n}", place, contiguous)))
+    a = "const uint32_t* a" if place == "rs" else "uint64_t a"
     return f"""
 template <Dtype kDtype>
 __device__ __forceinline__ void {name}(float (&d)[{n // 2}], {a}, uint64_t b, int accumulate) {{
   if constexpr (kDtype == Dtype::kBF16) {{
-{statement(n, in_registers, transposed, "bf16")}  }} else {{
+{statement(n, place, contiguous, "bf16")}  }} else {{
     static_assert(kDtype == Dtype::kF16);
-{statement(n, in_registers, transposed, "f16")}  }}
+{statement(n, place, contiguous, "f16")}  }}
 }}
 """
 

@@ -20,7 +20,8 @@ int64_t aligned_tokens(int64_t tokens) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-const char* kernel_name(const MlaDecodeDesc& d, bool cuda) {
+// The kernels of an MLA decode call.
+const char* kernel_name(const MlaDecodeDesc& d, int32_t tile_rows, bool cuda) {
   // By MlaCacheFormat: kernels that gather rows.
   static constexpr const char* kGather[][2] = {{"bf16_gather", "f16_gather"},
                                                {"bf16_gather_656", "f16_gather_656"},
@@ -29,6 +30,11 @@ const char* kernel_name(const MlaDecodeDesc& d, bool cuda) {
   const bool profile = d.profile_events != 0, bf16 = d.dtype == Dtype::kBF16;
   if (d.dtype == Dtype::kF32) return "f32";
   if (cuda && d.gathers()) return kGather[static_cast<int>(d.format)][bf16 ? 0 : 1];
+  if (tile_rows != kMlaTileRows) {
+    const bool least = tile_rows == kMlaFewerRows[0];
+    if (bf16) return least ? "bf16_swapped_16" : "bf16_swapped_32";
+    return least ? "f16_swapped_16" : "f16_swapped_32";
+  }
   if (bf16) return profile ? "bf16_profile" : "bf16";
   return profile ? "f16_profile" : "f16";
 }
@@ -162,6 +168,37 @@ void lay_out(const MlaDecodeDesc& d, MlaDecodePlan* plan) {
   plan->workspace_bytes = at;
 }
 
+// How one box gets the rows of any m-tile.
+RowAccess row_access(const MlaDecodeDesc& desc, std::initializer_list<const MlaDecodeTensor*> all,
+                     int32_t tile_rows) {
+  if (desc.max_s_q == 1 || desc.heads % tile_rows == 0) return RowAccess::kTokenRows;
+  if (desc.qo_indptr == nullptr && std::all_of(all.begin(), all.end(), [&](auto* tensor) {
+        return row_stride(desc, *tensor) > 0;
+      })) {
+    return RowAccess::kRequestRows;
+  }
+  return tile_rows % desc.heads == 0 ? RowAccess::kTokenRows : RowAccess::kRows;
+}
+
+bool has_boxes(int32_t page_size) {
+  return page_size == 16 || page_size == 32 || page_size % kMlaTileTokens == 0;
+}
+
+// How rows get to shared memory and back, and whether they are few.
+void plan_rows(const MlaDecodeDesc& d, MlaDecodePlan* plan) {
+  plan->boxed_pages = !d.gathers() && has_boxes(d.page_size);
+  if (plan->boxed_pages && d.profile_events == 0) {
+    for (const int32_t rows : kMlaFewerRows) {
+      if (d.rows() > rows) continue;
+      if (row_access(d, {&d.q_nope, &d.q_pe}, rows) == RowAccess::kRows) continue;
+      plan->tile_rows = rows;
+      break;
+    }
+  }
+  plan->q_access = row_access(d, {&d.q_nope, &d.q_pe}, plan->tile_rows);
+  plan->o_access = row_access(d, {&d.o}, plan->tile_rows);
+}
+
 fastnorm_status plan_cuda(const MlaDecodeDesc& desc, const DeviceFacts& facts, MlaDecodePlan* plan,
                           Error& error) {
   const MlaDecodeDesc d = with_token_requests(desc);
@@ -182,6 +219,7 @@ fastnorm_status plan_cuda(const MlaDecodeDesc& desc, const DeviceFacts& facts, M
   plan->m_tiles = static_cast<int32_t>(ceil_div(d.rows(), kMlaTileRows));
   plan->parts = std::clamp(facts.multiprocessors / plan->m_tiles, 1, kMlaMaxParts);
   plan->split_tiles = d.split_tokens / kMlaTileTokens;
+  plan_rows(d, plan);
   FASTNORM_TRY(check_places(d, error));
   FASTNORM_TRY(bound_pieces(d, plan, error));
   lay_out(d, plan);
@@ -200,6 +238,12 @@ fastnorm_status plan_cuda(const MlaDecodeDesc& desc, const DeviceFacts& facts, M
 }
 
 }  // namespace
+
+int64_t row_stride(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor) {
+  if (desc.heads == 1) return tensor.outer;
+  if (desc.max_s_q == 1 || tensor.outer == desc.heads * tensor.inner) return tensor.inner;
+  return 0;
+}
 
 MlaDecodeDesc with_token_requests(const MlaDecodeDesc& desc) {
   MlaDecodeDesc d = desc;
@@ -225,7 +269,7 @@ fastnorm_status plan_mla_decode(const MlaDecodeDesc& desc, const DeviceFacts& fa
     plan->blocks =
         static_cast<uint64_t>(std::min<int64_t>(facts.threads, desc.tokens * desc.heads));
   }
-  plan->kernel = kernel_name(desc, cuda);
+  plan->kernel = kernel_name(desc, plan->tile_rows, cuda);
   count_bytes(desc, plan);
   return FASTNORM_OK;
 }

@@ -16,9 +16,12 @@ inline constexpr int32_t kMlaGroups = 3;  // warpgroups of a thread block: two c
 // Offsets are bytes into the workspace, multiples of 256. The plan region is what reuse_plan keeps:
 // bytes 0 to partial_lse_offset.
 struct MlaDecodePlan {
-  const char* kernel = "";          // "" = nothing to do
-  int32_t m_tiles = 1;              // of the packed rows of a request
-  int32_t parts = 1;                // the grid is (m_tiles, parts)
+  const char* kernel = "";           // "" = nothing to do
+  int32_t m_tiles = 1;               // of the packed rows of a request
+  int32_t parts = 1;                 // the grid is (m_tiles, parts)
+  int32_t tile_rows = kMlaTileRows;  // of an m-tile; fewer: one of kMlaFewerRows
+  RowAccess q_access = RowAccess::kRows, o_access = RowAccess::kRows;
+  bool boxed_pages = false;         // rows of the cache come by tensor-map boxes
   int32_t split_tiles = 0;          // 0 = automatic
   int32_t s_q = 0;                  // new tokens of each request; with qo_indptr the most of any
   int64_t max_splits = 0;           // requests that may be split
@@ -38,6 +41,9 @@ struct MlaDecodePlan {
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
 };
+
+// Bytes from a request's row to its next, if all of them lie that far apart; else 0.
+int64_t row_stride(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor);
 
 // The call as the planner and the kernels of a GPU see it. In a sparse call each new token is a
 // request of its own.

@@ -12,6 +12,8 @@ inline constexpr int32_t kMlaRope = 64;     // columns of kpe
 inline constexpr int32_t kMlaTileTokens = 64;  // cached tokens of a tile
 // Query rows of an m-tile; row r = token * heads + head.
 inline constexpr int32_t kMlaTileRows = 64;
+// Those of a kernel for few of them.
+inline constexpr int32_t kMlaFewerRows[] = {16, 32};
 inline constexpr int32_t kMlaMaxParts = 256;  // parts of one plan: at most one for each SM
 
 // The cost of a request besides its tiles, in tiles. With split_tokens it is the cost of a piece.
@@ -22,6 +24,13 @@ inline constexpr int32_t kMlaMergeCost = 3;
 inline constexpr int32_t kMlaLeastTiles = 2;
 // How many lengths of pieces the planner tries.
 inline constexpr int32_t kMlaTriedLengths = 16;
+
+// How the query rows of an m-tile, or 64 rows of the cache, get to shared memory and outputs back.
+enum class RowAccess : int32_t {
+  kRows,         // each row by its own address
+  kRequestRows,  // one tensor-map box; the map's coordinates are (row of the request, request)
+  kTokenRows,    // one box; the map's coordinates are (head, token)
+};
 
 // The pieces that one thread block of each m-tile works on, in order. They are tiles of requests
 // laid end to end, from (first_request, first_tile) up to (last_request, last_tile). With

@@ -308,9 +308,6 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
 
 // ---- outputs
 
-__device__ __forceinline__ float lse_of(float sum, float maximum, float scale) {
-  return sum > 0 ? ptx::log2_approx(sum) + maximum * scale : -INFINITY;
-}
 __device__ __forceinline__ Normalized normalized(const RowState& state, float scale) {
   return {state.sum0 > 0 ? 1.0f / state.sum0 : 1.0f, state.sum1 > 0 ? 1.0f / state.sum1 : 1.0f,
           lse_of(state.sum0, state.max0, scale), lse_of(state.sum1, state.max1, scale)};
@@ -344,13 +341,6 @@ __device__ __forceinline__ void store_rows(const MlaDecodeParams& p, const Place
                       (row % p.heads) * p.o.head_stride + place.group * 512 + place.lane * 16;
     *reinterpret_cast<uint4*>(out) = v;
   }
-}
-
-__device__ __forceinline__ void store_lse(const MlaDecodeParams& p, const Tokens& tokens, int row,
-                                          float lse) {
-  if (row >= tokens.count * p.heads) return;
-  p.lse[(tokens.first + row / p.heads) * p.lse_token_stride + (row % p.heads) * p.lse_head_stride] =
-      lse * p.lse_scale;
 }
 
 // Staged outputs of a whole request, and their LSE.

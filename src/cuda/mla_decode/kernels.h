@@ -22,7 +22,14 @@ template <>
 const void* mla_decode_gather_kernel<Dtype::kBF16>(MlaCacheFormat format);
 template <>
 const void* mla_decode_gather_kernel<Dtype::kF16>(MlaCacheFormat format);
-unsigned mla_decode_threads(bool gathers);
+// The same for few query rows: `rows` is 16 or 32, MlaDecodePlan::tile_rows.
+template <Dtype kDtype>
+const void* mla_decode_swapped_kernel(int32_t rows);
+template <>
+const void* mla_decode_swapped_kernel<Dtype::kBF16>(int32_t rows);
+template <>
+const void* mla_decode_swapped_kernel<Dtype::kF16>(int32_t rows);
+unsigned mla_decode_threads(bool gathers, int32_t tile_rows);
 size_t mla_decode_shared_bytes();
 
 // The planner, one block, and the merge of pieces get (MlaDecodeParams).

@@ -15,7 +15,11 @@ namespace {
 
 constexpr unsigned kMergeBlocksPerMultiprocessor = 2;
 
-const void* attention_kernel(const MlaDecodeDesc& desc) {
+const void* attention_kernel(const MlaDecodeDesc& desc, const MlaDecodePlan& plan) {
+  if (plan.tile_rows != kMlaTileRows) {
+    return desc.dtype == Dtype::kBF16 ? mla_decode_swapped_kernel<Dtype::kBF16>(plan.tile_rows)
+                                      : mla_decode_swapped_kernel<Dtype::kF16>(plan.tile_rows);
+  }
   if (desc.gathers()) {
     return desc.dtype == Dtype::kBF16 ? mla_decode_gather_kernel<Dtype::kBF16>(desc.format)
                                       : mla_decode_gather_kernel<Dtype::kF16>(desc.format);
@@ -39,7 +43,8 @@ fastnorm_status encode(EncodeTiled encode_tiled, Dtype dtype, const char* name,
       map,
       dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
       const_cast<char*>(box.data), extents, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      // Of 128 bytes: rows of 1152 bytes begin in the middle of 256 ones.
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   FASTNORM_REQUIRE(result == CUDA_SUCCESS, FASTNORM_ERROR_DEVICE,
                    "cuTensorMapEncodeTiled of %s failed with %d; its extents are %llu, %llu and "
@@ -53,8 +58,8 @@ fastnorm_status encode(EncodeTiled encode_tiled, Dtype dtype, const char* name,
 }
 
 fastnorm_status encode_maps(EncodeTiled encode_tiled, const MlaDecodeDesc& desc,
-                            const MlaDecodeParams& params, MlaDecodeMaps* maps, Error& error) {
-  const MlaDecodeBoxes boxes = make_mla_decode_boxes(desc, params);
+                            const MlaDecodePlan& plan, MlaDecodeMaps* maps, Error& error) {
+  const MlaDecodeBoxes boxes = make_mla_decode_boxes(desc, plan);
   FASTNORM_TRY(encode(encode_tiled, desc.dtype, "q_nope", boxes.q_nope, &maps->q_nope, error));
   FASTNORM_TRY(encode(encode_tiled, desc.dtype, "q_pe", boxes.q_pe, &maps->q_pe, error));
   if (!desc.gathers()) {
@@ -66,14 +71,15 @@ fastnorm_status encode_maps(EncodeTiled encode_tiled, const MlaDecodeDesc& desc,
 
 }  // namespace
 
-fastnorm_status load_mla_decode(const MlaDecodeDesc& desc, Error& error) {
+fastnorm_status load_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
+                                Error& error) {
+  const void* const attention = attention_kernel(desc, plan);
   cudaFuncAttributes attributes;  // asking for them loads a kernel
   FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, mla_decode_plan_kernel()));
   FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, mla_decode_merge_kernel(desc.dtype)));
-  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(attention_kernel(desc),
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(attention, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(mla_decode_shared_bytes())));
-  FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, attention_kernel(desc)));
+  FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, attention));
   return FASTNORM_OK;
 }
 
@@ -91,8 +97,7 @@ fastnorm_status launch_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan
                                   cudaStream_t stream, Error& error) {
   MlaDecodeParams params = make_mla_decode_params(desc, plan, workspace);
   MlaDecodeMaps maps = {};
-  FASTNORM_TRY(
-      encode_maps(reinterpret_cast<EncodeTiled>(encode_tiled), desc, params, &maps, error));
+  FASTNORM_TRY(encode_maps(reinterpret_cast<EncodeTiled>(encode_tiled), desc, plan, &maps, error));
   void* of_params[] = {&params};
   void* of_both[] = {&maps, &params};
   // The call's kernels start early behind each other, and the first one where the call asks for it.
@@ -102,11 +107,11 @@ fastnorm_status launch_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan
   }
   const LaunchShape attention = {static_cast<uint32_t>(plan.m_tiles),
                                  static_cast<uint32_t>(plan.parts),
-                                 mla_decode_threads(desc.gathers()),
+                                 mla_decode_threads(desc.gathers(), plan.tile_rows),
                                  static_cast<uint32_t>(mla_decode_shared_bytes()),
                                  1,
                                  early};
-  FASTNORM_TRY(launch_kernel(attention_kernel(desc), attention, of_both, stream, error));
+  FASTNORM_TRY(launch_kernel(attention_kernel(desc, plan), attention, of_both, stream, error));
   if (!plan.may_split) return FASTNORM_OK;
   const uint32_t blocks = kMergeBlocksPerMultiprocessor * static_cast<uint32_t>(multiprocessors);
   return launch_kernel(mla_decode_merge_kernel(desc.dtype),

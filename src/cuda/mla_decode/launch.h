@@ -10,7 +10,7 @@
 namespace fastnorm::cuda {
 
 // Loads the kernels of a call and lets the attention kernel have its shared memory.
-fastnorm_status load_mla_decode(const MlaDecodeDesc& desc, Error& error);
+fastnorm_status load_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan, Error& error);
 
 // Queues the planner alone, as launch_mla_decode() does where the plan is not reused.
 fastnorm_status launch_mla_decode_plan(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,

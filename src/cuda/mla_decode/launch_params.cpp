@@ -21,31 +21,14 @@ PageRows page_rows(const MlaDecodeTensor& tensor) {
 // A dimension of extent 1 may have any stride; a tensor map wants a proper one.
 int64_t proper(int64_t stride, int64_t extent) { return extent > 1 ? stride : kSubTileBytes; }
 
-// Bytes from a request's row to its next, if all of them lie that far apart; else 0.
-int64_t row_stride(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor) {
-  if (desc.heads == 1) return tensor.outer;
-  if (desc.max_s_q == 1 || tensor.outer == desc.heads * tensor.inner) return tensor.inner;
-  return 0;
-}
-
-// How one box gets 64 rows of any m-tile.
-RowAccess row_access(const MlaDecodeDesc& desc, std::initializer_list<const MlaDecodeTensor*> all) {
-  if (desc.max_s_q == 1 || desc.heads % kMlaBoxRows == 0) return RowAccess::kTokenRows;
-  if (desc.qo_indptr == nullptr && std::all_of(all.begin(), all.end(), [&](auto* tensor) {
-        return row_stride(desc, *tensor) > 0;
-      })) {
-    return RowAccess::kRequestRows;
-  }
-  return kMlaBoxRows % desc.heads == 0 ? RowAccess::kTokenRows : RowAccess::kRows;
-}
-
 MlaDecodeBox rows_box(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor, RowAccess access,
-                      uint32_t sub_tiles, uint32_t box_sub_tiles) {
+                      int32_t tile_rows, uint32_t sub_tiles, uint32_t box_sub_tiles) {
   const auto heads = static_cast<uint64_t>(desc.heads);
+  const auto rows = static_cast<uint32_t>(tile_rows);
   MlaDecodeBox box = {reinterpret_cast<const char*>(tensor.data),
                       {1, 1, sub_tiles},
                       {kSubTileBytes, kSubTileBytes, kSubTileBytes},
-                      {kMlaBoxRows, 1, box_sub_tiles}};
+                      {rows, 1, box_sub_tiles}};
   if (access == RowAccess::kRequestRows) {
     const int64_t stride = row_stride(desc, tensor);
     box.extent[0] = static_cast<uint64_t>(desc.rows());
@@ -57,9 +40,9 @@ MlaDecodeBox rows_box(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor, 
     box.extent[1] = static_cast<uint64_t>(desc.tokens);
     box.stride[0] = proper(tensor.inner, desc.heads);
     box.stride[1] = proper(tensor.outer, desc.tokens);
-    const bool several = desc.max_s_q > 1 && desc.heads < kMlaBoxRows;  // tokens of a box
+    const bool several = desc.max_s_q > 1 && desc.heads < tile_rows;  // tokens of a box
     if (several) box.box[0] = static_cast<uint32_t>(heads);
-    if (several) box.box[1] = kMlaBoxRows / static_cast<uint32_t>(heads);
+    if (several) box.box[1] = rows / static_cast<uint32_t>(heads);
   }
   return box;
 }
@@ -69,18 +52,14 @@ MlaDecodeBox pages_box(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor,
   MlaDecodeBox box = {reinterpret_cast<const char*>(tensor.data),
                       {1, sub_tiles, 1},
                       {kSubTileBytes, kSubTileBytes, kSubTileBytes},
-                      {kMlaBoxRows, 1, 1}};
+                      {kMlaTileTokens, 1, 1}};
   if (!boxed) return box;
   box.extent[0] = static_cast<uint64_t>(desc.page_size);
   box.extent[2] = static_cast<uint64_t>(std::max(desc.pages, 1));
   box.stride[0] = proper(tensor.inner, desc.page_size);
   box.stride[2] = proper(tensor.outer, desc.pages);
-  box.box[0] = static_cast<uint32_t>(std::min(desc.page_size, kMlaBoxRows));
+  box.box[0] = static_cast<uint32_t>(std::min(desc.page_size, kMlaTileTokens));
   return box;
-}
-
-bool has_boxes(int32_t page_size) {
-  return page_size == 16 || page_size == 32 || page_size % kMlaBoxRows == 0;
 }
 
 }  // namespace
@@ -141,10 +120,10 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& call, const MlaDecod
   p.page_size = desc.page_size;
   p.page = make_page_size(desc.page_size);
   p.causal = desc.causal;
-  p.q_access = row_access(desc, {&desc.q_nope, &desc.q_pe});
-  p.o_access = row_access(desc, {&desc.o});
+  p.q_access = plan.q_access;
+  p.o_access = plan.o_access;
   p.o_clips = p.o_access == RowAccess::kRequestRows || desc.max_s_q == 1;
-  p.boxed_pages = !desc.gathers() && has_boxes(desc.page_size);
+  p.boxed_pages = plan.boxed_pages;
   p.scale_log2 = static_cast<float>(desc.sm_scale * kLog2E);
   p.lse_scale = desc.lse_base_2 ? 1.0f : static_cast<float>(kLn2);
   p.never = -7;
@@ -153,13 +132,16 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& call, const MlaDecod
   return p;
 }
 
-MlaDecodeBoxes make_mla_decode_boxes(const MlaDecodeDesc& call, const MlaDecodeParams& params) {
+MlaDecodeBoxes make_mla_decode_boxes(const MlaDecodeDesc& call, const MlaDecodePlan& plan) {
   const MlaDecodeDesc desc = with_token_requests(call);
-  const bool boxed = params.boxed_pages != 0;
   const auto nope = static_cast<uint32_t>(desc.layout().nope) / 64;
-  return {rows_box(desc, desc.q_nope, params.q_access, nope, nope),
-          rows_box(desc, desc.q_pe, params.q_access, 1, 1), pages_box(desc, desc.ckv, boxed, 8),
-          pages_box(desc, desc.kpe, boxed, 1), rows_box(desc, desc.o, params.o_access, 8, 4)};
+  // A consumer stores its half of the columns. There is one where rows are few.
+  const uint32_t stored = plan.tile_rows == kMlaTileRows ? 4 : 8;
+  return {rows_box(desc, desc.q_nope, plan.q_access, plan.tile_rows, nope, nope),
+          rows_box(desc, desc.q_pe, plan.q_access, plan.tile_rows, 1, 1),
+          pages_box(desc, desc.ckv, plan.boxed_pages, 8),
+          pages_box(desc, desc.kpe, plan.boxed_pages, 1),
+          rows_box(desc, desc.o, plan.o_access, plan.tile_rows, 8, stored)};
 }
 
 }  // namespace fastnorm::cuda

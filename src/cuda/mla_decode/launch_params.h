@@ -7,8 +7,6 @@
 
 namespace fastnorm::cuda {
 
-inline constexpr int32_t kMlaBoxRows = 64;
-
 // One tensor map of rank 4 over 16-bit elements. The innermost dimension has 64 columns.
 struct MlaDecodeBox {
   const char* data;
@@ -28,6 +26,6 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecod
                                        void* workspace);
 
 // Maps that the kernel does not use cover one row.
-MlaDecodeBoxes make_mla_decode_boxes(const MlaDecodeDesc& desc, const MlaDecodeParams& params);
+MlaDecodeBoxes make_mla_decode_boxes(const MlaDecodeDesc& desc, const MlaDecodePlan& plan);
 
 }  // namespace fastnorm::cuda

@@ -19,6 +19,16 @@ __device__ __forceinline__ int first_row(const Place& place) {
   return static_cast<int>(blockIdx.x) * kMlaTileRows + place.row;
 }
 
+__device__ __forceinline__ float lse_of(float sum, float maximum, float scale) {
+  return sum > 0 ? ptx::log2_approx(sum) + maximum * scale : -INFINITY;
+}
+__device__ __forceinline__ void store_lse(const MlaDecodeParams& p, const Tokens& tokens, int row,
+                                          float lse) {
+  if (row >= tokens.count * p.heads) return;
+  p.lse[(tokens.first + row / p.heads) * p.lse_token_stride + (row % p.heads) * p.lse_head_stride] =
+      lse * p.lse_scale;
+}
+
 // Factors that normalise a thread's two rows, and their LSE to base 2.
 struct Normalized {
   float factor0, factor1;

@@ -9,13 +9,6 @@
 
 namespace fastnorm::cuda {
 
-// How 64 query rows, or 64 rows of the cache, get to shared memory and outputs back.
-enum class RowAccess : int32_t {
-  kRows,         // each row by its own address
-  kRequestRows,  // one tensor-map box; the map's coordinates are (row of the request, request)
-  kTokenRows,    // one box; the map's coordinates are (head, token)
-};
-
 // A tensor of [tokens, heads, columns]; strides in bytes.
 struct TokenRows {
   char* data;

@@ -3,10 +3,14 @@
 #include "cuda/mla_decode/kernels.h"
 #include "cuda/mla_decode/merge.cuh"
 #include "cuda/mla_decode/plan.cuh"
+#include "cuda/mla_decode/swapped.cuh"
 
 namespace fastnorm::cuda {
 
-unsigned mla_decode_threads(bool gathers) { return gathers ? mla::kGatherThreads : mla::kThreads; }
+unsigned mla_decode_threads(bool gathers, int32_t tile_rows) {
+  if (tile_rows != kMlaTileRows) return mla::kSwappedThreads;
+  return gathers ? mla::kGatherThreads : mla::kThreads;
+}
 size_t mla_decode_shared_bytes() { return mla::kSharedBytes; }
 unsigned mla_decode_plan_threads() { return mla::kPlanThreads; }
 unsigned mla_decode_merge_threads() { return mla::kMergeThreads; }

@@ -5,6 +5,17 @@
 
 namespace fastnorm::cuda {
 
+namespace {
+
+// Of the kernels of a dtype.
+int kernel_number(const MlaDecodeDesc& desc, const MlaDecodePlan& plan) {
+  if (desc.gathers()) return 4 + static_cast<int>(desc.format);
+  if (plan.tile_rows != kMlaTileRows) return plan.tile_rows == kMlaFewerRows[0] ? 2 : 3;
+  return desc.profile_events != 0 ? 1 : 0;
+}
+
+}  // namespace
+
 fastnorm_status CudaDevice::run_mla_decode(const MlaDecodeCall& call, void* workspace, void* stream,
                                            Error& error) {
   FASTNORM_TRY(prepare_mla_decode(call, error));
@@ -15,10 +26,10 @@ fastnorm_status CudaDevice::run_mla_decode(const MlaDecodeCall& call, void* work
 // Once for each attention kernel.
 fastnorm_status CudaDevice::prepare_mla_decode(const MlaDecodeCall& call, Error& error) {
   const MlaDecodeDesc& desc = *call.desc;
-  const int kernel = desc.gathers() ? 2 + static_cast<int>(desc.format) : desc.profile_events != 0;
-  std::atomic<bool>& loaded = mla_decode_loaded_[desc.dtype == Dtype::kF16][kernel];
+  std::atomic<bool>& loaded =
+      mla_decode_loaded_[desc.dtype == Dtype::kF16][kernel_number(desc, *call.plan)];
   if (loaded.load(std::memory_order_relaxed)) return FASTNORM_OK;
-  FASTNORM_TRY(load_mla_decode(desc, error));
+  FASTNORM_TRY(load_mla_decode(desc, *call.plan, error));
   loaded.store(true, std::memory_order_relaxed);
   return FASTNORM_OK;
 }

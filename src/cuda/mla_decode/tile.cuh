@@ -48,8 +48,8 @@ inline constexpr uint32_t kFreeOddLeft = kFreeEvenRight + 8;
 inline constexpr uint32_t kFreeOddRight = kFreeOddLeft + 8;
 inline constexpr uint32_t kFreeQ = kFreeOddRight + 8;
 inline constexpr uint32_t kFreeStage = kFreeQ + 8;  // the odd tile, which stages outputs
-inline constexpr uint32_t kSharedBytes = kFreeStage + 8;
-static_assert(kSharedBytes <= 232448);
+inline constexpr uint32_t kSharedBytes = 232448;    // all that a block may have
+static_assert(kFreeStage + 8 <= kSharedBytes);
 
 // Named barriers of both consumers, and of one each.
 enum NamedBarrier : int {

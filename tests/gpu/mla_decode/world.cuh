@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -294,9 +295,12 @@ class World {
     d.reuse_plan = reuse;
     d.profile = profile;
     d.profile_events = profile_events;
+    // A profile has another kernel, with the same pieces.
+    MlaDecodePlan of_call = plan;
+    if (profile != nullptr) of_call.tile_rows = kMlaTileRows;
     Error error;
-    if (load_once(d, error) != FASTNORM_OK ||
-        cuda::launch_mla_decode(d, plan, multiprocessors(), encode_tiled(), workspace, stream,
+    if (load_once(d, of_call, error) != FASTNORM_OK ||
+        cuda::launch_mla_decode(d, of_call, multiprocessors(), encode_tiled(), workspace, stream,
                                 error) != FASTNORM_OK) {
       std::printf("%s: %s\n", c.id.c_str(), error.text);
       std::exit(2);
@@ -337,12 +341,13 @@ class World {
   MlaDecodePlan plan;
 
  private:
-  static fastnorm_status load_once(const MlaDecodeDesc& d, Error& error) {
-    static bool loaded[2][2] = {};
-    bool& done = loaded[d.dtype == Dtype::kF16][d.profile_events != 0];
+  static fastnorm_status load_once(const MlaDecodeDesc& d, const MlaDecodePlan& plan,
+                                   Error& error) {
+    static std::map<std::string, bool> loaded;
+    bool& done = loaded[std::string(plan.kernel) + (d.profile_events != 0 ? " profile" : "")];
     if (done) return FASTNORM_OK;
     done = true;
-    return cuda::load_mla_decode(d, error);
+    return cuda::load_mla_decode(d, plan, error);
   }
 
   char* take(size_t bytes) {

@@ -53,8 +53,8 @@ int get_device(int* device) {
 
 // Kernels of MLA decode: attention by f16 and profile, then by f16 and the format of gathered rows;
 // the planner, two that merge.
-constexpr size_t kMlaGather = 4, kMlaPlan = 12, kMlaMerge = 13;
-char mla_bytes[15];
+constexpr size_t kMlaGather = 4, kMlaSwapped = 12, kMlaPlan = 16, kMlaMerge = 17;
+char mla_bytes[19];
 
 bool is_mla(const void* kernel) { return kernel >= mla_bytes && kernel < std::end(mla_bytes); }
 
@@ -84,9 +84,14 @@ MlaKernels mla_kernels() {
   MlaKernels all = {{{&mla_bytes[0], &mla_bytes[1]}, {&mla_bytes[2], &mla_bytes[3]}},
                     &mla_bytes[kMlaPlan],
                     {&mla_bytes[kMlaMerge], &mla_bytes[kMlaMerge + 1]},
+                    {},
                     {}};
   const char* next = &mla_bytes[kMlaGather];
   for (auto& of_dtype : all.gather) {
+    for (const void*& kernel : of_dtype) kernel = next++;
+  }
+  next = &mla_bytes[kMlaSwapped];
+  for (auto& of_dtype : all.swapped) {
     for (const void*& kernel : of_dtype) kernel = next++;
   }
   return all;
@@ -136,7 +141,17 @@ template <>
 const void* mla_decode_gather_kernel<Dtype::kF16>(MlaCacheFormat format) {
   return test::mla_kernels().gather[1][static_cast<int>(format)];
 }
-unsigned mla_decode_threads(bool gathers) { return gathers ? 512 : 384; }
+template <>
+const void* mla_decode_swapped_kernel<Dtype::kBF16>(int32_t rows) {
+  return test::mla_kernels().swapped[0][rows / 32];
+}
+template <>
+const void* mla_decode_swapped_kernel<Dtype::kF16>(int32_t rows) {
+  return test::mla_kernels().swapped[1][rows / 32];
+}
+unsigned mla_decode_threads(bool gathers, int32_t tile_rows) {
+  return tile_rows != kMlaTileRows ? 192 : gathers ? 512 : 384;
+}
 size_t mla_decode_shared_bytes() { return 231000; }
 const void* mla_decode_plan_kernel() { return test::mla_kernels().plan; }
 unsigned mla_decode_plan_threads() { return 512; }

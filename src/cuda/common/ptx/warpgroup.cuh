@@ -56,6 +56,21 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Waits for them, and tells whether `v` holds in any.
+__device__ __forceinline__ bool named_barrier_any(int id, int threads, bool v) {
+  uint32_t any;
+  asm volatile(
+      "{\n"
+      ".reg .pred own, any;\n"
+      "setp.ne.u32 own, %3, 0;\n"
+      "bar.red.or.pred any, %1, %2, own;\n"
+      "selp.u32 %0, 1, 0, any;\n"
+      "}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(v))
+      : "memory");
+  return any != 0;
+}
 
 // Sets the warpgroup's registers from here on.
 template <int kRegisters>
@@ -77,6 +92,13 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t* values, uint32_t address) 
 __device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
                                             uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+// The same, each matrix transposed.
+__device__ __forceinline__ void stmatrix_x4_t(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                              uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
