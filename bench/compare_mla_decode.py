@@ -323,7 +323,7 @@ class Clock:
         return graph.replay, kept
 
     def prepared(self, run):
-        """A pass: what to call in turn, and time."""
+        """A pass: what to call one after the other, and time."""
         every = range(self.sets)
         if not self.cuda:
             return [(lambda: [run(i) for i in every], None)]

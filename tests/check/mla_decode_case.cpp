@@ -199,6 +199,33 @@ void add_long(bool cuda, std::vector<MlaCase>* cases) {
         }
 }
 
+// Few query rows: those of the smallest tiles and one more, pages that boxes fit and one that none
+// does; whole requests, pairs and many pieces.
+void add_few(bool cuda, std::vector<MlaCase>* cases) {
+  int32_t number = 0;
+  for (const int32_t heads : {1, 3, 8, 16, 17, 32, 33})
+    for (const int32_t page : {16, 32, 48, 64, 128})
+      for (const int32_t split : {0, 64, 192})
+        for (const int32_t s_q : {1, 2}) {
+          MlaCase c;
+          c.group = "few";
+          c.dtype = ++number % 2 == 0 ? Type::kBF16 : Type::kF16;
+          for (const int32_t length : {1, 64, 130, 0, 193, cuda ? 3000 : 300})
+            c.requests.push_back({length, s_q});
+          c.heads = heads;
+          c.page = page;
+          c.causal = number % 3 == 0;
+          c.csr = number % 5 == 0;
+          c.ragged = s_q == 2 && number % 4 == 0;
+          c.fused_cache = number % 7 != 0;
+          c.fused_query = number % 11 != 0;
+          c.padded = number % 3 == 1;
+          c.lse = number % 13 != 0;
+          c.split_tokens = split;
+          cases->push_back(c);
+        }
+}
+
 // Caches of FP8 rows, dense: `count` cases for each format.
 void add_fp8(bool cuda, int count, std::vector<MlaCase>* cases) {
   ref::Random random(0x667038);
@@ -355,6 +382,7 @@ std::vector<MlaCase> make_mla_cases(bool cuda, const Options& options) {
   add_ragged_lengths(&all);
   add_fp8(cuda, 60, &all);
   add_sparse(cuda, 60, &all);
+  add_few(cuda, &all);
   // A CPU runs the small cases, and a part of the large matrices.
   const int64_t most = options.reduced ? 3'000'000 : cuda ? INT64_MAX : 10'000'000;
   std::vector<MlaCase> cases;
