@@ -1,4 +1,4 @@
-"""Tables of the families' pages: stages, gradients, heads, MLA decode, peers, rotated codes, PDL."""
+"""Tables of the families' pages: stages, gradients, heads, MLA decode, peers, rotations, PDL."""
 
 import math
 import re
@@ -144,8 +144,8 @@ def across_heads(shelf):
         if ratios:
             shelf.file(file.path.stem)
             return wrapped(
-                f"From 4096 tokens on, these kernels, `tokens`, take {ranged(ratios)} times as long "
-                f"as the ceiling. {' '.join(measured(file))}"
+                f"From 4096 tokens on, these kernels, `tokens`, take {ranged(ratios)} times as "
+                f"long as the ceiling. {' '.join(measured(file))}"
             )
     raise Missing("no file has heads with one statistic for all of a token")
 
@@ -241,7 +241,10 @@ def mla_decode(shelf):
         row = [mla_shape(shape), f"{ours['us']:.1f}", f"{ours['tflop_per_s']:.0f}"]
         for name in others:
             theirs = found.get(name)
-            row += [f"{theirs['us']:.1f}", f"{theirs['us'] / ours['us']:.2f}"] if theirs else ["", ""]
+            if theirs:
+                row += [f"{theirs['us']:.1f}", f"{theirs['us'] / ours['us']:.2f}"]
+            else:
+                row += ["", ""]
         rows.append(row)
     return with_place(file, table(head, rows))
 
@@ -288,7 +291,9 @@ def peers(shelf):
         raise Missing(f"{files[ranks].name} has no {wanted}")
 
     codes = [case(2, quantise="per-tensor", rows=m, n=8192)["us"] for m in (8, 256)]
-    shard = {2: case(2, family="sharded", rows=1, n=2048), 4: case(4, family="sharded", rows=1, n=1024)}
+    shard = {
+        ranks: case(ranks, family="sharded", rows=1, n=n) for ranks, n in ((2, 2048), (4, 1024))
+    }
     text = (
         f"With fp8 codes in addition to y, 8x8192 takes {three(codes[0])} us and 256x8192 takes "
         f"{three(codes[1])} us on 2 GPUs. A sharded norm of one token of 2 x 2048 elements takes "
@@ -362,7 +367,9 @@ def pdl(shelf):
         ((r["pdl_us"] / r["us"], key) for key, r in found.items() if r["pdl_us"] > 1.01 * r["us"]),
         reverse=True,
     )
-    worst = and_of(f"{names[op]} of {m} rows of {n} ({share:.2f})" for share, (op, m, n) in slow[:4])
+    worst = and_of(
+        f"{names[op]} of {m} rows of {n} ({share:.2f})" for share, (op, m, n) in slow[:4]
+    )
     text = f"Of these {len(found)} shapes {len(slow)} are slower by more than 1 % with PDL"
     text += f", most of all {worst}." if slow else "."
     head = (

@@ -97,7 +97,8 @@ def of_peers(file):
 def of_nccl(file):
     for r in file.results:
         if "by_hand_us" in r and "us" in r:
-            what = f"{r['op']} of {file.content['ranks']} ranks, {r['dtype']}, {r['rows']} x {r['n']}"
+            shape = f"{r['dtype']}, {r['rows']} x {r['n']}"
+            what = f"{r['op']} of {file.content['ranks']} ranks, {shape}"
             noise = r["spread"] + r["by_hand_spread"]
             yield Case("", what, "NCCL and norm", r["us"], r["by_hand_us"], noise, file)
 

@@ -124,8 +124,8 @@ def host(shelf):
         ns[r["op"]].append(r["ns"] / 1e3)
     norms = [us for op, found in ns.items() if op != "qk" for us in found]
     text = (
-        f"On the host, a call takes {ranged(norms)} us before the launch, and query and key heads in "
-        f"one launch take {ranged(ns['qk'])} us. {' '.join(measured(file))}"
+        f"On the host, a call takes {ranged(norms)} us before the launch, and query and key heads "
+        f"in one launch take {ranged(ns['qk'])} us. {' '.join(measured(file))}"
     )
     return wrapped(text)
 
@@ -150,12 +150,12 @@ def beside(shelf):
         peers = timed_peers(rest)
         slow = [r for r in rest if compared.beyond_spread(r)]
         nearest = max(rest, key=compared.against_best)
+        names = and_of(title(labels[n]) for n in labels if n in peers)
         dtype = and_of(sorted({r["dtype"] for r in rest}))
         peer = compared.best_peer(nearest)[0]
         how = "none of them is" if not slow else f"in {len(slow)} of them another library is"
         found += wrapped(
-            f"**{dtype}:** in {len(rest)} cases beside "
-            f"{and_of(title(labels[n]) for n in labels if n in peers)}, {how} faster by more than the "
+            f"**{dtype}:** in {len(rest)} cases beside {names}, {how} faster by more than the "
             f"spreads of both. The nearest is {title(labels[peer])} for `{nearest['op']}` of "
             f"{nearest['rows']} x {nearest['n']}, where this library takes "
             f"{compared.against_best(nearest):.2f} times as long. {' '.join(measured(file))}"
@@ -169,17 +169,18 @@ def beside_short(shelf):
     rest = [r for r in file.results if compared.best_peer(r)]
     slow = sum(map(compared.beyond_spread, rest))
     peers = timed_peers(rest)
-    of = f"In {slow} of" if slow else "In none of"
+    names = and_of(title(labels[n]) for n in labels if n in peers)
     return wrapped(
-        f"{of} {len(rest)} cases another library is faster by more than the spreads of both: "
-        f"{and_of(title(labels[n]) for n in labels if n in peers)} were timed. {' '.join(measured(file))}"
+        f"In {slow or 'none'} of {len(rest)} cases one of {names} is faster by more than the "
+        f"spreads of both. {' '.join(measured(file))}"
     )
 
 
 def grid(shelf):
     file = shelf.part("grid")
     rows = []
-    for title, wanted in (("1024 and more", lambda m: m >= 1024), ("up to 128", lambda m: m <= 128)):
+    groups = (("1024 and more", lambda m: m >= 1024), ("up to 128", lambda m: m <= 128))
+    for name, wanted in groups:
         medians = [
             statistics.median(
                 compared.ratio(r)
@@ -188,7 +189,7 @@ def grid(shelf):
             )
             for op in OPS
         ]
-        rows.append([title, *(f"{m:.2f}" for m in medians)])
+        rows.append([name, *(f"{m:.2f}" for m in medians)])
     return with_place(file, table(["rows", *HEAD], rows))
 
 
@@ -209,7 +210,8 @@ def rounded(shelf):
         "`FASTNORM_ROUND_NORMALIZED` with `FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS` changes the "
         f"time of RMSNorm, with and without a residual, by {100 * statistics.mean(rms):.1f} % on "
         f"average and by {100 * max(rms):.1f} % at most, and that of LayerNorm by "
-        f"{100 * statistics.mean(found['layer']):.1f} % on average. {' '.join(measured(file, *plain))}"
+        f"{100 * statistics.mean(found['layer']):.1f} % on average. "
+        f"{' '.join(measured(file, *plain))}"
     )
     return wrapped(text)
 
@@ -239,7 +241,8 @@ def aligned(low, high=1 << 30):
 # whose ratios count, or none)
 FAR = (
     ("256 to 2048 rows of 4096 to 32768, to y", "some_rows", rows_of(256, 2048), OPS),
-    ("the same, static scale", "some_rows", rows_of(256, 2048), ("rms_fp8", "add_fp8", "layer_fp8")),
+    ("the same, static scale", "some_rows", rows_of(256, 2048),
+     ("rms_fp8", "add_fp8", "layer_fp8")),
     ("the same, dynamic scale per row", "some_rows", rows_of(256, 2048),
      ("rms_row_fp8", "add_row_fp8", "layer_row_fp8")),
     ("the same, f32 weight, to y", "some_rows_f32", rows_of(256, 2048), (None, None, "layer")),
@@ -281,8 +284,8 @@ def far(shelf):
         rows.append([what, *cells, f"`{file.name}`, {file.version}"])
     first = next(iter(files.values()))
     text = wrapped(
-        f"Ratios of time to ceiling on {an(first.device)}, the least and the greatest. The last column "
-        "has the file in `bench/results` and its version."
+        f"Ratios of time to ceiling on {an(first.device)}, the least and the greatest. The last "
+        "column has the file in `bench/results` and its version."
     )
     return [*text, "", *table(["what", *HEAD, "file"], rows)]
 
