@@ -131,13 +131,13 @@ def host(shelf):
 
 
 def title(label):
-    return "PyTorch" if label == "torch" else label.replace(", PDL", " with PDL")
+    return "PyTorch" if label == "torch" else label
 
 
 def timed_peers(results):
     """Names of other libraries that were timed, in the order of the file."""
     names = {name for r in results for name, entry in r["contenders"].items() if "us" in entry}
-    return names - set(compared.NOT_PEERS)
+    return {name for name in names - set(compared.NOT_PEERS) if not name.endswith("-pdl")}
 
 
 def beside(shelf):
