@@ -5,14 +5,19 @@ that is lent for ten minutes takes --seconds 540.
 
   bench/campaign.py --build build --out results                 all that this machine can run
   bench/campaign.py --build build --out results --seconds 540   what these seconds are enough for
-  bench/campaign.py --parts large,decode --fresh                these, again
+  bench/campaign.py --parts decode,large --fresh                these, again, in this order
   bench/campaign.py --list                                      parts, and which are there
+  bench/campaign.py --dry-run                                   what each part would run
 
-campaign.csv has the parts. Files are named CARD_PART.csv, such as h200_large.csv. The exit code is
-0 when all parts are there, 75 when some are left, and 1 when one failed."""
+campaign.csv has the parts. Files are named CARD_PART.csv, such as h200_large.csv; each names the
+library's build, the card, the driver and the versions of packages. The exit code is 0 when all
+parts are there, 75 when some are left, and 1 when one failed. bench/tables.py then makes the pages
+from the files."""
 
 import argparse
 import csv
+import importlib.metadata
+import importlib.util
 import itertools
 import os
 import re
@@ -34,6 +39,12 @@ PROGRAMS = {
     "LIBRARY": "libfastnorm.so.1",
 }  # files of a build folder, or of one that tests/gpu/pack made
 MARGIN = 5  # seconds that a program needs after its last case
+# Packages whose versions count for what is timed beside the library.
+PACKAGES = (
+    "torch", "triton", "flashinfer-python", "quack-kernels", "liger-kernel", "fla-core",
+    "transformer-engine", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "vllm",
+    "flash-mla", "sgl-kernel", "transformers",
+)
 PATIENCE = 120  # seconds that a part may take beyond three times what its line says
 
 
@@ -43,6 +54,7 @@ class Part:
     gpus: int
     seconds: int
     more: bool
+    needs: str
     command: str
 
     def words(self, build, device):
@@ -82,7 +94,7 @@ def read_parts(path):
     with open(path, newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     parts = [
-        Part(r["part"], int(r["gpus"]), int(r["seconds"]), r["more"] == "1", r["command"])
+        Part(r["part"], int(r["gpus"]), int(r["seconds"]), r["more"] == "1", r["needs"], r["command"])
         for r in rows
     ]
     names = [part.name for part in parts]
@@ -92,13 +104,52 @@ def read_parts(path):
     return parts
 
 
-def gpus():
-    """Names of this machine's GPUs."""
-    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+def lacks(needs):
+    """What a part needs and this machine has not, or an empty text."""
+    words = [word for word in needs.split() if word != "or"]
+    for word in words:
+        there = word in os.environ if word.isupper() else importlib.util.find_spec(word) is not None
+        if there:
+            return ""
+    return needs
+
+
+def nvidia_smi(field):
+    """A line for each GPU."""
+    asked = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         return []
+
+
+def commit():
+    """Of this checkout, or an empty text."""
+    asked = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def place(part, given_commit):
+    """What every file says beside its program's own words: commit, driver, versions of packages."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    found = {"part": part.name, "commit": given_commit or commit(), "packages": versions}
+    drivers = nvidia_smi("driver_version")
+    if part.gpus and drivers:
+        found["driver_version"] = drivers[0]
+    return found
+
+
+def gpus():
+    """Names of this machine's GPUs."""
+    return nvidia_smi("name")
 
 
 def card_of(names):
@@ -108,7 +159,7 @@ def card_of(names):
 
 
 def run_part(part, words, draft, seconds, log):
-    """The exit code of a part, whose result file is the draft."""
+    """The exit code of a part, whose result file is the draft. seconds: what is left for it."""
     words = [*words, "--csv", str(draft)]
     limit = 3 * part.seconds + PATIENCE
     if part.more and seconds is not None:
@@ -139,10 +190,21 @@ def arguments():
                         help="folder of the result files (%(default)s)")
     parser.add_argument("--card", help="first word of the files' names (default: of the GPU)")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--parts", type=lambda text: text.split(","), help="only these")
-    parser.add_argument("--seconds", type=float, help="begin nothing that takes longer than is left")
+    parser.add_argument(
+        "--parts", type=lambda text: text.split(","), help="only these, in this order"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="begin nothing that takes longer than is left"
+    )
+    parser.add_argument(
+        "--most", type=float, help="seconds that a part of several pieces may have of them"
+    )
+    parser.add_argument(
+        "--commit", help="of the library, where the folder is no checkout (default: git's)"
+    )
     parser.add_argument("--fresh", action="store_true", help="measure again what is there")
     parser.add_argument("--list", action="store_true", help="run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print commands and run nothing")
     parser.add_argument("--table", type=Path, default=HERE / "campaign.csv", help=argparse.SUPPRESS)
     return parser
 
@@ -154,10 +216,19 @@ def main():
     unknown = [n for n in options.parts or [] if n not in {part.name for part in parts}]
     if unknown:
         parser.error(f"--parts has {unknown[0]}; required: names of {options.table.name}")
-    parts = [part for part in parts if not options.parts or part.name in options.parts]
+    if options.parts:
+        parts = sorted(
+            (part for part in parts if part.name in options.parts),
+            key=lambda part: options.parts.index(part.name),
+        )
     found = gpus()
     card = options.card or card_of(found)
     start = time.monotonic()
+    if options.dry_run:
+        for part in parts:
+            words = part.words(options.build.resolve(), options.device)
+            print(f"{part.name:20} {shlex.join(words)}")
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     states = {}
     for part in parts:
@@ -168,6 +239,8 @@ def main():
             states[part.name] = "there"
         elif part.gpus > len(found):
             states[part.name] = f"needs {part.gpus} GPUs, here are {len(found)}"
+        elif lacks(part.needs):
+            states[part.name] = f"needs {part.needs}"
         elif options.list:
             states[part.name] = f"{part.seconds} s{' or more' if part.more else ''}"
         elif left is not None and left < part.seconds:
@@ -178,10 +251,12 @@ def main():
             words = part.words(options.build.resolve(), options.device)
             log = options.out / f"{card}_{part.name}.log"
             begun = time.monotonic()
-            code = run_part(part, words, draft, left, log)
+            given = min(filter(None, (left, options.most)), default=None)
+            code = run_part(part, words, draft, given, log)
             took = time.monotonic() - begun
             if code == 0 and draft.exists():
-                lines.write(path, lines.read(draft))
+                found_here = {**lines.read(draft), "campaign": place(part, options.commit)}
+                lines.write(path, found_here)
                 draft.unlink()
                 states[part.name] = f"made in {took:.0f} s"
             elif code == lines.EXIT_LEFT:

@@ -53,7 +53,7 @@ def test_runs(cases, work):
     table = work / "table.csv"
 
     def write(*rows):
-        table.write_text("part,gpus,seconds,more,command\n" + "\n".join(rows) + "\n")
+        table.write_text("part,gpus,seconds,more,needs,command\n" + "\n".join(rows) + "\n")
 
     def run(*given):
         command = [sys.executable, HERE / "campaign.py", "--table", table, "--out", work / "out",
@@ -64,10 +64,10 @@ def test_runs(cases, work):
         return done.returncode, states, done.stderr
 
     write(
-        f"whole,0,1,,PYTHON {program} whole",
-        f"pieces,0,1,1,PYTHON {program} some",
-        "two,2,1,,BENCH --shapes large",
-        f"long,0,900,,PYTHON {program} whole",
+        f"whole,0,1,,,PYTHON {program} whole",
+        f"pieces,0,1,1,,PYTHON {program} some",
+        "two,2,1,,,BENCH --shapes large",
+        f"long,0,900,,,PYTHON {program} whole",
     )
     code, states, _ = run("--list")
     cases.equal("--list", (code, states["whole"], states["pieces"]), (0, "1 s", "1 s or more"))
@@ -90,7 +90,7 @@ def test_runs(cases, work):
     cases.check("--fresh", code == 0 and states["whole"].startswith("made in"), states)
     cases.equal("--fresh forgets", len(lines.read(work / "out" / "c_whole.csv")["results"]), 1)
 
-    write("bad,0,1,,PYTHON nowhere.py", f"good,0,1,,PYTHON {program} whole")
+    write("bad,0,1,,,PYTHON nowhere.py", f"good,0,1,,,PYTHON {program} whole")
     code, states, _ = run()
     cases.equal("a failed part", code, 1)
     cases.check("a failed part is named", states["bad"].startswith("failed with exit code 2: "),
@@ -100,7 +100,7 @@ def test_runs(cases, work):
     code, _, text = run("--parts", "good,worse")
     cases.equal("an unknown part", code, 2)
     cases.check("an unknown part is named", "--parts has worse" in text, text)
-    write("a,0,1,,BENCH", "a,0,1,,BENCH")
+    write("a,0,1,,,BENCH", "a,0,1,,,BENCH")
     code, _, text = run()
     cases.check("a name stands twice", code != 0 and "part a stands twice" in text, text)
 

@@ -1,210 +1,194 @@
 #!/usr/bin/env python3
-"""The tables of GPU measurements in README.md and docs/performance.md, from bench/results: what
-stands between "<!-- bench/tables.py NAME -->" and "<!-- end -->" is written anew, or with --check
-compared. --stale VERSION names pages whose figures are of another minor version."""
+"""Writes every measured table and sentence of README.md and docs/ from bench/results, those of the
+integrations, and the committed plots.
+
+    bench/tables.py              what stands between "<!-- bench/tables.py NAME -->" and
+                                 "<!-- end -->" is written anew
+    bench/tables.py --check      changes nothing; exit code 1 where something would change, where a
+                                 page has a figure of an older version that bench/older.csv does
+                                 not list, a figure of no file, or where another library is faster
+                                 and bench/reasons.csv has no reason
+    bench/tables.py --stale VERSION
+                                 as a release asks: exit code 1 where a page has figures that are
+                                 not of this minor version and bench/older.csv has no reason
+    bench/tables.py --list-older after a new version: bench/older.csv gets a line for each file that
+                                 is of an older one
+"""
 
 import argparse
 import csv
-import re
+import io
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
-sys.path.insert(0, str(ROOT / "bench"))
-from compare import lines as result_lines  # noqa: E402
-from compare import tables as compared  # noqa: E402
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from pages import check, families, norms  # noqa: E402
+from pages import faster as faster_cases  # noqa: E402
+from pages.files import RESULTS, ROOT, Missing, Shelf, project_version  # noqa: E402
+
+TABLES = {
+    **{f.__name__: f for f in (
+        norms.readme, norms.large, norms.decode, norms.codes, norms.heads, norms.short, norms.host,
+        norms.beside, norms.beside_short, norms.grid, norms.rounded, norms.far, norms.cpu,
+        families.adaln_more, families.backward, families.stages_backward, families.gradients,
+        families.norm_heads, families.across_heads, families.heads_backward, families.heads_beside,
+        families.vllm, families.mla_decode, families.peers, families.nccl, families.rotation,
+        families.pdl, faster_cases.faster,
+    )},
+    "gated_norm": families.stages("gated", (1152, 2304, 3072, 4096, 8192)),
+    "sandwich_norm": families.stages("sandwich", (1152, 3072, 4096, 8192)),
+    "adaln": families.stages("adaln", (1152, 3072, 4096, 8192)),
+}
+PLOTS = ROOT / "docs" / "plots"
+DRAWN_FROM = ("h200_compare.csv", "h200_grid.csv")
+# Programs of the integrations that write a table from a result file, with what they need.
+INTEGRATIONS = (
+    ("integrations/onnxruntime/bench.py", "--table", "--check"),
+)
 
 
-loaded = set()  # names of result files
+def mark(name):
+    return f"<!-- bench/tables.py {name} -->\n"
 
 
-def load(name):
-    """Results of bf16 by (op, rows, n)."""
-    loaded.add(f"h200_{name}.csv")
-    results = result_lines.read(RESULTS / f"h200_{name}.csv")["results"]
-    return {(r["op"], r["rows"], r["n"]): r for r in results if r["dtype"] == "bf16" and "us" in r}
+def marks_of(text):
+    """Names of a page's tables, in order."""
+    start = mark("\0").split("\0")[0]
+    return [line[len(start):].removesuffix(" -->") for line in text.splitlines()
+            if line.startswith(start)]
 
 
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
-
-
-def ratio(r):
-    return f"{r['us']:.1f} us, {r['ratio']:.3f}"
-
-
-def many_rows(found, columns):
-    return table(
-        ["n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
-        [[str(n)] + [ratio(found[op, 4096, n]) for op in ("rms", "add", "layer")] for n in columns],
-    )
-
-
-def large():
-    found = load("large")
-    return many_rows(found, sorted(n for op, rows, n in found if op == "rms" and rows == 4096))
-
-
-def readme():
-    return many_rows(load("large"), [1024, 2048, 4096, 5120, 7168, 8192, 16384])
-
-
-def decode():
-    # Both columns of one file: the same run, the same buffers.
-    found = load("pdl")
-
-    def cell(r):
-        return f"{r['us']:.2f} us, {r['us'] - r['ceiling_us']:+.2f}; {r['pdl_us']:.2f}"
-
-    shapes = [(1, 4096), (1, 16384), (16, 4096), (64, 7168), (128, 8192), (128, 16384)]
-    return table(
-        ["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
-        [
-            [f"{m} x {n}"] + [cell(found[op, m, n]) for op in ("rms", "add", "layer")]
-            for m, n in shapes
-        ],
-    )
-
-
-def codes():
-    found = load("codes")
-    names = {
-        "rms_fp8": "RMSNorm, e4m3, static scale",
-        "add_fp8": "residual + RMSNorm, e4m3, static scale",
-        "layer_fp8": "LayerNorm, e4m3, static scale",
-        "rms_row_fp8": "RMSNorm, e4m3, dynamic scale per row",
-        "add_row_fp8": "residual + RMSNorm, e4m3, dynamic scale per row",
-        "rms_block_fp8": "RMSNorm, e4m3, dynamic scale per block of 128",
-        "rms_mxfp8": "RMSNorm, MXFP8",
-        "rms_nvfp4": "RMSNorm, NVFP4",
-    }
-    columns = [1024, 4096, 8192, 16384, 32768]
-    return table(
-        ["output", *map(str, columns)],
-        [[name] + [ratio(found[op, 4096, n]) for n in columns] for op, name in names.items()],
-    )
-
-
-def heads():
-    found = load("heads")
-    shapes = sorted((rows, n) for op, rows, n in found if op == "qk")
-    return table(
-        ["tokens x head size", "query and key heads", "rounded before the weight"],
-        [
-            [f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ("qk", "qk_rounded")]
-            for rows, n in shapes
-        ],
-    )
-
-
-def short():
-    found = load("other")
-    ops = ("rms", "add", "layer")
-    shapes = sorted((n, rows) for op, rows, n in found if op == "rms" and n <= 512)
-    return table(
-        ["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
-        [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ops] for n, rows in shapes],
-    )
-
-
-def beside_others():
-    """The newest result of each case that was timed beside other libraries, with its card."""
-    newest = {}
-    for path in sorted(RESULTS.glob("h[0-9]*.csv")):
-        content = result_lines.read(path)
-        date = content.get("date") or (content.get("runs") or [{}])[-1].get("date", "")
-        for r in content["results"]:
-            if "contenders" in r and compared.best_peer(r):
-                key = path.name.split("_")[0], r["op"], r["dtype"], r["rows"], r["n"]
-                newest[key] = max(newest.get(key, ("",)), (date, path.name, r), key=lambda t: t[:2])
-    for (card, *_), (_, name, r) in newest.items():
-        loaded.add(name)
-        yield card, r
-
-
-def reason_of(**asked):
-    with open(ROOT / "bench" / "reasons.csv", newline="") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        for row in rows:
-            if all(re.fullmatch(row[name], value) for name, value in asked.items()):
-                return row["reason"]
-    return "not known"
-
-
-def faster():
-    found = list(beside_others())
-    slow = [(card, r) for card, r in found if compared.beyond_spread(r)]
-    slow.sort(key=lambda pair: (pair[0], -compared.against_best(pair[1])))
-    rows = []
-    for card, r in slow:
-        peer, us = compared.best_peer(r)
-        own = compared.us_of(r, compared.own_beside(r, peer))
-        case = f"{r['op'].removesuffix(' forward')}, {r['dtype']}, {r['rows']} x {r['n']}"
-        times = f"{own:.2f} us, {us:.2f} us, {own / us:.2f}"
-        reason = reason_of(card=card, case=case, library=peer)
-        rows.append([card.upper(), case, peer, times, reason])
-    head = ["card", "case", "library", "this library, the other, ratio", "reason"]
-    share = f"{len(slow)} of {len(found)} cases, or {100 * len(slow) / len(found):.1f} %:"
-    return [share, "", *table(head, rows)]
-
-
-TABLES = {f.__name__: f for f in (readme, large, decode, codes, heads, short, faster)}
-
-
-def renewed(text):
-    for name, make in TABLES.items():
-        begin = f"<!-- bench/tables.py {name} -->\n"
-        if begin not in text:
-            continue
-        head, rest = text.split(begin, 1)
+def renewed(text, shelf):
+    for name in marks_of(text):
+        if name not in TABLES:
+            raise Missing(f"nothing makes the table {name}; known: {', '.join(TABLES)}")
+        head, rest = text.split(mark(name), 1)
         tail = rest[rest.index("<!-- end -->"):]
-        text = head + begin + "\n".join(make()) + "\n" + tail
+        text = head + mark(name) + "\n".join(TABLES[name](shelf)) + "\n" + tail
     return text
 
 
-def stale(version):
-    """(page, result file, its version) of figures that are not of this minor version. docs/lab
-    tells what was learnt, whenever it was."""
-    minor = version.split(".")[:2]
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        text = page.read_text()
-        loaded.clear()
-        renewed(text)
-        named = re.findall(r"\b(\w+\.csv)`", text)
-        for name in sorted({*loaded, *(n for n in named if (RESULTS / n).exists())}):
-            library = result_lines.read(RESULTS / name).get("library", {})
-            version_of = re.search(r"\d+\.\d+\.\d+", str(library.get("version", library)))
-            found = version_of[0] if version_of else "no version"
-            if found.split(".")[:2] != minor:
-                yield page.relative_to(ROOT), name, found
+def renew_pages(write):
+    """(page, what is wrong with it) where something changes or cannot be made; {page: files}."""
+    faults, shown = [], {}
+    for page in check.pages():
+        old = page.read_text()
+        if not marks_of(old):
+            shown[page] = []
+            continue
+        shelf = Shelf()
+        try:
+            new = renewed(old, shelf)
+        except Missing as why:
+            faults.append(f"{page.relative_to(ROOT)}: {why}")
+            continue
+        finally:
+            shown[page] = list(shelf.used.values())
+        if new != old and write:
+            page.write_text(new)
+            print(f"{page.relative_to(ROOT)}: written")
+        elif new != old:
+            faults.append(f"{page.relative_to(ROOT)}: tables are not those of bench/results")
+    return faults, shown
+
+
+def renew_plots(write):
+    """The committed plots; nothing where matplotlib is not there, as tools/docs looks at them."""
+    committed = sorted(PLOTS.glob("*.svg"))
+    if not committed:
+        return []
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        print("plots: matplotlib is not here; tools/docs compares them")
+        return []
+    faults = []
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, ROOT / "bench" / "compare.py", "plot"]
+        command += [RESULTS / name for name in DRAWN_FROM if (RESULTS / name).exists()]
+        drawn = subprocess.run([str(c) for c in (*command, "--out", folder)], capture_output=True,
+                               text=True)
+        if drawn.returncode:
+            return [f"bench/compare.py plot: {drawn.stderr.strip()}"]
+        for path in committed:
+            made = Path(folder) / path.name
+            if not made.exists():
+                faults.append(f"{path.relative_to(ROOT)}: nothing draws it")
+            elif made.read_bytes() != path.read_bytes():
+                if write:
+                    path.write_bytes(made.read_bytes())
+                    print(f"{path.relative_to(ROOT)}: written")
+                else:
+                    faults.append(f"{path.relative_to(ROOT)} is not what bench/compare.py draws")
+    return faults
+
+
+def renew_integrations(write):
+    faults = []
+    for program, table, compare in INTEGRATIONS:
+        command = [sys.executable, ROOT / program, table if write else compare]
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        if done.returncode:
+            faults.append(f"{program}: {(done.stdout + done.stderr).strip()[-300:]}")
+    return faults
+
+
+def list_older(shown):
+    """Keeps the reasons of lines that stay."""
+    kept = {row["file"]: row for row in check.read(check.OLDER)}
+    rows = {}
+    for _, name, version in check.older(shown, project_version()):
+        before = kept.get(name)
+        same = before and before["version"] == version
+        rows[name] = before if same else {
+            "file": name, "version": version, "why": check.UNMEASURED}
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ["file", "version", "why"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[name] for name in sorted(rows))
+    notes = [line for line in check.OLDER.read_text().splitlines() if line.startswith("#")]
+    check.OLDER.write_text("\n".join(notes) + "\n" + out.getvalue())
+
+
+def all_faults(shown):
+    """What --check finds beside tables that differ."""
+    yield from check.faults_of_older(shown, project_version(), check.read(check.OLDER))
+    quoted = check.read(check.QUOTED)
+    for page in shown:
+        yield from check.faults_of_prose(str(page.relative_to(ROOT)), page.read_text(), quoted)
+    known = {str(page.relative_to(ROOT)) for page in shown}
+    for row in quoted:
+        if row["page"] not in known:
+            yield f"bench/quoted.csv: {row['page']} is no page"
+    yield from faster_cases.without_reason()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit code 1 where a file would change"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stale", metavar="VERSION", help="change nothing; exit code 1 where a "
-                        "page has figures that are not of this minor version")
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--stale", metavar="VERSION", help="change nothing")
+    parser.add_argument("--list-older", action="store_true", help="write bench/older.csv alone")
     options = parser.parse_args()
-    if options.stale:
-        found = list(stale(options.stale))
-        for page, name, version in found:
-            print(f"{page}: {name} is of {version}; required: {options.stale}")
-        sys.exit(1 if found else 0)
-    changed = []
-    for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
-        old = path.read_text()
-        new = renewed(old)
-        if new != old:
-            changed.append(path.relative_to(ROOT))
-            if not options.check:
-                path.write_text(new)
-    for path in changed:
-        print(f"{path}: {'tables are not those of bench/results' if options.check else 'written'}")
-    sys.exit(1 if changed and options.check else 0)
+    write = not (options.check or options.stale or options.list_older)
+    faults, shown = renew_pages(write)
+    if options.list_older:
+        list_older(shown)
+    elif options.stale:
+        faults += check.faults_of_older(
+            shown, options.stale, check.read(check.OLDER), release=True
+        )
+    else:
+        faults += renew_plots(write) + renew_integrations(write)
+        # What was written names other files than before.
+        faults += all_faults(renew_pages(False)[1] if write else shown)
+    for fault in faults:
+        print(fault)
+    sys.exit(1 if faults else 0)
 
 
 if __name__ == "__main__":
