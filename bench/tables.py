@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 sys.path.insert(0, str(ROOT / "bench"))
 from compare import lines as result_lines  # noqa: E402
-from compare import tables as compared  # noqa: E402
+from compare import model_tables, tables as compared  # noqa: E402
 
 
 loaded = set()  # names of result files
@@ -151,6 +151,11 @@ def faster():
 
 
 TABLES = {f.__name__: f for f in (readme, large, decode, codes, heads, short, faster)}
+TABLES.update({
+    name: lambda make=make, files=files: make(
+        [result_lines.read(path) for path in sorted(RESULTS.glob(files))])
+    for name, (make, files) in model_tables.TABLES.items()
+})
 
 
 def renewed(text):
@@ -195,7 +200,7 @@ def main():
             print(f"{page}: {name} is of {version}; required: {options.stale}")
         sys.exit(1 if found else 0)
     changed = []
-    for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
+    for path in (ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("performance", "models"))):
         old = path.read_text()
         new = renewed(old)
         if new != old:
