@@ -44,7 +44,8 @@ def off(found, model, variant):
 def measured(content):
     """A sentence that says what was measured."""
     return (
-        f"{content['device']}, {DTYPES[content['dtype']]}, PyTorch {content['versions']['torch']}, "
+        ("" if content["device"] == "cpu" else f"{content['device']}, ")
+        + f"{DTYPES[content['dtype']]}, PyTorch {content['versions']['torch']}, "
         f"transformers {content['transformers']}, {content['layers']} layers of "
         f"{content['hidden']} columns, {content['batch']} x {content['tokens']} tokens"
         + (f", threads: {content['threads']}" if content["device"] == "cpu" else "")
