@@ -5,9 +5,9 @@
 
 The weights are random. Variants run one after the other in each round, in an order that turns from
 round to round, so that a change of the machine's speed meets all of them. A line has the median of
-a step, its quartiles, tokens a second and the ratio to the stock model: the median and quartiles of
-the rounds' ratios, and the ratio of processor time, which other programs on the machine change
-less. Then come the peak of the GPU's memory above what was there before the step, the largest
+a step, its quartiles, tokens a second and the ratio to the stock model, of time and of processor
+time, which other programs on the machine change less: the medians and quartiles of the rounds'
+ratios. Then come the peak of the GPU's memory above what was there before the step, the largest
 difference of logits from the stock model's, as a share of the greatest (for training, that of the
 loss), and how many calls of the library a step makes by compiled operators, such as those of _C.so,
 and how many by Python's. Prefill is one forward of all tokens, decode one token with a static
@@ -38,7 +38,7 @@ from compare import lines, models  # noqa: E402
 COLUMNS = {
     "model": "", "mode": "", "variant": "", "layers": "", "median_ms": ".3f", "low_ms": ".3f",
     "high_ms": ".3f", "tokens_s": "", "ratio": ".3f", "ratio_low": ".3f", "ratio_high": ".3f",
-    "cpu_ratio": ".3f", "peak_mib": "", "logits": ".1e", "loss": ".1e", "compiled": "",
+    "cpu_ratio": ".3f", "cpu_low": ".3f", "cpu_high": ".3f", "peak_mib": "", "logits": ".1e", "loss": ".1e", "compiled": "",
     "python": "",
 }  # of the table, with their forms
 MODES = ("prefill", "decode", "train")
@@ -88,8 +88,9 @@ def arguments():
 class Variant:
     """A model, what stands around its runs, and what is known of it."""
 
-    def __init__(self, name, model, around=contextlib.nullcontext, facts=None):
+    def __init__(self, name, model, around=contextlib.nullcontext, facts=None, is_other=False):
         self.name, self.model, self.around, self.facts = name, model, around, facts or {}
+        self.is_other = is_other  # of another library, whose versions may not fit together
 
 
 def eager(options, name):
@@ -99,7 +100,7 @@ def eager(options, name):
         yield Variant(variant, model, facts=facts)
     if options.device == "cuda":
         for variant, model, around in models.liger(stock):
-            yield Variant(variant, model, around)
+            yield Variant(variant, model, around, is_other=True)
 
 
 def compiled_too(options, name):
@@ -226,11 +227,18 @@ def compare(options, name, mode, found, left):
     shape = options.batch, options.tokens
     ids = torch.randint(3, options.vocabulary, shape, generator=generator).to(options.device)
     with torch.set_grad_enabled(mode == "train"):
-        steps = {variant.name: Step(variant, mode, ids) for variant in found}
-        results = {}
-        for variant, step in steps.items():
-            torch.manual_seed(2)  # of dropout
-            results[variant] = step().float()
+        steps, results = {}, {}
+        for variant in found:
+            try:
+                steps[variant.name] = step = Step(variant, mode, ids)
+                torch.manual_seed(2)  # of dropout
+                results[variant.name] = step().float()
+            except Exception as why:
+                if not variant.is_other:
+                    raise
+                steps.pop(variant.name, None)
+                print(f"# {variant.name}: {type(why).__name__}: {why}".splitlines()[0][:200])
+        found = [variant for variant in found if variant.name in results]
         rounds = rounds_of(options, steps, left)
         times, of_cpu = ({variant: [] for variant in steps} for _ in range(2))
         order = list(steps)
@@ -248,14 +256,15 @@ def line_of(options, name, mode, variant, steps, results, times, of_cpu):
     low, median, high = statistics.quantiles(times[variant.name], n=4)
     ratios = [a / b for a, b in zip(times[variant.name], times["stock"])]
     ratio_low, ratio, ratio_high = statistics.quantiles(ratios, n=4)
-    cpu_ratio = statistics.median(of_cpu[variant.name]) / statistics.median(of_cpu["stock"])
+    ratios = [a / b for a, b in zip(of_cpu[variant.name], of_cpu["stock"])]
+    cpu_low, cpu_ratio, cpu_high = statistics.quantiles(ratios, n=4)
     a, b = results[variant.name], results["stock"]
     off = ((a - b).abs().max() / b.abs().max()).item()
     tokens = options.batch * (1 if mode == "decode" else options.tokens)
     by_compiled, by_python = calls_of(step)
     values = (
         name, mode, variant.name, options.layers, median, low, high, round(tokens / median * 1e3),
-        ratio, ratio_low, ratio_high, cpu_ratio, peak_mib(options, step),
+        ratio, ratio_low, ratio_high, cpu_ratio, cpu_low, cpu_high, peak_mib(options, step),
         None if mode == "train" else off, off if mode == "train" else None, by_compiled, by_python,
     )  # fmt: skip
     row = {k: v for k, v in zip(COLUMNS, values) if v is not None}

@@ -151,11 +151,8 @@ def faster():
 
 
 TABLES = {f.__name__: f for f in (readme, large, decode, codes, heads, short, faster)}
-TABLES.update({
-    name: lambda make=make, files=files: make(
-        [result_lines.read(path) for path in sorted(RESULTS.glob(files))])
-    for name, (make, files) in model_tables.TABLES.items()
-})
+TABLES.update(model_tables.tables(
+    lambda pattern: [result_lines.read(path) for path in sorted(RESULTS.glob(pattern))]))
 
 
 def renewed(text):
@@ -200,7 +197,8 @@ def main():
             print(f"{page}: {name} is of {version}; required: {options.stale}")
         sys.exit(1 if found else 0)
     changed = []
-    for path in (ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("performance", "models"))):
+    pages = ("README.md", "docs/performance.md", "docs/models.md")
+    for path in (ROOT / page for page in pages):
         old = path.read_text()
         new = renewed(old)
         if new != old:

@@ -25,13 +25,13 @@ def how(text):
     return ", ".join([{"rms": "RMS", "layer": "Layer"}[kind], rounding.upper(), *more])
 
 
-def is_slower(r):
-    """Whether three quarters of the rounds take longer than the stock model."""
-    return r["ratio_low"] > 1
-
-
-def ratio(r):
-    return "-" if r is None else f"{r['ratio']:.2f}{' (slower)' if is_slower(r) else ''}"
+def ratio(r, word):
+    """The share of the stock model's time; it is told where three quarters of the rounds take
+    longer. word: ratio or cpu, for processor time."""
+    if r is None:
+        return "-"
+    slower = r[f"{word}_low"] > 1
+    return f"{r['ratio' if word == 'ratio' else 'cpu_ratio']:.2f}{' (slower)' if slower else ''}"
 
 
 def off(found, model, variant):
@@ -62,7 +62,7 @@ def parted(contents):
 
 def models(contents):
     """Each model: how its norms compute, what is fused, and each step's share of the stock model's
-    time."""
+    time, on the CPU of processor time."""
     sides = parted(contents)
     found = [by_case(content) for content in sides]
     head = ["model", "its norms", "`fuse`"]
@@ -77,9 +77,9 @@ def models(contents):
             if known is None:
                 continue
             row = [shown, how(known["how"]), fuse]
-            for side in found:
+            for side, word in zip(found, ("cpu", "ratio")):
                 row += [off(side, model, variant)]
-                row += [ratio(side.get((model, step, variant))) for step in STEPS]
+                row += [ratio(side.get((model, step, variant)), word) for step in STEPS]
             rows.append(row)
     said = [f"{name}: {measured(content)}." if content else f"{name}: {UNMEASURED.lower()}"
             for name, content in zip(("CPU", "GPU"), sides)]
@@ -133,7 +133,15 @@ def models_compiled(contents):
 
 # Tables by name, with the files that they are of.
 TABLES = {
-    "models": (models, "*_models.csv"),
-    "models_beside": (models_beside, "*_models.csv"),
-    "models_compiled": (models_compiled, "*_models_compiled.csv"),
+    "models": (models, ("*_models.csv", "*_models_cpu.csv")),
+    "models_beside": (models_beside, ("*_models.csv",)),
+    "models_compiled": (models_compiled, ("*_models_compiled.csv",)),
 }
+
+
+def tables(files_of):
+    """Functions by the names of tables. files_of(pattern): documents of the files that fit."""
+    return {
+        name: lambda make=make, patterns=patterns: make([c for p in patterns for c in files_of(p)])
+        for name, (make, patterns) in TABLES.items()
+    }

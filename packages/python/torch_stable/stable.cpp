@@ -3,10 +3,10 @@
 //
 // This ABI has no functions of autograd, does not say whether a tensor requires grad, and cannot
 // call an operator below a key of the dispatcher. So these are operators of their own, for plain
-// tensors: fastnorm.torch calls them in eager mode, those with statistics and the backward inside of
-// a node of autograd, and its Python operators in all other cases. Where a call is not the common
-// one, such as for copies and for all errors, the result is not defined, which is None in Python,
-// and the Python operator runs.
+// tensors: fastnorm.torch calls them in eager mode, those with statistics and the backward inside
+// of a node of autograd, and its Python operators in all other cases. Where a call is not the
+// common one, such as for copies and for all errors, the result is not defined, which is None in
+// Python, and the Python operator runs.
 //
 // The CPU's contexts use PyTorch's loop, so that there is no second pool of threads.
 

@@ -8,9 +8,9 @@ Where a gradient is wanted, its operators stand in a node of autograd of Python,
 fused_add_rms_norm, which Python runs then. FASTNORM_TORCH_LIBRARY names another file. The CPU's
 contexts take their threads from PyTorch through it.
 
-operators.cpp also has nodes of autograd, and what torch.compile calls. It needs headers of one version
-of PyTorch: build() compiles it on this machine into a cache. From then on fastnorm.torch loads it
-as it is imported, and it takes the place of _C.so. FASTNORM_TORCH_COMPILED=1 builds it when
+operators.cpp also has nodes of autograd, and what torch.compile calls. It needs headers of one
+version of PyTorch: build() compiles it on this machine into a cache. From then on fastnorm.torch
+loads it as it is imported, and it takes the place of _C.so. FASTNORM_TORCH_COMPILED=1 builds it when
 fastnorm.torch is imported, if that has not happened yet; 0 leaves out both files. FASTNORM_CACHE
 names the folder, in place of ~/.cache/fastnorm.
 
