@@ -10,9 +10,9 @@ contexts take their threads from PyTorch through it.
 
 operators.cpp also has nodes of autograd, and what torch.compile calls. It needs headers of one
 version of PyTorch: build() compiles it on this machine into a cache. From then on fastnorm.torch
-loads it as it is imported, and it takes the place of _C.so. FASTNORM_TORCH_COMPILED=1 builds it when
-fastnorm.torch is imported, if that has not happened yet; 0 leaves out both files. FASTNORM_CACHE
-names the folder, in place of ~/.cache/fastnorm.
+loads it as it is imported, and it takes the place of _C.so. FASTNORM_TORCH_COMPILED=1 builds it
+when fastnorm.torch is imported, if that has not happened yet; 0 leaves out both files.
+FASTNORM_CACHE names the folder, in place of ~/.cache/fastnorm.
 
 The bits and the errors are those of the Python operators, which run everything else.
 """
