@@ -29,6 +29,7 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +44,7 @@ COLUMNS = {
 }  # of the table, with their forms
 MODES = ("prefill", "decode", "train")
 LEAST_ROUNDS = 5
-COMPILING = 40  # seconds that a first cell of torch.compile takes, at least
+COMPILING = 20  # seconds that a first cell of torch.compile takes, at least
 
 
 def words(text):
@@ -283,39 +284,41 @@ def cells(options):
 
 
 def measure(options, document, left):
-    """Fills the document; True: all is there."""
+    """Fills the document; the exit code. A model that fails leaves the others."""
     there = {(r["model"], r["mode"], "compiled" in r["variant"]) for r in document["results"]}
-    last, found, longest = None, [], {False: 0.0, True: COMPILING}
+    last, found, longest, code = None, [], {False: 0.0, True: COMPILING}, 0
     for cell in cells(options):
         if cell in there:
             continue
         name, mode, by_compiler = cell
         if left() < longest[by_compiler]:
-            return False
+            return lines.EXIT_LEFT
         start = time.monotonic()
-        # Training changes the weights, so it comes last. Each mode is compiled for itself.
-        if by_compiler or last != (name, by_compiler):
-            found.clear()
-            gc.collect()
-            torch._dynamo.reset()
-            if options.device == "cuda":
-                torch.cuda.empty_cache()
-            found += (compiled_too if by_compiler else eager)(
-                argparse.Namespace(**{**vars(options), "layers": options.compile_layers})
-                if by_compiler else options, name)
-        last = name, by_compiler
         sizes = argparse.Namespace(**vars(options))
         sizes.layers = options.compile_layers if by_compiler else options.layers
         try:
+            # Training changes the weights, so it comes last. Each mode is compiled for itself.
+            if by_compiler or last != (name, by_compiler):
+                found.clear()
+                gc.collect()
+                torch._dynamo.reset()
+                if options.device == "cuda":
+                    torch.cuda.empty_cache()
+                found += (compiled_too if by_compiler else eager)(sizes, name)
+            last = name, by_compiler
             document["results"] += list(compare(sizes, name, mode, found, left))
         except TimeOver:
-            return False
+            return lines.EXIT_LEFT
+        except Exception:
+            print(f"# {name}, {mode}: failed\n{traceback.format_exc()}", flush=True)
+            last, code = None, 1
+            continue
         if options.csv:
             lines.write(options.csv, document)
         took = time.monotonic() - start
         print(f"# {name}, {mode}{', compiled' if by_compiler else ''}: {took:.1f} s", flush=True)
         longest[by_compiler] = max(longest[by_compiler], 0.8 * took)
-    return True
+    return code
 
 
 def description(options):
@@ -368,12 +371,12 @@ def main():
         sys.exit(f"compare_models.py: {why}")
     print(f"operators: {compiled.path()}")
     print("  ".join(f"{name:>9}" for name in COLUMNS))
-    complete = measure(options, document, lambda: options.seconds - (time.monotonic() - start))
+    code = measure(options, document, lambda: options.seconds - (time.monotonic() - start))
     if options.csv:
         lines.write(options.csv, document)
-    if not complete:
+    if code == lines.EXIT_LEFT:
         print("the time is over")
-    return 0 if complete else lines.EXIT_LEFT
+    return code
 
 
 if __name__ == "__main__":

@@ -14,8 +14,13 @@ DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 UNMEASURED = "Not measured yet."
 
 
-def by_case(content):
-    return {(r["model"], r["mode"], r["variant"]): r for r in (content or {}).get("results", [])}
+def by_case(content, layers="layers"):
+    """Lines of models with so many layers as the content's number of this name."""
+    return {
+        (r["model"], r["mode"], r["variant"]): r
+        for r in (content or {}).get("results", [])
+        if r["layers"] == content[layers]
+    }
 
 
 def how(text):
@@ -114,9 +119,10 @@ def models_beside(contents):
 
 def models_compiled(contents):
     """Steps with torch.compile, in milliseconds, of few layers."""
-    content = parted(contents)[1]
+    is_there = [any("compiled" in r["variant"] for r in c["results"]) for c in contents]
+    content = parted([c for c, there in zip(contents, is_there) if there])[1]
     names = ("stock", "stock, compiled", "patch, compiled", "patch, residual, compiled")
-    found = by_case(content)
+    found = by_case(content, "compile_layers")
     rows = []
     for model, shown in NAMES.items():
         for step, name in STEPS.items():
@@ -135,7 +141,7 @@ def models_compiled(contents):
 TABLES = {
     "models": (models, ("*_models.csv", "*_models_cpu.csv")),
     "models_beside": (models_beside, ("*_models.csv",)),
-    "models_compiled": (models_compiled, ("*_models_compiled.csv",)),
+    "models_compiled": (models_compiled, ("*_models.csv", "*_models_compiled.csv")),
 }
 
 
