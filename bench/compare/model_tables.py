@@ -1,5 +1,7 @@
 """The tables of docs/models.md, from what compare_models.py wrote. Pure."""
 
+import textwrap
+
 from compare.models import LIGER, LIGER_NORMS
 from compare.tables import markdown
 
@@ -43,7 +45,8 @@ def off(found, model, variant):
     """The largest difference of logits."""
     rows = [found.get((model, mode, variant)) for mode in ("prefill", "decode")]
     values = [r["logits"] for r in rows if r]
-    return "-" if not values else "0" if max(values) == 0 else f"{max(values):.1e}"
+    text = "-" if not values else "0" if max(values) == 0 else f"{max(values):.1e}"
+    return text.replace("e-0", "e-")
 
 
 def measured(content):
@@ -88,7 +91,8 @@ def models(contents):
             rows.append(row)
     said = [f"{name}: {measured(content)}." if content else f"{name}: {UNMEASURED.lower()}"
             for name, content in zip(("CPU", "GPU"), sides)]
-    return [*markdown(head, rows).splitlines(), "", *said] if rows else [UNMEASURED]
+    lines = textwrap.wrap(" ".join(said), 100, break_long_words=False, break_on_hyphens=False)
+    return [*markdown(head, rows).splitlines(), "", *lines] if rows else [UNMEASURED]
 
 
 def models_beside(contents):
