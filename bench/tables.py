@@ -25,9 +25,15 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from compare import model_tables  # noqa: E402
 from pages import check, families, norms  # noqa: E402
 from pages import faster as faster_cases  # noqa: E402
 from pages.files import RESULTS, ROOT, Missing, Shelf, project_version  # noqa: E402
+
+
+def of_models(make, patterns):
+    return lambda shelf: make([f.content for p in patterns for f in shelf.matching(p)])
+
 
 TABLES = {
     **{f.__name__: f for f in (
@@ -41,6 +47,7 @@ TABLES = {
     "gated_norm": families.stages("gated", (1152, 2304, 3072, 4096, 8192)),
     "sandwich_norm": families.stages("sandwich", (1152, 3072, 4096, 8192)),
     "adaln": families.stages("adaln", (1152, 3072, 4096, 8192)),
+    **{name: of_models(*table) for name, table in model_tables.TABLES.items()},
 }
 PLOTS = ROOT / "docs" / "plots"
 DRAWN_FROM = ("h200_compare.csv", "h200_grid.csv")

@@ -2,8 +2,9 @@
 """Tests of the plug-ins of vLLM and SGLang. The last line is the count.
 
 Where vLLM or SGLang is installed and its registry imports, the plug-in runs in the real one. Else a
-small registry of the same interface, in this file, stands for it. A line says which. Run with a
-Python that has PyTorch.
+small registry of the same interface, in this file, stands for it. A line says which. Without
+--device all runs on the CPU, and then on a GPU where PyTorch has one. Run with a Python that has
+PyTorch.
 """
 
 import importlib
@@ -159,6 +160,33 @@ def native_fused_add(x, x_residual, weight, epsilon, variance_size=None):
     return wide.to(x.dtype), total.to(x.dtype)
 
 
+def cuda_rms_norm(x, weight, epsilon):
+    """The arithmetic of vLLM's CUDA kernels: rounded once."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+    return (wide if weight is None else wide * weight.float()).to(x.dtype)
+
+
+def cuda_fused_add(x, x_residual, weight, epsilon):
+    """The same of the rounded sum."""
+    total = (x.float() + x_residual.float()).to(x.dtype)
+    return cuda_rms_norm(total, weight, epsilon), total
+
+
+def vllm_wanted(word, x, residual, weight):
+    """What the plug-in computes with this rounding; None: that of the device."""
+    word = word or {"cpu": "native", "cuda": "cuda"}[DEVICE.type]
+    inputs = (x, weight, EPS) if residual is None else (x, residual, weight, EPS)
+    if word == "cuda" and (weight is None or weight.dtype == x.dtype):
+        return (cuda_rms_norm if residual is None else cuda_fused_add)(*inputs)
+    import vllm.ir
+
+    ops = vllm.ir.ops
+    return (ops.rms_norm if residual is None else ops.fused_add_rms_norm).impls["native"].impl_fn(
+        *inputs
+    )
+
+
 # --- vLLM's kernels of a norm and fp8 codes: their signatures and arithmetic ---
 
 F8 = 448.0
@@ -287,33 +315,15 @@ def test_vllm(suite):
         listed = list(getattr(priority, name))
         suite.equal(f"{name}: comes first, once", listed, ["fastnorm", "native"])
         getattr(ops, name).set_default(listed)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for wide in (False, True):
-            x = exact_rows(64, dtype)
-            weight = normal(64, torch.float32 if wide else dtype, 2, 0.2, 1.0)
-            label = f"{dtype}{' float32 weight' if wide else ''}"
-            with Calls() as counts:
-                y = ops.rms_norm(x, weight, EPS)
-            suite.equal(f"rms_norm {label}: by fastnorm", counts, {"rms_norm": 1})
-            wanted = ops.rms_norm.impls["native"].impl_fn(x, weight, EPS)
-            exact = same if DEVICE.type == "cpu" else close
-            suite.check(f"rms_norm {label}: its bits", exact(y, wanted))
-            residual = torch.zeros_like(x)  # the sum is exact, too
-            kept = residual.clone()
-            with Calls() as counts:
-                y, total = ops.fused_add_rms_norm(x, residual, weight, EPS)
-            suite.equal(f"fused_add {label}: by fastnorm", counts, {"fused_add_rms_norm": 1})
-            suite.check(f"fused_add {label}: its bits", exact(y, wanted) and same(total, x))
-            suite.check(f"fused_add {label}: functional", same(residual, kept))
-            x, residual = normal((5, 64), dtype, 3), normal((5, 64), dtype, 4)
-            wanted = ops.fused_add_rms_norm.impls["native"].impl_fn(x, residual, weight, EPS)
-            y, total = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, EPS)
-            suite.check(f"fused_add {label}: in place", total.data_ptr() == residual.data_ptr())
-            suite.check(f"fused_add {label}: the sum", same(total, wanted[1]))
-            suite.check(f"fused_add {label}: the norm", close(y, wanted[0]))
+    for word in (None, "native", "cuda"):
+        of_vllm._WORD = word
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for wide in (False, True):
+                vllm_norms(suite, ops, word, dtype, wide)
+    of_vllm._WORD = None
     heads = normal((3, 6, 128), torch.bfloat16, 5)[..., :2, :64]
     weight = normal(64, torch.bfloat16, 2, 0.2, 1.0)
-    wanted = ops.rms_norm.impls["native"].impl_fn(heads, weight, EPS)
+    wanted = vllm_wanted(None, heads, None, weight)
     suite.check("heads of a view", close(ops.rms_norm(heads, weight, EPS), wanted))
     x = normal((5, 64), torch.bfloat16, 3)
     suite.check("no weight", close(ops.rms_norm(x, None, EPS), native_rms_norm(x, None, EPS)))
@@ -323,6 +333,32 @@ def test_vllm(suite):
         ops.rms_norm(x.double(), weight.double(), EPS)
         ops.rms_norm(x, weight.half(), EPS)
     suite.equal("what it does not serve", counts, {})
+
+
+def vllm_norms(suite, ops, word, dtype, wide):
+    """Both operators of one dtype, with a weight of it or of float32."""
+    x = exact_rows(64, dtype)
+    weight = normal(64, torch.float32 if wide else dtype, 2, 0.2, 1.0)
+    label = f"{word or ''} {dtype}{' float32 weight' if wide else ''}"
+    with Calls() as counts:
+        y = ops.rms_norm(x, weight, EPS)
+    suite.equal(f"rms_norm {label}: by fastnorm", counts, {"rms_norm": 1})
+    wanted = vllm_wanted(word, x, None, weight)
+    exact = same if DEVICE.type == "cpu" else close
+    suite.check(f"rms_norm {label}: its bits", exact(y, wanted))
+    residual = torch.zeros_like(x)  # the sum is exact, too
+    kept = residual.clone()
+    with Calls() as counts:
+        y, total = ops.fused_add_rms_norm(x, residual, weight, EPS)
+    suite.equal(f"fused_add {label}: by fastnorm", counts, {"fused_add_rms_norm": 1})
+    suite.check(f"fused_add {label}: its bits", exact(y, wanted) and same(total, x))
+    suite.check(f"fused_add {label}: functional", same(residual, kept))
+    x, residual = normal((5, 64), dtype, 3), normal((5, 64), dtype, 4)
+    wanted = vllm_wanted(word, x, residual, weight)
+    y, total = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, EPS)
+    suite.check(f"fused_add {label}: in place", total.data_ptr() == residual.data_ptr())
+    suite.check(f"fused_add {label}: the sum", same(total, wanted[1]))
+    suite.check(f"fused_add {label}: the norm", close(y, wanted[0]))
 
 
 def quant_inputs(name, dtype, group, transposed, scale_ub, rows):
@@ -384,6 +420,10 @@ def test_vllm_codes(suite):
             if DEVICE.type == "cuda" and bound:  # a last place of rstd may change a code
                 continue
             for key in written:
+                if key == "scale" and DEVICE.type == "cuda":  # so is the scale's last place
+                    off = (found[key] - wanted[key]).abs() > wanted[key].abs() * 2.0**-21
+                    suite.check(f"{label}: scale", not off.any(), off.float().mean().item())
+                    continue
                 codes = found[key].view(torch.uint8) if key == "result" else found[key]
                 target = wanted[key].view(torch.uint8) if key == "result" else wanted[key]
                 share = (codes != target).float().mean().item()
@@ -416,12 +456,13 @@ def vllm_layers(suite):
         norms = layers.RMSNorm(64, eps=EPS), layers.GemmaRMSNorm(64, eps=EPS)
     for norm in norms:
         name = type(norm).__name__
+        norm.to(DEVICE)
         norm.weight.data = normal(64, torch.float32, 2, 0.2).bfloat16() + (name == "RMSNorm")
         x, residual = normal((5, 64), torch.bfloat16, 3), normal((5, 64), torch.bfloat16, 4)
         weight = norm.weight.data if name == "RMSNorm" else norm.weight.float() + 1
         with Calls() as counts, torch.no_grad():
-            suite.check(f"{name}", close(norm(x), native_rms_norm(x, weight, EPS)))
-            wanted = native_fused_add(x, residual, weight, EPS)
+            suite.check(f"{name}", close(norm(x), vllm_wanted(None, x, None, weight)))
+            wanted = vllm_wanted(None, x, residual, weight)
             y, total = norm(x, residual)
         suite.check(f"{name} with a residual", close(y, wanted[0]) and same(total, wanted[1]))
         suite.equal(f"{name}: by fastnorm", counts, {"rms_norm": 1, "fused_add_rms_norm": 1})
@@ -568,7 +609,7 @@ def test_sglang(suite):
             calls = sum(counts.values())
             suite.equal(f"{label}: by fastnorm", calls, 1 if kind == "LayerNorm" else 2)
     if DEVICE.type == "cuda":
-        suite.skip("SGLang's other methods", "their kernels are those of a GPU")
+        sglang_others_cuda(suite, layers, why)
         return
     norm = layers.RMSNorm(
         64, eps=EPS, **({"casts": True} if why else {"cast_x_before_out_mul": True})
@@ -593,6 +634,31 @@ def test_sglang(suite):
                 suite.check("batch-invariant mode", same(norm.forward_native(x), plain(norm, x)))
                 INVARIANT[0] = False
         suite.equal("what it does not serve", counts, {})
+
+
+def sglang_others_cuda(suite, layers, why):
+    """What the hooks leave to SGLang's own methods on a GPU."""
+    norm = layers.RMSNorm(64, eps=EPS).to(DEVICE).bfloat16()
+    plain = layers.RMSNorm.forward_native.__wrapped__
+    x, residual = normal((5, 64), torch.bfloat16, 3), normal((5, 64), torch.bfloat16, 4)
+    with torch.no_grad(), Calls() as counts:
+        suite.check("forward_native", same(norm.forward_native(x), plain(norm, x)))
+        if why:  # the stand-in's kernel is an error
+            own = "there is no kernel of SGLang"
+            suite.raises("no rows", RuntimeError, own, lambda: norm.forward_cuda(x[:0]))
+            suite.raises(
+                "a second residual",
+                RuntimeError,
+                own,
+                lambda: norm.forward_cuda(x, residual, residual),
+            )
+            norm.variance_size_override = 32
+            suite.raises("a part", RuntimeError, own, lambda: norm.forward_cuda(x))
+            norm.variance_size_override = None
+            INVARIANT[0] = True
+            suite.raises("batch-invariant mode", RuntimeError, own, lambda: norm.forward_cuda(x))
+            INVARIANT[0] = False
+    suite.equal("what it does not serve", counts, {})
 
 
 class Calls:
@@ -641,7 +707,23 @@ def main():
     DEVICE = torch.device(options.device)
     suite.results["versions"] = {"torch": torch.__version__, "libfastnorm": ft.version()}
     suite.run([test_entry_points, test_vllm, test_vllm_codes, test_vllm_layers, test_sglang])
+    if options.device == "cpu" and not options.only:
+        on_gpu(suite)
+        suite.write()
     suite.finish()
+
+
+def on_gpu(suite):
+    """All of this once more in a program of its own, for plug-ins are installed once."""
+    if not torch.cuda.is_available():
+        suite.skip("plug-ins of engines on a GPU", "PyTorch has no CUDA device here")
+        return
+    command = [sys.executable, __file__, "--device", "cuda"]
+    env = {k: v for k, v in os.environ.items() if k not in ("FASTNORM_VLLM", "FASTNORM_SGLANG")}
+    ran = subprocess.run(command, capture_output=True, text=True, env=env)
+    print(ran.stdout)
+    last = (ran.stdout.strip().splitlines() or [""])[-1]
+    suite.check(f"on a GPU: {last}", ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:])
 
 
 main()

@@ -35,9 +35,10 @@ def environment():
 
 
 def test_same(suite):
-    """The bits and texts of both paths: a third of the results are those of calls without
-    gradients, of which a few want copies."""
-    shared.compare(suite, "stable", environment(), lambda results: results // 3)
+    """The bits and texts of both paths: half of the results are those of calls without gradients,
+    the others of forward and backward, once or twice; a few want copies, and Python runs
+    fused_add_rms_norm with gradients."""
+    shared.compare(suite, "stable", environment(), lambda results: results)
 
 
 def test_path(suite):
@@ -64,9 +65,27 @@ def test_path(suite):
         "in inference mode": torch.inference_mode()(lambda: ft.rms_norm(x * 2, w)),
         "without grad": torch.no_grad()(lambda: ft.rms_norm(leaf, w)),
         "a module": torch.no_grad()(lambda module=ft.RMSNorm(64, device=DEVICE): module(x)),
+        "a gradient of x": lambda: ft.rms_norm(leaf, w),
+        "a gradient of the weight": lambda: ft.rms_norm(x, torch.nn.Parameter(w)),
+        "a gradient of a sum": lambda: ft.add_rms_norm(leaf, r, w),
+        "gradients by Python": lambda: torch.autograd.grad(
+            ft.rms_norm(leaf, w).sum(), leaf, create_graph=True
+        ),
+        "the gradient of the sum alone": lambda: ft.add_rms_norm(leaf, r, w)[1].sum().backward(),
     }
-    for name, call in once.items():
-        suite.equal(f"{name}: calls", runs(call), 1)
+    twice = {
+        "rms_norm, backward": lambda: ft.rms_norm(leaf, w).sum().backward(),
+        "layer_norm, backward": lambda: ft.layer_norm(
+            x, torch.nn.Parameter(w), torch.nn.Parameter(b)
+        ).sum().backward(),
+        "add_rms_norm, backward": lambda: torch.mul(*ft.add_rms_norm(leaf, r, w)).sum().backward(),
+        "a float32 result of bfloat16": lambda: torch.square(
+            ft.rms_norm(leaf.bfloat16(), w, y_dtype=torch.float32)
+        ).sum().backward(),
+    }
+    for count, calls in ((1, once), (2, twice)):
+        for name, call in calls.items():
+            suite.equal(f"{name}: calls", runs(call), count)
 
     class Subclass(torch.Tensor):
         pass
@@ -82,8 +101,8 @@ def test_path(suite):
 
     seen = []
     never = {
-        "a gradient of x": lambda: ft.rms_norm(leaf, w),
-        "a gradient of the weight": lambda: ft.rms_norm(x, torch.nn.Parameter(w)),
+        "a gradient of a sum in place": lambda: ft.fused_add_rms_norm(leaf, r.clone(), w),
+        "a gradient of columns apart": lambda: ft.rms_norm(leaf[:, ::2]),
         "vmap": lambda: torch.func.vmap(lambda x: ft.rms_norm(x))(x),
         "grad of torch.func": lambda: torch.func.grad(lambda x: ft.rms_norm(x).sum())(x),
         "a subclass": lambda: ft.rms_norm(x.as_subclass(Subclass), w),

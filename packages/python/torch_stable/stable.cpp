@@ -3,13 +3,16 @@
 //
 // This ABI has no functions of autograd, does not say whether a tensor requires grad, and cannot
 // call an operator below a key of the dispatcher. So these are operators of their own, for plain
-// tensors of which no gradient is wanted: fastnorm.torch calls them in eager mode, and its Python
-// operators in all other cases. Where a call is not the common one, such as for copies and for all
-// errors, the result is not defined, which is None in Python, and the Python operator runs.
+// tensors: fastnorm.torch calls them in eager mode, those with statistics and the backward inside
+// of a node of autograd, and its Python operators in all other cases. Where a call is not the
+// common one, such as for copies and for all errors, the result is not defined, which is None in
+// Python, and the Python operator runs.
 //
 // The CPU's contexts use PyTorch's loop, so that there is no second pool of threads.
 
 #include <dlfcn.h>
+
+#include <algorithm>
 
 #include "../fastnorm/torch/plans.h"
 #include "torch_api.h"
@@ -77,21 +80,14 @@ class Call {
   void read(const Tensor& t) { add(form(t), t, false); }
   void write(const Tensor& t) { add(form(t), t, true); }
 
-  // A compact result of x's shape; dtype 0: of x's dtype.
-  void make(Tensor& y, int64_t dtype) {
-    if (!ok_ || x_.rank > kMostRank) {
-      ok_ = false;
-      return;
-    }
-    std::array<int64_t, kMostRank> strides;
-    int64_t stride = 1;
-    for (int64_t i = x_.rank; i-- > 0;) {
-      strides[i] = stride;
-      stride *= x_.sizes[i] > 1 ? x_.sizes[i] : 1;
-    }
-    ok_ = api.aoti_torch_empty_strided(x_.rank, x_.sizes, strides.data(), dtype, device_type_,
-                                       device_index_, y.receive()) == 0;
-    if (ok_) write(y);
+  // A compact result of x's shape.
+  void make(Tensor& y, int64_t dtype) { make(y, dtype, x_, false); }
+  // One number for each row of x.
+  void make_statistics(Tensor& y) { make(y, kFloat, x_, true); }
+  // A compact result of the shape and dtype of t.
+  void make_like(Tensor& y, const Tensor& t) {
+    const Form of_t = form(t);
+    make(y, of_t.dtype, of_t, false);
   }
   // y: of x's dtype, unless the options have another one.
   void make_y(Tensor& y) {
@@ -116,7 +112,25 @@ class Call {
 
  private:
   static constexpr int64_t kMostRank = 32;
-  static constexpr int32_t kBytes = 0;  // PyTorch's number of uint8
+  static constexpr int32_t kBytes = 0, kFloat = 6;  // PyTorch's numbers of uint8 and float32
+
+  void make(Tensor& y, int64_t dtype, const Form& like, bool one_column) {
+    if (!ok_ || like.rank < 0 || like.rank > kMostRank) {
+      ok_ = false;
+      return;
+    }
+    std::array<int64_t, kMostRank> sizes, strides;
+    std::copy_n(like.sizes, like.rank, sizes.data());
+    if (one_column && like.rank > 0) sizes[like.rank - 1] = 1;
+    int64_t stride = 1;
+    for (int64_t i = like.rank; i-- > 0;) {
+      strides[i] = stride;
+      stride *= sizes[i] > 1 ? sizes[i] : 1;
+    }
+    ok_ = api.aoti_torch_empty_strided(like.rank, sizes.data(), strides.data(), dtype, device_type_,
+                                       device_index_, y.receive()) == 0;
+    if (ok_) write(y);
+  }
 
   int device() const {
     return device_type_ == api.aoti_torch_device_type_cpu() ? -1 : device_index_;
@@ -201,6 +215,69 @@ void eager_fused_add_norm(StableWord* stack, uint64_t, uint64_t) {
   stack[0] = call.run() ? y.give() : undefined();
 }
 
+// (Tensor x, Tensor? weight, Tensor? bias, int options, int kind) -> (Tensor, Tensor, Tensor)
+// y, mean and rstd; kind 0 is RMSNorm, without a mean.
+void eager_norm_with_statistics(StableWord* stack, uint64_t, uint64_t) {
+  const Tensor x(stack[0]), weight(optional(stack[1])), bias(optional(stack[2]));
+  const bool is_layer = stack[4] != 0;
+  Call call(is_layer ? Body::kLayerStatistics : Body::kRmsStatistics,
+            static_cast<int64_t>(stack[3]), x);
+  call.read(weight);
+  if (is_layer) call.read(bias);
+  Tensor y, mean, rstd;
+  call.make_y(y);
+  if (is_layer) call.make_statistics(mean);
+  call.make_statistics(rstd);
+  const bool ok = call.run();
+  stack[0] = ok ? y.give() : undefined();
+  stack[1] = ok && is_layer ? mean.give() : undefined();
+  stack[2] = ok ? rstd.give() : undefined();
+}
+
+// (Tensor x, Tensor residual, Tensor? weight, int options) -> (Tensor, Tensor, Tensor)
+// y, the sum and rstd.
+void eager_add_norm_with_statistics(StableWord* stack, uint64_t, uint64_t) {
+  const Tensor x(stack[0]), residual(stack[1]), weight(optional(stack[2]));
+  Call call(Body::kAddStatistics, static_cast<int64_t>(stack[3]), x);
+  call.read(residual);
+  call.read(weight);
+  Tensor y, total, rstd;
+  call.make_y(y);
+  int32_t dtype = 0;
+  api.aoti_torch_get_dtype(residual.get(), &dtype);
+  call.make(total, dtype);
+  call.make_statistics(rstd);
+  const bool ok = call.run();
+  stack[0] = ok ? y.give() : undefined();
+  stack[1] = ok ? total.give() : undefined();
+  stack[2] = ok ? rstd.give() : undefined();
+}
+
+// (Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, Tensor rstd,
+//  Tensor? dresidual_in, int options, int wanted) -> (Tensor, Tensor, Tensor, Tensor)
+// dx, dresidual, dweight and dbias. wanted has a byte each: the dtypes of dx and dresidual plus 1,
+// or 0, and whether dweight and dbias are wanted.
+void eager_norm_backward(StableWord* stack, uint64_t, uint64_t) {
+  const Tensor x(stack[0]), dy(stack[1]), weight(optional(stack[2])), bias(optional(stack[3])),
+      mean(optional(stack[4])), rstd(stack[5]), dresidual_in(optional(stack[6]));
+  const uint64_t wanted = stack[8];
+  const auto byte = [wanted](int i) { return static_cast<int64_t>(wanted >> 8 * i & 0xff); };
+  Call call(Body::kBackward, static_cast<int64_t>(stack[7]), x);
+  for (const Tensor* t : {&dy, &weight, &mean, &rstd, &dresidual_in}) call.read(*t);
+  Tensor results[4];
+  for (int i = 0; i < 4; ++i) {
+    if (byte(i) == 0) {
+      call.read(results[i]);
+    } else if (i < 2) {
+      call.make(results[i], byte(i) - 1);
+    } else {
+      call.make_like(results[i], i == 2 ? weight : bias);
+    }
+  }
+  const bool ok = call.run();
+  for (int i = 0; i < 4; ++i) stack[i] = ok && byte(i) != 0 ? results[i].give() : undefined();
+}
+
 struct Work {
   void (*run)(void* task, int64_t begin, int64_t end);
   void* task;
@@ -224,6 +301,9 @@ FASTNORM_TORCH_EXPORTED const char* fastnorm_torch_open(void* libtorch) {
       {"eager_norm", eager_norm},
       {"eager_add_norm", eager_add_norm},
       {"eager_fused_add_norm", eager_fused_add_norm},
+      {"eager_norm_with_statistics", eager_norm_with_statistics},
+      {"eager_add_norm_with_statistics", eager_add_norm_with_statistics},
+      {"eager_norm_backward", eager_norm_backward},
   };
   for (const char* key : {"CPU", "CUDA"}) {
     LibraryHandle library = nullptr;  // lives as long as the program

@@ -1463,7 +1463,8 @@ def _fused_add_rms_norm_quant(
 # --- the functions to call ---
 
 _eager = _compiled.define_eager(_lib)  # the operators of _C.so
-_is_plain, _eager_number = _compiled.is_plain, _compiled.eager_number
+_wants_gradient, _eager_number = _compiled.wants_gradient, _compiled.eager_number
+_norm_node, _add_norm_node = _compiled.Norm.apply, _compiled.AddNorm.apply  # for gradients
 _eager_numbers = _compiled.eager_numbers  # of the arguments of _eager_number()
 
 
@@ -1506,10 +1507,14 @@ def rms_norm(
         return _rms_norm_with_statistics(
             x, weight, eps, weight_offset, rounding, y_dtype, main_grad
         )[0]
-    if _eager is not None and _is_plain(x, weight):
+    if _eager is not None and (wanted := _wants_gradient(x, weight)) is not None:
         options = (_c.RMS, eps, weight_offset, rounding, "exact", y_dtype)
         number = _eager_numbers.get(options) or _eager_number(*options)
-        y = _eager.norm(x, weight, None, number)
+        y = (
+            _norm_node(x, weight, None, number, _c.RMS)
+            if wanted
+            else _eager.norm(x, weight, None, number)
+        )
         if y is not None:
             return y
     return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
@@ -1556,10 +1561,14 @@ def layer_norm(
         return _layer_norm_with_statistics(
             x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad
         )[0]
-    if _eager is not None and _is_plain(x, weight, bias):
+    if _eager is not None and (wanted := _wants_gradient(x, weight, bias)) is not None:
         options = (_c.LAYER, eps, 0.0, rounding, "exact", y_dtype)
         number = _eager_numbers.get(options) or _eager_number(*options)
-        y = _eager.norm(x, weight, bias, number)
+        y = (
+            _norm_node(x, weight, bias, number, _c.LAYER)
+            if wanted
+            else _eager.norm(x, weight, bias, number)
+        )
         if y is not None:
             return y
     return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
@@ -1610,10 +1619,10 @@ def add_rms_norm(
         return _add_rms_norm_with_statistics(
             x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype, main_grad
         )[:2]
-    if _eager is not None and _is_plain(x, residual, weight):
+    if _eager is not None and (wanted := _wants_gradient(x, residual, weight)) is not None:
         options = (_c.RMS, eps, weight_offset, rounding, residual_rounding, y_dtype)
         number = _eager_numbers.get(options) or _eager_number(*options)
-        y, total = _eager.add_norm(x, residual, weight, number)
+        y, total = (_add_norm_node if wanted else _eager.add_norm)(x, residual, weight, number)
         if y is not None:
             return y, total
     return _add_rms_norm(
@@ -1661,7 +1670,7 @@ def fused_add_rms_norm(
             status and names the argument.
         ValueError: A word, such as that of rounding, is unknown.
     """
-    if _eager is not None and _is_plain(x, residual, weight):
+    if _eager is not None and _wants_gradient(x, residual, weight) is False:
         options = (_c.RMS, eps, weight_offset, rounding, residual_rounding, y_dtype)
         number = _eager_numbers.get(options) or _eager_number(*options)
         y = _eager.fused_add_norm(x, residual, weight, number)

@@ -3,15 +3,16 @@
 Calls by ctypes cost Python's time, which is more than a norm of a few rows takes.
 
 _C.so is in released wheels and uses libtorch's stable ABI, so one file serves PyTorch 2.10 and
-later. In eager mode rms_norm, layer_norm, add_rms_norm and fused_add_rms_norm run through it where
-no gradient is wanted. FASTNORM_TORCH_LIBRARY names another file. The CPU's contexts take their
-threads from PyTorch through it.
+later. In eager mode rms_norm, layer_norm, add_rms_norm and fused_add_rms_norm run through it.
+Where a gradient is wanted, its operators stand in a node of autograd of Python, but for
+fused_add_rms_norm, which Python runs then. FASTNORM_TORCH_LIBRARY names another file. The CPU's
+contexts take their threads from PyTorch through it.
 
-operators.cpp also has the gradients and what torch.compile calls. It needs headers of one version
-of PyTorch: build() compiles it on this machine into a cache. From then on fastnorm.torch loads it
-as it is imported, and it takes the place of _C.so. FASTNORM_TORCH_COMPILED=1 builds it when
-fastnorm.torch is imported, if that has not happened yet; 0 leaves out both files. FASTNORM_CACHE
-names the folder, in place of ~/.cache/fastnorm.
+operators.cpp also has nodes of autograd, and what torch.compile calls. It needs headers of one
+version of PyTorch: build() compiles it on this machine into a cache. From then on fastnorm.torch
+loads it as it is imported, and it takes the place of _C.so. FASTNORM_TORCH_COMPILED=1 builds it
+when fastnorm.torch is imported, if that has not happened yet; 0 leaves out both files.
+FASTNORM_CACHE names the folder, in place of ~/.cache/fastnorm.
 
 The bits and the errors are those of the Python operators, which run everything else.
 """
@@ -26,7 +27,7 @@ import subprocess
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch.autograd import forward_ad
@@ -332,8 +333,15 @@ EAGER = (
     "eager_norm(Tensor x, Tensor? weight, Tensor? bias, int options) -> Tensor",
     "eager_add_norm(Tensor x, Tensor residual, Tensor? weight, int options) -> (Tensor, Tensor)",
     "eager_fused_add_norm(Tensor x, Tensor(a!) residual, Tensor? weight, int options) -> Tensor",
+    "eager_norm_with_statistics(Tensor x, Tensor? weight, Tensor? bias, int options, int kind) -> "
+    "(Tensor, Tensor, Tensor)",
+    "eager_add_norm_with_statistics(Tensor x, Tensor residual, Tensor? weight, int options) -> "
+    "(Tensor, Tensor, Tensor)",
+    "eager_norm_backward(Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, "
+    "Tensor rstd, Tensor? dresidual_in, int options, int wanted) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
 )
-_ft = None  # fastnorm.torch
+_ft, _eager = None, None  # fastnorm.torch, and the operators
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MOST_OPTIONS = 4096
 _eager_options = [None]  # by the numbers that keys have
@@ -346,18 +354,22 @@ class _Eager(NamedTuple):
     norm: Any
     add_norm: Any
     fused_add_norm: Any
+    norm_with_statistics: Any
+    add_norm_with_statistics: Any
+    backward: Any
 
 
 def define_eager(library):
     """Defines the operators of _C.so and gives them, or None where they do not run. library: a
     torch.library.Library. Their result is None where the Python operator has to run."""
+    global _eager
     if _stable is None or _loaded is not None:
         return None
     found = []
     for schema in EAGER:
         library.define(schema)
         name = schema.partition("(")[0]
-        count = 2 if "-> (" in schema else 1
+        count = schema.partition("->")[2].count("Tensor")
         absent = (None,) * count if count > 1 else None
         kinds = ["CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA"]
         if "!" in schema:  # PyTorch's own kernel for negative views fails there
@@ -368,7 +380,8 @@ def define_eager(library):
             library.impl(name, torch.library.fallthrough_kernel, key)
         call = getattr(torch.ops.fastnorm, name).default
         found.append(getattr(call, "_op", call))  # what the call of an overload ends in
-    return _Eager(*found)
+    _eager = _Eager(*found)
+    return _eager
 
 
 def eager_number(kind, eps, offset, rounding, residual_rounding, y_dtype):
@@ -408,9 +421,9 @@ _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _tracer = getattr(torch._C, "_get_tracing_state", lambda: True)
 
 
-def is_plain(x, second=None, third=None):
-    """Whether nothing but their norm is wanted of these tensors, so no gradient and no graph. It is
-    a large part of the time of a short call."""
+def wants_gradient(x, second=None, third=None):
+    """Whether a gradient of these tensors is wanted; None where anything but their norm and its
+    gradient is, such as a graph. It is a large part of the time of a short call."""
     if (
         _is_compiling()
         or _transforms()
@@ -422,9 +435,100 @@ def is_plain(x, second=None, third=None):
         or (second is not None and type(second) not in _PLAIN)
         or (third is not None and type(third) not in _PLAIN)
     ):
-        return False
-    return not _is_grad_enabled() or not (
+        return None
+    return _is_grad_enabled() and (
         x.requires_grad
         or (second is not None and second.requires_grad)
         or (third is not None and third.requires_grad)
     )
+
+
+# --- nodes of autograd around the operators of _C.so ---
+
+_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
+_WANTS_WEIGHT, _WANTS_BIAS = 1 << 16, 1 << 24  # of eager_norm_backward's last argument
+
+
+class _Context(NamedTuple):
+    """What fastnorm.torch._differentiate asks of a node."""
+
+    saved_tensors: Tuple[Optional[torch.Tensor], ...]
+    options: tuple
+    wanted: Tuple[bool, bool, bool, bool]
+    into: Tuple[None, None] = (None, None)
+
+
+def _gradients(saved, number, dtypes, wanted, dy, dtotal):
+    """The gradients of (x, residual, weight, bias), None where not wanted. By the Python operator
+    where a call is not the common one, and where a derivative of the gradients is wanted."""
+    x, weight, bias, mean, rstd = saved
+    dtype, residual_dtype = dtypes
+    wants_x, wants_residual, wants_weight, wants_bias = wanted
+    # One gradient serves x and the residual where their dtypes agree.
+    own = wants_residual and residual_dtype != dtype
+    is_plain = dy is not None and wants_gradient(dy, x, weight) is False
+    if is_plain and (dtotal is None or type(dtotal) in _PLAIN):
+        word = _NUMBERS[dtype] + 1 if wants_x or wants_residual else 0
+        word |= _NUMBERS[residual_dtype] + 1 << 8 if own else 0
+        word |= (_WANTS_WEIGHT if wants_weight else 0) | (_WANTS_BIAS if wants_bias else 0)
+        found = _eager.backward(x, dy, weight, bias, mean, rstd, dtotal, number, word)
+        dx, dresidual, dweight, dbias = found
+        if dx is not None or dweight is not None or dbias is not None:
+            of_residual = dresidual if own else dx
+            return (
+                dx if wants_x else None,
+                of_residual if wants_residual else None,
+                dweight,
+                dbias,
+            )
+    kind, eps, offset, rounding, _ = _eager_options[number >> _DTYPE_BITS]
+    word = list(_ft._ROUNDING)[rounding]
+    options = (kind, eps, offset, word, dtype, residual_dtype)
+    return _ft._differentiate(_Context(saved, options, wanted), dy, dtotal)
+
+
+class Norm(torch.autograd.function._SingleLevelFunction):
+    """The node of RMSNorm and LayerNorm. apply() gives None where the Python operator has to
+    run."""
+
+    @staticmethod
+    def forward(context, x, weight, bias, number, kind):
+        y, mean, rstd = _eager.norm_with_statistics(x, weight, bias, number, kind)
+        if y is not None:
+            context.set_materialize_grads(False)
+            context.save_for_backward(x, weight, bias, mean, rstd)
+            context.number = number
+        return y
+
+    @staticmethod
+    def backward(context, dy):
+        if dy is None:
+            return None, None, None, None, None
+        saved, needs = context.saved_tensors, context.needs_input_grad
+        wanted = needs[0], False, needs[1], needs[2]
+        found = _gradients(saved, context.number, (saved[0].dtype, None), wanted, dy, None)
+        return found[0], found[2], found[3], None, None
+
+
+class AddNorm(torch.autograd.function._SingleLevelFunction):
+    """The node of RMSNorm of a sum, whose results are y and the sum."""
+
+    @staticmethod
+    def forward(context, x, residual, weight, number):
+        y, total, rstd = _eager.add_norm_with_statistics(x, residual, weight, number)
+        if y is not None:
+            context.set_materialize_grads(False)
+            context.save_for_backward(total, weight, None, None, rstd)
+            context.number, context.dtypes = number, (x.dtype, residual.dtype)
+        return y, total
+
+    @staticmethod
+    def backward(context, dy, dtotal):
+        if dy is None and dtotal is None:
+            return None, None, None, None
+        needs = context.needs_input_grad
+        wanted = needs[0], needs[1], needs[2], False
+        found = _gradients(
+            context.saved_tensors, context.number, context.dtypes, wanted, dy, dtotal
+        )
+        return found[0], found[1], found[2], None

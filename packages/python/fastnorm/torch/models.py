@@ -31,6 +31,8 @@ __all__ = ["MODELS", "Entry", "Report", "Rule", "patch", "register", "unpatch", 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps", "layer_norm_eps", "layernorm_eps")
 _FUSES = ("residual", "heads")
+_STRIDED = torch.strided
+_is_compiling, _is_autocast_enabled = torch.compiler.is_compiling, torch.is_autocast_enabled
 
 
 class Rule(NamedTuple):
@@ -401,29 +403,38 @@ class _Patched:
     _fastnorm: _Plan
 
     def _fastnorm_rule(self, x):
-        """The rule for x, or None where the original forward has to run."""
-        if not isinstance(x, Tensor) or x.dim() == 0:
+        """The rule for x, or None where the original forward has to run. It takes a large part of
+        a short call: what is cheap to ask comes first."""
+        if type(x) is not Tensor and type(x) is not nn.Parameter:
             return None
-        weight = self._parameters.get("weight")
-        bias = self._parameters.get("bias")
-        plan = self.__dict__["_fastnorm"]
-        device = x.device.type
-        if device != "cuda" and (device != "cpu" or torch.compiler.is_compiling()):
+        is_cuda = x.is_cuda
+        if not is_cuda and (not x.is_cpu or _is_compiling()):
             return None
-        if x.layout != torch.strided or type(x) not in (Tensor, nn.Parameter):
+        rank = x.dim()
+        if rank == 0 or x.layout is not _STRIDED:
             return None
-        if weight is not None:
-            if weight.device != x.device or x.shape[x.dim() - weight.dim() :] != weight.shape:
+        fields = self.__dict__
+        parameters, plan = fields["_parameters"], fields["_fastnorm"]
+        weight = parameters.get("weight")
+        if weight is None:
+            if plan.shape and tuple(x.shape[-len(plan.shape) :]) != plan.shape:
                 return None
-            if bias is not None and bias.dtype != weight.dtype:
+            rule = plan.rules.get((x.dtype, None))
+        else:
+            bias = parameters.get("bias")
+            dtype = weight.dtype
+            if is_cuda and weight.device != x.device or not is_cuda and not weight.is_cpu:
                 return None
-        elif plan.shape and tuple(x.shape[-len(plan.shape) :]) != plan.shape:
-            return None
-        rule = plan.rules.get((x.dtype, None if weight is None else weight.dtype))
-        if rule is None or (
-            torch.is_autocast_enabled(device) and _autocasts(self._fastnorm_original, device)
-        ):
-            return None
+            if bias is not None and bias.dtype != dtype:
+                return None
+            if weight.dim() == 1:
+                if x.size(-1) != weight.size(0):
+                    return None
+            elif x.shape[rank - weight.dim() :] != weight.shape:
+                return None
+            rule = plan.rules.get((x.dtype, dtype))
+        if rule is not None and _is_autocast_enabled(device := "cuda" if is_cuda else "cpu"):
+            return None if _autocasts(self._fastnorm_original, device) else rule
         return rule
 
     def forward(self, *inputs, **named):
@@ -431,16 +442,16 @@ class _Patched:
             x = inputs[0]
             rule = self._fastnorm_rule(x)
             if rule is not None:
-                plan = self.__dict__["_fastnorm"]
-                weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
-                rank = len(plan.shape)
-                rows = x
-                if rank > 1:
-                    rows = x.flatten(-rank)
-                    weight = None if weight is None else weight.flatten()
-                    bias = None if bias is None else bias.flatten()
-                y = _computed(rule, rows, weight, bias, self.__dict__[plan.eps_name])
-                return y.view(x.shape) if rank > 1 else y
+                fields = self.__dict__
+                plan, parameters = fields["_fastnorm"], fields["_parameters"]
+                weight, bias = parameters.get("weight"), parameters.get("bias")
+                rank, eps = len(plan.shape), fields[plan.eps_name]
+                if rank <= 1:
+                    return _computed(rule, x, weight, bias, eps)
+                rows = x.flatten(-rank)
+                weight = None if weight is None else weight.flatten()
+                bias = None if bias is None else bias.flatten()
+                return _computed(rule, rows, weight, bias, eps).view(x.shape)
         return super().forward(*inputs, **named)
 
     def _fastnorm_add(self, branch, residual):

@@ -254,7 +254,8 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm_with_statistics(
                         main_grad);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward(
+// dx, dresidual, dweight and dbias, which are not defined where not wanted.
+std::tuple<Tensor, Tensor, Tensor, Tensor> gradients(
     const Tensor& x, const Tensor& dy, const optional<Tensor>& weight, const optional<Tensor>& bias,
     const optional<Tensor>& mean, const optional<Tensor>& rstd,
     const optional<Tensor>& dresidual_in, int64_t kind, optional<double> eps, double weight_offset,
@@ -271,14 +272,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward(
   if (complete && run(Body::kBackward, {kind, eps, weight_offset, rounding},
                       {x, dy, or_none(weight), or_none(mean), or_none(rstd), or_none(dresidual_in),
                        dx, dresidual, dweight, dbias})) {
-    for (Tensor* t : {&dx, &dresidual, &dweight, &dbias}) {
-      if (!t->defined()) *t = at::empty({0}, x.options());
-    }
     return {dx, dresidual, dweight, dbias};
   }
   return below_autograd(OPERATOR(Backward, "norm_backward_by_python"), x, dy, weight, bias, mean,
                         rstd, dresidual_in, kind, eps, weight_offset, rounding, dtype,
                         dresidual_dtype, wanted);
+}
+
+// The operator, whose results are empty where not wanted.
+std::tuple<Tensor, Tensor, Tensor, Tensor> norm_backward(
+    const Tensor& x, const Tensor& dy, const optional<Tensor>& weight, const optional<Tensor>& bias,
+    const optional<Tensor>& mean, const optional<Tensor>& rstd,
+    const optional<Tensor>& dresidual_in, int64_t kind, optional<double> eps, double weight_offset,
+    std::string_view rounding, ScalarType dtype, optional<ScalarType> dresidual_dtype,
+    std::array<bool, 3> wanted) {
+  auto found = gradients(x, dy, weight, bias, mean, rstd, dresidual_in, kind, eps, weight_offset,
+                         rounding, dtype, dresidual_dtype, wanted);
+  const auto fill = [&](auto&... t) {
+    ((t.defined() ? void() : void(t = at::empty({0}, x.options()))), ...);
+  };
+  std::apply(fill, found);
+  return found;
 }
 
 // --- autograd ---
@@ -368,9 +382,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> differentiate(const Saved& saved, con
   };
   if (!at::GradMode::is_enabled() &&
       ends_in_backend(keys_of(x, weight, bias, mean, rstd, dy, dtotal))) {
-    return norm_backward(x, dy, given(weight), given(bias), given(mean), given(rstd), given(dtotal),
-                         saved.kind, saved.eps, saved.weight_offset, saved.rounding, saved.dtype,
-                         dresidual_dtype, wanted);
+    return gradients(x, dy, given(weight), given(bias), given(mean), given(rstd), given(dtotal),
+                     saved.kind, saved.eps, saved.weight_offset, saved.rounding, saved.dtype,
+                     dresidual_dtype, wanted);
   }
   return OPERATOR(Backward, "norm_backward")
       .call(x, dy, given(weight), given(bias), given(mean), given(rstd), given(dtotal), saved.kind,
