@@ -19,21 +19,17 @@ holds; figures are medians of replays in an order that changes. It needs PyTorch
 """
 
 import argparse
-import os
-import statistics
 import sys
-import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from compare import lines  # noqa: E402
-from compare_mla_decode import Clock, orders  # noqa: E402
+from compare.beside import Clock, add_options, measured, run  # noqa: E402
 
 HEADS, D, ROTARY, PAGE, ROW, EPS = 64, 128, 64, 64, 132, 1e-6
 FACTOR = D**-0.5 * HEADS**-0.5
 MOST = 448.0  # of e4m3
-COLD_BYTES, FLUSH_BYTES, MOST_SETS = 400 << 20, 256 << 20, 64
+COLD_BYTES, MOST_SETS = 400 << 20, 64
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
 
 
@@ -230,94 +226,48 @@ def compare(torch, tokens, device, repeats, providers):
     sets = max(2, min(MOST_SETS, COLD_BYTES // one + 1)) if device.type == "cuda" else 1
     b = Batch(torch, tokens, sets, device)
     clock = Clock(torch, device, sets, sets * one < COLD_BYTES, chained=True)
-    rows, passes = [], {}
-    for name, provider in providers.items():
-        row = {"provider": name, "tokens": tokens}
-        rows.append(row)
-        try:
-            if isinstance(provider, Exception):
-                raise provider
-            run = provider.calls(b)
-            for outputs in (b.codes, b.caches):
-                outputs[0].view(torch.uint8).fill_(0x7F)
-            run(0)
-            row["error"] = wrong(b)
-            if not row["error"]:
-                del row["error"]
-                passes[name] = clock.prepared(run)
-                clock.us(passes[name])
-        except Exception as error:
-            row["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-    samples = {name: [] for name in passes}
-    for order in orders(list(passes), repeats):
-        for name in order:
-            samples[name].append(clock.us(passes[name]))
-    for row in rows:
-        if row["provider"] in samples:
-            found = samples[row["provider"]]
-            us = statistics.median(found)
-            row |= {"us": us, "spread": (max(found) - min(found)) / us}
-            row |= {"gb_per_s": one / us / 1e3, "sets": sets}
-    ours = next((row.get("us") for row in rows if row["provider"] == Ours.name), None)
-    for row in rows:
-        if ours and "us" in row:
-            row["time_over_fastnorm"] = row["us"] / ours
-    return rows
+
+    def prepare(provider):
+        call = provider.calls(b)
+        for outputs in (b.codes, b.caches):
+            outputs[0].view(torch.uint8).fill_(0x7F)
+        call(0)
+        return call, wrong(b)
+
+    def figures(us):
+        return {"gb_per_s": one / us / 1e3, "sets": sets}
+
+    return measured(providers, {"tokens": tokens}, prepare, clock, repeats, figures, Ours.name)
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
+    add_options(parser)
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--csv", type=Path, help="results")
     options = parser.parse_args()
     for tokens in options.tokens:
         if tokens < 1:
             parser.error(f"--tokens {tokens}; required: at least 1")
-    try:
-        import torch
-    except ImportError as error:
-        sys.exit(f"compare_indexer.py: {error}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("compare_indexer.py: PyTorch has no CUDA device here; --device cpu does without")
-    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
-    os.environ["FASTNORM_LIBRARY"] = str(options.library.resolve())
-    providers = {}
-    for made in PROVIDERS:
-        try:
-            providers[made.name] = made(torch)
-        except Exception as error:
-            providers[made.name] = error
-    document = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        "library": {"build": getattr(providers[Ours.name], "build", None)},
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "repeats": options.repeats,
-        "results": [],
-    }
-    print(document["device"])
-    print(f"{'tokens':>8} {'provider':12} {'us':>10} {'spread':>7} x fastnorm")
-    for tokens in options.tokens:
-        for row in compare(torch, tokens, device, options.repeats, providers):
-            document["results"].append(row)
-            print(
-                f"{tokens:8} {row['provider']:12} "
-                + (
-                    row["error"]
-                    if "error" in row
-                    else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% "
-                    f"{row.get('time_over_fastnorm', 0):9.2f}"
-                ),
-                flush=True,
-            )
-        if options.csv:
-            lines.write(options.csv, document)
-    return any("error" in row for row in document["results"] if row["provider"] == Ours.name)
+
+    def shown(tokens, row):
+        return f"{tokens:8} {row['provider']:12} " + (
+            row["error"]
+            if "error" in row
+            else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% "
+            f"{row.get('time_over_fastnorm', 0):9.2f}"
+        )
+
+    return run(
+        options,
+        PROVIDERS,
+        Ours.name,
+        options.tokens,
+        lambda torch, tokens, device, made: compare(torch, tokens, device, options.repeats, made),
+        f"{'tokens':>8} {'provider':12} {'us':>10} {'spread':>7} x fastnorm",
+        shown,
+    )
 
 
 if __name__ == "__main__":

@@ -18,14 +18,12 @@ import argparse
 import math
 import os
 import re
-import statistics
 import sys
-import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from compare import lines  # noqa: E402
+from compare.beside import Clock, add_options, measured, run  # noqa: E402
 from compare.mla_peers import (  # noqa: E402
     LATENT,
     SCALE,
@@ -43,7 +41,7 @@ SHAPES = (
     "128x8192:128f656k2048"
 ).split()
 CODE_BYTES, BLOCK = 656, 128  # of a row with codes: 512, a scale for each block, RoPE in bf16
-COLD_BYTES, FLUSH_BYTES, MOST_SETS = 1300 << 20, 256 << 20, 256
+COLD_BYTES, MOST_SETS = 1300 << 20, 256
 
 
 class Shape:
@@ -296,121 +294,32 @@ def wrong(shape, b, o, tolerance):
     return ""
 
 
-class Clock:
-    """Microseconds of a call, from passes over all sets.
-
-    On a GPU each call is a graph of its own, behind a small kernel whose time is taken off: a model
-    has other kernels between two calls. Where calls are chained, all are one graph with nothing
-    between them. Then a call may begin before the one in front of it ends: blocks of FlashMLA's
-    attention wait for no kernel, and those of its merge for none where a request is whole."""
-
-    def __init__(self, torch, device, sets, flush, chained):
-        self.torch, self.cuda, self.sets, self.chained = torch, device.type == "cuda", sets, chained
-        self.flush = self.alone = None
-        if self.cuda and flush:
-            self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
-        if self.cuda and not chained:
-            self.between = torch.zeros(1, device=device)
-            self.alone = self.graph(lambda: None)
-
-    def graph(self, run):
-        """What replays it, and what it returned, which is alive as long."""
-        graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(graph):
-            if not self.chained:
-                self.between.add_(1)
-            kept = run()
-        return graph.replay, kept
-
-    def prepared(self, run):
-        """A pass: what to call one after the other, and time."""
-        every = range(self.sets)
-        if not self.cuda:
-            return [(lambda: [run(i) for i in every], None)]
-        run(0)
-        self.torch.cuda.synchronize()
-        if self.chained:
-            return [(*self.graph(lambda: [run(i) for i in every]), run)]  # run holds the workspace
-        return [(*self.graph(lambda i=i: run(i)), run) for i in every]
-
-    def us(self, prepared):
-        if not self.cuda:
-            start = time.perf_counter()
-            prepared[0][0]()
-            return (time.perf_counter() - start) * 1e6 / self.sets
-        if self.flush is not None:
-            self.flush.fill_(1)
-        between = self.replay_us(self.alone[0]) * self.sets if self.alone else 0
-        return (sum(self.replay_us(replay) for replay, *_ in prepared) - between) / self.sets
-
-    def replay_us(self, replay):
-        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        # So that the graph is queued before the clock starts: a call is up to three launches.
-        self.torch.cuda._sleep(200_000 + 40_000 * (self.sets if self.chained else 1))
-        start.record()
-        replay()
-        stop.record()
-        stop.synchronize()
-        return start.elapsed_time(stop) * 1e3
-
-
-def orders(names, repeats):
-    """Of rounds: a name begins one, and ends the next. A call's clock rate depends on the call
-    before."""
-    for i in range(repeats):
-        k = i // 2 % max(1, len(names))
-        turned = names[k:] + names[:k]
-        yield turned[::-1] if i % 2 else turned
-
-
-def compare(torch, shape, dtype_name, device, repeats, providers, chained):
+def compare(torch, shape, dtype_name, device, repeats, providers):
     """One row a provider."""
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype_name]
     one = shape.bytes_moved(dtype.itemsize)
     sets = max(2, min(MOST_SETS, COLD_BYTES // one + 1)) if device.type == "cuda" else 1
     b = Batch(torch, shape, dtype, device, sets)
-    clock = Clock(torch, device, sets, sets * one < COLD_BYTES, chained)
-    rows, passes = [], {}
-    for name, provider in providers.items():
-        row = {"provider": name, "shape": shape.text, "dtype": dtype_name}
-        rows.append(row)
-        try:
-            if isinstance(provider, Exception):
-                raise provider
-            run = provider.calls(shape, b)
-            row["error"] = wrong(shape, b, run(0), TOLERANCE[dtype_name])
-            if not row["error"]:
-                del row["error"]
-                passes[name] = clock.prepared(run)
-                clock.us(passes[name])
-        except Exception as error:
-            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    samples = {name: [] for name in passes}
-    for order in orders(list(passes), repeats):
-        for name in order:
-            samples[name].append(clock.us(passes[name]))
-    for row in rows:
-        if row["provider"] in samples:
-            us = statistics.median(samples[row["provider"]])
-            row |= {
-                "us": us,
-                "spread": (max(samples[row["provider"]]) - min(samples[row["provider"]])) / us,
-                "gb_per_s": one / us / 1e3,
-                "tflop_per_s": shape.flops() / us / 1e6,
-                "sets": sets,
-            }
-    ours = next((row.get("us") for row in rows if row["provider"] == Ours.name), None)
-    for row in rows:
-        if ours and "us" in row:
-            row["time_over_fastnorm"] = row["us"] / ours
-    return rows
+    clock = Clock(torch, device, sets, sets * one < COLD_BYTES, chained=False)
+
+    def prepare(provider):
+        call = provider.calls(shape, b)
+        return call, wrong(shape, b, call(0), TOLERANCE[dtype_name])
+
+    def figures(us):
+        return {
+            "gb_per_s": one / us / 1e3, "tflop_per_s": shape.flops() / us / 1e6, "sets": sets
+        }
+
+    case = {"shape": shape.text, "dtype": dtype_name}
+    return measured(providers, case, prepare, clock, repeats, figures, Ours.name)
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.1")
+    add_options(parser)
     parser.add_argument(
         "--shapes",
         nargs="+",
@@ -423,67 +332,36 @@ def main():
         default=[made.name for made in PROVIDERS],
     )
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="bf16")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument(
-        "--chained", action="store_true", help="nothing between two calls: they may overlap"
-    )
-    parser.add_argument("--csv", type=Path, help="results")
     options = parser.parse_args()
     try:
         shapes = [Shape(text) for text in options.shapes]
     except ValueError as error:
         parser.error(str(error))
-    try:
-        import torch
-    except ImportError as error:
-        sys.exit(f"compare_mla_decode.py: {error}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit(
-            "compare_mla_decode.py: PyTorch has no CUDA device here; --device cpu does without"
-        )
-    os.environ["FASTNORM_LIBRARY"] = str(options.library.resolve())
-    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
-    providers = {}
-    for made in PROVIDERS:
-        if made.name not in options.providers:
-            continue
-        try:
-            providers[made.name] = made(torch)
-        except Exception as error:  # not installed, or not for this device
-            providers[made.name] = error
-    document = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        "library": {"build": getattr(providers.get(Ours.name), "build", None)},
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "repeats": options.repeats,
-        "chained": options.chained,
-        "results": [],
-    }
-    print(
-        f"{document['device']}\n{'shape':24} {'provider':12} {'us':>10} {'spread':>7} {'GB/s':>8} {'TFLOP/s':>8} {'x fastnorm':>10}"
+    head = (
+        f"{'shape':24} {'provider':12} {'us':>10} {'spread':>7} {'GB/s':>8} {'TFLOP/s':>8} "
+        f"{'x fastnorm':>10}"
     )
-    for shape in shapes:
-        for row in compare(
-            torch, shape, options.dtype, device, options.repeats, providers, options.chained
-        ):
-            document["results"].append(row)
-            ratio = row.get("time_over_fastnorm")
-            print(
-                f"{shape.text:24} {row['provider']:12} "
-                + (
-                    row["error"]
-                    if "error" in row
-                    else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% {row['gb_per_s']:8.1f} "
-                    f"{row['tflop_per_s']:8.2f} {f'{ratio:.2f}' if ratio else '-':>10}"
-                ),
-                flush=True,
-            )
-        if options.csv:
-            lines.write(options.csv, document)
-    # What others lack is no failure; a wrong result of ours is.
-    return any("error" in row for row in document["results"] if row["provider"] == Ours.name)
+
+    def shown(shape, row):
+        ratio = row.get("time_over_fastnorm")
+        return f"{shape.text:24} {row['provider']:12} " + (
+            row["error"]
+            if "error" in row
+            else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% {row['gb_per_s']:8.1f} "
+            f"{row['tflop_per_s']:8.2f} {f'{ratio:.2f}' if ratio else '-':>10}"
+        )
+
+    return run(
+        options,
+        [made for made in PROVIDERS if made.name in options.providers],
+        Ours.name,
+        shapes,
+        lambda torch, shape, device, made: compare(
+            torch, shape, options.dtype, device, options.repeats, made
+        ),
+        head,
+        shown,
+    )
 
 
 if __name__ == "__main__":

@@ -165,12 +165,14 @@ class VariantLine:
         words = [f.strip() for f in fields]
         ok = (
             POLICIES < len(fields) <= PAIR + 1
-            and words[0] in ("plain", "add")
-            and words[1] in ("rms", "layer")
+            and set(words[0].split("|")) <= {"plain", "add"}
+            and set(words[1].split("|")) <= {"rms", "layer"}
             and words[2] in ("once", "f32", "any")
             and words[3] in ("store", "static", "quant")
             and words[4] in ("vector", "unaligned", "any")
-            and all(w.isdigit() for w in words[5:8] + words[BLOCKS:POLICIES])
+            and all(n.isdigit() for i in (5, 7) for n in words[i].split("|"))
+            and all(re.fullmatch("x[0-8]", v) for v in words[6].split("|"))
+            and all(w.isdigit() for w in words[BLOCKS:POLICIES])
             and all(d in DTYPES for d in re.split(r"\s*\|\s*", words[8]))
             and all(f in FLAVOURS for f in re.split(r"\s*\|\s*", words[9]))
         )
@@ -195,19 +197,43 @@ class VariantLine:
         return [f.strip() for f in self.word(9).split("|")]
 
     @property
-    def tile(self):
-        return Tile(int(self.word(5)), int(self.word(6)), int(self.word(7)))
+    def parts(self):
+        """(source, stat, tile) of its kernels."""
+        sources, stats, threads, vectors, blocks = (
+            self.word(i).split("|") for i in (0, 1, 5, 6, 7)
+        )
+        return [
+            (source, stat, Tile(int(t), int(v.removeprefix("x")), int(b)))
+            for source, stat, t, v, b in itertools.product(
+                sources, stats, threads, vectors, blocks
+            )
+        ]
 
     def blocks(self, arch):
         return int(self.word(BLOCKS + ARCHS.index(arch)))
 
-    def kernel(self, dtype, flavour):
-        return Kernel(dtype, *(self.word(i) for i in range(5)), flavour, self.tile)
+    def kernel(self, part, dtype, flavour):
+        source, stat, tile = part
+        return Kernel(dtype, source, stat, *(self.word(i) for i in range(2, 5)), flavour, tile)
 
     def kernels(self, arch):
         if self.blocks(arch) == 0:
             return []
-        return [self.kernel(d, f) for d in self.dtypes for f in self.flavours]
+        return [
+            self.kernel(p, d, f)
+            for p, d, f in itertools.product(self.parts, self.dtypes, self.flavours)
+        ]
+
+    def alone(self, part):
+        """The line of one of its parts."""
+        source, stat, tile = part
+        fields = list(self.fields)
+        fields[0] = source.ljust(len(fields[0]))
+        for i, word in ((1, stat), (6, f"x{tile.vectors}")):
+            fields[i] = _padded(fields[i], word)
+        for i, number in ((5, tile.threads), (7, tile.blocks)):
+            fields[i] = _padded(fields[i], str(number), right=True)
+        return VariantLine(fields, self.bound)
 
     def without(self, archs, dtypes, flavours):
         """The same for these dtypes and flavours alone, and without these architectures; None if
@@ -584,13 +610,31 @@ def prune(variants, choices_of, archs):
 def _pruned(line, needed, gone):
     if line.bound:
         return [line]
-    without = {}  # architectures that a dtype and flavour leaves
-    for dtype, flavour in itertools.product(line.dtypes, line.flavours):
-        kernel = line.kernel(dtype, flavour)
-        leaves = tuple(a for a in needed if line.blocks(a) and kernel not in needed[a])
-        for arch in leaves:
+    # By (dtype, flavour): the architectures that it leaves. Parts that agree in them share a line.
+    without = [
+        {
+            (dtype, flavour): tuple(
+                a for a in needed
+                if line.blocks(a) and line.kernel(part, dtype, flavour) not in needed[a]
+            )
+            for dtype, flavour in itertools.product(line.dtypes, line.flavours)
+        }
+        for part in line.parts
+    ]
+    for leaves in without:
+        for arch in itertools.chain(*leaves.values()):
             gone[arch] += 1
-        without[dtype, flavour] = leaves
+    if all(leaves == without[0] for leaves in without):
+        return _left(line, without[0])
+    return [
+        left
+        for part, leaves in zip(line.parts, without)
+        for left in _left(line.alone(part), leaves)
+    ]
+
+
+def _left(line, without):
+    """The lines of what is left of one, whose parts agree in what they leave."""
     left = []
     # Dtypes that agree for a flavour share a line, and then flavours that agree in all.
     groups = {}

@@ -22,9 +22,9 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
-import compare_mla_decode  # noqa: E402
 from cases import Cases  # noqa: E402
 from compare import (  # noqa: E402
+    beside,
     heads,
     laboratory,
     lines,
@@ -2106,7 +2106,7 @@ def test_mla(cases):
     cases.equal("fields of FlashMlaCall", mla_peers.FlashMlaCall._fields_, declared)
 
     names = ["a", "b", "c", "d"]
-    rounds = list(compare_mla_decode.orders(names, 8))
+    rounds = list(beside.orders(names, 8))
     cases.check("each round has all", all(sorted(r) == names for r in rounds), rounds)
     for place in (0, -1):
         cases.equal(f"place {place} of rounds", sorted(r[place] for r in rounds), sorted(names * 2))

@@ -7,7 +7,7 @@
 //   kName                    as fastnorm_kernel_describe() has it
 //   Variant, Word, Entry     one kernel as data; packed; with its name
 //   kLines                   the lines: structs with dtypes, and per_sm for each architecture
-//   kParts, part_of(line, dtype)   the table's parts, in its order
+//   kParts, part_of(variant) the table's parts, in its order; as many of each dtype
 //   kForms                   kernels of an entry, for several forms of a launch
 //   kOwnSharedBytes          shared memory of a block that no launch asks for, at the most
 //   word_of(variant), variant_of(word), order_of(word)
@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -59,7 +60,7 @@ struct FamilyOf {
   using Word = ItsWord;
   static constexpr int kParts = kRowDtypes, kForms = 1;
   static constexpr uint32_t kOwnSharedBytes = 40 << 10;
-  static constexpr int part_of(const auto&, Dtype dtype) { return static_cast<int>(dtype); }
+  static constexpr int part_of(const Variant& variant) { return static_cast<int>(variant.dtype); }
   static constexpr Word word_of(const Variant& variant) { return packed(variant); }
   static constexpr Variant variant_of(Word word) { return variant_in<Variant>(word); }
   static constexpr Word order_of(Word word) { return word >> kBits; }
@@ -71,18 +72,29 @@ struct FamilyOf {
   }
 };
 
+// Calls use(numbers..) for each choice of one bit of every set: with the numbers of the bits.
+constexpr void for_each_choice(auto use, uint32_t bits, auto... sets) {
+  for (; bits != 0; bits &= bits - 1) {
+    const int number = std::countr_zero(bits);
+    if constexpr (sizeof...(sets) == 0) {
+      use(number);
+    } else {
+      for_each_choice([&](auto... others) { use(number, others...); }, sets...);
+    }
+  }
+}
+
 // Calls use(variant, line) for each kernel of a part of an architecture's table.
 template <class Family, typename Use>
 constexpr void for_each_kernel(int arch, int part, Use use) {
+  const int dtype = part / (Family::kParts / kRowDtypes);
   uint16_t number = 0;
   for (const auto& line : Family::kLines) {
     const uint16_t mine = number++;
-    if (line.per_sm.of[arch] == 0) continue;
-    for (int i = 0; i < kRowDtypes; ++i) {
-      const auto dtype = static_cast<Dtype>(i);
-      if ((line.dtypes >> i & 1) == 0 || Family::part_of(line, dtype) != part) continue;
-      Family::expand(line, dtype, arch, [&](const auto& variant) { use(variant, mine); });
-    }
+    if (line.per_sm.of[arch] == 0 || (line.dtypes >> dtype & 1) == 0) continue;
+    Family::expand(line, static_cast<Dtype>(dtype), arch, [&](const auto& variant) {
+      if (Family::part_of(variant) == part) use(variant, mine);
+    });
   }
 }
 

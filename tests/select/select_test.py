@@ -91,7 +91,7 @@ def test_notation(cases):
         for v in variants[1].variants()
         if "bare" in v.word(9) and v.word(8) == "HALF" and v.blocks("sm_100f")
     )
-    for i, word in ((0, "minus"), (5, "x"), (8, "HALVES"), (9, "quick"), (15, "-1")):
+    for i, word in ((0, "minus"), (5, "x"), (6, "4"), (8, "HALVES"), (9, "quick"), (15, "-1")):
         fields = list(line.fields)
         fields[i] = word
         refused(
@@ -525,9 +525,10 @@ def test_program(cases, folder):
             named and min(named.values()) <= 1.10 + 1e-9,
             (line, named),
         )
-    for n, rows in ((20000, 1), (65536, 4096), (512, 7)):
+    for n, rows in ((20000, 1), (32768, 4096), (512, 7)):
         cases.equal(f"{rows} x {n} keeps its kernel", line_for(by_kind[0][KIND], n, rows).pick,
                     line_for(by_kind[1][KIND], n, rows).pick)
+    cases.equal("no line behind the last", line_for(by_kind[0][KIND], 65536, 4096), None)
     check_failures(cases, copy)
 
 
@@ -569,7 +570,7 @@ def check_failures(cases, copy):
     )
     extra = list(line.fields)
     extra[5] = extra[5].replace("1024", " 512")
-    extra[6], extra[7] = " 1", "16"
+    extra[6], extra[7] = " x1", "16"
     extra = VariantLine(extra)
     lonely = str(extra)
     fails(

@@ -149,6 +149,13 @@ fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorR
   return FASTNORM_OK;
 }
 
+fastnorm_status check_typed(const char* name, const fastnorm_tensor& t, TensorRule rule,
+                            CheckedDevice device, Error& error) {
+  if (dtype_from(t.dtype) != rule.dtype)
+    return refuse_dtype(name, t, dtype_name(rule.dtype), error);
+  return check_tensor(name, t, rule, device, error);
+}
+
 fastnorm_status refuse_value(const char* name, int32_t value, const char* type,
                              std::span<const schema::Enumerator> allowed, Error& error) {
   if (allowed.size() == 2) {

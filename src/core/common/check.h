@@ -157,6 +157,10 @@ struct TensorRule {
 fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorRule rule,
                              CheckedDevice device, Error& error);
 
+// A tensor of rule.dtype and no other, for which check_tensor() holds.
+fastnorm_status check_typed(const char* name, const fastnorm_tensor& t, TensorRule rule,
+                            CheckedDevice device, Error& error);
+
 // True if `t` is on the device at an address that is aligned to `bytes`, so that check_tensor()
 // accepts it. If false, check_tensor() decides.
 FASTNORM_HOT bool is_placed(const fastnorm_tensor& t, CheckedDevice device, int64_t bytes) {

@@ -1,7 +1,6 @@
 // How threads share a row, and how many rows a thread block has. Kernels and planning must agree.
 #pragma once
 
-#include <array>
 #include <bit>
 #include <compare>
 #include <cstddef>

@@ -310,10 +310,7 @@ class MlaDecodeCheck {
   // A list of elements of 4 bytes.
   fastnorm_status list(const char* name, const fastnorm_tensor& t, Dtype dtype, int64_t length,
                        const int32_t** result) {
-    FASTNORM_REQUIRE(dtype_from(t.dtype) == dtype, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: %s", name, dtype_text(t.dtype).c,
-                     dtype_name(dtype));
-    FASTNORM_TRY(check_tensor(name, t, {dtype, 1, true}, device_, error));
+    FASTNORM_TRY(check_typed(name, t, {dtype, 1, true}, device_, error));
     FASTNORM_REQUIRE(length < 0 || t.shape[0] == length, FASTNORM_ERROR_SHAPE,
                      "%s.shape is %s; required: [%" PRId64 "]", name, shape_text(t.shape, 1).c,
                      length);
@@ -364,9 +361,7 @@ class MlaDecodeCheck {
   // Indices and their lengths. The first ones say how many requests there are.
   fastnorm_status selection(const char* name, const fastnorm_tensor& t, const char* length_name,
                             const fastnorm_tensor* length, MlaDecodeSelection* s) {
-    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kI32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: i32", name, dtype_text(t.dtype).c);
-    FASTNORM_TRY(check_tensor(name, t, {Dtype::kI32, 3, true}, device_, error));
+    FASTNORM_TRY(check_typed(name, t, {Dtype::kI32, 3, true}, device_, error));
     FASTNORM_REQUIRE(t.ndim == 3, FASTNORM_ERROR_SHAPE,
                      "%s.ndim is %d; required: 3, [B, s_q, topk]", name, t.ndim);
     int64_t indices = 0;
@@ -404,9 +399,7 @@ class MlaDecodeCheck {
       s->length_outer = 1;
       return FASTNORM_OK;
     }
-    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kI32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: i32", name, dtype_text(t.dtype).c);
-    FASTNORM_TRY(check_tensor(name, t, {Dtype::kI32, 2, true}, device_, error));
+    FASTNORM_TRY(check_typed(name, t, {Dtype::kI32, 2, true}, device_, error));
     FASTNORM_REQUIRE(t.shape[0] == d_.batch && (d_.batch == 0 || t.shape[1] == s_q),
                      FASTNORM_ERROR_SHAPE,
                      "%s.shape is %s; required: [%d] or [%d, %" PRId64
@@ -423,9 +416,7 @@ class MlaDecodeCheck {
   }
 
   fastnorm_status block_table(const fastnorm_tensor& t) {
-    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kI32, FASTNORM_ERROR_DTYPE,
-                     "page_table.dtype is %s; required: i32", dtype_text(t.dtype).c);
-    FASTNORM_TRY(check_tensor("page_table", t, {Dtype::kI32, 2, true}, device_, error));
+    FASTNORM_TRY(check_typed("page_table", t, {Dtype::kI32, 2, true}, device_, error));
     FASTNORM_REQUIRE(t.ndim == 2 && t.shape[0] == d_.batch, FASTNORM_ERROR_SHAPE,
                      "page_table.shape is %s and kv_indptr is NULL; required: [%d, max_pages], a "
                      "row for each request of kv_len",
@@ -474,9 +465,7 @@ class MlaDecodeCheck {
   }
 
   fastnorm_status lse(const fastnorm_tensor& t) {
-    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "lse.dtype is %s; required: f32", dtype_text(t.dtype).c);
-    FASTNORM_TRY(check_tensor("lse", t, {Dtype::kF32, 2, false}, device_, error));
+    FASTNORM_TRY(check_typed("lse", t, {Dtype::kF32, 2, false}, device_, error));
     FASTNORM_REQUIRE(t.ndim == 2, FASTNORM_ERROR_SHAPE, "lse.ndim is %d; required: 2", t.ndim);
     FASTNORM_TRY(same_rows("lse", t));
     fill(t, 4, &d_.lse);
@@ -484,9 +473,7 @@ class MlaDecodeCheck {
   }
 
   fastnorm_status profile(const fastnorm_tensor& t) {
-    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kU8, FASTNORM_ERROR_DTYPE,
-                     "profile.dtype is %s; required: u8", dtype_text(t.dtype).c);
-    FASTNORM_TRY(check_tensor("profile", t, {Dtype::kU8, 1, true}, device_, error));
+    FASTNORM_TRY(check_typed("profile", t, {Dtype::kU8, 1, true}, device_, error));
     d_.profile = address_of(t);
     FASTNORM_REQUIRE(reinterpret_cast<uintptr_t>(d_.profile) % kCudaAlign == 0,
                      FASTNORM_ERROR_LAYOUT,

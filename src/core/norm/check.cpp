@@ -300,9 +300,8 @@ class NormCheck {
       FASTNORM_TRY(check_stage_statistic(name, t, 1, *args_.x, device_, d_, row, error));
       return check_output_rows(name, *row, d_.stages.groups * 4, d_, error);
     }
-    FASTNORM_TRY(check_f32(name, t, error));
     const fastnorm_tensor& x = *args_.x;
-    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_typed(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_statistic_shape(name, t, x, error));
     describe_rows(t, x.ndim - 1, 4, d_.outer_rank, row);
     return check_output_rows(name, *row, 4, d_, error);

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
-#include <utility>
 
 #include "core/common/shared_fields.h"
 #include "core/norm/aliasing.h"
@@ -219,8 +218,7 @@ fastnorm_status check_rotation_columns(const char* name, const fastnorm_quant& q
   const fastnorm_tensor& t = *quant.rotation_signs;
   char path[40];
   std::snprintf(path, sizeof path, "%s.rotation_signs", name);
-  FASTNORM_TRY(check_f32(path, t, error));
-  FASTNORM_TRY(check_tensor(path, t, {Dtype::kF32, 1, true}, device, error));
+  FASTNORM_TRY(check_typed(path, t, {Dtype::kF32, 1, true}, device, error));
   FASTNORM_REQUIRE(t.shape[0] == n || t.shape[0] == quant.rotation, FASTNORM_ERROR_SHAPE,
                    "%s.shape is %s; required: [%" PRId64
                    "] or [%d], the columns of a row or of a "

@@ -104,8 +104,7 @@ class StagesCheck {
   // One value for each row, for any number of groups.
   fastnorm_status branch_rstd() {
     const fastnorm_tensor& t = *args_.branch_rstd;
-    FASTNORM_TRY(check_f32("branch_rstd", t, error));
-    FASTNORM_TRY(check_tensor("branch_rstd", t, {Dtype::kF32, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_typed("branch_rstd", t, {Dtype::kF32, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_statistic_shape("branch_rstd", t, *args_.x, error));
     RowTensor& row = d_.stages.branch_rstd;
     describe_rows(t, args_.x->ndim - 1, 4, d_.outer_rank, &row);
@@ -287,8 +286,7 @@ fastnorm_status check_modulator_shape(const char* name, const fastnorm_tensor& t
 fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
                                       const fastnorm_tensor& x, CheckedDevice device,
                                       const NormDesc& d, RowTensor* row, Error& error) {
-  FASTNORM_TRY(check_f32(name, t, error));
-  FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device, error));
+  FASTNORM_TRY(check_typed(name, t, {Dtype::kF32, kMaxRank, false}, device, error));
   const int64_t groups = d.stages.groups;
   FASTNORM_TRY(check_stage_statistic_shape(name, t, values, groups, x, error));
   const int32_t leading = x.ndim - 1, count = t.ndim - leading;

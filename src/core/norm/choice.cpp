@@ -31,12 +31,15 @@ constexpr ChoiceWord kFlavours[] = {{"full", static_cast<uint8_t>(PickedFlavour:
                                     {"streaming", static_cast<uint8_t>(PickedFlavour::kStreaming)},
                                     {"shared", static_cast<uint8_t>(PickedFlavour::kShared)}};
 
+// The words that each of a kind's may be.
+constexpr std::span<const ChoiceWord> kWords[NormKind::kWords] = {
+    kWidths, kSources, kStats, kWeights, kOutputs, kReaches, kAsks, kIndices};
+
 constexpr bool parse_kind(std::string_view rest, NormKind* kinds) {
-  return take_words(&rest, kWidths, &kinds->width) && take_words(&rest, kSources, &kinds->from) &&
-         take_words(&rest, kStats, &kinds->of) && take_words(&rest, kWeights, &kinds->weights) &&
-         take_words(&rest, kOutputs, &kinds->output) &&
-         take_words(&rest, kReaches, &kinds->reach) && take_words(&rest, kAsks, &kinds->ask) &&
-         take_words(&rest, kIndices, &kinds->index) && rest.empty();
+  for (int i = 0; i < NormKind::kWords; ++i) {
+    if (!take_words(&rest, kWords[i], &kinds->word(i))) return false;
+  }
+  return rest.empty();
 }
 
 // The length of a row in 16-byte vectors.

@@ -12,7 +12,8 @@
 // This line is for 1 to 32 rows of 5121 to 6144 elements. Four thread blocks share a row, with 128
 // threads each. A thread holds as many vectors as the row needs. The kernel is the lean one with
 // cached loads. TOKENS counts the rows of a [tokens, heads, n] tensor in tokens. Lines of a list
-// are disjoint. A length without a line runs on the kernels for any address.
+// are disjoint. A length beyond those of a kind's list runs on a line of the same kind with `full`,
+// and without such a line on the kernels for any address.
 #pragma once
 
 #include <array>
@@ -57,26 +58,11 @@ struct NormKind {
   }
   static constexpr int kCount = 1 << 12;
 
+  // Its words, in the order of a KIND line.
   static constexpr int kWords = 8;
   constexpr uint8_t& word(int i) {
-    switch (i) {
-      case 0:
-        return width;
-      case 1:
-        return from;
-      case 2:
-        return of;
-      case 3:
-        return weights;
-      case 4:
-        return output;
-      case 5:
-        return reach;
-      case 6:
-        return ask;
-      default:
-        return index;
-    }
+    uint8_t* const words[kWords] = {&width, &from, &of, &weights, &output, &reach, &ask, &index};
+    return *words[i];
   }
 };
 
@@ -153,21 +139,11 @@ template <class Fn>
 constexpr void for_each_key(NormKind kind, PickedFlavour picked, Fn fn) {
   const NormKey key = key_of(kind);
   const bool lean_call = kind.ask == NormKind::kLean || kind.ask == NormKind::kLlama;
-  if (!lean_call) return fn(key);
+  if (!lean_call || picked == PickedFlavour::kFull) return fn(key);
+  if (picked == PickedFlavour::kShared) return fn(lean_key(key, Flavour::kLeanShared));
   const Flavour lean = kind.ask == NormKind::kLlama ? Flavour::kRounded : Flavour::kLean;
-  const auto with = [&](Flavour flavour) { fn(lean_key(key, flavour)); };
-  switch (picked) {
-    case PickedFlavour::kFull:
-      return fn(key);
-    case PickedFlavour::kLean:
-      return with(lean), with(with_streaming_loads(lean));
-    case PickedFlavour::kCached:
-      return with(lean);
-    case PickedFlavour::kStreaming:
-      return with(with_streaming_loads(lean));
-    case PickedFlavour::kShared:
-      return with(Flavour::kLeanShared);
-  }
+  if (picked != PickedFlavour::kStreaming) fn(lean_key(key, lean));
+  if (picked != PickedFlavour::kCached) fn(lean_key(key, with_streaming_loads(lean)));
 }
 
 // The lists of one architecture.

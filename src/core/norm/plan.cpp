@@ -389,11 +389,19 @@ FASTNORM_HOT NormKind kind_of(const NormDesc& d, NormKey key) {
   return kind;
 }
 
-// The line of a list for a call.
-FASTNORM_HOT const NormChoice* find_line(std::span<const NormChoice> lines, const NormDesc& d) {
-  return find_choice(lines, row_vectors(d), d.rows, [&](const NormChoice& line) {
-    return line.pick.tokens ? d.outer[0] : int64_t{1};
-  });
+// The line of a list for a call. Calls that ask for little have their own lines up to some length;
+// beyond it they share those of calls that ask for anything.
+FASTNORM_HOT const NormChoice* find_line(const NormChoices& choices, NormKind kind,
+                                         const NormDesc& d) {
+  const auto find = [&] {
+    return find_choice(choices.lines(kind), row_vectors(d), d.rows, [&](const NormChoice& line) {
+      return line.pick.tokens ? d.outer[0] : int64_t{1};
+    });
+  };
+  const NormChoice* const line = find();
+  if (line != nullptr) return line;
+  kind.ask = NormKind::kFull;
+  return find();
 }
 
 // The kind of a call and its line. nullptr: no kernel of `key` supports such rows.
@@ -405,9 +413,9 @@ struct Chosen {
 
 FASTNORM_HOT Chosen choose(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
   const NormKind kind = kind_of(d, key);
-  const NormChoice* line = find_line(facts.arch->choices->lines(kind), d);
+  const NormChoice* line = find_line(*facts.arch->choices, kind, d);
   if (line != nullptr && line->pick.blocks > facts.max_cluster_blocks)
-    line = find_line(kNormChoicesDefault.lines(kind), d);
+    line = find_line(kNormChoicesDefault, kind, d);
   return {key, kind, line};
 }
 
@@ -436,26 +444,15 @@ FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, const Nor
       (ask == NormKind::kLean || ask == NormKind::kLlama) && (d.outer_rank == 1 || several);
   const PickedFlavour picked = chosen.line->pick.flavour;
   int32_t index = -1;
-  if (may_be_lean) {
+  if (may_be_lean && picked == PickedFlavour::kShared) {
+    if (ask == NormKind::kLean) index = find(lean_key(key, Flavour::kLeanShared));
+  } else if (may_be_lean && picked != PickedFlavour::kFull) {
     const Flavour lean = ask == NormKind::kLlama ? Flavour::kRounded : Flavour::kLean;
-    switch (picked) {
-      case PickedFlavour::kLean: {
-        const bool streaming = several ? streams_short_loads(d, key, plan) : streams_loads(d, plan);
-        index = find(lean_key(key, streaming ? with_streaming_loads(lean) : lean));
-        break;
-      }
-      case PickedFlavour::kCached:
-        index = find(lean_key(key, lean));
-        break;
-      case PickedFlavour::kStreaming:
-        index = find(lean_key(key, d.outer_rank == 1 ? with_streaming_loads(lean) : lean));
-        break;
-      case PickedFlavour::kShared:
-        if (ask == NormKind::kLean) index = find(lean_key(key, Flavour::kLeanShared));
-        break;
-      case PickedFlavour::kFull:
-        break;
-    }
+    const bool streaming = picked == PickedFlavour::kStreaming ? d.outer_rank == 1
+                           : picked == PickedFlavour::kCached  ? false
+                           : several                           ? streams_short_loads(d, key, plan)
+                                                               : streams_loads(d, plan);
+    index = find(lean_key(key, streaming ? with_streaming_loads(lean) : lean));
   }
   return index >= 0 ? index : find(key);
 }

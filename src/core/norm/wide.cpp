@@ -1,7 +1,5 @@
 #include "core/norm/wide.h"
 
-#include <cinttypes>
-
 #include "core/common/schema.h"
 #include "core/norm/check_stages.h"
 #include "core/norm/shape.h"
@@ -89,21 +87,53 @@ class Folder {
 
   fastnorm_status tensor(const schema::Field& f, const fastnorm_tensor** field) {
     using enum schema::Shape;
+    if (*field == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = **field;
+    const Dtype dtype = dtype_from(t.dtype);
+    const int64_t n = x_.shape[x_.ndim - 1];
+    const bool layer = number(out_.args.kind) == FASTNORM_NORM_LAYER;
+    // check_norm() refuses another dtype.
+    const auto checked = [&](bool has_dtype, bool last_contiguous, Kind kind, const auto& shape) {
+      if (!has_dtype) return FASTNORM_OK;
+      FASTNORM_TRY(check_tensor(f.name, t, {dtype, kMaxRank, last_contiguous}, device_, error));
+      FASTNORM_TRY(shape());
+      add(field, kind);
+      return FASTNORM_OK;
+    };
+    const auto rows = [&](Kind kind, const auto& shape) {
+      return checked(is_row_dtype(dtype), true, kind, shape);
+    };
+    const auto weight = [&](int64_t columns) {
+      return rows(Kind::kWeights,
+                  [&] { return check_weight_shape(f.name, t, x_, columns, error); });
+    };
+    const auto statistic = [&](int32_t values) {  // so many of each group
+      const int64_t groups = n / group();
+      return checked(dtype == Dtype::kF32, false, Kind::kStatistic, [&] {
+        return groups > 1 || values > 1
+                   ? check_stage_statistic_shape(f.name, t, values, groups, x_, error)
+                   : check_statistic_shape(f.name, t, x_, error);
+      });
+    };
     switch (f.shape) {
       case kX:
-        return rows(f.name, field);
+        return rows(Kind::kRows, [&] {
+          return &t == &x_ ? check_x_shape(t, error) : check_row_shape(f.name, t, x_, error);
+        });
       case kGroupWeight:
-        return weight_or_bias(f.name, field, group());
+        return weight(group());
       case kWeight:
-        return weight_or_bias(f.name, field, x_.shape[x_.ndim - 1]);
+        return weight(n);
       case kGroups:
-        return statistic(f.name, field);
+        return statistic(1);
       case kSums:
-        return statistic(f.name, field, number(out_.args.kind) == FASTNORM_NORM_LAYER ? 2 : 1);
-      case kRow:
-        return row_value(f.name, field);
-      default:
-        return modulator(f.name, field);
+        return statistic(layer ? 2 : 1);
+      case kRow:  // one value, whatever groups there are
+        return checked(dtype != Dtype::kUnknown, false, Kind::kStatistic,
+                       [&] { return check_statistic_shape(f.name, t, x_, error); });
+      default:  // a modulator; with an index it has no dimension of x
+        if (out_.args.modulation_index != nullptr) return FASTNORM_OK;
+        return rows(Kind::kWeights, [&] { return check_modulator_shape(f.name, t, x_, error); });
     }
   }
 
@@ -111,65 +141,6 @@ class Folder {
   int64_t group() const {
     const int64_t n = x_.shape[x_.ndim - 1], size = out_.args.group_size;
     return size > 0 && n % size == 0 ? size : n;
-  }
-
-  // With an index, modulators have no dimension of x.
-  fastnorm_status modulator(const char* name, const fastnorm_tensor** field) {
-    if (*field == nullptr || out_.args.modulation_index != nullptr) return FASTNORM_OK;
-    const fastnorm_tensor& t = **field;
-    const Dtype dtype = dtype_from(t.dtype);
-    if (!is_row_dtype(dtype)) return FASTNORM_OK;
-    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_modulator_shape(name, t, x_, error));
-    add(field, Kind::kWeights);
-    return FASTNORM_OK;
-  }
-
-  // One value for each row, whatever groups there are.
-  fastnorm_status row_value(const char* name, const fastnorm_tensor** field) {
-    if (*field == nullptr) return FASTNORM_OK;
-    const fastnorm_tensor& t = **field;
-    const Dtype dtype = dtype_from(t.dtype);
-    if (dtype == Dtype::kUnknown) return FASTNORM_OK;
-    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, false}, device_, error));
-    FASTNORM_TRY(check_statistic_shape(name, t, x_, error));
-    add(field, Kind::kStatistic);
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status rows(const char* name, const fastnorm_tensor** field) {
-    if (*field == nullptr) return FASTNORM_OK;
-    const fastnorm_tensor& t = **field;
-    const Dtype dtype = dtype_from(t.dtype);
-    if (!is_row_dtype(dtype)) return FASTNORM_OK;
-    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(&t == &x_ ? check_x_shape(t, error) : check_row_shape(name, t, x_, error));
-    add(field, Kind::kRows);
-    return FASTNORM_OK;
-  }
-
-  fastnorm_status weight_or_bias(const char* name, const fastnorm_tensor** field, int64_t group) {
-    if (*field == nullptr) return FASTNORM_OK;
-    const fastnorm_tensor& t = **field;
-    const Dtype dtype = dtype_from(t.dtype);
-    if (!is_row_dtype(dtype)) return FASTNORM_OK;
-    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_weight_shape(name, t, x_, group, error));
-    add(field, Kind::kWeights);
-    return FASTNORM_OK;
-  }
-
-  // `values` of each group.
-  fastnorm_status statistic(const char* name, const fastnorm_tensor** field, int32_t values = 1) {
-    if (*field == nullptr || dtype_from((*field)->dtype) != Dtype::kF32) return FASTNORM_OK;
-    const fastnorm_tensor& t = **field;
-    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
-    const int64_t groups = x_.shape[x_.ndim - 1] / group();
-    FASTNORM_TRY(groups > 1 || values > 1
-                     ? check_stage_statistic_shape(name, t, values, groups, x_, error)
-                     : check_statistic_shape(name, t, x_, error));
-    add(field, Kind::kStatistic);
-    return FASTNORM_OK;
   }
 
   // That of NONE where check_norm() will refuse the number.

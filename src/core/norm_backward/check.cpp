@@ -227,18 +227,17 @@ class NormBackwardCheck {
   }
 
   fastnorm_status inputs() {
-    if (args_.weight != nullptr) FASTNORM_TRY(parameter("weight", *args_.weight, &d_.weight));
-    if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
-    if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
-    if (args_.gate != nullptr) FASTNORM_TRY(gate_tensor("gate", *args_.gate, &d_.gate.gate));
+    FASTNORM_TRY(parameter("weight", args_.weight, &d_.weight));
+    FASTNORM_TRY(statistic("mean", args_.mean, &d_.mean));
+    FASTNORM_TRY(statistic("rstd", args_.rstd, &d_.rstd));
+    FASTNORM_TRY(row_of_type("gate", args_.gate, true, &d_.gate.gate));
     const int count = count_;
-    if (args_.bias != nullptr) FASTNORM_TRY(parameter("bias", *args_.bias, &d_.gate.bias));
+    FASTNORM_TRY(parameter("bias", args_.bias, &d_.gate.bias));
     if (args_.dgate == nullptr || d_.gate.before) {  // not read
       count_ = count;
       d_.gate.bias = {};
     }
-    if (args_.dresidual_in == nullptr) return FASTNORM_OK;
-    return row_tensor("dresidual_in", *args_.dresidual_in, &d_.dresidual_in);
+    return row_tensor("dresidual_in", args_.dresidual_in, &d_.dresidual_in);
   }
 
   // Inputs that no output needs are checked, and then not read.
@@ -255,48 +254,33 @@ class NormBackwardCheck {
       }
       count = count_;
     };
-    if (args_.branch != nullptr) {
-      FASTNORM_TRY(row_of_type("branch", *args_.branch, &b.branch));
-      keep(norm || gate_sum, &b.branch);
-    }
-    if (args_.branch_weight != nullptr) {
-      FASTNORM_TRY(parameter("branch_weight", *args_.branch_weight, &b.weight));
-      keep(norm, &b.weight);
-    }
-    if (args_.branch_bias != nullptr) {
-      FASTNORM_TRY(parameter("branch_bias", *args_.branch_bias, &b.bias));
-      keep(gate_sum, &b.bias);
-    }
-    if (args_.branch_mean != nullptr) {
-      FASTNORM_TRY(statistic("branch_mean", *args_.branch_mean, &b.mean));
-      keep(norm, &b.mean);
-    }
-    if (args_.branch_rstd != nullptr) {
-      FASTNORM_TRY(statistic("branch_rstd", *args_.branch_rstd, &b.rstd));
-      keep(norm, &b.rstd);
-    }
-    if (args_.residual_gate != nullptr) {
+    FASTNORM_TRY(row_of_type("branch", args_.branch, false, &b.branch));
+    keep(norm || gate_sum, &b.branch);
+    FASTNORM_TRY(parameter("branch_weight", args_.branch_weight, &b.weight));
+    keep(norm, &b.weight);
+    FASTNORM_TRY(parameter("branch_bias", args_.branch_bias, &b.bias));
+    keep(gate_sum, &b.bias);
+    FASTNORM_TRY(statistic("branch_mean", args_.branch_mean, &b.mean));
+    keep(norm, &b.mean);
+    FASTNORM_TRY(statistic("branch_rstd", args_.branch_rstd, &b.rstd));
+    keep(norm, &b.rstd);
+    if (args_.residual_gate != nullptr)
       FASTNORM_TRY(check_own_dtype("residual_gate", *args_.residual_gate, "T", d_.dtype, error));
-      FASTNORM_TRY(parameter("residual_gate", *args_.residual_gate, &b.residual_gate));
-      keep(rows || weight_sum || gate_sum || args_.dbranch_bias != nullptr, &b.residual_gate);
-    }
+    FASTNORM_TRY(parameter("residual_gate", args_.residual_gate, &b.residual_gate));
+    keep(rows || weight_sum || gate_sum || args_.dbranch_bias != nullptr, &b.residual_gate);
     if (args_.sum_scale == nullptr) return FASTNORM_OK;
     return check_scalar("sum_scale", *args_.sum_scale, device_, &b.sum_scale, error);
   }
 
   fastnorm_status branch_outputs() {
     NormBackwardBranch& b = d_.branch;
-    if (args_.dbranch != nullptr) FASTNORM_TRY(row_of_type("dbranch", *args_.dbranch, &b.dbranch));
-    if (args_.dbranch_weight != nullptr) {
-      FASTNORM_TRY(gradient_of("branch_weight", *args_.branch_weight, "dbranch_weight",
-                               *args_.dbranch_weight, &b.dweight));
-    }
-    if (args_.dbranch_bias != nullptr)
-      FASTNORM_TRY(parameter("dbranch_bias", *args_.dbranch_bias, &b.dbias));
-    if (args_.dresidual_gate == nullptr) return FASTNORM_OK;
-    FASTNORM_TRY(gradient_of("residual_gate", *args_.residual_gate, "dresidual_gate",
-                             *args_.dresidual_gate, &b.dresidual_gate));
-    if (d_.rows == 0) return FASTNORM_OK;
+    FASTNORM_TRY(row_of_type("dbranch", args_.dbranch, false, &b.dbranch));
+    FASTNORM_TRY(gradient_of("branch_weight", args_.branch_weight, "dbranch_weight",
+                             args_.dbranch_weight, &b.dweight));
+    FASTNORM_TRY(parameter("dbranch_bias", args_.dbranch_bias, &b.dbias));
+    FASTNORM_TRY(gradient_of("residual_gate", args_.residual_gate, "dresidual_gate",
+                             args_.dresidual_gate, &b.dresidual_gate));
+    if (args_.dresidual_gate == nullptr || d_.rows == 0) return FASTNORM_OK;
     // One value of the gate belongs to each sum.
     const Strides* const gate = strides_of(b.residual_gate.stride_bytes);
     const Strides* const sum = strides_of(b.dresidual_gate.stride_bytes);
@@ -316,32 +300,36 @@ class NormBackwardCheck {
   }
 
   fastnorm_status outputs() {
-    if (args_.dx != nullptr) FASTNORM_TRY(row_tensor("dx", *args_.dx, &d_.dx));
-    if (args_.dresidual != nullptr) {
-      FASTNORM_TRY(row_tensor("dresidual", *args_.dresidual, &d_.dresidual));
-      FASTNORM_REQUIRE(d_.dresidual.dtype != d_.dx.dtype, FASTNORM_ERROR_DTYPE,
-                       "dresidual.dtype is %s, as dx's; required: another one: dx holds the same "
-                       "gradient",
-                       dtype_name(d_.dx.dtype));
-    }
-    if (args_.dgate != nullptr) FASTNORM_TRY(gate_tensor("dgate", *args_.dgate, &d_.gate.dgate));
-    if (args_.dweight != nullptr)
-      FASTNORM_TRY(gradient_of("weight", *args_.weight, "dweight", *args_.dweight, &d_.dweight));
-    return args_.dbias != nullptr ? parameter("dbias", *args_.dbias, &d_.dbias) : FASTNORM_OK;
+    FASTNORM_TRY(row_tensor("dx", args_.dx, &d_.dx));
+    FASTNORM_TRY(row_tensor("dresidual", args_.dresidual, &d_.dresidual));
+    FASTNORM_REQUIRE(args_.dresidual == nullptr || d_.dresidual.dtype != d_.dx.dtype,
+                     FASTNORM_ERROR_DTYPE,
+                     "dresidual.dtype is %s, as dx's; required: another one: dx holds the same "
+                     "gradient",
+                     dtype_name(d_.dx.dtype));
+    FASTNORM_TRY(row_of_type("dgate", args_.dgate, true, &d_.gate.dgate));
+    FASTNORM_TRY(gradient_of("weight", args_.weight, "dweight", args_.dweight, &d_.dweight));
+    return parameter("dbias", args_.dbias, &d_.dbias);
   }
 
-  // The gradient `t` of a weight or a residual gate.
-  fastnorm_status gradient_of(const char* of, const fastnorm_tensor& w, const char* name,
-                              const fastnorm_tensor& t, ParameterTensor* result) {
+  // The functions below accept tensors that are absent.
+
+  // The gradient `given` of a weight or a residual gate, which is there then.
+  fastnorm_status gradient_of(const char* of, const fastnorm_tensor* of_given, const char* name,
+                              const fastnorm_tensor* given, ParameterTensor* result) {
+    if (given == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor &w = *of_given, &t = *given;
     FASTNORM_TRY(check_own_dtype(name, t, of, dtype_from(w.dtype), error));
-    FASTNORM_TRY(parameter(name, t, result));
+    FASTNORM_TRY(parameter(name, given, result));
     FASTNORM_REQUIRE(t.ndim == w.ndim && same_numbers(t.shape, w.shape, t.ndim),
                      FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: %s's, %s", name,
                      shape_text(t.shape, t.ndim).c, of, shape_text(w.shape, w.ndim).c);
     return FASTNORM_OK;
   }
 
-  fastnorm_status row_tensor(const char* name, const fastnorm_tensor& t, RowTensor* row) {
+  fastnorm_status row_tensor(const char* name, const fastnorm_tensor* given, RowTensor* row) {
+    if (given == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = *given;
     Dtype dtype = Dtype::kUnknown;
     FASTNORM_TRY(row_dtype(name, t, &dtype));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
@@ -350,23 +338,24 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
-  // gate and dgate.
-  fastnorm_status gate_tensor(const char* name, const fastnorm_tensor& t, RowTensor* row) {
-    FASTNORM_TRY(check_own_dtype(name, t, "T", d_.dtype, error));
-    return row_tensor(name, t, row);
+  // Rows of T, or where `f32` says so of f32.
+  fastnorm_status row_of_type(const char* name, const fastnorm_tensor* given, bool f32,
+                              RowTensor* row) {
+    if (given == nullptr) return FASTNORM_OK;
+    if (f32) {
+      FASTNORM_TRY(check_own_dtype(name, *given, "T", d_.dtype, error));
+    } else {
+      FASTNORM_REQUIRE(dtype_from(given->dtype) == d_.dtype, FASTNORM_ERROR_DTYPE,
+                       "%s.dtype is %s; required: %s, as T is", name, dtype_text(given->dtype).c,
+                       dtype_name(d_.dtype));
+    }
+    return row_tensor(name, given, row);
   }
 
-  // branch and dbranch.
-  fastnorm_status row_of_type(const char* name, const fastnorm_tensor& t, RowTensor* row) {
-    FASTNORM_REQUIRE(dtype_from(t.dtype) == d_.dtype, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: %s, as T is", name, dtype_text(t.dtype).c,
-                     dtype_name(d_.dtype));
-    return row_tensor(name, t, row);
-  }
-
-  fastnorm_status statistic(const char* name, const fastnorm_tensor& t, RowTensor* row) {
-    FASTNORM_TRY(check_f32(name, t, error));
-    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
+  fastnorm_status statistic(const char* name, const fastnorm_tensor* given, RowTensor* row) {
+    if (given == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = *given;
+    FASTNORM_TRY(check_typed(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
     if (groups_ > 1) {
       FASTNORM_TRY(check_stage_statistic_shape(name, t, 1, groups_, *args_.x, error));
     } else {
@@ -379,7 +368,10 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
-  fastnorm_status parameter(const char* name, const fastnorm_tensor& t, ParameterTensor* result) {
+  fastnorm_status parameter(const char* name, const fastnorm_tensor* given,
+                            ParameterTensor* result) {
+    if (given == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = *given;
     Dtype dtype = Dtype::kUnknown;
     FASTNORM_TRY(row_dtype(name, t, &dtype));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));

@@ -1,7 +1,6 @@
 #include "core/norm_backward/plan.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "core/common/check.h"
 #include "core/common/workspace.h"

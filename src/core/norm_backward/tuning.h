@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "core/common/error.h"
 #include "core/norm/tuning.h"

@@ -27,12 +27,6 @@ int64_t step_of(const fastnorm_tensor& t, int32_t dim, int64_t bytes) {
   return static_cast<int64_t>(step);
 }
 
-fastnorm_status index_dtype(const char* name, const fastnorm_tensor& t, Dtype* dtype,
-                            Error& error) {
-  *dtype = dtype_from(t.dtype);
-  return check_index_dtype(name, t, error);
-}
-
 // One part's checks.
 class PartCheck {
  public:
@@ -546,21 +540,15 @@ class NormHeadsCheck {
   }
 
   fastnorm_status positions(const fastnorm_tensor& t) {
-    Dtype dtype = Dtype::kUnknown;
-    FASTNORM_TRY(index_dtype("positions", t, &dtype, error));
-    FASTNORM_TRY(check_tensor("positions", t, {dtype, 2, true}, device_, error));
+    FASTNORM_TRY(indices("positions", t, 2, &d_.positions));
     const int64_t axes = t.ndim == 2 ? t.shape[0] : 1;
     FASTNORM_REQUIRE(t.shape[t.ndim - 1] == d_.tokens && axes >= 1 && axes <= kMaxRopeAxes,
                      FASTNORM_ERROR_SHAPE,
                      "positions.shape is %s; required: [%" PRId64 "] or [axes, %" PRId64
                      "] with 1 to 4 axes, for the tokens of x",
                      shape_text(t.shape, t.ndim).c, d_.tokens, d_.tokens);
-    const int64_t bytes = dtype_bytes(dtype);
     d_.axes = static_cast<int32_t>(axes);
-    d_.positions.data = address_of(t);
-    d_.positions.axis_stride = t.ndim == 2 ? step_of(t, 0, bytes) : 0;
-    d_.positions.stride = bytes;
-    d_.positions.wide = dtype == Dtype::kI64;
+    d_.positions.axis_stride = t.ndim == 2 ? step_of(t, 0, d_.positions.stride) : 0;
     return FASTNORM_OK;
   }
 
@@ -600,16 +588,23 @@ class NormHeadsCheck {
   }
 
   fastnorm_status slots(const fastnorm_tensor& t) {
-    Dtype dtype = Dtype::kUnknown;
-    FASTNORM_TRY(index_dtype("slots", t, &dtype, error));
-    FASTNORM_TRY(check_tensor("slots", t, {dtype, 1, true}, device_, error));
+    FASTNORM_TRY(indices("slots", t, 1, &d_.slots));
     FASTNORM_REQUIRE(t.shape[0] <= d_.tokens, FASTNORM_ERROR_SHAPE,
                      "slots.shape is %s; required: at most the %" PRId64 " tokens of x",
                      shape_text(t.shape, 1).c, d_.tokens);
-    d_.slots.data = address_of(t);
-    d_.slots.stride = dtype_bytes(dtype);
-    d_.slots.wide = dtype == Dtype::kI64;
     d_.slot_count = t.shape[0];
+    return FASTNORM_OK;
+  }
+
+  // i32 or i64, of at most so many dimensions, the last of them contiguous.
+  fastnorm_status indices(const char* name, const fastnorm_tensor& t, int32_t max_rank,
+                          IndexTensor* result) {
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_TRY(check_index_dtype(name, t, error));
+    FASTNORM_TRY(check_tensor(name, t, {dtype, max_rank, true}, device_, error));
+    result->data = address_of(t);
+    result->stride = dtype_bytes(dtype);
+    result->wide = dtype == Dtype::kI64;
     return FASTNORM_OK;
   }
 

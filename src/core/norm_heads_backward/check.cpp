@@ -117,9 +117,8 @@ class PartCheck {
   fastnorm_status statistic(const char* name, const fastnorm_tensor* tensor) {
     if (tensor == nullptr) return FASTNORM_OK;
     const fastnorm_tensor& t = *tensor;
-    FASTNORM_TRY(check_f32(name, t, error));
     const int32_t rank = heads_.across_heads ? 1 : 2;
-    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, 3, false}, device_, error));
+    FASTNORM_TRY(check_typed(name, t, {Dtype::kF32, 3, false}, device_, error));
     FASTNORM_REQUIRE(t.ndim == rank && std::equal(t.shape, t.shape + rank, part_.dy->shape),
                      FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: %s, as dy is %s%s", name,
                      shape_text(t.shape, t.ndim).c, shape_text(part_.dy->shape, rank).c,

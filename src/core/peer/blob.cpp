@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstring>
 #include <random>
 
 #include "core/common/check.h"

@@ -1,7 +1,6 @@
 // What one rank tells the others: its options, and where its buffer is.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "core/common/error.h"

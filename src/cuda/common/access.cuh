@@ -79,8 +79,7 @@ __device__ __forceinline__ uint4 load_halves(const char* address) {
 template <int kLeast = 2, int kCount, typename Has>
 __device__ __forceinline__ void load_words(uint4 (&raw)[kCount], const char* address, int64_t step,
                                            int bytes, Has has) {
-#pragma unroll
-  for (uint4& v : raw) v = make_uint4(0, 0, 0, 0);
+  fill_values(raw, make_uint4(0, 0, 0, 0));
   const auto load = [&](auto width) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
@@ -125,8 +124,7 @@ __device__ __forceinline__ void store_whole(char* address, uint4 v, int bytes) {
 template <int kCount, typename Has>
 __device__ __forceinline__ void load_half_words(uint4 (&raw)[kCount], const char* address,
                                                 int64_t step, int bytes, Has has) {
-#pragma unroll
-  for (uint4& v : raw) v = make_uint4(0, 0, 0, 0);
+  fill_values(raw, make_uint4(0, 0, 0, 0));
   if (bytes >= 8) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)

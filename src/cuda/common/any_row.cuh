@@ -290,8 +290,7 @@ __device__ __forceinline__ void load_factors(float (&gain)[T::kPerVector],
                                              const AnyRow<T, Byte, Type>& weight, int64_t vector,
                                              int count, GainOf gain_of) {
   if (weight.data == nullptr) {
-#pragma unroll
-    for (float& g : gain) g = 1.0f;
+    fill_values(gain, 1.0f);
     return;
   }
   AnyVectors<T, 1> loaded;

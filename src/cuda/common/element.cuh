@@ -25,6 +25,18 @@ __device__ __forceinline__ void as_floats(float* f, const uint4& v) {
   f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
 }
 
+// Of arrays in registers: one value to all places, and those of another array.
+template <class Value, int kCount>
+__device__ __forceinline__ void fill_values(Value (&to)[kCount], Value value) {
+#pragma unroll
+  for (Value& v : to) v = value;
+}
+template <class Value, int kCount>
+__device__ __forceinline__ void copy_values(Value (&to)[kCount], const Value (&from)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = from[i];
+}
+
 template <Dtype kDtype>
 struct Element;
 

@@ -180,30 +180,63 @@ __device__ __forceinline__ float fold_warps(const float* values, int lane) {
   return fold_registers<Fold>(q);
 }
 
-// Folds over the blocks of a cluster. The first kBlocks warps each store this block's fold, lane by
-// lane, to one of the blocks.
+// The sums of d and of d * d, or a part of each.
+struct Moments {
+  float sum, squares;
+};
+
+__device__ __forceinline__ void store_to_block(uint32_t address, float value, uint32_t barrier) {
+  ptx::st_async(address, value, barrier);
+}
+__device__ __forceinline__ void store_to_block(uint32_t address, const Moments& value,
+                                               uint32_t barrier) {
+  ptx::st_async_v2(address, value.sum, value.squares, barrier);
+}
+
+// Stores this block's fold, which folded() makes lane by lane, to exchange[block][lane] of all
+// blocks of a cluster, and waits for theirs. The first kBlocks warps each store to one of the
+// blocks.
+template <class Tile, class Value, typename Folded>
+__device__ __forceinline__ void exchange_folds(const Value* exchange, const uint64_t& arrived,
+                                               const Place<Tile>& place, const Folded& folded) {
+  const uint32_t slot = ptx::shared_address(&exchange[place.block * 32 + place.lane]);
+  const uint32_t barrier = ptx::shared_address(&arrived);
+  if (place.warp < Tile::kBlocks) {
+    const auto value = folded();
+#pragma unroll
+    for (int target = 0; target < Tile::kBlocks; target += Tile::kWarps) {
+      const int block = target + place.warp;
+      if (block < Tile::kBlocks)
+        store_to_block(ptx::map_to_block(slot, block), value, ptx::map_to_block(barrier, block));
+    }
+  }
+  ptx::mbarrier_wait(barrier, 0);
+}
+
+// Folds over the blocks of a cluster.
 template <class Fold, class Tile>
 __device__ __forceinline__ float fold_cluster(float q, FoldScratch<Tile>& scratch,
                                               const Place<Tile>& place) {
   scratch.values[threadIdx.x] = q;
   __syncthreads();
-  const uint32_t slot = ptx::shared_address(&scratch.exchange[place.block * 32 + place.lane]);
-  const uint32_t barrier = ptx::shared_address(&scratch.barrier);
-  if (place.warp < Tile::kBlocks) {
-    const float folded = fold_warps<Tile, Fold>(scratch.values, place.lane);
-#pragma unroll
-    for (int target = 0; target < Tile::kBlocks; target += Tile::kWarps) {
-      const int block = target + place.warp;
-      if (block < Tile::kBlocks) {
-        ptx::st_async(ptx::map_to_block(slot, block), folded, ptx::map_to_block(barrier, block));
-      }
-    }
-  }
-  ptx::mbarrier_wait(barrier, 0);
+  exchange_folds(scratch.exchange, scratch.barrier, place,
+                 [&] { return fold_warps<Tile, Fold>(scratch.values, place.lane); });
   float b[Tile::kBlocks];
 #pragma unroll
   for (int i = 0; i < Tile::kBlocks; ++i) b[i] = scratch.exchange[i * 32 + place.lane];
   return fold_lanes<32, Fold>(fold_registers<Fold>(b));
+}
+
+// Folds over the warps of a block, by the first one for all.
+template <class Fold, class Tile>
+__device__ __forceinline__ float fold_by_one_warp(FoldScratch<Tile>& scratch,
+                                                  const Place<Tile>& place) {
+  if (place.warp == 0) {
+    const float q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
+    if (place.lane == 0) scratch.total[0] = q;
+  }
+  __syncthreads();
+  return scratch.total[0];
 }
 
 // The fold of a row, in all of its threads, from each thread's fold of its registers.
@@ -218,12 +251,7 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
     scratch.values[threadIdx.x] = q;
     __syncthreads();
     if constexpr (kOneWarpFolds<Tile>) {
-      if (place.warp == 0) {
-        q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
-        if (place.lane == 0) scratch.total[0] = q;
-      }
-      __syncthreads();
-      q = scratch.total[0];
+      q = fold_by_one_warp<Fold>(scratch, place);
     } else {
       q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
     }
@@ -258,17 +286,24 @@ __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch
   return fold_row<Sum>(fold_registers(q), scratch, place);
 }
 
-// The sums of d and of d * d, or a part of each.
-struct Moments {
-  float sum, squares;
-};
-
 template <int kCount>
 __device__ __forceinline__ Moments fold_moments(const Moments (&m)[kCount]) {
   float sum[kCount], squares[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) sum[i] = m[i].sum, squares[i] = m[i].squares;
   return {fold_registers(sum), fold_registers(squares)};
+}
+
+// Folds of kCount threads' moments, 32 apart.
+template <int kCount>
+__device__ __forceinline__ Moments fold_moments_of(const float2* values) {
+  Moments m[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float2 q = values[i * 32];
+    m[i] = {q.x, q.y};
+  }
+  return fold_moments(m);
 }
 
 // As fold_cluster(), for both sums in one exchange.
@@ -279,33 +314,9 @@ __device__ __forceinline__ Moments fold_moments_of_cluster(Moments m, FoldScratc
   auto* const exchange = reinterpret_cast<float2*>(scratch.exchange);
   values[threadIdx.x] = make_float2(m.sum, m.squares);
   __syncthreads();
-  const uint32_t slot = ptx::shared_address(&exchange[place.block * 32 + place.lane]);
-  const uint32_t barrier = ptx::shared_address(&scratch.barrier);
-  if (place.warp < Tile::kBlocks) {
-    Moments w[Tile::kWarps];
-#pragma unroll
-    for (int i = 0; i < Tile::kWarps; ++i) {
-      const float2 q = values[i * 32 + place.lane];
-      w[i] = {q.x, q.y};
-    }
-    const Moments folded = fold_moments(w);
-#pragma unroll
-    for (int target = 0; target < Tile::kBlocks; target += Tile::kWarps) {
-      const int block = target + place.warp;
-      if (block < Tile::kBlocks) {
-        ptx::st_async_v2(ptx::map_to_block(slot, block), folded.sum, folded.squares,
-                         ptx::map_to_block(barrier, block));
-      }
-    }
-  }
-  ptx::mbarrier_wait(barrier, 0);
-  Moments b[Tile::kBlocks];
-#pragma unroll
-  for (int i = 0; i < Tile::kBlocks; ++i) {
-    const float2 q = exchange[i * 32 + place.lane];
-    b[i] = {q.x, q.y};
-  }
-  m = fold_moments(b);
+  exchange_folds(exchange, scratch.barrier, place,
+                 [&] { return fold_moments_of<Tile::kWarps>(values + place.lane); });
+  m = fold_moments_of<Tile::kBlocks>(exchange + place.lane);
   return {fold_lanes<32>(m.sum), fold_lanes<32>(m.squares)};
 }
 
@@ -326,15 +337,7 @@ __device__ __forceinline__ Moments fold_row_moments(const Moments& m, FoldScratc
     const uint32_t thread = ptx::thread_index(), lane = thread % 32;
     values[thread] = make_float2(m.sum, m.squares);
     __syncthreads();
-    const auto fold = [&] {
-      Moments w[Tile::kWarps];
-#pragma unroll
-      for (int i = 0; i < Tile::kWarps; ++i) {
-        const float2 q = values[i * 32 + lane];
-        w[i] = {q.x, q.y};
-      }
-      return fold_lanes_of(fold_moments(w));
-    };
+    const auto fold = [&] { return fold_lanes_of(fold_moments_of<Tile::kWarps>(values + lane)); };
     if constexpr (kOneWarpFolds<Tile>) {
       if (thread < 32) {
         const Moments row = fold();

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Place place = find_place();
     if (p.boxed_pages == 0) {
       produce<false>(p, maps, place, record);
-    } else if (p.page_size < kMlaTileTokens || p.q_access == RowAccess::kRows) {
+    } else if (p.page.size < kMlaTileTokens || p.q_access == RowAccess::kRows) {
       produce<true>(p, maps, place, record);
     } else if (place.warp == 0) {
       // A profile is written by the first thread.

@@ -1,8 +1,5 @@
 #include "cuda/mla_decode/launch.h"
 
-#include <algorithm>
-#include <atomic>
-
 #include "core/common/check.h"
 #include "core/common/pdl.h"
 #include "cuda/device.h"

@@ -117,7 +117,6 @@ MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& call, const MlaDecod
   p.splits_room = static_cast<int32_t>(plan.max_splits);
   p.pairs_room = static_cast<int32_t>(plan.max_pairs);
   p.split_tiles = plan.split_tiles;
-  p.page_size = desc.page_size;
   p.page = make_page_size(desc.page_size);
   p.causal = desc.causal;
   p.q_access = plan.q_access;

@@ -73,8 +73,7 @@ struct MlaDecodeParams {
   int32_t splits_room;  // parts_count, or B with split_tiles
   int32_t pairs_room;   // 0 with split_tiles
   int32_t split_tiles;  // 0: automatic
-  int32_t page_size;
-  PageSize page;  // of calls that gather rows
+  PageSize page;        // `factor` and `shift`: of calls that gather rows
   int32_t causal;
   RowAccess q_access, o_access;
   int32_t o_clips;      // the boxes of outputs end where a request does

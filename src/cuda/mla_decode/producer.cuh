@@ -64,14 +64,14 @@ struct BoxedPair {
   int page_of_lane, next_page;
 
   __device__ __forceinline__ int pages_per_tile() const {
-    return p.page_size < kMlaTileTokens ? kMlaTileTokens / p.page_size : 1;
+    return p.page.size < kMlaTileTokens ? kMlaTileTokens / p.page.size : 1;
   }
   __device__ __forceinline__ int read_page(const Item& item, int tile, int lane) const {
-    const int token = p.page_size < kMlaTileTokens ? tile * kMlaTileTokens + lane * p.page_size
+    const int token = p.page.size < kMlaTileTokens ? tile * kMlaTileTokens + lane * p.page.size
                                                    : (tile + lane) * kMlaTileTokens;
     const bool wanted = lane < 2 * pages_per_tile() && token < item.length &&
                         token < item.end_tile * kMlaTileTokens;
-    return wanted ? list[token / p.page_size] : 0;
+    return wanted ? list[token / p.page.size] : 0;
   }
   __device__ __forceinline__ void start(const Item& item, int lane) {
     list = page_list(p, item.request);
@@ -85,10 +85,10 @@ struct BoxedPair {
   template <int kFrom, int kTo>
   __device__ __forceinline__ void load(const Place& place, const Item& item, int tile, bool odd,
                                        uint32_t memory, uint32_t full) const {
-    if (p.page_size >= kMlaTileTokens) {
+    if (p.page.size >= kMlaTileTokens) {
       const int page = __shfl_sync(~0u, page_of_lane, odd);
       if (place.lane != 0) return;
-      const int row = tile * kMlaTileTokens % p.page_size;
+      const int row = tile * kMlaTileTokens % p.page.size;
 #pragma unroll
       for (int c = kFrom; c < kTo; ++c) {
         ptx::mbarrier_arrive_expect(full + c * 8, kSubBytes);
@@ -97,9 +97,9 @@ struct BoxedPair {
       return;
     }
     const int pages = pages_per_tile();
-    const int left = (item.length - tile * kMlaTileTokens + p.page_size - 1) / p.page_size;
+    const int left = (item.length - tile * kMlaTileTokens + p.page.size - 1) / p.page.size;
     const int used = min(pages, left);
-    const uint32_t bytes = static_cast<uint32_t>(p.page_size) * 128;
+    const uint32_t bytes = static_cast<uint32_t>(p.page.size) * 128;
     if (place.lane == 0 && place.warp == 0) {
 #pragma unroll
       for (int c = kFrom; c < kTo; ++c)
@@ -137,14 +137,14 @@ struct CopiedPair {
   __device__ __forceinline__ int read_page(const Place& place, const Item& item, int tile) const {
     const int token = token_of(place, tile);
     const bool wanted = token < item.length && token < item.end_tile * kMlaTileTokens;
-    return wanted ? list[token / p.page_size] : 0;
+    return wanted ? list[token / p.page.size] : 0;
   }
   __device__ __forceinline__ void start(const Place& place, const Item& item) {
     list = page_list(p, item.request);
     next_page = read_page(place, item, item.first_tile);
   }
   __device__ __forceinline__ void next(const Place& place, const Item& item, int tile) {
-    const int row = token_of(place, tile) % p.page_size;
+    const int row = token_of(place, tile) % p.page.size;
     latent = p.ckv.data + next_page * p.ckv.page_stride + row * p.ckv.row_stride;
     rope = p.kpe.data + next_page * p.kpe.page_stride + row * p.kpe.row_stride;
     next_page = read_page(place, item, tile + 2);
@@ -256,7 +256,7 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
                                         const Place& place, const Recorder<kRecords>& record) {
   const uint32_t even = place.shared + kEven, odd = place.shared + kOdd;
   const uint32_t full_even = place.shared + kFullEven, full_odd = place.shared + kFullOdd;
-  const bool loads_cache = !kBoxed || place.warp == 0 || p.page_size < kMlaTileTokens;
+  const bool loads_cache = !kBoxed || place.warp == 0 || p.page.size < kMlaTileTokens;
   BoxedPair boxes = {p, maps};
   CopiedPair rows = {p};
   Copies copies;
@@ -355,7 +355,7 @@ __device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const Ml
   };
   // The row of a page behind a tile, where the next tile begins. There is no division in the loop.
   const auto behind = [&](int of) {
-    return of + kMlaTileTokens == p.page_size ? 0 : of + kMlaTileTokens;
+    return of + kMlaTileTokens == p.page.size ? 0 : of + kMlaTileTokens;
   };
   Walk walk(p);
   Item item;
@@ -364,8 +364,8 @@ __device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const Ml
     const int end = item.end_tile;
     if (!item.has_rows || tile >= end) continue;  // no tiles are wanted
     // Where in its page the even tile begins, and the list's entry of the last tile looked up.
-    int row = tile * kMlaTileTokens % p.page_size;
-    const int32_t* entry = page_list(p, item.request) + tile * kMlaTileTokens / p.page_size;
+    int row = tile * kMlaTileTokens % p.page.size;
+    const int32_t* entry = page_list(p, item.request) + tile * kMlaTileTokens / p.page.size;
     int even_page = *entry, odd_page = 0;
     int odd_row = behind(row);
     if (odd_row == 0) ++entry;

@@ -201,10 +201,7 @@ struct AnyWeight {
     }
   }
 
-  __device__ __forceinline__ void clear(float (&f)[T::kPerVector]) const {
-#pragma unroll
-    for (float& value : f) value = absent;
-  }
+  __device__ __forceinline__ void clear(float (&f)[T::kPerVector]) const { fill_values(f, absent); }
 
   const AnyRow<T, const char> row;
   const OperandType type;
@@ -280,8 +277,7 @@ __device__ __forceinline__ void fill_weight(uint4 (&raw)[kCount], uint32_t word,
   if constexpr (!Tile::kCluster) {
     ptx::fill_unless(raw, word, present);
   } else {
-#pragma unroll
-    for (uint4& v : raw) v = make_uint4(word, word, word, word);
+    fill_values(raw, make_uint4(word, word, word, word));
   }
 }
 

@@ -11,8 +11,7 @@ namespace fastnorm::cuda {
 template <class Slots, int kCount, class R>
 __device__ __forceinline__ void normalize_vector(float (&t)[kCount], const float (&s)[kCount],
                                                  float mean, float rstd, const R& rounding) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) t[i] = s[i];
+  copy_values(t, s);
   if constexpr (Slots::kSource == Source::kAdd) rounding.applied(t);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -57,8 +56,7 @@ struct HeldRow {
     round_row<T>(values, rounding.round_normalized());
   }
   __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) s[i] = values[v][i];
+    copy_values(s, values[v]);
   }
   // A vector whose number is known at run time.
   __device__ __forceinline__ void pick(float (&s)[kPerVector], int number) const {

@@ -7,7 +7,6 @@
 #include "core/common/pdl.h"
 #include "core/norm/grid.h"
 #include "core/norm/plan.h"
-#include "cuda/arch.h"
 #include "cuda/launch.h"
 #include "cuda/norm/params.h"
 

@@ -3,8 +3,6 @@
 // CUDA.
 #pragma once
 
-#include <bit>
-
 #include "core/common/tile.h"
 #include "core/norm/key.h"
 #include "cuda/family.h"
@@ -16,16 +14,16 @@ struct Fours {
   uint8_t ahead = 0, early = 0;
 };
 
-// One line of the list: kernels that differ only in dtype, flavour and architecture.
+// One line of the list: kernels that differ only in source, statistic, tile, dtype, flavour and
+// architecture.
 struct VariantLine {
-  Source source;
-  Stat stat;
+  uint8_t sources, stats;  // bits by Source and by Stat
   Affine affine;
   Sink sink;
   Access access;
-  Tile tile;
-  uint8_t dtypes;    // bits by Dtype
-  uint8_t flavours;  // bits by Flavour
+  uint16_t threads, vectors, blocks;  // of tiles: or-ed threads and blocks; bits by vectors
+  uint8_t dtypes;                     // bits by Dtype
+  uint8_t flavours;                   // bits by Flavour
   Row row;
   Weights weights;
   uint8_t group;
@@ -42,8 +40,14 @@ namespace variant_words {
 
 using namespace family_words;
 
-inline constexpr auto source_plain = Source::kPlain, source_add = Source::kAdd;
-inline constexpr auto stat_rms = Stat::kRms, stat_layer = Stat::kLayer;
+// A word whose column may have several of them.
+constexpr uint16_t bit_of(auto number) { return 1 << static_cast<int>(number); }
+
+inline constexpr uint8_t plain = bit_of(Source::kPlain), add = bit_of(Source::kAdd);
+inline constexpr uint8_t rms = bit_of(Stat::kRms), layer = bit_of(Stat::kLayer);
+inline constexpr uint16_t x0 = bit_of(0), x1 = bit_of(1), x2 = bit_of(2), x3 = bit_of(3),
+                          x4 = bit_of(4), x5 = bit_of(5), x6 = bit_of(6), x7 = bit_of(7),
+                          x8 = bit_of(8);
 inline constexpr auto affine_once = Affine::kOnce, affine_f32 = Affine::kF32,
                       affine_any = Affine::kAny;
 inline constexpr auto sink_store = Sink::kStore, sink_static = Sink::kStatic,
@@ -58,13 +62,11 @@ inline constexpr auto loads_cached = Loads::kCached, loads_asked = Loads::kAsked
 inline constexpr auto round_branch = RoundRow::kBranch, round_in_place = RoundRow::kInPlace,
                       round_predicate = RoundRow::kPredicate;
 
-constexpr uint8_t flavour_bit(Flavour flavour) { return 1 << static_cast<int>(flavour); }
-inline constexpr uint8_t general = flavour_bit(Flavour::kGeneral),
-                         bare = flavour_bit(Flavour::kLean),
-                         bare_cs = flavour_bit(Flavour::kLeanStreaming),
-                         rounded = flavour_bit(Flavour::kRounded),
-                         rounded_cs = flavour_bit(Flavour::kRoundedStreaming),
-                         bare_sm = flavour_bit(Flavour::kLeanShared);
+inline constexpr uint8_t general = bit_of(Flavour::kGeneral), bare = bit_of(Flavour::kLean),
+                         bare_cs = bit_of(Flavour::kLeanStreaming),
+                         rounded = bit_of(Flavour::kRounded),
+                         rounded_cs = bit_of(Flavour::kRoundedStreaming),
+                         bare_sm = bit_of(Flavour::kLeanShared);
 
 inline constexpr uint16_t keeps_row = Variant::kKeepsRow, place_anew = Variant::kPlaceAnew,
                           row_first = Variant::kRowFirst, ready = Variant::kReadyWeights,
@@ -78,15 +80,12 @@ constexpr PerArch pair(uint8_t sm80, uint8_t sm90, uint8_t sm100, uint8_t sm120,
   return {{sm80, sm90, sm100, sm120, ptx}};
 }
 
-#define V(source, stat, affine, sink, access, threads, vectors, blocks, dtypes, flavours, row, \
-          weights, group, loads, round, sm80, sm90, sm100, sm120, ptx, ...)                    \
-  {source_##source, stat_##stat,                                                               \
-   affine_##affine, sink_##sink,                                                               \
-   access_##access, {threads, vectors, blocks},                                                \
-   dtypes,          flavours,                                                                  \
-   row_##row,       weights_##weights,                                                         \
-   group,           loads_##loads,                                                             \
-   round_##round,   {{sm80, sm90, sm100, sm120, ptx}},                                         \
+#define V(sources, stats, affine, sink, access, threads, vectors, blocks, dtypes, flavours, row, \
+          weights, group, loads, round, sm80, sm90, sm100, sm120, ptx, ...)                      \
+  {sources,         stats,         affine_##affine, sink_##sink,                                 \
+   access_##access, threads,       vectors,         blocks,                                      \
+   dtypes,          flavours,      row_##row,       weights_##weights,                           \
+   group,           loads_##loads, round_##round,   {{sm80, sm90, sm100, sm120, ptx}},           \
    __VA_ARGS__},
 inline constexpr VariantLine kLines[] = {
 #include "cuda/norm/variants_codes.inc"
@@ -110,9 +109,10 @@ constexpr uint16_t policies_of(const VariantLine& line, Dtype dtype, Flavour fla
   return static_cast<uint16_t>(policies);
 }
 
-constexpr Variant variant_of(const VariantLine& line, Dtype dtype, Flavour flavour, int arch) {
-  return {.key = {dtype, line.source, line.stat, line.affine, line.sink, line.access, flavour},
-          .tile = line.tile,
+constexpr Variant variant_of(const VariantLine& line, NormKey key, Tile tile, int arch) {
+  const Flavour flavour = key.flavour;
+  return {.key = key,
+          .tile = tile,
           .row = line.row,
           .weights = line.weights,
           .group = line.group,
@@ -124,7 +124,7 @@ constexpr Variant variant_of(const VariantLine& line, Dtype dtype, Flavour flavo
           .fours_early = line.fours.early,
           .blocks_per_sm = line.per_sm.of[arch],
           .pair_blocks_per_sm = line.pair_per_sm.of[arch],
-          .policies = policies_of(line, dtype, flavour, arch)};
+          .policies = policies_of(line, key.dtype, flavour, arch)};
 }
 
 // The two words that name a kernel.
@@ -152,9 +152,7 @@ struct NormFamily {
   static constexpr int part_of(Dtype dtype, Source source) {
     return static_cast<int>(dtype) * 2 + static_cast<int>(source);
   }
-  static constexpr int part_of(const VariantLine& line, Dtype dtype) {
-    return part_of(dtype, line.source);
-  }
+  static constexpr int part_of(const Variant& v) { return part_of(v.key.dtype, v.key.source); }
   static constexpr Word word_of(const Variant& v) {
     return {packed(v.key, v.tile), v.packed_policies()};
   }
@@ -166,8 +164,16 @@ struct NormFamily {
     return make_norm_entry(variant_of(word), line);
   }
   static constexpr void expand(const VariantLine& line, Dtype dtype, int arch, auto use) {
-    for (unsigned left = line.flavours; left != 0; left &= left - 1)
-      use(cuda::variant_of(line, dtype, static_cast<Flavour>(std::countr_zero(left)), arch));
+    const auto each = [&](int source, int stat, int flavour, int threads, int vectors, int blocks) {
+      const NormKey key = {dtype,     Source(source), Stat(stat),      line.affine,
+                           line.sink, line.access,    Flavour(flavour)};
+      use(cuda::variant_of(line, key,
+                           {static_cast<int16_t>(1 << threads), static_cast<int8_t>(vectors),
+                            static_cast<int8_t>(1 << blocks)},
+                           arch));
+    };
+    for_each_choice(each, line.sources, line.stats, line.flavours, line.threads, line.vectors,
+                    line.blocks);
   }
 };
 

@@ -125,11 +125,9 @@ template <class T>
 __device__ __forceinline__ void prepare(const QuantParams& q, float clamp,
                                         float (&z)[T::kPerVector]) {
   float one[1][T::kPerVector];
-#pragma unroll
-  for (int i = 0; i < T::kPerVector; ++i) one[0][i] = z[i];
+  copy_values(one[0], z);
   prepare<T>(q, clamp, one);
-#pragma unroll
-  for (int i = 0; i < T::kPerVector; ++i) z[i] = one[0][i];
+  copy_values(z, one[0]);
 }
 
 // Raises the f32 in memory. In any order of rows the greatest bits win. A value with the sign set
@@ -335,8 +333,7 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
     for (int v = 1; v < kVectors; ++v) greatest = greater(greatest, most[v]);
     const Scale scale = free_scale(q, greatest_of_row(greatest, scratch, place));
     if (place.leads_row() && reach.live) scales.put(0, scale.bits);
-#pragma unroll
-    for (float& f : inverse) f = scale.inverse;
+    fill_values(inverse, scale.inverse);
     return;
   }
   constexpr int kVectorShift = kPerVector == 8 ? 3 : 2;
@@ -462,8 +459,7 @@ __device__ __forceinline__ void quantize_in_registers(
   float inverse[kVectors];
   if (q.rule == ScaleRule::kStatic) {
     const float factor = q.divides ? static_scale : __frcp_rn(static_scale);
-#pragma unroll
-    for (float& f : inverse) f = factor;
+    fill_values(inverse, factor);
   } else {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {

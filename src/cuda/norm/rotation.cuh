@@ -100,11 +100,9 @@ __device__ __forceinline__ void rotate(const RotationParams& r, bool from_rounde
   if (from_rounded) round_to<T>(z);
   if (r.signs != nullptr && present) take_signs(r, z, vector);
   float one[1][T::kPerVector];
-#pragma unroll
-  for (int i = 0; i < T::kPerVector; ++i) one[0][i] = z[i];
+  copy_values(one[0], z);
   rotate_vectors<1>(r, one);
-#pragma unroll
-  for (int i = 0; i < T::kPerVector; ++i) z[i] = one[0][i];
+  copy_values(z, one[0]);
 }
 
 }  // namespace fastnorm::cuda

@@ -255,8 +255,7 @@ struct StreamRow {
           weights.weight.template take<Part::kCounted>(w, v, count(v));
           weights.bias.template take<Part::kCounted>(b, v, count(v));
         }
-#pragma unroll
-        for (int k = 0; k < kPerVector; ++k) summed[k] = s[k];
+        copy_values(summed, s);
         if constexpr (kAdd) rounding.summed(summed);
         normalize_vector<Slots>(t, summed, mean, rstd, rounding);
         apply(z, t, w, b, p.weight_offset, rstd, rounding);
@@ -286,8 +285,7 @@ struct StreamRow {
     if (weight.type == OperandType::kElement) {
       load(raw, weight.row.data, first, 1);
     } else {
-#pragma unroll
-      for (uint4& v : raw) v = make_uint4(absent, absent, absent, absent);
+      fill_values(raw, make_uint4(absent, absent, absent, absent));
     }
   }
   static __device__ __forceinline__ uint4 picked(const uint4 (&raw)[kGroup], int number) {

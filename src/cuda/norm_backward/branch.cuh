@@ -113,8 +113,7 @@ struct BranchRow {
 #pragma unroll
       for (float& value : k) value = __fmul_rn(value, b.alpha);
     } else {
-#pragma unroll
-      for (float& value : k) value = b.alpha;
+      fill_values(k, b.alpha);
     }
     multiply(r, k);
   }
@@ -226,8 +225,7 @@ __device__ __forceinline__ void gradient_of_branch_rows(const NormBackwardParams
     const MainVector<T> v(row, number);
     float r[kCount], d[kCount];
     v.take_gradient(r, row, c);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) d[i] = r[i];
+    copy_values(d, r);
     of.multiply_by_gate(d, v.vector, v.count);
     if (centres) {
       float xhat[kCount], gain[kCount];
@@ -262,8 +260,7 @@ __device__ __forceinline__ void sums_of_branch_columns(const NormBackwardParams&
       const float c[2] = {ptx::ld_global_f32(kept), ptx::ld_global_f32(kept + sizeof(float))};
       v.take_gradient(r, row, c);
       float du[kCount];
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) du[i] = r[i];
+      copy_values(du, r);
       of.multiply_by_gate(du, v.vector, v.count);
       if (of.branch.data != nullptr) of.take(u, v.vector, v.count);
       if (of.normalizes) round_if(u, p, kBackwardBranchRoundNormalized);

@@ -166,12 +166,10 @@ struct GatedStore {
       activation_slope(slope, p.gate_act);
       if (before) {
         load_values(gradient, row.x, vector, v.count);
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) other[i] = dh[i];
+        copy_values(other, dh);
       } else {
         row.dy.take(gradient, vector, v.count);
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) other[i] = v.x[i];
+        copy_values(other, v.x);
         make_result(other, v.gain, p, bias, vector, v.count);
       }
       multiply(gradient, other);

@@ -55,8 +55,7 @@ __device__ __forceinline__ void means_of_row(float (&mean)[kSums], int64_t vecto
         for (int i = 0; i < StreamFold::kGroup; ++i) {
           const int64_t number = place.first + (first + i * step) * Tile::kStride;
           float sum[kSums];
-#pragma unroll
-          for (float& s : sum) s = 0.0f;
+          fill_values(sum, 0.0f);
           if (number < vectors) sums_of(number, sum);
 #pragma unroll
           for (int k = 0; k < kSums; ++k) {

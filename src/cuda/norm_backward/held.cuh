@@ -322,8 +322,7 @@ __device__ __forceinline__ uint4 apply_gate(float (&d)[S::kPerVector],
   using T = typename S::T;
   float factor[S::kPerVector], slope[S::kPerVector], z[S::kPerVector];
   gate_function<S, kLean>(factor, slope, gate_raw, p);
-#pragma unroll
-  for (int i = 0; i < S::kPerVector; ++i) z[i] = x[i];
+  copy_values(z, x);
   if constexpr (kLean) {
     multiply(z, gain);
   } else {
@@ -448,8 +447,7 @@ __device__ __forceinline__ void add_row(float (&dweight)[S::kPerVector],
   if constexpr (!kLean && S::T::kBytes == 2) {
     if ((p.bits & round) != 0) {
       float t[S::kPerVector];
-#pragma unroll
-      for (int i = 0; i < S::kPerVector; ++i) t[i] = x[i];
+      copy_values(t, x);
       round_to<typename S::T>(t);
       accumulate<S::kStat>(dweight, dbias, d, t);
       return;

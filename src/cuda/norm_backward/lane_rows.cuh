@@ -54,8 +54,7 @@ struct RowRing {
   __device__ __forceinline__ void arrive(const NormBackwardParams& p,
                                          const RowAddresses<S, kLean>& rows, uint32_t row,
                                          const LanePlace<S>& place) {
-#pragma unroll
-    for (int k = 0; k < S::kStatistics; ++k) of_row[k] = next[k];
+    copy_values(of_row, next);
     load_row_statistics<S>(next, p, rows, row + p.step);
     copy(p, rows, row + (kStages - 1) * p.step, place);
     ptx::copy_async_wait_group<kStages - 1>();
@@ -169,8 +168,7 @@ struct ColumnSums {
   __device__ __forceinline__ ColumnSums() {
 #pragma unroll
     for (auto& vector : of) {
-#pragma unroll
-      for (float& sum : vector) sum = 0.0f;
+      fill_values(vector, 0.0f);
     }
   }
 

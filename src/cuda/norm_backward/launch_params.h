@@ -5,7 +5,6 @@
 
 #include "core/common/check.h"
 #include "core/norm_backward/plan.h"
-#include "cuda/arch.h"
 #include "cuda/launch.h"
 #include "cuda/norm_backward/params.h"
 

@@ -89,16 +89,14 @@ struct NormBackwardFamily : FamilyOf<NormBackwardVariant, uint64_t, kBackwardDet
     return make_backward_entry(variant_of(word));
   }
   static constexpr void expand(const backward_words::Line& line, Dtype dtype, int arch, auto use) {
-    for (int stat = 0; stat < 2; ++stat) {
-      for (int input = 0; input < kBackwardInputs; ++input) {
-        if ((line.stats >> stat & 1) == 0 || (line.inputs >> input & 1) == 0) continue;
-        FamilyOf::expand(line, dtype, arch, [&](Variant variant) {
-          variant.stat = static_cast<Stat>(stat);
-          variant.input = static_cast<BackwardInput>(input);
-          use(variant);
-        });
-      }
-    }
+    const auto each = [&](int stat, int input) {
+      FamilyOf::expand(line, dtype, arch, [&](Variant variant) {
+        variant.stat = static_cast<Stat>(stat);
+        variant.input = static_cast<BackwardInput>(input);
+        use(variant);
+      });
+    };
+    for_each_choice(each, line.stats, line.inputs);
   }
 };
 

@@ -24,8 +24,7 @@ struct BranchFactors {
       if constexpr (S::kBranchNorm) {
         row.take_gain(of[v], vector, count);
       } else {
-#pragma unroll
-        for (float& factor : of[v]) factor = 1.0f;
+        fill_values(of[v], 1.0f);
         row.multiply_by_gate(of[v], vector, count);
       }
     }

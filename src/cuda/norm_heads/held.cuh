@@ -110,8 +110,7 @@ __device__ __forceinline__ void load_weight_vector(float (&f)[T::kPerVector], co
                                                    OperandType type, int vector, bool wanted,
                                                    float absent) {
   if (type == OperandType::kAbsent || !wanted) {
-#pragma unroll
-    for (float& value : f) value = absent;
+    fill_values(f, absent);
   } else {
     load_values<T>(f, AnyRow<T, const char>(row, kVectorBytes, type), vector);
   }
@@ -130,11 +129,7 @@ __device__ __forceinline__ void load_entries(float (&f)[kCount], const HeadsShar
       const char* const at = row + int64_t{first} * 4;
       if constexpr (kCount % 4 == 0) {
 #pragma unroll
-        for (int i = 0; i < kCount; i += 4) {
-          const uint4 v = ptx::ld_global_v4(at + i * 4);
-          f[i] = __uint_as_float(v.x), f[i + 1] = __uint_as_float(v.y);
-          f[i + 2] = __uint_as_float(v.z), f[i + 3] = __uint_as_float(v.w);
-        }
+        for (int i = 0; i < kCount; i += 4) as_floats(f + i, ptx::ld_global_v4(at + i * 4));
       } else {
 #pragma unroll
         for (int i = 0; i < kCount; i += 2) {
@@ -261,8 +256,7 @@ __device__ __forceinline__ void put_static_codes(char* to, CodeType type, uint32
   if ((bits & kHeadsRoundCodes) != 0) {
     T::unpack(words, w);
   } else {
-#pragma unroll
-    for (int i = 0; i < S::kPerVector; ++i) w[i] = z[i];
+    copy_values(w, z);
   }
   if (S::kMore && (bits & kHeadsDivides) != 0) {
     divide_values(w, factor);
@@ -295,6 +289,18 @@ __device__ __forceinline__ void put_result(const HeldPartParams& part, const Hel
   put_static_codes<S>(out.cache, part.code_type, bits, z, words, vector, factors.cache);
 }
 
+// The greatest bits of `lanes` neighbours, a power of two and at most kMost. Each lane has those of
+// kFrom of them. By all lanes of a warp.
+template <int kFrom, int kMost>
+__device__ __forceinline__ uint32_t greatest_of_lanes(uint32_t most, int lanes) {
+#pragma unroll
+  for (int half = kFrom; half < kMost; half *= 2) {
+    const uint32_t other = __float_as_uint(__shfl_xor_sync(~0u, __uint_as_float(most), half));
+    if (half < lanes) most = greater(most, other);
+  }
+  return most;
+}
+
 // Register v's codes with the scales of their blocks, which are neighbouring lanes' vectors. By all
 // lanes of a warp.
 template <class S>
@@ -308,13 +314,7 @@ __device__ __forceinline__ void put_block_codes(const HeldPartParams& part, cons
 #pragma unroll
   for (int i = 0; i < S::kPerVector; ++i) w[i] = vector < part.vectors ? z[i] : 0.0f;
   if ((part.bits & kHeadsRoundCodes) != 0) round_to<T>(w);
-  uint32_t most = magnitude_bits(w);
-#pragma unroll
-  for (int half = 1; half < S::kLanes; half *= 2) {
-    const uint32_t other = __float_as_uint(__shfl_xor_sync(~0u, __uint_as_float(most), half));
-    if (half < lanes) most = greater(most, other);
-  }
-  const Scale scale = free_scale(q, most);
+  const Scale scale = free_scale(q, greatest_of_lanes<1, S::kLanes>(magnitude_bits(w), lanes));
   if (out.cache == nullptr || vector >= part.vectors) return;
   if ((vector & (lanes - 1)) == 0)
     ScaleRow(q, out.scales, 0).put(static_cast<uint32_t>(vector >> shift), scale.bits);
@@ -459,19 +459,14 @@ __device__ __forceinline__ void hold_angles(float (&c)[S::kPairs], float (&s)[S:
 template <int kCount>
 __device__ __forceinline__ void put_shared_values(float* to, const float (&f)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; i += 4) {
-    *reinterpret_cast<uint4*>(to + i) =
-        make_uint4(__float_as_uint(f[i]), __float_as_uint(f[i + 1]), __float_as_uint(f[i + 2]),
-                   __float_as_uint(f[i + 3]));
-  }
+  for (int i = 0; i < kCount; i += 4) *reinterpret_cast<uint4*>(to + i) = as_words(f + i);
 }
 template <int kCount>
 __device__ __forceinline__ void take_shared_values(float (&f)[kCount], const float* from) {
 #pragma unroll
   for (int i = 0; i < kCount; i += 4) {
     const uint4 v = *reinterpret_cast<const uint4*>(from + i);
-    f[i] = __uint_as_float(v.x), f[i + 1] = __uint_as_float(v.y);
-    f[i + 2] = __uint_as_float(v.z), f[i + 3] = __uint_as_float(v.w);
+    as_floats(f + i, v);
   }
 }
 
@@ -677,8 +672,7 @@ __device__ __forceinline__ void run_held_part(const HeldPartParams& part, const 
 #pragma unroll 1
   for (uint32_t step = 0; step < part.steps; ++step, head += part.groups) {
     uint4 raw[S::kVectors];
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) raw[v] = next[v];
+    copy_values(raw, next);
     if (step + 1 < part.steps) load_head<S>(next, part, place, head + part.groups);
     if (step > 0 && (bits & kHeadsOwnWeights) != 0) load_weights<S>(weight, part, place, head);
     const bool live = slot.stores && head < part.heads;
@@ -768,8 +762,7 @@ __device__ __forceinline__ void run_common_part(const HeldPartParams& part,
     const bool stores = slot.stores && head < part.heads;
     head += part.groups;
     uint4 raw[S::kVectors];
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) raw[v] = next[v];
+    copy_values(raw, next);
     from += int64_t{part.groups} * part.x.head_stride;
     load_next(head < part.heads);
     float z[S::kVectors][S::kPerVector];

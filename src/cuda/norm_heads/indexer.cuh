@@ -78,6 +78,17 @@ __device__ __forceinline__ uint32_t signs_of(const RotationParams& r, const Held
   return bits;
 }
 
+// The step of a rotation whose distance is `vectors` vectors of a lane.
+template <class S>
+__device__ __forceinline__ void combine_vectors(RowValues<S>& z, int vectors) {
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    if ((v & vectors) != 0) continue;
+#pragma unroll
+    for (int i = 0; i < S::kPerVector; ++i) combine(z[v][i], z[v + vectors][i]);
+  }
+}
+
 // The steps of rotate_vectors() in their order: columns of a vector, vectors of neighbouring lanes,
 // vectors of a lane. By all lanes of a warp.
 template <class S>
@@ -93,15 +104,19 @@ __device__ __forceinline__ void rotate_head(const RotationParams& r, uint32_t si
 #pragma unroll
   for (int vectors = 1; vectors < S::kVectors; vectors *= 2) {
     if (vectors * S::kLanes * kPer >= r.block) break;
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      if ((v & vectors) != 0) continue;
-#pragma unroll
-      for (int i = 0; i < kPer; ++i) combine(z[v][i], z[v + vectors][i]);
-    }
+    combine_vectors<S>(z, vectors);
   }
 #pragma unroll
   for (auto& vector : z) scale_values(vector, r.factor);
+}
+
+// The scale of a row, in all of its lanes.
+template <class S>
+__device__ __forceinline__ Scale scale_of_row(const QuantParams& q, const RowValues<S>& z) {
+  uint32_t most = magnitude_bits(z[0]);
+#pragma unroll
+  for (int v = 1; v < S::kVectors; ++v) most = greater(most, magnitude_bits(z[v]));
+  return free_scale(q, __float_as_uint(fold_lanes<S::kLanes, Greatest>(__uint_as_float(most))));
 }
 
 // Which lanes of a row store its scale and its head weight.
@@ -140,8 +155,7 @@ __device__ __forceinline__ void run_indexer_part(const HeldPartParams& part,
   for (uint32_t step = 0; step < (kNorm ? 1 : part.steps); ++step, head += part.groups) {
     const bool stores = slot.stores && head < part.heads;
     uint4 raw[S::kVectors];
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) raw[v] = next[v];
+    copy_values(raw, next);
     if (!kNorm && step + 1 < part.steps) load_head<S>(next, part, place, head + part.groups);
     float weight = 0.0f;
     if (weighs && stores)
@@ -176,11 +190,7 @@ __device__ __forceinline__ void run_indexer_part(const HeldPartParams& part,
       if (stores_y && rotation.of_y) put_rows<S>(y, z);
     }
     prepare<T>(q, clamp, z);
-    uint32_t most = magnitude_bits(z[0]);
-#pragma unroll
-    for (int v = 1; v < S::kVectors; ++v) most = greater(most, magnitude_bits(z[v]));
-    most = __float_as_uint(fold_lanes<S::kLanes, Greatest>(__uint_as_float(most)));
-    const Scale scale = free_scale(q, most);
+    const Scale scale = scale_of_row<S>(q, z);
     if (stores && codes.row != nullptr) {
       if (place.lane == kScaleLane)
         ScaleRow(q, codes.scales + int64_t{head} * part.scales.head_stride, 0).put(0, scale.bits);
@@ -195,16 +205,24 @@ __device__ __forceinline__ void run_indexer_part(const HeldPartParams& part,
   }
 }
 
-template <class S>
-__device__ __forceinline__ void run_indexer(const IndexerParams& p) {
+// Runs the part of a block: run.operator()<whether its rows have a norm>(part, more).
+template <typename Run>
+__device__ __forceinline__ void run_indexed(const IndexerParams& p, const Run& run) {
   const int number = part_number(p);
   const HeldPartParams& part = p.part[number];
   const IndexerPartParams& more = p.more[number];
   if ((part.bits & kHeadsNorm) != 0) {
-    run_indexer_part<S, true>(part, more, p.shared, p.triggers);
+    run.template operator()<true>(part, more);
   } else {
-    run_indexer_part<S, false>(part, more, p.shared, p.triggers);
+    run.template operator()<false>(part, more);
   }
+}
+
+template <class S>
+__device__ __forceinline__ void run_indexer(const IndexerParams& p) {
+  run_indexed(p, [&]<bool kNorm>(const HeldPartParams& part, const IndexerPartParams& more) {
+    run_indexer_part<S, kNorm>(part, more, p.shared, p.triggers);
+  });
 }
 
 }  // namespace fastnorm::cuda

@@ -18,14 +18,7 @@ __device__ __forceinline__ void rotate_row(float factor, RowValues<S>& z) {
 #pragma unroll
   for (int lanes = 1; lanes < S::kLanes; lanes *= 2) combine_lane(z, lanes);
 #pragma unroll
-  for (int vectors = 1; vectors < S::kVectors; vectors *= 2) {
-#pragma unroll
-    for (int v = 0; v < S::kVectors; ++v) {
-      if ((v & vectors) != 0) continue;
-#pragma unroll
-      for (int i = 0; i < S::kPerVector; ++i) combine(z[v][i], z[v + vectors][i]);
-    }
-  }
+  for (int vectors = 1; vectors < S::kVectors; vectors *= 2) combine_vectors<S>(z, vectors);
 #pragma unroll
   for (auto& vector : z) scale_values(vector, factor);
 }
@@ -112,11 +105,7 @@ __device__ __forceinline__ void put_lean_row(RowValues<S>& z, const float (&c)[S
 #pragma unroll
   for (int i = 0; i < kPer; ++i) rotate_pair<T>(z[0][i], z[1][i], c[i], s[i], false);
   rotate_row<S>(more.rotation.factor, z);
-  uint32_t most = magnitude_bits(z[0]);
-#pragma unroll
-  for (int v = 1; v < S::kVectors; ++v) most = greater(most, magnitude_bits(z[v]));
-  most = __float_as_uint(fold_lanes<S::kLanes, Greatest>(__uint_as_float(most)));
-  const Scale scale = free_scale(q, most);
+  const Scale scale = scale_of_row<S>(q, z);
   if (!stores) return;
   const LeanOut<S>& to = out();
   if (place.lane == kScaleLane) ScaleRow(q, to.scales, 0).put(0, scale.bits);
@@ -203,14 +192,9 @@ __device__ __forceinline__ void run_lean_part(const HeldPartParams& part,
 
 template <class S>
 __device__ __forceinline__ void run_lean_indexer(const IndexerParams& p) {
-  const int number = part_number(p);
-  const HeldPartParams& part = p.part[number];
-  const IndexerPartParams& more = p.more[number];
-  if ((part.bits & kHeadsNorm) != 0) {
-    run_lean_part<S, true>(part, more, p.shared, p.triggers);
-  } else {
-    run_lean_part<S, false>(part, more, p.shared, p.triggers);
-  }
+  run_indexed(p, [&]<bool kNorm>(const HeldPartParams& part, const IndexerPartParams& more) {
+    run_lean_part<S, kNorm>(part, more, p.shared, p.triggers);
+  });
 }
 
 }  // namespace fastnorm::cuda

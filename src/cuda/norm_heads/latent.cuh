@@ -106,12 +106,7 @@ __device__ __forceinline__ void scale_latent_blocks(const QuantParams& q, char* 
   for (int v = 0; v < kVectors; ++v) most[v] = magnitude_bits(z[v]);
   // Each of kVectors neighbours makes the scales of one register's blocks.
   share_out<kVectors>(most, own);
-#pragma unroll
-  for (int half = kVectors; half < S::kLanes; half *= 2) {
-    const uint32_t other = __float_as_uint(__shfl_xor_sync(~0u, __uint_as_float(own[0]), half));
-    if (half < lanes) own[0] = greater(own[0], other);
-  }
-  const Scale scale = free_scale(q, own[0]);
+  const Scale scale = free_scale(q, greatest_of_lanes<kVectors, S::kLanes>(own[0], lanes));
   if (scales != nullptr && (place.lane & (lanes - 1)) < kVectors)
     ScaleRow(q, scales, 0)
         .put(static_cast<uint32_t>(place.vector(place.lane % kVectors) >> shift), scale.bits);
@@ -193,19 +188,13 @@ __device__ __forceinline__ void scale_long(const QuantParams& q, char* scales, R
     const float greatest = fold_long<Greatest>(__uint_as_float(all), scratch.greatest, place);
     const Scale scale = free_scale(q, __float_as_uint(greatest));
     if (scales != nullptr && place.lane == 0) ScaleRow(q, scales, 0).put(0, scale.bits);
-#pragma unroll
-    for (float& f : factor) f = scale.inverse;
+    fill_values(factor, scale.inverse);
   } else {
     const int shift = q.block_shift - kVectorShift, lanes = 1 << shift;
     // Each of kVectors neighbours makes the scales of one register's blocks.
     uint32_t own[1];
     share_out<S::kVectors>(most, own);
-#pragma unroll
-    for (int half = S::kVectors; half < 32; half *= 2) {
-      const uint32_t other = __float_as_uint(__shfl_xor_sync(~0u, __uint_as_float(own[0]), half));
-      if (half < lanes) own[0] = greater(own[0], other);
-    }
-    const Scale scale = free_scale(q, own[0]);
+    const Scale scale = free_scale(q, greatest_of_lanes<S::kVectors, 32>(own[0], lanes));
     const int vector = place.vector(place.lane % S::kVectors);
     if (scales != nullptr && (place.lane & (lanes - 1)) < S::kVectors &&
         (vector & -lanes) < vectors)

@@ -3,7 +3,6 @@
 
 #include "core/common/pdl.h"
 #include "core/norm_heads/plan.h"
-#include "cuda/arch.h"
 #include "cuda/launch.h"
 #include "cuda/norm_heads/params.h"
 

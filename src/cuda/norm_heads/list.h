@@ -52,6 +52,15 @@ struct NormHeadsFamily : FamilyOf<NormHeadsVariant, uint32_t, 6> {
   static constexpr Entry make_entry(Word word, uint16_t) {
     return make_heads_entry(variant_of(word));
   }
+  // The threads of a line are several powers of two, or-ed.
+  static constexpr void expand(const heads_words::Line& line, Dtype dtype, int arch, auto use) {
+    const auto each = [&](int threads) {
+      heads_words::Line one = line;
+      one.variant.threads = static_cast<int16_t>(1 << threads);
+      FamilyOf::expand(one, dtype, arch, use);
+    };
+    for_each_choice(each, static_cast<uint32_t>(line.variant.threads));
+  }
 };
 
 }  // namespace fastnorm::cuda

@@ -147,13 +147,11 @@ __device__ __forceinline__ HeldStatistics token_statistics(const TokenRow<S>& ro
 
 // Four of the values that a slot's vector has in a plane.
 __device__ __forceinline__ void put_four(float* plane, int slot, const float* f) {
-  *reinterpret_cast<uint4*>(plane + slot * 4) = make_uint4(
-      __float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]), __float_as_uint(f[3]));
+  *reinterpret_cast<uint4*>(plane + slot * 4) = as_words(f);
 }
 __device__ __forceinline__ void take_four(float* f, const float* plane, int slot) {
   const uint4 v = *reinterpret_cast<const uint4*>(plane + slot * 4);
-  f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y);
-  f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
+  as_floats(f, v);
 }
 
 // The angles of a group's token, to shared memory: as vectors, from slot `first` on.

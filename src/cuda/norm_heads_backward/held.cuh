@@ -531,8 +531,7 @@ struct HeldRowGradient {
         float(&dbias)[S::kPerVector] = sums.dbias[S::kAny ? v : 0];
         if (__builtin_expect(part.round_normalized, 0)) {
           float t[S::kPerVector];
-#pragma unroll
-          for (int i = 0; i < S::kPerVector; ++i) t[i] = x[v][i];
+          copy_values(t, x[v]);
           round_to<T>(t);
           accumulate<S::kStat>(sums.dweight[v], dbias, d[v], t);
         } else {

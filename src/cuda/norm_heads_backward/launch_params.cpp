@@ -151,29 +151,31 @@ void set_held_part(const NormBackwardDesc& d, const HeadsGradientPlan& plan,
     p.token_values = reinterpret_cast<float*>(at(workspace, plan.token_offset));
 }
 
+// The parameters of a launch, whose parts set(desc, plan, item, workspace, part) fills in.
+template <class Params>
+Params with_parts(const HeadsGradients& call, const NormHeadsBackwardPlan& plan,
+                  const HeadsBackwardStep& step, void* workspace, auto set) {
+  Params p = {};
+  for (const HeadsBackwardItem& item : step.planned())
+    set(*call.at[item.part], plan.parts[item.part], item, workspace, &p.part[p.count++]);
+  p.triggers = step.triggers;
+  p.shared = shared_of(call);
+  return p;
+}
+
 }  // namespace
 
 NormHeadsBackwardParams make_heads_backward_params(const HeadsGradients& call,
                                                    const NormHeadsBackwardPlan& plan,
                                                    const HeadsBackwardStep& step, void* workspace) {
-  NormHeadsBackwardParams p = {};
-  for (const HeadsBackwardItem& item : step.planned())
-    set_part(*call.at[item.part], plan.parts[item.part], item, workspace, &p.part[p.count++]);
-  p.triggers = step.triggers;
-  p.shared = shared_of(call);
-  return p;
+  return with_parts<NormHeadsBackwardParams>(call, plan, step, workspace, set_part);
 }
 
 HeldHeadsBackwardParams make_held_heads_backward_params(const HeadsGradients& call,
                                                         const NormHeadsBackwardPlan& plan,
                                                         const HeadsBackwardStep& step,
                                                         void* workspace) {
-  HeldHeadsBackwardParams p = {};
-  for (const HeadsBackwardItem& item : step.planned())
-    set_held_part(*call.at[item.part], plan.parts[item.part], item, workspace, &p.part[p.count++]);
-  p.triggers = step.triggers;
-  p.shared = shared_of(call);
-  return p;
+  return with_parts<HeldHeadsBackwardParams>(call, plan, step, workspace, set_held_part);
 }
 
 HeadsFoldParams make_heads_fold_params(const HeadsGradients& call,

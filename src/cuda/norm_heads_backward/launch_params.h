@@ -4,7 +4,6 @@
 
 #include "core/common/check.h"
 #include "core/norm_heads_backward/plan.h"
-#include "cuda/arch.h"
 #include "cuda/launch.h"
 #include "cuda/norm_heads_backward/params.h"
 

@@ -12,17 +12,14 @@ namespace fastnorm::cuda {
 namespace heads_backward_words {
 
 using namespace family_words;
-inline constexpr uint8_t RMS = 1, ANY = 2, ONE = RMS;
+inline constexpr bool RMS = false, ANY = true, ONE = RMS;
 
-struct Line : FamilyLine<NormHeadsBackwardVariant> {
-  uint8_t kinds;
-};
+using Line = FamilyLine<NormHeadsBackwardVariant>;
 
-#define V(form, dtypes, kinds, threads, vectors, rows, sm80, sm90, sm100, sm120, ptx) \
-  {{{Dtype::kF32, HeadsBackwardForm::form, false, threads, vectors, rows},            \
-    dtypes,                                                                           \
-    {{sm80, sm90, sm100, sm120, ptx}}},                                               \
-   kinds},
+#define V(form, dtypes, any, threads, vectors, rows, sm80, sm90, sm100, sm120, ptx) \
+  {{Dtype::kF32, HeadsBackwardForm::form, any, threads, vectors, rows},             \
+   dtypes,                                                                          \
+   {{sm80, sm90, sm100, sm120, ptx}}},
 inline constexpr Line kLines[] = {
 #include "cuda/norm_heads_backward/variants.inc"
 };
@@ -56,16 +53,6 @@ struct NormHeadsBackwardFamily : FamilyOf<NormHeadsBackwardVariant, uint32_t, 4>
   static constexpr auto& kLines = heads_backward_words::kLines;
   static constexpr Entry make_entry(Word word, uint16_t) {
     return make_heads_backward_entry(variant_of(word));
-  }
-  static constexpr void expand(const heads_backward_words::Line& line, Dtype dtype, int arch,
-                               auto use) {
-    for (int any = 0; any < 2; ++any) {
-      if ((line.kinds >> any & 1) == 0) continue;
-      FamilyOf::expand(line, dtype, arch, [&](Variant variant) {
-        variant.any = any != 0;
-        use(variant);
-      });
-    }
   }
 };
 

@@ -170,8 +170,7 @@ __device__ __forceinline__ void gradient_of_whole_row(
   }
   if (live) {
     float t[kPerVector];
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) t[i] = x[i];
+    copy_values(t, x);
     if (__builtin_expect(part.round_normalized, 0)) round_to<T>(t);
     accumulate<S::kStat>(dweight, dweight, d, t);
   }

@@ -15,8 +15,7 @@ template <bool kTanh = true, int kCount, class R>
 __device__ __forceinline__ void multiply_by_gate(float (&u)[kCount], const float (&gate)[kCount],
                                                  StageFunction function, const R& rounding) {
   float factor[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) factor[i] = gate[i];
+  copy_values(factor, gate);
   activate<kTanh>(factor, function);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) u[i] = rounding.step(__fmul_rn(u[i], rounding.step(factor[i])));
@@ -117,8 +116,7 @@ struct StageSource {
 
   // The branch before its norm: x, gated where the gate comes first.
   __device__ __forceinline__ void gated(float (&u)[kCount], const StageValues<T>& v) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) u[i] = v.x[i];
+    copy_values(u, v.x);
     if ((bits & kStagesGateBefore) != 0) multiply_by_gate(u, v.gate, p.gate_act, rounding);
   }
 

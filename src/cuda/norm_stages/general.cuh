@@ -130,8 +130,7 @@ template <class T>
 __device__ __forceinline__ void load_any(float (&f)[T::kPerVector], const StagePlace& from,
                                          int tensor, uint32_t first, int64_t vector, int count) {
   const float absent = absent_value(tensor);
-#pragma unroll
-  for (float& value : f) value = absent;
+  fill_values(f, absent);
   if (from.data == nullptr) return;
   const StageRow<T> row(from.data + int64_t{first} * element_bytes<T>(from.type), kStageAlign,
                         from.type);
@@ -181,8 +180,7 @@ __device__ __forceinline__ void take_modulator(float (&k)[T::kPerVector], const 
     float f[T::kPerVector];
     if (t == tensor && single) {
       const float value = load_operand<T>(places[t].data, places[t].type);
-#pragma unroll
-      for (float& each : f) each = value;
+      fill_values(f, value);
     } else {
       load_any<T>(f, places[t], t, first, vector, count);
     }
@@ -532,8 +530,7 @@ class StagesRow {
                                : left < 0         ? 0
                                                   : static_cast<int>(left);
       float z[kPerVector];
-#pragma unroll
-      for (float& value : z) value = 0.0f;
+      fill_values(z, 0.0f);
       if (columns_here > 0) {
         const auto column = static_cast<uint32_t>(vector * kPerVector);
         const uint32_t group = group_of(column);

@@ -205,8 +205,7 @@ class HeldStagesRow {
       if (!has(v)) continue;
       float z[kPerVector], g[kPerVector];
       if constexpr (kBefore) {
-#pragma unroll
-        for (int i = 0; i < kPerVector; ++i) z[i] = before[v][i];
+        copy_values(z, before[v]);
       } else {
         T::unpack(x[v], z);
       }
@@ -506,8 +505,7 @@ class HeldStagesRow {
 #pragma unroll
         for (float& factor : k) factor = __fadd_rn(1.0f, factor);
       } else {
-#pragma unroll
-        for (float& factor : k) factor = 1.0f;
+        fill_values(k, 1.0f);
       }
       if (shift_row != nullptr) {
         float b[kPerVector];

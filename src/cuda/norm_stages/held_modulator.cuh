@@ -31,8 +31,7 @@ class HeldModulator {
   __device__ __forceinline__ void take(float (&k)[kPerVector], const ModulatorWords& raw,
                                        float absent) const {
     if (row == nullptr) {
-#pragma unroll
-      for (float& value : k) value = absent;
+      fill_values(k, absent);
       return;
     }
     unpack(k, raw.row, modulator.type);

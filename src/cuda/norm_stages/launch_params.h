@@ -3,7 +3,6 @@
 
 #include "core/norm/plan.h"
 #include "core/norm/stages.h"
-#include "cuda/arch.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm_stages/params.h"
 

@@ -27,26 +27,17 @@ class DryPeerLink final : public PeerLink {
     connected_ = true;
     return FASTNORM_OK;
   }
-  // The work counts, not its result.
   fastnorm_status sum(const PeerSum& call, void*, Error& error) override {
-    const PeerSumParams params = make_peer_sum_params(exchange_, call);
-    asm volatile("" ::"m"(params));
-    return end(error);
+    return pretend(make_peer_sum_params(exchange_, call), error);
   }
   fastnorm_status statistics(const PeerStatistics& call, void*, Error& error) override {
-    const PeerStatisticsParams params = make_peer_statistics_params(exchange_, call);
-    asm volatile("" ::"m"(params));
-    return end(error);
+    return pretend(make_peer_statistics_params(exchange_, call), error);
   }
   fastnorm_status norm(const PeerNorm& call, void*, Error& error) override {
-    const PeerNormParams params = make_peer_norm_params(exchange_, call);
-    asm volatile("" ::"m"(params));
-    return end(error);
+    return pretend(make_peer_norm_params(exchange_, call), error);
   }
   fastnorm_status sharded(const PeerShardedNorm& call, void*, Error& error) override {
-    const PeerShardedParams params = make_peer_sharded_params(exchange_, call);
-    asm volatile("" ::"m"(params));
-    return end(error);
+    return pretend(make_peer_sharded_params(exchange_, call), error);
   }
   fastnorm_status ready(Error& error) const override {
     return require_connected(connected_.load(), error);
@@ -63,7 +54,10 @@ class DryPeerLink final : public PeerLink {
   }
 
  private:
-  fastnorm_status end(Error& error) {
+  // The work of a call counts, not its result.
+  template <class Params>
+  fastnorm_status pretend(const Params& params, Error& error) {
+    asm volatile("" ::"m"(params));
     FASTNORM_TRY(ready(error));
     ++calls_;
     return FASTNORM_OK;

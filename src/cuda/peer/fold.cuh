@@ -17,19 +17,10 @@ __device__ __forceinline__ bool fold_cluster_unless_ended(float& q, bool ended,
                                                           const Place<Tile>& place) {
   scratch.values[threadIdx.x] = q;
   const bool any = ptx::any_of_block(ended);
-  const uint32_t slot = ptx::shared_address(&scratch.exchange[place.block * 32 + place.lane]);
-  const uint32_t barrier = ptx::shared_address(&scratch.barrier);
-  if (place.warp < Tile::kBlocks) {
-    float folded = fold_warps<Tile, Sum>(scratch.values, place.lane);
-    if (any) folded = kPeerNoSum;
-#pragma unroll
-    for (int target = 0; target < Tile::kBlocks; target += Tile::kWarps) {
-      const int block = target + place.warp;
-      if (block < Tile::kBlocks)
-        ptx::st_async(ptx::map_to_block(slot, block), folded, ptx::map_to_block(barrier, block));
-    }
-  }
-  ptx::mbarrier_wait(barrier, 0);
+  exchange_folds(scratch.exchange, scratch.barrier, place, [&] {
+    const float folded = fold_warps<Tile, Sum>(scratch.values, place.lane);
+    return any ? kPeerNoSum : folded;
+  });
   float b[Tile::kBlocks];
   bool complete = true;
 #pragma unroll
@@ -51,12 +42,7 @@ __device__ __forceinline__ bool fold_unless_ended(float& q, bool ended, FoldScra
     scratch.values[threadIdx.x] = q;
     if (ptx::any_of_block(ended)) return false;
     if constexpr (kOneWarpFolds<Tile>) {
-      if (place.warp == 0) {
-        q = fold_lanes<32>(fold_warps<Tile, Sum>(scratch.values, place.lane));
-        if (place.lane == 0) scratch.total[0] = q;
-      }
-      __syncthreads();
-      q = scratch.total[0];
+      q = fold_by_one_warp<Sum>(scratch, place);
     } else {
       q = fold_lanes<32>(fold_warps<Tile, Sum>(scratch.values, place.lane));
       __syncthreads();  // the next row's values come

@@ -31,8 +31,7 @@ struct RankSum {
   __device__ __forceinline__ RankSum() {
 #pragma unroll
     for (auto& vector : values) {
-#pragma unroll
-      for (float& f : vector) f = -0.0f;
+      fill_values(vector, -0.0f);
     }
   }
   __device__ __forceinline__ void add(const uint4& words, int v) {
@@ -115,8 +114,7 @@ class PeerRows {
     Row rows[1];
     take_rows(
         channel, 1, [&](int) { return source; }, number, before, rows);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) row[v] = rows[0][v];
+    copy_values(row, rows[0]);
   }
 
   // The norm of a row whose sum is in `source`, and its outputs. False, in all threads of the ring,
@@ -152,8 +150,7 @@ class PeerRows {
           source.residual, row_address(p.residual, p.residual_upper, index), place, reach, false);
     } else {
       constexpr uint32_t kNothing = T::kMinusZeroWord;
-#pragma unroll
-      for (uint4& v : source.residual) v = make_uint4(kNothing, kNothing, kNothing, kNothing);
+      fill_values(source.residual, make_uint4(kNothing, kNothing, kNothing, kNothing));
     }
   }
 

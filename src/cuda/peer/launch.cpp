@@ -1,7 +1,6 @@
 // Peers on a CUDA device: buffers that other ranks reach, directly in one process and by CUDA IPC
 // between processes, and the launches of calls.
 #include <atomic>
-#include <cinttypes>
 #include <cstring>
 #include <map>
 #include <mutex>

@@ -41,8 +41,7 @@ __device__ __forceinline__ void one_shot(const PeerNormParams& params) {
       if constexpr (!Rows::kHoldsNext) load(next, step + 1);
       rows.send_to_all(kPeerOneShot, number + step + 1, next);
       if constexpr (Rows::kHoldsNext) {
-#pragma unroll
-        for (int v = 0; v < Tile::kVectors; ++v) own[v] = next[v];
+        copy_values(own, next);
         load(next, step + 2);
       }
     }

@@ -250,16 +250,14 @@ class ShardedRows {
                      vector_of_head(part, v));
     };
     if (of.weight_type == OperandType::kAbsent) {
-#pragma unroll
-      for (float& f : w) f = 1.0f;
+      fill_values(w, 1.0f);
     } else if (!kLate && of.weight_type == OperandType::kElement) {
       T::unpack(weight, w);
     } else {
       load(w, of.weight, of.weight_head, of.weight_type);
     }
     if (of.bias_type == OperandType::kAbsent) {
-#pragma unroll
-      for (float& f : b) f = -0.0f;
+      fill_values(b, -0.0f);
     } else {
       load(b, of.bias, of.bias_head, of.bias_type);
     }
@@ -302,8 +300,7 @@ __device__ __forceinline__ void sharded_norm(const PeerShardedParams& params) {
     own = own_next;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) x[part][v] = next[part][v];
+      copy_values(x[part], next[part]);
     }
   }
   if (threadIdx.x != 0) return;

@@ -69,8 +69,7 @@ class PeerSumRows {
   __device__ __forceinline__ void sum(int channel, uint32_t number, bool before,
                                       const RowIndex& index, int vector,
                                       float (&total)[T::kPerVector]) {
-#pragma unroll
-    for (float& f : total) f = -0.0f;
+    fill_values(total, -0.0f);
 #pragma unroll 1
     for (int rank = 0; rank < peer.ranks && !ended; ++rank) {
       uint4 words;

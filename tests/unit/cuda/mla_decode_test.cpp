@@ -131,7 +131,7 @@ TEST_F(CudaMlaDecode, PlanAttentionAndMerge) {
     EXPECT_EQ(r.params.s_q, 1);
     EXPECT_EQ(r.params.m_tiles, 2);
     EXPECT_EQ(r.params.parts_count, 66);
-    EXPECT_EQ(r.params.page_size, 64);
+    EXPECT_EQ(r.params.page.size, 64);
     EXPECT_EQ(r.params.boxed_pages, 1);
     EXPECT_EQ(r.params.table_stride, 6);
     EXPECT_EQ(r.params.profile, nullptr);
