@@ -39,6 +39,7 @@ struct SwappedShared {
   static constexpr uint32_t kFreeQueries = kFullQueries + 8;
   static_assert(kRing % 1024 == 0 && kWarpSums + 4 * kRows * 4 <= kTaken);
   static_assert(kFreeQueries + 8 <= kSharedBytes);
+  static_assert(kSlots >= kSubTiles);  // a tile's slots are freed together, behind its scores
 };
 
 // A place in the ring, and the parity of what fills it.
@@ -626,7 +627,7 @@ __device__ __forceinline__ void consume_swapped(const MlaDecodeParams& p, const 
       swapped_tile<kDtype, kRows>(p, place, item, tile, ring, o, state);
     }
     write_swapped<kDtype, kRows>(p, maps, place, walk.item_request(), item.piece, o, state);
-    __syncwarp();  // lane 0 of the first warp has waited until the stage was read
+    __syncwarp();  // all lanes have read their rows of the stage
     release(place, Shared::kFreeQueries);
   }
 }
