@@ -68,6 +68,24 @@ impl Context {
         self.raw.as_ptr()
     }
 
+    /// What a function of the library returned for a call with this context, as a result: for calls
+    /// of [`sys`]. As [`check`](crate::check), and where a callback of the context has failed in
+    /// the call, that is the error.
+    ///
+    /// # Errors
+    /// Any status but [`Status::OK`] is one; so is a loop that left work undone.
+    ///
+    /// # Panics
+    /// Goes on with the panic of a callback.
+    #[inline]
+    pub fn check(&self, status: sys::fastnorm_status) -> Result<()> {
+        let result = check(status);
+        if self.has_callbacks() {
+            parallel::settle()?;
+        }
+        result
+    }
+
     pub(crate) fn is_cpu(&self) -> bool {
         self.device.device_type == DeviceType::CPU
     }

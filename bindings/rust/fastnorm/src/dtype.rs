@@ -63,7 +63,8 @@ impl DType {
         self.0
     }
 
-    pub(crate) const fn raw(self) -> sys::fastnorm_dtype {
+    /// What a tensor of the C ABI has.
+    pub const fn raw(self) -> sys::fastnorm_dtype {
         sys::fastnorm_dtype_of(self.0)
     }
 

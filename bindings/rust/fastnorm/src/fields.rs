@@ -35,8 +35,9 @@ pub enum Rounding {
 }
 
 impl Rounding {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_rounding {
+    pub fn raw(self) -> sys::fastnorm_rounding {
         match self {
             Self::Once => sys::FASTNORM_ROUND_ONCE,
             Self::Normalized => sys::FASTNORM_ROUND_NORMALIZED,
@@ -61,8 +62,9 @@ pub enum ResidualRounding {
 }
 
 impl ResidualRounding {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_residual_rounding {
+    pub fn raw(self) -> sys::fastnorm_residual_rounding {
         match self {
             Self::Exact => sys::FASTNORM_RESIDUAL_EXACT,
             Self::BeforeApply => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY,
@@ -83,8 +85,9 @@ pub enum QuantSource {
 }
 
 impl QuantSource {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_quant_source {
+    pub fn raw(self) -> sys::fastnorm_quant_source {
         match self {
             Self::Exact => sys::FASTNORM_QUANT_FROM_F32,
             Self::Rounded => sys::FASTNORM_QUANT_FROM_ROUNDED,
@@ -105,8 +108,9 @@ pub enum QuantDivision {
 }
 
 impl QuantDivision {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_quant_division {
+    pub fn raw(self) -> sys::fastnorm_quant_division {
         match self {
             Self::MultiplyReciprocal => sys::FASTNORM_QUANT_MULTIPLY_RECIPROCAL,
             Self::Divide => sys::FASTNORM_QUANT_DIVIDE,
@@ -131,8 +135,9 @@ pub enum ScaleLayout {
 }
 
 impl ScaleLayout {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_scale_layout {
+    pub fn raw(self) -> sys::fastnorm_scale_layout {
         match self {
             Self::RowMajor => sys::FASTNORM_SCALE_ROW_MAJOR,
             Self::ColumnMajor => sys::FASTNORM_SCALE_COLUMN_MAJOR,
@@ -158,8 +163,9 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_activation {
+    pub fn raw(self) -> sys::fastnorm_activation {
         match self {
             Self::Identity => sys::FASTNORM_ACTIVATION_IDENTITY,
             Self::Silu => sys::FASTNORM_ACTIVATION_SILU,
@@ -181,8 +187,9 @@ pub enum GatePosition {
 }
 
 impl GatePosition {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_gate_position {
+    pub fn raw(self) -> sys::fastnorm_gate_position {
         match self {
             Self::AfterNorm => sys::FASTNORM_GATE_AFTER_NORM,
             Self::BeforeNorm => sys::FASTNORM_GATE_BEFORE_NORM,
@@ -202,8 +209,9 @@ pub enum GateSource {
 }
 
 impl GateSource {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_gate_source {
+    pub fn raw(self) -> sys::fastnorm_gate_source {
         match self {
             Self::Exact => sys::FASTNORM_GATE_FROM_F32,
             Self::Rounded => sys::FASTNORM_GATE_FROM_ROUNDED,
@@ -223,8 +231,9 @@ pub enum SumRounding {
 }
 
 impl SumRounding {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_sum_rounding {
+    pub fn raw(self) -> sys::fastnorm_sum_rounding {
         match self {
             Self::Once => sys::FASTNORM_SUM_ONCE,
             Self::EveryStep => sys::FASTNORM_SUM_EVERY_STEP,
@@ -245,8 +254,9 @@ pub enum ModulationRounding {
 }
 
 impl ModulationRounding {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_modulation_rounding {
+    pub fn raw(self) -> sys::fastnorm_modulation_rounding {
         match self {
             Self::Once => sys::FASTNORM_MODULATION_ONCE,
             Self::EveryStep => sys::FASTNORM_MODULATION_EVERY_STEP,
@@ -266,8 +276,9 @@ pub enum LseBase {
 }
 
 impl LseBase {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_lse_base {
+    pub fn raw(self) -> sys::fastnorm_lse_base {
         match self {
             Self::Natural => sys::FASTNORM_LSE_NATURAL,
             Self::Base2 => sys::FASTNORM_LSE_BASE_2,
@@ -292,8 +303,9 @@ pub enum MlaCacheFormat {
 }
 
 impl MlaCacheFormat {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_mla_cache_format {
+    pub fn raw(self) -> sys::fastnorm_mla_cache_format {
         match self {
             Self::Rows => sys::FASTNORM_MLA_CACHE_ROWS,
             Self::Bytes656 => sys::FASTNORM_MLA_CACHE_BYTES_656,
@@ -316,8 +328,9 @@ pub enum RopeRounding {
 }
 
 impl RopeRounding {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_rope_rounding {
+    pub fn raw(self) -> sys::fastnorm_rope_rounding {
         match self {
             Self::Once => sys::FASTNORM_ROPE_ONCE,
             Self::EveryStep => sys::FASTNORM_ROPE_EVERY_STEP,
@@ -340,8 +353,9 @@ pub enum PeerAlgorithm {
 }
 
 impl PeerAlgorithm {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_peer_algorithm {
+    pub fn raw(self) -> sys::fastnorm_peer_algorithm {
         match self {
             Self::Auto => sys::FASTNORM_PEER_AUTO,
             Self::OneShot => sys::FASTNORM_PEER_ONE_SHOT,
@@ -362,8 +376,9 @@ pub enum PeerSumRounding {
 }
 
 impl PeerSumRounding {
+    /// Its number in the C ABI.
     #[inline]
-    pub(crate) fn raw(self) -> sys::fastnorm_peer_sum_rounding {
+    pub fn raw(self) -> sys::fastnorm_peer_sum_rounding {
         match self {
             Self::Rounded => sys::FASTNORM_PEER_SUM_ROUNDED,
             Self::Exact => sys::FASTNORM_PEER_SUM_EXACT,

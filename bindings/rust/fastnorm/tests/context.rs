@@ -2,8 +2,8 @@
 
 use fastnorm::{
     build_info, device_count, kernels, numeric_version, sys, version, version_string, Context,
-    ContextOptions, DType, Device, DeviceType, LogLevel, Norm, Result, Status, Stream, Tensor,
-    TensorMut, Work, Workspace, REQUIRED_VERSION,
+    ContextOptions, DType, Device, DeviceType, LogLevel, Norm, Result, Rounding, Status, Stream,
+    Tensor, TensorMut, Work, Workspace, REQUIRED_VERSION,
 };
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -205,6 +205,47 @@ fn a_panic_in_the_loop_goes_on() -> Result<()> {
         normalised(&Context::cpu()?)?,
         "the context is as before"
     );
+    Ok(())
+}
+
+/// A call of the C ABI itself, in place.
+fn called(context: &Context, x: &mut [f32]) -> Result<()> {
+    let shape = [ROWS as i64, N as i64];
+    let tensor = sys::fastnorm_tensor {
+        data: x.as_mut_ptr().cast(),
+        device_type: DeviceType::CPU.code(),
+        ndim: 2,
+        dtype: DType::F32.raw(),
+        shape: shape.as_ptr(),
+        ..sys::fastnorm_tensor::new()
+    };
+    let args = sys::fastnorm_norm_args {
+        eps: 1e-6,
+        rounding: Rounding::Once.raw(),
+        x: &tensor,
+        y: &tensor,
+        ..sys::fastnorm_norm_args::new()
+    };
+    let none = std::ptr::null_mut();
+    // SAFETY: the tensor covers x, and the call ends before x is read.
+    context.check(unsafe { sys::fastnorm_norm(context.as_ptr(), &args, none, 0, none) })
+}
+
+#[test]
+fn calls_of_the_c_abi() -> Result<()> {
+    let mut x = numbers();
+    called(&with_loop(|work| work.run())?, &mut x)?;
+    assert_eq!(x, normalised(&Context::cpu()?)?);
+    let error = called(&with_loop(|_| ())?, &mut x).expect_err("nothing is done");
+    assert!(
+        error
+            .message()
+            .starts_with("parallel_for returned with 0 of"),
+        "{error}"
+    );
+    let panics = with_loop(|_| panic!("from the loop"))?;
+    let payload = catch_unwind(AssertUnwindSafe(|| called(&panics, &mut x))).expect_err("it does");
+    assert_eq!(payload.downcast_ref(), Some(&"from the loop"));
     Ok(())
 }
 

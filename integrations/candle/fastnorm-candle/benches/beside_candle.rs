@@ -1,10 +1,14 @@
 //! Time and error beside candle-nn, in one run.
 //!
-//! Prints a line a case, its fields between tabs: what, dtype, rows, columns, microseconds of
-//! candle-nn and of this crate, relative error of candle-nn and of this crate. Both are timed by
-//! turns, and the least time of each counts. `--rounds N` says how often. With `--cuda` all is on
-//! the first CUDA device: calls are queued one after another, and a sample ends when the last one
-//! has run, so that a call has the time of the processor or of the GPU, whichever is longer.
+//! Prints a line a case, its fields between tabs: what, dtype, rows, columns, microseconds of a
+//! call of candle-nn and of this crate, relative error of candle-nn and of this crate. Both are
+//! timed by turns, and the median of each counts.
+//!
+//! - `--rounds N`: how many samples of each
+//! - `--cuda`: all is on the first CUDA device. Calls are queued one after another, and a sample
+//!   ends when the last one has run, so that a call has the time of the processor or of the GPU,
+//!   whichever is longer.
+//! - `--dtype f16,bf16`, `--rows 1,256`, `--what RmsNorm`: only these; a part of the name will do
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -13,7 +17,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
-use common::{errors, flat, Reference, DTYPES};
+use common::{errors, flat, numbers, Reference, DTYPES};
 use fastnorm_candle::{LayerNorm, RmsNorm};
 
 const N: usize = 4096;
@@ -21,15 +25,40 @@ const EPS: f64 = 1e-5;
 
 type Work<'a> = dyn Fn() -> Result<Tensor> + 'a;
 
-/// Numbers of mean `centre` on the device.
-fn numbers(
-    device: &Device,
-    seed: u64,
-    shape: &[usize],
-    centre: f64,
-    dtype: DType,
-) -> Result<Tensor> {
-    common::numbers(seed, shape, centre, dtype)?.to_device(device)
+/// What follows a word of the command line.
+fn option(word: &str) -> Option<String> {
+    std::env::args().skip_while(|found| found != word).nth(1)
+}
+
+/// What is asked for.
+struct Asked {
+    rounds: usize,
+    dtypes: Option<String>,
+    rows: Option<String>,
+    what: Option<String>,
+}
+
+impl Asked {
+    fn new() -> Self {
+        Self {
+            rounds: option("--rounds")
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(20),
+            dtypes: option("--dtype"),
+            rows: option("--rows"),
+            what: option("--what"),
+        }
+    }
+
+    fn has(&self, what: &str, dtype: DType, rows: usize) -> bool {
+        let among = |list: &Option<String>, word: &str| {
+            let mut lists = list.iter();
+            lists.all(|list| list.split(',').any(|one| one == word))
+        };
+        among(&self.dtypes, dtype.as_str())
+            && among(&self.rows, &rows.to_string())
+            && self.what.iter().all(|part| what.contains(part))
+    }
 }
 
 /// Microseconds of one call of so many.
@@ -45,24 +74,32 @@ fn sample(work: &Work<'_>, calls: u32) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
 }
 
-fn beside(rounds: u32, stock: &Work<'_>, ours: &Work<'_>) -> Result<(f64, f64)> {
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    let middle = samples.len() / 2;
+    if samples.len() % 2 == 1 {
+        samples[middle]
+    } else {
+        (samples[middle - 1] + samples[middle]) / 2.0
+    }
+}
+
+fn beside(rounds: usize, stock: &Work<'_>, ours: &Work<'_>) -> Result<(f64, f64)> {
     let both = [stock, ours];
     let mut calls = [1, 1];
     for (work, calls) in both.iter().zip(&mut calls) {
         sample(*work, 3)?;
         *calls = (2000.0 / sample(*work, 3)?).clamp(1.0, 5000.0) as u32;
     }
-    let mut least = [f64::INFINITY; 2];
-    for round in 0..4 * rounds {
-        // On a machine with other work the least time of a few samples may be none of the norm's.
-        if round >= rounds && least[1] <= least[0] {
-            break;
-        }
-        for i in 0..2 {
-            least[i] = least[i].min(sample(both[i], calls[i])?);
+    let mut samples = [Vec::new(), Vec::new()];
+    for round in 0..rounds.max(1) {
+        // Who is first changes, so that neither always follows the other.
+        for i in [round % 2, 1 - round % 2] {
+            samples[i].push(sample(both[i], calls[i])?);
         }
     }
-    Ok((least[0], least[1]))
+    let [stock, ours] = &mut samples;
+    Ok((median(stock), median(ours)))
 }
 
 fn print(what: &str, x: &Tensor, (stock, ours): (f64, f64), (stock_error, error): (f64, f64)) {
@@ -71,13 +108,16 @@ fn print(what: &str, x: &Tensor, (stock, ours): (f64, f64), (stock_error, error)
 }
 
 fn forward(
-    rounds: u32,
+    asked: &Asked,
     what: &str,
     x: &Tensor,
     (stock, ours): (&dyn Module, &dyn Module),
     reference: &Reference,
 ) -> Result<()> {
-    let times = beside(rounds, &|| stock.forward(x), &|| ours.forward(x))?;
+    if !asked.has(what, x.dtype(), x.elem_count() / N) {
+        return Ok(());
+    }
+    let times = beside(asked.rounds, &|| stock.forward(x), &|| ours.forward(x))?;
     // Of many rows the first ones tell the error.
     let first = |t: &Tensor| t.narrow(0, 0, t.dim(0)?.min(256));
     let wanted = reference.forward(&first(x)?);
@@ -89,19 +129,22 @@ fn forward(
 
 /// Forward and backward of a sum of squares.
 fn gradients(
-    rounds: u32,
+    asked: &Asked,
     what: &str,
     (x, weight): (&Var, &Var),
     (stock, ours): (&dyn Module, &dyn Module),
     reference: &Reference,
 ) -> Result<()> {
+    if !asked.has(what, x.dtype(), x.elem_count() / N) {
+        return Ok(());
+    }
     let dy = numbers(x.device(), 3, x.dims(), 0.0, x.dtype())?;
     let run = |module: &dyn Module| -> Result<[Tensor; 2]> {
         let mut store = (module.forward(x)? * &dy)?.sum_all()?.backward()?;
         Ok([x, weight].map(|var| store.remove(var).expect("a gradient")))
     };
     let first = |module: &dyn Module| -> Result<Tensor> { Ok(run(module)?[0].clone()) };
-    let times = beside(rounds, &|| first(stock), &|| first(ours))?;
+    let times = beside(asked.rounds, &|| first(stock), &|| first(ours))?;
     let wanted = reference.backward(x, &dy).dx;
     let error = |dx: Tensor| -> Result<f64> { Ok(errors(&flat(&dx)?, &wanted).1) };
     let found = (error(first(stock)?)?, error(first(ours)?)?);
@@ -130,10 +173,7 @@ impl Module for SlowLayer {
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args()
-        .skip_while(|argument| argument != "--rounds")
-        .skip(1);
-    let rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let asked = &Asked::new();
     let cuda = std::env::args().any(|argument| argument == "--cuda");
     let device = &if cuda {
         Device::new_cuda(0)?
@@ -159,21 +199,21 @@ fn main() -> Result<()> {
             let x = numbers(3, &[rows.min(256), N], 0.2, dtype)?;
             let x = &x.repeat((rows.div_ceil(256), 1))?;
             let both = (&candle_nn::RmsNorm::new(w(), EPS), &RmsNorm::new(w(), EPS));
-            forward(rounds, "RmsNorm", x, (both.0, both.1), &rms)?;
+            forward(asked, "RmsNorm", x, (both.0, both.1), &rms)?;
             let both = (
                 &candle_nn::LayerNorm::new(w(), b(), EPS),
                 &LayerNorm::new(w(), b(), EPS),
             );
-            forward(rounds, "LayerNorm", x, (both.0, both.1), &layer)?;
+            forward(asked, "LayerNorm", x, (both.0, both.1), &layer)?;
             let both = (
                 &candle_nn::LayerNorm::new_no_bias(w(), EPS),
                 &LayerNorm::new_no_bias(w(), EPS),
             );
-            forward(rounds, "LayerNorm, no bias", x, (both.0, both.1), &plain)?;
+            forward(asked, "LayerNorm, no bias", x, (both.0, both.1), &plain)?;
         }
         let x = &numbers(3, &[16, 16, N], 0.2, dtype)?.transpose(0, 1)?;
         let both = (&candle_nn::RmsNorm::new(w(), EPS), &RmsNorm::new(w(), EPS));
-        forward(rounds, "RmsNorm, strided", x, (both.0, both.1), &rms)?;
+        forward(asked, "RmsNorm, strided", x, (both.0, both.1), &rms)?;
     }
     let with_gradients = if cuda {
         &DTYPES[..]
@@ -187,7 +227,7 @@ fn main() -> Result<()> {
             let bias = Var::from_tensor(&numbers(2, &[N], 0.0, dtype)?)?;
             let (w, b) = (|| weight.as_tensor().clone(), || bias.as_tensor().clone());
             gradients(
-                rounds,
+                asked,
                 "RmsNorm with gradients",
                 (&x, &weight),
                 (
@@ -201,7 +241,7 @@ fn main() -> Result<()> {
                 bias: b(),
             };
             gradients(
-                rounds,
+                asked,
                 "LayerNorm with gradients",
                 (&x, &weight),
                 (&slow, &LayerNorm::new(w(), b(), EPS)),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use candle_core::{DType, Module, Result};
+use candle_core::{DType, Device, Module, Result};
 use common::{bits, numbers};
 use fastnorm_candle::RmsNorm;
 
@@ -13,8 +13,8 @@ fn threads_of_process() -> usize {
 /// One program for all: it counts the threads of the process.
 #[test]
 fn only_rayon_has_threads() -> Result<()> {
-    let x = numbers(1, &[512, 1024], 0.0, DType::BF16)?;
-    let norm = RmsNorm::new(numbers(2, &[1024], 1.0, DType::BF16)?, 1e-6);
+    let x = numbers(&Device::Cpu, 1, &[512, 1024], 0.0, DType::BF16)?;
+    let norm = RmsNorm::new(numbers(&Device::Cpu, 2, &[1024], 1.0, DType::BF16)?, 1e-6);
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(1)
         .build()

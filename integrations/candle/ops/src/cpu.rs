@@ -1,15 +1,18 @@
 //! The CPU: on rayon's threads.
 
 use std::ffi::c_void;
+use std::mem::size_of;
+use std::ops::Deref;
+use std::ptr;
 use std::sync::OnceLock;
 
 use candle_core::op::BackpropOp;
 use candle_core::{bail, CpuStorage, Layout, Result, Shape, Storage, Tensor};
-use fastnorm::{Context, ContextOptions, DType, Device, TensorMut, Work};
+use fastnorm::{Context, ContextOptions, DType, Device, Work};
 use half::{bf16, f16};
 
 use crate::op::{nothing, Gradients, Norm, Wanted};
-use crate::view::{dtype_of, vector, wrap, Dims};
+use crate::view::{dtype_of, wrap, Dims, Input, Memory, Queue};
 
 /// The context of all calls. Its loop asks rayon for the pool anew in each call.
 fn context() -> Result<&'static Context> {
@@ -40,14 +43,26 @@ fn halve(piece: usize, work: Work<'_>) {
     rayon::join(|| halve(piece, first), || halve(piece, rest));
 }
 
-/// Where a storage begins, and its dtype.
-fn begin(storage: &CpuStorage) -> Result<(*const c_void, DType)> {
-    Ok(match storage {
+fn input<'a>(storage: &CpuStorage, layout: &'a Layout) -> Result<Input<'a>> {
+    let (base, dtype) = match storage {
         CpuStorage::F32(data) => (data.as_ptr().cast(), DType::F32),
         CpuStorage::F16(data) => (data.as_ptr().cast(), DType::F16),
         CpuStorage::BF16(data) => (data.as_ptr().cast(), DType::BF16),
         _ => bail!("a storage is of a dtype that the library does not have"),
+    };
+    Ok(Input {
+        base,
+        dtype,
+        layout,
     })
+}
+
+/// The input of a tensor, whose guard keeps the storage.
+fn input_of<'a>(of: &(impl Deref<Target = Storage>, &'a Layout)) -> Result<Input<'a>> {
+    match &*of.0 {
+        Storage::Cpu(storage) => input(storage, of.1),
+        _ => bail!("a tensor of the backward pass is not on the CPU, where x is"),
+    }
 }
 
 /// Memory for an output, which a call writes.
@@ -67,25 +82,13 @@ impl Output {
         })
     }
 
-    fn dtype(&self) -> DType {
-        match self {
-            Self::F32(_) => DType::F32,
-            Self::F16(_) => DType::F16,
-            Self::BF16(_) => DType::BF16,
-        }
-    }
-
-    /// # Safety
-    /// The capacity covers the shape, and the output is neither moved nor read until the call with
-    /// the tensor has returned.
-    unsafe fn tensor<'a>(&mut self, shape: &[usize]) -> Result<TensorMut<'a>> {
-        let address = match self {
-            Self::F32(data) => data.as_mut_ptr().cast(),
-            Self::F16(data) => data.as_mut_ptr().cast(),
-            Self::BF16(data) => data.as_mut_ptr().cast(),
+    fn memory(&mut self) -> Memory {
+        let (address, dtype) = match self {
+            Self::F32(data) => (data.as_mut_ptr().cast(), DType::F32),
+            Self::F16(data) => (data.as_mut_ptr().cast(), DType::F16),
+            Self::BF16(data) => (data.as_mut_ptr().cast(), DType::BF16),
         };
-        // SAFETY: the caller promises it.
-        unsafe { TensorMut::from_device(Device::CPU, address, self.dtype(), shape) }.map_err(wrap)
+        Memory { address, dtype }
     }
 
     /// # Safety
@@ -111,35 +114,44 @@ impl Output {
     }
 }
 
+/// Scratch memory at the alignment that calls ask for.
+#[derive(Default)]
+struct Scratch(Vec<Line>);
+
+#[repr(align(256))]
+struct Line(#[allow(dead_code)] [u8; 256]);
+
+impl Scratch {
+    fn make(&mut self, bytes: usize) -> *mut c_void {
+        self.0.reserve(bytes.div_ceil(size_of::<Line>()));
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+fn queue() -> Result<Queue<'static>> {
+    Ok(Queue {
+        context: context()?,
+        stream: ptr::null_mut(),
+    })
+}
+
 pub(crate) fn forward(
     norm: Norm,
     x: (&CpuStorage, &Layout),
     weight: Option<(&CpuStorage, &Layout)>,
     bias: Option<(&CpuStorage, &Layout)>,
 ) -> Result<(CpuStorage, Shape)> {
-    let (base, dtype) = begin(x.0)?;
     let shape = x.1.shape().clone();
     let count = shape.elem_count();
-    let mut y = Output::new(dtype, count)?;
-    if let Some(dims) = Dims::of(&[x.1])? {
+    let dims = Dims::of(&[x.1])?;
+    let x = input(x.0, x.1)?;
+    let mut y = Output::new(x.dtype, count)?;
+    if let Some(dims) = dims {
+        let vector = |of: Option<(_, _)>| of.map(|of| input(of.0, of.1)).transpose();
+        let vectors = [vector(weight)?, vector(bias)?];
         // SAFETY: candle's storages cover their layouts and outlive the call, which ends before
-        // `y` is moved.
-        let mut call = unsafe {
-            norm.forward()
-                .x(dims.tensor(Device::CPU, base, dtype, x.1)?)
-                .y(y.tensor(dims.shape())?)
-        };
-        if let Some((storage, layout)) = weight {
-            let (base, dtype) = begin(storage)?;
-            // SAFETY: as above; `Norm::apply` made the weight contiguous.
-            call = call.weight(unsafe { vector(Device::CPU, base, dtype, layout)? });
-        }
-        if let Some((storage, layout)) = bias {
-            let (base, dtype) = begin(storage)?;
-            // SAFETY: as above.
-            call = call.bias(unsafe { vector(Device::CPU, base, dtype, layout)? });
-        }
-        call.run(context()?).map_err(wrap)?;
+        // `y` is moved; `Norm::apply` made weight and bias contiguous.
+        unsafe { norm.run(queue()?, &dims, x, vectors, y.memory())? };
     }
     // SAFETY: the call has written all elements, if there are any.
     Ok((unsafe { y.written(count) }, shape))
@@ -152,43 +164,28 @@ pub(crate) fn backward(
     dy: &Tensor,
     wanted: Wanted<'_>,
 ) -> Result<Gradients> {
-    let (x_guard, x_layout) = x.storage_and_layout();
-    let (dy_guard, dy_layout) = dy.storage_and_layout();
-    let Some(dims) = Dims::of(&[x_layout, dy_layout])? else {
+    let (x_read, dy_read) = (x.storage_and_layout(), dy.storage_and_layout());
+    let Some(dims) = Dims::of(&[x_read.1, dy_read.1])? else {
         return nothing(x, wanted);
     };
-    let (x_base, x_dtype) = begin(cpu_storage(&x_guard)?)?;
-    let (dy_base, dy_dtype) = begin(cpu_storage(&dy_guard)?)?;
+    let weight = weight.map(Tensor::storage_and_layout);
     let output = |of: &Tensor| Output::new(dtype_of(of)?, of.elem_count());
     let mut dx = wanted.dx.then(|| output(x)).transpose()?;
     let mut dweight = wanted.dweight.map(output).transpose()?;
     let mut dbias = wanted.dbias.map(output).transpose()?;
-    let weight_guard = weight.map(Tensor::storage_and_layout);
+    let mut scratch = Scratch::default();
     // SAFETY: the guards keep candle's storages, which cover their layouts, and the call ends
-    // before an output is moved.
-    let mut call = unsafe {
-        norm.backward()
-            .x(dims.tensor(Device::CPU, x_base, x_dtype, x_layout)?)
-            .dy(dims.tensor(Device::CPU, dy_base, dy_dtype, dy_layout)?)
-    };
-    if let Some((guard, layout)) = &weight_guard {
-        let (base, dtype) = begin(cpu_storage(guard)?)?;
-        // SAFETY: as above; `Norm::apply` made the weight contiguous.
-        call = call.weight(unsafe { vector(Device::CPU, base, dtype, layout)? });
+    // before an output is moved; `Norm::apply` made the weight contiguous.
+    unsafe {
+        norm.run_backward(
+            queue()?,
+            &dims,
+            [input_of(&x_read)?, input_of(&dy_read)?],
+            weight.as_ref().map(input_of).transpose()?,
+            [&mut dx, &mut dweight, &mut dbias].map(|to| to.as_mut().map(Output::memory)),
+            |bytes| Ok(scratch.make(bytes)),
+        )?;
     }
-    if let Some(dx) = &mut dx {
-        // SAFETY: as above.
-        call = call.dx(unsafe { dx.tensor(dims.shape())? });
-    }
-    if let (Some(dweight), Some(weight)) = (&mut dweight, wanted.dweight) {
-        // SAFETY: as above.
-        call = call.dweight(unsafe { dweight.tensor(weight.dims())? });
-    }
-    if let (Some(dbias), Some(bias)) = (&mut dbias, wanted.dbias) {
-        // SAFETY: as above.
-        call = call.dbias(unsafe { dbias.tensor(bias.dims())? });
-    }
-    call.run(context()?).map_err(wrap)?;
     let tensor = |output: Output, of: &Tensor| {
         // SAFETY: the call has written all elements.
         let storage = Storage::Cpu(unsafe { output.written(of.elem_count()) });
@@ -199,11 +196,4 @@ pub(crate) fn backward(
         dweight: dweight.zip(wanted.dweight).map(|(d, of)| tensor(d, of)),
         dbias: dbias.zip(wanted.dbias).map(|(d, of)| tensor(d, of)),
     })
-}
-
-fn cpu_storage(storage: &Storage) -> Result<&CpuStorage> {
-    match storage {
-        Storage::Cpu(storage) => Ok(storage),
-        _ => bail!("a tensor of the backward pass is not on the CPU, where x is"),
-    }
 }

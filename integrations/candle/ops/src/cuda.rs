@@ -1,8 +1,7 @@
 //! CUDA devices: on the stream of candle's device.
 
-use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
@@ -11,44 +10,61 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::op::BackpropOp;
 use candle_core::{bail, CudaDevice, CudaStorage, Layout, Result, Shape, Storage, Tensor};
-use fastnorm::{Context, DType, Device, Stream, TensorMut, Workspace};
+use fastnorm::{Context, DType};
 use half::{bf16, f16};
 
 use crate::op::{nothing, Gradients, Norm, Wanted};
-use crate::view::{dtype_of, vector, wrap, Dims};
+use crate::view::{dtype_of, wrap, Dims, Input, Memory, Queue};
 
-/// The context of a device, made at its first call and kept.
-fn context(stream: &CudaStream) -> Result<Arc<Context>> {
-    static CONTEXTS: OnceLock<Mutex<HashMap<usize, Arc<Context>>>> = OnceLock::new();
-    let contexts = CONTEXTS.get_or_init(Mutex::default);
-    let mut contexts = contexts.lock().unwrap_or_else(PoisonError::into_inner);
+/// More CUDA devices than a system has.
+const MOST_DEVICES: usize = 128;
+
+/// The context of a device, made at its first call and kept. Later calls take no lock.
+fn context(stream: &CudaStream) -> Result<&'static Context> {
+    static CONTEXTS: [OnceLock<Context>; MOST_DEVICES] = [const { OnceLock::new() }; MOST_DEVICES];
     let ordinal = stream.context().ordinal();
-    if let Some(context) = contexts.get(&ordinal) {
-        return Ok(context.clone());
+    let Some(context) = CONTEXTS.get(ordinal) else {
+        bail!("the CUDA device is {ordinal}; required: less than {MOST_DEVICES}")
+    };
+    if let Some(context) = context.get() {
+        return Ok(context);
     }
-    let id = i32::try_from(ordinal).map_err(candle_core::Error::wrap)?;
-    let context = Arc::new(Context::cuda(id).map_err(wrap)?);
-    contexts.insert(ordinal, context.clone());
-    Ok(context)
+    // Where several threads make one, the first one is kept.
+    let made = Context::cuda(ordinal as i32).map_err(wrap)?;
+    Ok(context.get_or_init(|| made))
 }
 
-fn raw(stream: &CudaStream) -> Stream {
-    // SAFETY: candle's device keeps its stream, and a caller keeps the device during the call.
-    unsafe { Stream::from_raw(stream.cu_stream().cast()) }
+/// Where calls of a device go. Candle's device keeps its stream, and a caller keeps the device
+/// during the call.
+fn queue(stream: &CudaStream) -> Result<Queue<'static>> {
+    Ok(Queue {
+        context: context(stream)?,
+        stream: stream.cu_stream().cast(),
+    })
 }
 
-/// Where a storage begins, and its dtype. What the guard is for: it orders work of other streams.
-fn begin<'a>(
+/// An input, and a guard that orders work of other streams. It is dropped when the call is queued.
+#[inline]
+fn input<'a>(
     storage: &'a CudaStorage,
+    layout: &'a Layout,
     stream: &'a CudaStream,
-) -> Result<(*const c_void, DType, SyncOnDrop<'a>)> {
+) -> Result<(Input<'a>, SyncOnDrop<'a>)> {
     let ((address, guard), dtype) = match &storage.slice {
         CudaStorageSlice::F32(data) => (data.device_ptr(stream), DType::F32),
         CudaStorageSlice::F16(data) => (data.device_ptr(stream), DType::F16),
         CudaStorageSlice::BF16(data) => (data.device_ptr(stream), DType::BF16),
         _ => bail!("a storage is of a dtype that the library does not have"),
     };
-    Ok((address as *const c_void, dtype, guard))
+    let base = address as *const c_void;
+    Ok((
+        Input {
+            base,
+            dtype,
+            layout,
+        },
+        guard,
+    ))
 }
 
 /// Memory for an output, which a call writes.
@@ -73,22 +89,15 @@ impl Output {
         }
     }
 
-    /// # Safety
-    /// The memory covers the shape, and is there until the call with the tensor has run.
-    unsafe fn tensor<'a, 'g>(
-        &'g mut self,
-        of: Device,
-        stream: &'g CudaStream,
-        shape: &[usize],
-    ) -> Result<(TensorMut<'a>, SyncOnDrop<'g>)> {
+    /// Its memory, and a guard as that of [`input`].
+    fn memory<'g>(&'g mut self, stream: &'g CudaStream) -> (Memory, SyncOnDrop<'g>) {
         let ((address, guard), dtype) = match self {
             Self::F32(data) => (data.device_ptr_mut(stream), DType::F32),
             Self::F16(data) => (data.device_ptr_mut(stream), DType::F16),
             Self::BF16(data) => (data.device_ptr_mut(stream), DType::BF16),
         };
-        // SAFETY: the caller promises it.
-        let tensor = unsafe { TensorMut::from_device(of, address as *mut c_void, dtype, shape) };
-        Ok((tensor.map_err(wrap)?, guard))
+        let address = address as *mut c_void;
+        (Memory { address, dtype }, guard)
     }
 
     fn storage(self, device: &CudaDevice) -> CudaStorage {
@@ -112,32 +121,19 @@ pub(crate) fn forward(
 ) -> Result<(CudaStorage, Shape)> {
     let device = x.0.device();
     let stream = &*device.cuda_stream();
-    let (base, dtype, _x_guard) = begin(x.0, stream)?;
     let shape = x.1.shape().clone();
-    let mut y = Output::new(device, dtype, shape.elem_count())?;
-    if let Some(dims) = Dims::of(&[x.1])? {
-        let context = context(stream)?;
-        let of = context.device();
+    let dims = Dims::of(&[x.1])?;
+    let (x, _x_guard) = input(x.0, x.1, stream)?;
+    let mut y = Output::new(device, x.dtype, shape.elem_count())?;
+    if let Some(dims) = dims {
+        let vector = |of: Option<(_, _)>| of.map(|of| input(of.0, of.1, stream)).transpose();
+        let (weight, bias) = (vector(weight)?, vector(bias)?);
+        let vectors = [&weight, &bias].map(|of| of.as_ref().map(|(input, _guard)| *input));
+        let (memory, _y_guard) = y.memory(stream);
         // SAFETY: candle's storages cover their layouts, and memory that is freed on the stream
-        // is there until the stream has run the call.
-        let (y, _y_guard) = unsafe { y.tensor(of, stream, dims.shape())? };
-        // SAFETY: as above.
-        let x = unsafe { dims.tensor(of, base, dtype, x.1)? };
-        let mut call = norm.forward().x(x).y(y);
-        let mut guards = Vec::new();
-        if let Some((storage, layout)) = weight {
-            let (base, dtype, guard) = begin(storage, stream)?;
-            guards.push(guard);
-            // SAFETY: as above; `Norm::apply` made the weight contiguous.
-            call = call.weight(unsafe { vector(of, base, dtype, layout)? });
-        }
-        if let Some((storage, layout)) = bias {
-            let (base, dtype, guard) = begin(storage, stream)?;
-            guards.push(guard);
-            // SAFETY: as above.
-            call = call.bias(unsafe { vector(of, base, dtype, layout)? });
-        }
-        call.run_on(&context, raw(stream)).map_err(wrap)?;
+        // is there until the stream has run the call; `Norm::apply` made weight and bias
+        // contiguous.
+        unsafe { norm.run(queue(stream)?, &dims, x, vectors, memory)? };
     }
     Ok((y.storage(device), shape))
 }
@@ -149,67 +145,45 @@ pub(crate) fn backward(
     dy: &Tensor,
     wanted: Wanted<'_>,
 ) -> Result<Gradients> {
-    let (x_storage, x_layout) = x.storage_and_layout();
-    let (dy_storage, dy_layout) = dy.storage_and_layout();
-    let Some(dims) = Dims::of(&[x_layout, dy_layout])? else {
+    let (x_read, dy_read) = (x.storage_and_layout(), dy.storage_and_layout());
+    let Some(dims) = Dims::of(&[x_read.1, dy_read.1])? else {
         return nothing(x, wanted);
     };
-    let x_storage = cuda_storage(&x_storage)?;
+    let x_storage = cuda_storage(&x_read.0)?;
     let device = x_storage.device();
     let stream = &*device.cuda_stream();
-    let context = context(stream)?;
-    let of = context.device();
-    let (x_base, x_dtype, _x_guard) = begin(x_storage, stream)?;
-    let (dy_base, dy_dtype, _dy_guard) = begin(cuda_storage(&dy_storage)?, stream)?;
+    let (x_input, _x_guard) = input(x_storage, x_read.1, stream)?;
+    let (dy_input, _dy_guard) = input(cuda_storage(&dy_read.0)?, dy_read.1, stream)?;
+    let weight = weight.map(Tensor::storage_and_layout);
+    let weight = weight
+        .as_ref()
+        .map(|(storage, layout)| input(cuda_storage(storage)?, layout, stream))
+        .transpose()?;
     let output = |of: &Tensor| Output::new(device, dtype_of(of)?, of.elem_count());
     let mut dx = wanted.dx.then(|| output(x)).transpose()?;
     let mut dweight = wanted.dweight.map(output).transpose()?;
     let mut dbias = wanted.dbias.map(output).transpose()?;
-    let weight = weight.map(Tensor::storage_and_layout);
-    // SAFETY: candle's storages cover their layouts, and memory that is freed on the stream is
-    // there until the stream has run the call.
-    let mut call = unsafe {
-        norm.backward()
-            .x(dims.tensor(of, x_base, x_dtype, x_layout)?)
-            .dy(dims.tensor(of, dy_base, dy_dtype, dy_layout)?)
-    };
-    let mut guards = Vec::new();
-    if let Some((storage, layout)) = &weight {
-        let (base, dtype, guard) = begin(cuda_storage(storage)?, stream)?;
-        guards.push(guard);
-        // SAFETY: as above; `Norm::apply` made the weight contiguous.
-        call = call.weight(unsafe { vector(of, base, dtype, layout)? });
-    }
-    if let Some(dx) = &mut dx {
-        // SAFETY: as above.
-        let (tensor, guard) = unsafe { dx.tensor(of, stream, dims.shape())? };
-        guards.push(guard);
-        call = call.dx(tensor);
-    }
-    if let (Some(dweight), Some(weight)) = (&mut dweight, wanted.dweight) {
-        // SAFETY: as above.
-        let (tensor, guard) = unsafe { dweight.tensor(of, stream, weight.dims())? };
-        guards.push(guard);
-        call = call.dweight(tensor);
-    }
-    if let (Some(dbias), Some(bias)) = (&mut dbias, wanted.dbias) {
-        // SAFETY: as above.
-        let (tensor, guard) = unsafe { dbias.tensor(of, stream, bias.dims())? };
-        guards.push(guard);
-        call = call.dbias(tensor);
-    }
-    let bytes = call.query(&context).map_err(wrap)?.workspace_bytes;
-    let bytes = usize::try_from(bytes).map_err(candle_core::Error::wrap)?;
-    // SAFETY: the library writes what it reads of it.
-    let mut scratch: CudaSlice<u8> = unsafe { device.alloc(bytes.max(1))? };
+    let mut scratch: Option<CudaSlice<u8>> = None;
     {
-        let (address, _guard) = scratch.device_ptr_mut(stream);
-        // SAFETY: the memory is the call's alone; it is freed on the stream, after the call.
-        let workspace = unsafe { Workspace::from_raw(address as *mut c_void, bytes) };
-        call.run_with(&context, raw(stream), workspace)
-            .map_err(wrap)?;
+        let outputs = [&mut dx, &mut dweight, &mut dbias];
+        let written = outputs.map(|to| to.as_mut().map(|to| to.memory(stream)));
+        // SAFETY: candle's storages cover their layouts, and memory that is freed on the stream
+        // is there until the stream has run the call; `Norm::apply` made the weight contiguous.
+        unsafe {
+            norm.run_backward(
+                queue(stream)?,
+                &dims,
+                [x_input, dy_input],
+                weight.as_ref().map(|(input, _guard)| *input),
+                [0, 1, 2].map(|i| written[i].as_ref().map(|(memory, _guard)| *memory)),
+                |bytes| {
+                    let made = scratch.insert(device.alloc(bytes)?);
+                    // Made, used and freed on this stream, so that nothing has to wait.
+                    Ok(made.device_ptr_mut(stream).0 as *mut c_void)
+                },
+            )?;
+        }
     }
-    drop(guards);
     let tensor = |output: Output, of: &Tensor| {
         let storage = Storage::Cuda(output.storage(device));
         Tensor::from_storage(storage, of.shape(), BackpropOp::none(), false)

@@ -1,17 +1,20 @@
 //! The operators: one description, with as many inputs as there are.
 
+use std::ffi::c_void;
+use std::ptr;
+
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{
     bail, CpuStorage, CustomOp1, CustomOp2, CustomOp3, DType, Device, Error, Layout, Result, Shape,
     Tensor, D,
 };
-use fastnorm::Rounding;
+use fastnorm::{sys, Rounding};
 
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::view::readable;
+use crate::view::{contiguous, readable, wrap, Dims, Input, Memory, Operand, Queue};
 
 /// `RMSNorm` by candle-nn's `ops::rms_norm`: over the last dimension, times `alpha`.
 ///
@@ -95,12 +98,12 @@ impl Norm {
             }
             return self.composed(x, weight, bias);
         }
-        let x = &readable(x)?;
+        let x = &*readable(x)?;
         match (weight, bias) {
             (None, None) if x.track_op() => x.apply_op1(self),
             (None, None) => x.apply_op1_no_bwd(&self),
             (Some(weight), None) => {
-                let weight = &weight.contiguous()?;
+                let weight = &*contiguous(weight)?;
                 if x.track_op() || weight.track_op() {
                     x.apply_op2(weight, self)
                 } else {
@@ -108,7 +111,7 @@ impl Norm {
                 }
             }
             (Some(weight), Some(bias)) => {
-                let (weight, bias) = (&weight.contiguous()?, &bias.contiguous()?);
+                let (weight, bias) = (&*contiguous(weight)?, &*contiguous(bias)?);
                 if x.track_op() || weight.track_op() || bias.track_op() {
                     x.apply_op3(weight, bias, self)
                 } else {
@@ -154,24 +157,103 @@ impl Norm {
         }
     }
 
-    /// The library's description of the forward, without tensors.
-    pub(crate) fn forward<'a>(self) -> fastnorm::Norm<'a> {
-        let norm = if self.remove_mean {
-            fastnorm::Norm::layer(self.eps as f32)
-        } else {
-            fastnorm::Norm::rms(self.eps as f32)
+    /// Calls the library.
+    ///
+    /// # Safety
+    /// The inputs cover their layouts and y covers the shape of x without gaps, all until the call
+    /// has run; what a stream orders counts. Weight and bias are contiguous.
+    #[inline]
+    pub(crate) unsafe fn run(
+        self,
+        queue: Queue<'_>,
+        dims: &Dims,
+        x: Input<'_>,
+        [weight, bias]: [Option<Input<'_>>; 2],
+        y: Memory,
+    ) -> Result<()> {
+        let device = queue.context.device();
+        let columns = dims.of_columns();
+        let mut x = Operand::new(device, x, dims);
+        let mut weight = weight.map(|weight| Operand::new(device, weight, &columns));
+        let mut bias = bias.map(|bias| Operand::new(device, bias, &columns));
+        let mut y = Operand::compact(device, y, dims);
+        let args = sys::fastnorm_norm_args {
+            kind: self.kind(),
+            eps: self.eps as f32,
+            rounding: self.rounding.raw(),
+            x: x.link(),
+            weight: Operand::link_some(&mut weight),
+            bias: Operand::link_some(&mut bias),
+            y: y.link(),
+            ..sys::fastnorm_norm_args::new()
         };
-        norm.rounding(self.rounding)
+        let (context, none) = (queue.context.as_ptr(), ptr::null_mut());
+        // SAFETY: the arguments and what they point to are there until the call returns; what the
+        // tensors cover, the caller promises. The norm needs no workspace.
+        let status = unsafe { sys::fastnorm_norm(context, &args, none, 0, queue.stream) };
+        queue.context.check(status).map_err(wrap)
     }
 
-    /// The library's description of the gradients, without tensors.
-    pub(crate) fn backward<'a>(self) -> fastnorm::NormBackward<'a> {
-        let norm = if self.remove_mean {
-            fastnorm::NormBackward::layer(self.eps as f32)
-        } else {
-            fastnorm::NormBackward::rms(self.eps as f32)
+    /// Calls the library for the gradients of x, weight and bias, of those that have memory.
+    /// `scratch` makes so many bytes at a multiple of 256, which are there until the call has run.
+    ///
+    /// # Safety
+    /// As for [`run`](Self::run); dx covers the shape of x, the others have a row's columns.
+    pub(crate) unsafe fn run_backward(
+        self,
+        queue: Queue<'_>,
+        dims: &Dims,
+        [x, dy]: [Input<'_>; 2],
+        weight: Option<Input<'_>>,
+        [dx, dweight, dbias]: [Option<Memory>; 3],
+        scratch: impl FnOnce(usize) -> Result<*mut c_void>,
+    ) -> Result<()> {
+        let device = queue.context.device();
+        let columns = dims.of_columns();
+        let (mut x, mut dy) = (
+            Operand::new(device, x, dims),
+            Operand::new(device, dy, dims),
+        );
+        let mut weight = weight.map(|weight| Operand::new(device, weight, &columns));
+        let mut dx = dx.map(|dx| Operand::compact(device, dx, dims));
+        let mut dweight = dweight.map(|dweight| Operand::compact(device, dweight, &columns));
+        let mut dbias = dbias.map(|dbias| Operand::compact(device, dbias, &columns));
+        let args = sys::fastnorm_norm_backward_args {
+            kind: self.kind(),
+            eps: self.eps as f32,
+            rounding: self.rounding.raw(),
+            x: x.link(),
+            dy: dy.link(),
+            weight: Operand::link_some(&mut weight),
+            dx: Operand::link_some(&mut dx),
+            dweight: Operand::link_some(&mut dweight),
+            dbias: Operand::link_some(&mut dbias),
+            ..sys::fastnorm_norm_backward_args::new()
         };
-        norm.rounding(self.rounding)
+        let context = queue.context.as_ptr();
+        let mut info = sys::fastnorm_info::new();
+        // SAFETY: the arguments and what they point to are there until the calls return; what the
+        // tensors cover, the caller promises.
+        let status = unsafe { sys::fastnorm_norm_backward_query(context, &args, &mut info) };
+        queue.context.check(status).map_err(wrap)?;
+        let bytes = usize::try_from(info.workspace_bytes).map_err(Error::wrap)?;
+        let workspace = if bytes == 0 {
+            ptr::null_mut()
+        } else {
+            scratch(bytes)?
+        };
+        // SAFETY: as above.
+        let status =
+            unsafe { sys::fastnorm_norm_backward(context, &args, workspace, bytes, queue.stream) };
+        queue.context.check(status).map_err(wrap)
+    }
+
+    fn kind(self) -> sys::fastnorm_norm_kind {
+        if self.remove_mean {
+            sys::FASTNORM_NORM_LAYER
+        } else {
+            sys::FASTNORM_NORM_RMS
+        }
     }
 
     /// The gradients of x, weight and bias, of those that candle tracks.
@@ -182,7 +264,7 @@ impl Norm {
         bias: Option<&Tensor>,
         dy: &Tensor,
     ) -> Result<Gradients> {
-        let (x, dy) = (&readable(x)?, &readable(dy)?);
+        let (x, dy) = (&*readable(x)?, &*readable(dy)?);
         let wanted = Wanted {
             dx: x.track_op(),
             dweight: weight.filter(|weight| weight.track_op()),

@@ -1,12 +1,22 @@
-//! Numbers, and norms and gradients in double precision.
-#![allow(dead_code)] // each test program uses a part
+//! What the tests of all devices and the benchmark share: numbers, norms and gradients in double
+//! precision, and the tests that are the same on every device.
+#![allow(dead_code)] // each program uses a part
+
+pub mod gradients;
+pub mod outputs;
 
 use candle_core::{DType, Device, Result, Tensor};
 
 pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// Numbers of mean `centre`, the same for the same seed.
-pub fn numbers(seed: u64, shape: &[usize], centre: f64, dtype: DType) -> Result<Tensor> {
+pub fn numbers(
+    device: &Device,
+    seed: u64,
+    shape: &[usize],
+    centre: f64,
+    dtype: DType,
+) -> Result<Tensor> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let count = shape.iter().product();
     let numbers: Vec<f64> = (0..count)
@@ -23,7 +33,8 @@ pub fn numbers(seed: u64, shape: &[usize], centre: f64, dtype: DType) -> Result<
             centre + sum * 3_f64.sqrt()
         })
         .collect();
-    Tensor::from_vec(numbers, shape, &Device::Cpu)?.to_dtype(dtype)
+    let numbers = Tensor::from_vec(numbers, shape, &Device::Cpu)?;
+    numbers.to_dtype(dtype)?.to_device(device)
 }
 
 /// All elements in row-major order.
