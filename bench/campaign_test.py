@@ -90,6 +90,31 @@ def test_runs(cases, work):
     cases.check("--fresh", code == 0 and states["whole"].startswith("made in"), states)
     cases.equal("--fresh forgets", len(lines.read(work / "out" / "c_whole.csv")["results"]), 1)
 
+    # The order, what a part needs, and how much of the seconds it has.
+    for name in ("whole", "pieces"):
+        (work / "out" / f"c_{name}.csv").unlink()
+    order = work / "order.py"
+    order.write_text(COUNTS.format(bench=str(HERE)) + "\n")
+    write(
+        f"one,0,1,1,,PYTHON {order} whole",
+        f"two,0,1,,json or no_such_module,PYTHON {order} whole",
+        f"three,0,1,,NO_SUCH_VARIABLE or no_such_module,PYTHON {order} whole",
+    )
+    code, states, text = run("--parts", "two,three,one", "--seconds", "300", "--most", "50",
+                             "--commit", "abc")
+    cases.equal("--parts has the order", list(states), ["two", "three", "one"])
+    cases.check("one of two alternatives is enough", states["two"].startswith("made in"), states)
+    cases.equal("a need is named", states["three"], "needs NO_SUCH_VARIABLE or no_such_module")
+    cases.equal("what is needed and lacks is no failure", code, 0)
+    log = (work / "out" / "c_one.log").read_text()
+    cases.check("--most bounds a part", "--seconds 45" in log, log)
+    told = lines.read(work / "out" / "c_one.csv")["campaign"]
+    cases.equal("the commit is kept", told["commit"], "abc")
+    cases.check("versions of packages are kept", isinstance(told["packages"], dict), told)
+    code, states, _ = run("--dry-run")
+    cases.check("--dry-run prints commands", code == 0 and states["one"].endswith("order.py whole"),
+                states)
+
     write("bad,0,1,,,PYTHON nowhere.py", f"good,0,1,,,PYTHON {program} whole")
     code, states, _ = run()
     cases.equal("a failed part", code, 1)

@@ -177,6 +177,7 @@ def main():
     write = not (options.check or options.stale or options.list_older)
     faults, shown = renew_pages(write)
     if options.list_older:
+        faults = []
         list_older(shown)
     elif options.stale:
         faults += check.faults_of_older(
