@@ -61,7 +61,8 @@ def main():
     waits = f"## {now}, not released" in (ROOT / "CHANGELOG.md").read_text().splitlines()
     if waits:
         code, said = run("packages/version.py", "--next", following, "--news", "a")
-        cases.check("no next version before the release", code != 0 and "not released" in said, said)
+        refused = code != 0 and "not released" in said
+        cases.check("no next version before the release", refused, said)
         code, said = run("packages/version.py", "--release", "2031-02-03")
         cases.equal("--release", code, 0)
         changes = (tree / "CHANGELOG.md").read_text().splitlines()
@@ -70,7 +71,8 @@ def main():
         code, said = run("packages/version.py", "--release", "2031-02-03")
         cases.check("a version is released once", code != 0, said)
     for wanted, news, why in (("0.0.1", "a", "does not follow"), (following, None, "needs --news")):
-        code, said = run("packages/version.py", "--next", wanted, *(["--news", news] if news else []))
+        given = ["--news", news] if news else []
+        code, said = run("packages/version.py", "--next", wanted, *given)
         cases.check(f"--next {wanted} is refused", code != 0 and why in said, said)
     code, said = run("packages/version.py", "--next", following, "--news", "something new")
     cases.check("--next", code == 0, said)
