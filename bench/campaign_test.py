@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""campaign.py on a table of its own, whose programs need no GPU. campaign_test.py"""
+"""campaign.py on a table of its own, whose programs need no GPU. campaign_test.py [PROGRAM]
+
+With fastnorm_bench every part's options are read: on a GPU that no machine has, so that nothing is
+measured."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -130,9 +134,26 @@ def test_runs(cases, work):
     cases.check("a name stands twice", code != 0 and "part a stands twice" in text, text)
 
 
+def test_options(cases, program):
+    """What campaign.csv asks fastnorm_bench for is there."""
+    for part in campaign.read_parts(HERE / "campaign.csv"):
+        if part.command.startswith("BENCH") and part.gpus:
+            words = [program, *part.words(HERE, "cuda:99")[1:]]
+            done = subprocess.run(words, capture_output=True, text=True)
+            cases.check(f"options of {part.name}", done.returncode == 1 and
+                        re.search(r"CUDA|cuda:99", done.stderr), done.stderr)
+    for given in (["--shapes", "nowhere"], ["--ops", "rms_nothing"], ["--nothing"]):
+        words = [program, "--device", "cuda:99", *given]
+        done = subprocess.run(words, capture_output=True, text=True)
+        cases.check(f"{given} is no option", done.returncode and
+                    not re.search(r"CUDA|cuda:99", done.stderr), done.stderr)
+
+
 def main():
     cases = Cases()
     test_words(cases)
+    if len(sys.argv) > 1:
+        test_options(cases, sys.argv[1])
     with tempfile.TemporaryDirectory() as work:
         test_runs(cases, Path(work))
     cases.finish()
