@@ -94,7 +94,9 @@ def read_parts(path):
     with open(path, newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     parts = [
-        Part(r["part"], int(r["gpus"]), int(r["seconds"]), r["more"] == "1", r["needs"], r["command"])
+        Part(
+            r["part"], int(r["gpus"]), int(r["seconds"]), r["more"] == "1", r["needs"], r["command"]
+        )
         for r in rows
     ]
     names = [part.name for part in parts]

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""campaign.py on a table of its own, whose programs need no GPU. campaign_test.py"""
+"""campaign.py on a table of its own, whose programs need no GPU. campaign_test.py [PROGRAM]
+
+With fastnorm_bench every part's options are read: on a GPU that no machine has, so that nothing is
+measured."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -90,6 +94,31 @@ def test_runs(cases, work):
     cases.check("--fresh", code == 0 and states["whole"].startswith("made in"), states)
     cases.equal("--fresh forgets", len(lines.read(work / "out" / "c_whole.csv")["results"]), 1)
 
+    # The order, what a part needs, and how much of the seconds it has.
+    for name in ("whole", "pieces"):
+        (work / "out" / f"c_{name}.csv").unlink()
+    order = work / "order.py"
+    order.write_text(COUNTS.format(bench=str(HERE)) + "\n")
+    write(
+        f"one,0,1,1,,PYTHON {order} whole",
+        f"two,0,1,,json or no_such_module,PYTHON {order} whole",
+        f"three,0,1,,NO_SUCH_VARIABLE or no_such_module,PYTHON {order} whole",
+    )
+    code, states, text = run("--parts", "two,three,one", "--seconds", "300", "--most", "50",
+                             "--commit", "abc")
+    cases.equal("--parts has the order", list(states), ["two", "three", "one"])
+    cases.check("one of two alternatives is enough", states["two"].startswith("made in"), states)
+    cases.equal("a need is named", states["three"], "needs NO_SUCH_VARIABLE or no_such_module")
+    cases.equal("what is needed and lacks is no failure", code, 0)
+    log = (work / "out" / "c_one.log").read_text()
+    cases.check("--most bounds a part", "--seconds 45" in log, log)
+    told = lines.read(work / "out" / "c_one.csv")["campaign"]
+    cases.equal("the commit is kept", told["commit"], "abc")
+    cases.check("versions of packages are kept", isinstance(told["packages"], dict), told)
+    code, states, _ = run("--dry-run")
+    cases.check("--dry-run prints commands", code == 0 and states["one"].endswith("order.py whole"),
+                states)
+
     write("bad,0,1,,,PYTHON nowhere.py", f"good,0,1,,,PYTHON {program} whole")
     code, states, _ = run()
     cases.equal("a failed part", code, 1)
@@ -105,9 +134,26 @@ def test_runs(cases, work):
     cases.check("a name stands twice", code != 0 and "part a stands twice" in text, text)
 
 
+def test_options(cases, program):
+    """What campaign.csv asks fastnorm_bench for is there."""
+    for part in campaign.read_parts(HERE / "campaign.csv"):
+        if part.command.startswith("BENCH") and part.gpus:
+            words = [program, *part.words(HERE, "cuda:99")[1:]]
+            done = subprocess.run(words, capture_output=True, text=True)
+            cases.check(f"options of {part.name}", done.returncode == 1 and
+                        re.search(r"CUDA|cuda:99", done.stderr), done.stderr)
+    for given in (["--shapes", "nowhere"], ["--ops", "rms_nothing"], ["--nothing"]):
+        words = [program, "--device", "cuda:99", *given]
+        done = subprocess.run(words, capture_output=True, text=True)
+        cases.check(f"{given} is no option", done.returncode and
+                    not re.search(r"CUDA|cuda:99", done.stderr), done.stderr)
+
+
 def main():
     cases = Cases()
     test_words(cases)
+    if len(sys.argv) > 1:
+        test_options(cases, sys.argv[1])
     with tempfile.TemporaryDirectory() as work:
         test_runs(cases, Path(work))
     cases.finish()

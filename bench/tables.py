@@ -3,7 +3,8 @@
 integrations, and the committed plots.
 
     bench/tables.py              what stands between "<!-- bench/tables.py NAME -->" and
-                                 "<!-- end -->" is written anew
+                                 "<!-- end -->" is written anew; lines of bench/older.csv that are
+                                 no longer needed go
     bench/tables.py --check      changes nothing; exit code 1 where something would change, where a
                                  page has a figure of an older version that bench/older.csv does
                                  not list, a figure of no file, or where another library is faster
@@ -143,15 +144,17 @@ def renew_integrations(write):
     return faults
 
 
-def list_older(shown):
-    """Keeps the reasons of lines that stay."""
+def list_older(shown, add):
+    """Writes bench/older.csv: lines that stay keep their reasons, those that are no longer needed
+    go. add: files that are missing there come in."""
     kept = {row["file"]: row for row in check.read(check.OLDER)}
     rows = {}
     for _, name, version in check.older(shown, project_version()):
         before = kept.get(name)
-        same = before and before["version"] == version
-        rows[name] = before if same else {
-            "file": name, "version": version, "why": check.UNMEASURED}
+        if before and before["version"] == version:
+            rows[name] = before
+        elif add:
+            rows[name] = {"file": name, "version": version, "why": check.UNMEASURED}
     out = io.StringIO()
     writer = csv.DictWriter(out, ["file", "version", "why"], lineterminator="\n")
     writer.writeheader()
@@ -184,15 +187,18 @@ def main():
     write = not (options.check or options.stale or options.list_older)
     faults, shown = renew_pages(write)
     if options.list_older:
-        list_older(shown)
+        faults = []
+        list_older(shown, add=True)
     elif options.stale:
         faults += check.faults_of_older(
             shown, options.stale, check.read(check.OLDER), release=True
         )
     else:
         faults += renew_plots(write) + renew_integrations(write)
-        # What was written names other files than before.
-        faults += all_faults(renew_pages(False)[1] if write else shown)
+        if write:  # pages name other files than before
+            shown = renew_pages(False)[1]
+            list_older(shown, add=False)
+        faults += all_faults(shown)
     for fault in faults:
         print(fault)
     sys.exit(1 if faults else 0)

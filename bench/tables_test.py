@@ -114,7 +114,14 @@ def test_tree(cases, work):
     code, said = run("--check")
     cases.check("a file of an older version is not listed", code == 1 and
                 f"{row.split(',')[0]} is of " in said, said)
-    older.write_text(kept)
+    code, said = run("--list-older")
+    cases.check("--list-older lists it", code == 0 and f"{row.split(',')[0]}," in
+                older.read_text(), said)
+    older.write_text(kept + "no.csv,0.0.1,why\n")
+    code, said = run("--check")
+    cases.check("a line too many", code == 1 and "older figures of no.csv" in said, said)
+    run()
+    cases.equal("which the command takes away", older.read_text(), kept)
     reasons = tree / "bench" / "reasons.csv"
     reasons.write_text("card,case,library,reason\n")
     code, said = run("--check")

@@ -21,8 +21,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "abi"))
+sys.path[:0] = [str(ROOT / "tests" / "abi"), str(ROOT / "packages")]
 from cases import Cases  # noqa: E402
+from version import version as project_version  # noqa: E402
 
 CRATE = HERE / "fastnorm"
 COMPILE_FAIL = CRATE / "tests" / "compile_fail"
@@ -386,7 +387,7 @@ def check_refused(s):
             "an older library",
             fake_library(s, "older", "0.0.9", ["libfastnorm.so", "libfastnorm.so.1"]),
             [],
-            "needs libfastnorm 0.2.0 or later",
+            f"needs libfastnorm {project_version()} or later",
         ),
         (
             "a library of another ABI",
@@ -396,7 +397,9 @@ def check_refused(s):
         ),
         (
             "no archive",
-            fake_library(s, "shared", "0.2.0", ["libfastnorm.so", "libfastnorm.so.1"]),
+            fake_library(
+                s, "shared", project_version(), ["libfastnorm.so", "libfastnorm.so.1"]
+            ),
             ["--features", "static"],
             "the feature `static` needs libfastnorm.a",
         ),

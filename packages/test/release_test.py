@@ -195,6 +195,17 @@ def main():
             said = str(why)
     stale = "README.md: h200_large.csv is of " in said and "required: 99.0.0" in said
     cases.check("figures of another version are refused", stale, said)
+    tree = out / "tree"
+    tree.mkdir()
+    for heading, wanted in (("not released", True), ("2031-02-03", False)):
+        (tree / "CHANGELOG.md").write_text(f"# Changes\n\n## {version}, {heading}\n\n- one\n")
+        with patch.object(release, "ROOT", tree):
+            try:
+                release.check_dated()
+                said = ""
+            except SystemExit as why:
+                said = str(why)
+        cases.equal(f"{heading} is refused", "has no date of" in said, wanted)
     check_tools(cases, release, options.work.resolve())
     cases.finish()
 

@@ -241,7 +241,7 @@ class Staging:
 def newest_changes(text):
     """Of CHANGELOG.md the newest version and its first changes, as Markdown."""
     title, _, body = text.partition("\n## ")[2].partition("\n## ")[0].partition("\n")
-    entries = re.split(r"^- ", body, flags=re.M)[1:]
+    entries = re.split(r"^- ", re.sub(r"^### .*\n", "", body, flags=re.M), flags=re.M)[1:]
     if len(entries) < CHANGES_SHOWN:
         raise SystemExit(f"tools/docs: {title} of CHANGELOG.md has {len(entries)} changes")
     first = [re.split(r"(?<=[.])\s", " ".join(e.split("\n  - ")[0].split()))[0] for e in entries]
