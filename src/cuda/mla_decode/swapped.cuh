@@ -96,9 +96,9 @@ struct TilePages {
                                        const Item& item, int tile) {
     const int token = tile * kMlaTileTokens;
     const int end = min(min(token + kMlaTileTokens, item.length), item.end_tile * kMlaTileTokens);
-    count = p.page_size >= kMlaTileTokens ? 1 : (end - token + p.page_size - 1) / p.page_size;
-    const int first = token / p.page_size;
-    row = token - first * p.page_size;
+    count = p.page.size >= kMlaTileTokens ? 1 : (end - token + p.page.size - 1) / p.page.size;
+    const int first = token / p.page.size;
+    row = token - first * p.page.size;
 #pragma unroll
     for (int i = 0; i < kMost; ++i) page[i] = token < end && i < count ? list[first + i] : 0;
   }
@@ -107,7 +107,7 @@ struct TilePages {
 template <int kRows>
 __device__ __forceinline__ void load_cache(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
                                            const Place& place) {
-  const uint32_t box_bytes = static_cast<uint32_t>(min(p.page_size, kMlaTileTokens)) * 128;
+  const uint32_t box_bytes = static_cast<uint32_t>(min(p.page.size, kMlaTileTokens)) * 128;
   RingPlace<kRows> ring;
   Walk walk(p);
   Item item;
