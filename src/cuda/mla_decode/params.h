@@ -73,6 +73,7 @@ struct MlaDecodeParams {
   int32_t splits_room;  // parts_count, or B with split_tiles
   int32_t pairs_room;   // 0 with split_tiles
   int32_t split_tiles;  // 0: automatic
+  int32_t never;        // a tile count that does not occur; the compiler cannot know it
   PageSize page;        // `factor` and `shift`: of calls that gather rows
   int32_t causal;
   RowAccess q_access, o_access;
@@ -80,7 +81,6 @@ struct MlaDecodeParams {
   int32_t boxed_pages;  // rows of the cache come by tensor-map boxes
   float scale_log2;     // sm_scale * log2(e)
   float lse_scale;      // 1: base 2; ln(2): natural
-  int32_t never;        // a tile count that does not occur; the compiler cannot know it
   // The stream's next kernel may start early: of the attention kernel, and behind the last one.
   bool attention_triggers, call_triggers;
 };
