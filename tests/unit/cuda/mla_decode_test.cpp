@@ -232,7 +232,7 @@ TEST_F(CudaMlaDecode, PagesByBoxesOrByRows) {
 TEST_F(CudaMlaDecode, MapsOfRequestsStepFromRequestToRequest) {
   const MlaCall call(2, 3);
   run(call);
-  EXPECT_EQ(recorded.at(1).params.q_access, cuda::RowAccess::kRequestRows);
+  EXPECT_EQ(recorded.at(1).params.q_access, RowAccess::kRequestRows);
   ASSERT_EQ(notes.maps.size(), 5u);
   const struct {
     const TensorMap& map;
@@ -254,7 +254,7 @@ TEST_F(CudaMlaDecode, MapsOfRequestsStepFromRequestToRequest) {
 // Two rows are enough for a stride of their own: here those of a request of 2 tokens and one head.
 TEST_F(CudaMlaDecode, MapsOfTwoRows) {
   run(MlaCall(2, 1));
-  EXPECT_EQ(recorded.at(1).params.q_access, cuda::RowAccess::kRequestRows);
+  EXPECT_EQ(recorded.at(1).params.q_access, RowAccess::kRequestRows);
   EXPECT_EQ(notes.maps.at(0).extent[1], 2u);
   EXPECT_EQ(notes.maps.at(0).stride[0], 1024u);
 }
@@ -273,7 +273,7 @@ TEST_F(CudaMlaDecode, BoxesOfOutputsThatClip) {
 TEST_F(CudaMlaDecode, MapsOfTokensStepFromTokenToToken) {
   const MlaCall call(1, 128);
   run(call);
-  EXPECT_EQ(recorded.at(1).params.q_access, cuda::RowAccess::kTokenRows);
+  EXPECT_EQ(recorded.at(1).params.q_access, RowAccess::kTokenRows);
   const TensorMap& q = notes.maps.at(0);
   EXPECT_EQ(q.extent[1], 128u);
   EXPECT_EQ(q.extent[2], 3u);
@@ -289,6 +289,103 @@ TEST_F(CudaMlaDecode, MapsOfTokensStepFromTokenToToken) {
   EXPECT_EQ(kpe.stride[2], 64u * 128);
 }
 
+// Few query rows: an m-tile of 16 or 32 of them, and one consumer, whose box stores all columns.
+TEST_F(CudaMlaDecode, FewRows) {
+  const struct {
+    int64_t s_q, heads, page;
+    fastnorm_dtype_id dtype;
+    const void* kernel;
+    RowAccess access;
+    uint32_t rows[3];  // of a map: its first dimension behind columns, and the box there
+    uint32_t page_rows;
+  } cases[] = {
+      {1,
+       16,
+       64,
+       FASTNORM_DTYPE_BF16,
+       kernels.swapped[0][0],
+       RowAccess::kTokenRows,
+       {16, 3, 16},
+       64},
+      {1, 5, 16, FASTNORM_DTYPE_F16, kernels.swapped[1][0], RowAccess::kTokenRows, {5, 3, 16}, 16},
+      {1,
+       32,
+       32,
+       FASTNORM_DTYPE_F16,
+       kernels.swapped[1][1],
+       RowAccess::kTokenRows,
+       {32, 3, 32},
+       32},
+      {2,
+       9,
+       192,
+       FASTNORM_DTYPE_BF16,
+       kernels.swapped[0][1],
+       RowAccess::kRequestRows,
+       {18, 3, 32},
+       64},
+  };
+  for (const auto& c : cases) {
+    notes.maps.clear();
+    run(MlaCall(c.s_q, c.heads, c.page, c.dtype));
+    ASSERT_EQ(recorded.size(), 3u);
+    const Recorded& attention = recorded[1];
+    EXPECT_EQ(attention.launch.kernel, c.kernel);
+    EXPECT_EQ(attention.launch.block.x, 192u);
+    EXPECT_EQ(attention.launch.grid.x, 1u);
+    EXPECT_EQ(attention.launch.grid.y, 132u);
+    EXPECT_EQ(attention.launch.shared_bytes, 231000u);
+    EXPECT_EQ(attention.launch.early, 1);
+    EXPECT_EQ(attention.params.q_access, c.access);
+    EXPECT_EQ(attention.params.o_access, c.access);
+    EXPECT_EQ(attention.params.o_clips, 1);
+    EXPECT_EQ(attention.params.boxed_pages, 1);
+    EXPECT_EQ(attention.params.m_tiles, 1);
+    ASSERT_EQ(notes.maps.size(), 5u);
+    constexpr uint32_t kSubTiles[] = {8, 1, 1, 1, 8};  // of the boxes of q_nope, q_pe, ckv, kpe, o
+    for (size_t i = 0; i < 5; ++i) {
+      const TensorMap& map = notes.maps[i];
+      const bool is_cache = i == 2 || i == 3;
+      EXPECT_EQ(map.box[0], 64u);
+      EXPECT_EQ(map.box[1], is_cache ? c.page_rows : c.rows[2]) << i;
+      EXPECT_EQ(map.box[2], 1u) << i;
+      EXPECT_EQ(map.box[3], kSubTiles[i]) << i;
+      if (is_cache) continue;
+      EXPECT_EQ(map.extent[1], c.rows[0]) << i;
+      EXPECT_EQ(map.extent[2], c.rows[1]) << i;
+    }
+  }
+  // Each is loaded once, by itself.
+  notes.loaded.clear();
+  const MlaCall again(1, 3), rows(1, 128);
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &again.args), FASTNORM_OK);
+  EXPECT_TRUE(notes.loaded.empty());
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &rows.args), FASTNORM_OK);
+  EXPECT_EQ(notes.loaded.back(), kernels.attention[0][0]);
+}
+
+// Two tokens of eight heads in one box, where requests have lists of tokens or lie apart. Outputs
+// end with their request in no such box.
+TEST_F(CudaMlaDecode, FewRowsOfTokens) {
+  MlaCall call(2, 8);
+  const int64_t wide[3] = {8 * 512 + 64, 512, 1};
+  call.q_nope.strides = call.o.strides = wide;
+  run(call);
+  EXPECT_EQ(recorded.at(1).launch.kernel, kernels.swapped[0][0]);
+  EXPECT_EQ(recorded[1].params.q_access, RowAccess::kTokenRows);
+  EXPECT_EQ(recorded[1].params.o_access, RowAccess::kTokenRows);
+  EXPECT_EQ(recorded[1].params.o_clips, 0);
+  for (const size_t i : {0, 4}) {
+    const TensorMap& map = notes.maps.at(i);
+    EXPECT_EQ(map.extent[1], 8u);
+    EXPECT_EQ(map.extent[2], 6u);
+    EXPECT_EQ(map.stride[1], 8u * 1024 + 128);
+    EXPECT_EQ(map.box[1], 8u);
+    EXPECT_EQ(map.box[2], 2u);
+    EXPECT_EQ(map.box[3], 8u);
+  }
+}
+
 TEST_F(CudaMlaDecode, ProfilesHaveKernelsOfTheirOwn) {
   MlaCall call;
   call.args.profile = &call.profile;
@@ -297,6 +394,12 @@ TEST_F(CudaMlaDecode, ProfilesHaveKernelsOfTheirOwn) {
   EXPECT_EQ(recorded.at(1).launch.kernel, kernels.attention[0][1]);
   EXPECT_EQ(static_cast<void*>(recorded[1].params.profile), call.profile.data);
   EXPECT_EQ(recorded[1].params.profile_capacity, 100);
+  MlaCall few(1, 16);
+  few.args.profile = &call.profile;
+  few.args.profile_events = 100;
+  run(few);
+  EXPECT_EQ(recorded.at(1).launch.kernel, kernels.attention[0][1]);
+  EXPECT_EQ(recorded[1].launch.block.x, 384u);
   call.profile_shape[0] = 1000;
   EXPECT_EQ(fastnorm_mla_decode_prepare(context, &call.args), FASTNORM_ERROR_SHAPE);
 }
@@ -365,7 +468,7 @@ TEST_F(CudaMlaDecode, GatheredRows) {
     EXPECT_EQ(r.params.sink, sink.data);
     EXPECT_EQ(r.params.ckv.data, cache.data);
     EXPECT_EQ(r.params.ckv.page_stride, 64 * 584);
-    EXPECT_EQ(r.params.q_access, cuda::RowAccess::kTokenRows);
+    EXPECT_EQ(r.params.q_access, RowAccess::kTokenRows);
   }
   // Its kernel is loaded by itself, once.
   notes.loaded.clear();

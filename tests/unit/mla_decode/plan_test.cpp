@@ -52,9 +52,17 @@ TEST(MlaDecodePlan, GridAndWorkspaceOfAutomaticMode) {
   const struct {
     int64_t s_q, heads;
     int32_t m_tiles, parts;
-  } cases[] = {{1, 1, 1, 132},    {1, 16, 1, 132},  {4, 16, 1, 132}, {1, 64, 1, 132},
-               {1, 65, 2, 66},    {1, 128, 2, 66},  {2, 128, 4, 33}, {5, 128, 10, 13},
-               {132, 64, 132, 1}, {200, 64, 200, 1}};
+    const char* kernel = "bf16";
+  } cases[] = {{1, 1, 1, 132, "bf16_swapped_16"},
+               {1, 16, 1, 132, "bf16_swapped_16"},
+               {4, 16, 1, 132},
+               {1, 64, 1, 132},
+               {1, 65, 2, 66},
+               {1, 128, 2, 66},
+               {2, 128, 4, 33},
+               {5, 128, 10, 13},
+               {132, 64, 132, 1},
+               {200, 64, 200, 1}};
   for (const auto& c : cases) {
     const Planned p = plan_of(cuda_request(3, c.s_q, c.heads, 5), hopper());
     ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
@@ -66,7 +74,7 @@ TEST(MlaDecodePlan, GridAndWorkspaceOfAutomaticMode) {
     EXPECT_EQ(p.plan.max_pieces, c.parts > 1 ? 2 * c.parts : 0);
     // At most two pieces of each row that an SM holds, and the plan.
     EXPECT_LE(p.plan.workspace_bytes, 2u * 132 * 64 * 513 * 4 + 16384);
-    EXPECT_STREQ(p.plan.kernel, "bf16");
+    EXPECT_STREQ(p.plan.kernel, c.kernel);
   }
   EXPECT_EQ(plan_of(cuda_request(3, 1, 1, 5), hopper(400)).plan.parts, kMlaMaxParts);
 }
@@ -264,7 +272,90 @@ TEST(MlaDecodePlan, SinksOnCuda) {
   r.attention_sink->device_type = FASTNORM_DEVICE_CUDA;
   const Planned p = plan_of(r, hopper());
   ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
-  EXPECT_STREQ(p.plan.kernel, "bf16");
+  EXPECT_STREQ(p.plan.kernel, "bf16_swapped_32");
+}
+
+// Rows of a request and how a box gets them decide whether the narrow m-tiles of a kernel for few
+// rows hold them. Its workspace is that of the other kernel.
+TEST(MlaDecodePlan, FewRows) {
+  constexpr RowAccess kRows = RowAccess::kRows, kRequests = RowAccess::kRequestRows,
+                      kTokens = RowAccess::kTokenRows;
+  struct Change {
+    bool lists = false, wide_q = false, wide_o = false, f16 = false;  // wide: tokens lie apart
+    int32_t profile_events = 0;
+  };
+  const struct {
+    int64_t s_q, heads, page;
+    Change change;
+    int32_t tile_rows;
+    RowAccess q, o;
+    bool boxed;
+    const char* kernel;
+  } cases[] = {
+      {1, 1, 64, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {1, 16, 64, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {1, 17, 64, {}, 32, kTokens, kTokens, true, "bf16_swapped_32"},
+      {1, 32, 64, {}, 32, kTokens, kTokens, true, "bf16_swapped_32"},
+      {1, 33, 64, {}, 64, kTokens, kTokens, true, "bf16"},
+      {1, 16, 64, {.f16 = true}, 16, kTokens, kTokens, true, "f16_swapped_16"},
+      {1, 32, 64, {.f16 = true}, 32, kTokens, kTokens, true, "f16_swapped_32"},
+      // pages
+      {1, 16, 16, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {1, 16, 32, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {1, 16, 128, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {1, 16, 48, {}, 64, kTokens, kTokens, false, "bf16"},
+      {1, 16, 8, {}, 64, kTokens, kTokens, false, "bf16"},
+      // a profile
+      {1, 16, 64, {.profile_events = 9}, 64, kTokens, kTokens, true, "bf16_profile"},
+      {2, 16, 64, {.profile_events = 9}, 64, kRequests, kRequests, true, "bf16_profile"},
+      // several new tokens
+      {2, 8, 64, {}, 16, kRequests, kRequests, true, "bf16_swapped_16"},
+      {3, 5, 64, {}, 16, kRequests, kRequests, true, "bf16_swapped_16"},
+      {2, 9, 64, {}, 32, kRequests, kRequests, true, "bf16_swapped_32"},
+      {2, 16, 64, {}, 32, kRequests, kRequests, true, "bf16_swapped_32"},
+      {3, 16, 64, {}, 64, kRequests, kRequests, true, "bf16"},
+      {2, 8, 64, {.lists = true}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {2, 16, 64, {.lists = true}, 32, kTokens, kTokens, true, "bf16_swapped_32"},
+      {3, 5, 64, {.lists = true}, 64, kRows, kRows, true, "bf16"},
+      // strides: of queries, which no box fits, and of outputs, which the kernel stores by rows
+      {2, 8, 64, {.wide_q = true}, 16, kTokens, kRequests, true, "bf16_swapped_16"},
+      {3, 5, 64, {.wide_q = true}, 64, kRows, kRequests, true, "bf16"},
+      {3, 5, 64, {.wide_o = true}, 16, kRequests, kRows, true, "bf16_swapped_16"},
+      {3, 8, 64, {.wide_q = true}, 32, kTokens, kRequests, true, "bf16_swapped_32"},
+      {1, 12, 64, {.wide_q = true, .wide_o = true}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+  };
+  const uint64_t bytes = plan_of(cuda_request(3, 4, 16, 5), hopper()).plan.workspace_bytes;
+  for (const auto& c : cases) {
+    MlaRequest r = mla_request(3, c.s_q, c.heads, 100, c.page, 5);
+    if (c.change.lists) make_lists(&r, 15, static_cast<int32_t>(c.s_q));
+    if (c.change.wide_q) r.q_nope->strides = {c.heads * 512 + 64, 512, 1};
+    if (c.change.wide_o) r.o->strides = {c.heads * 512 + 64, 512, 1};
+    for (auto* t : {&r.q_nope, &r.q_pe, &r.ckv, &r.kpe, &r.o}) {
+      if (c.change.f16) (*t)->dtype = FASTNORM_DTYPE_F16;
+    }
+    r.args.profile_events = c.change.profile_events;
+    r.set_device(FASTNORM_DEVICE_CUDA, 0);
+    const Planned p = plan_of(r, hopper());
+    const std::string text = std::to_string(c.s_q) + " tokens of " + std::to_string(c.heads) +
+                             " heads, pages of " + std::to_string(c.page) + ", line " +
+                             std::to_string(&c - cases);
+    ASSERT_EQ(p.status, FASTNORM_OK) << text << ": " << p.error.text;
+    EXPECT_STREQ(p.plan.kernel, c.kernel) << text;
+    EXPECT_EQ(p.plan.tile_rows, c.tile_rows) << text;
+    EXPECT_EQ(p.plan.q_access, c.q) << text;
+    EXPECT_EQ(p.plan.o_access, c.o) << text;
+    EXPECT_EQ(p.plan.boxed_pages, c.boxed) << text;
+    EXPECT_EQ(p.plan.m_tiles, 1) << text;
+    EXPECT_EQ(p.plan.workspace_bytes, bytes) << text;
+  }
+  // Rows that are gathered have a kernel of their own, on the CPU all calls have one.
+  MlaRequest r = cuda_request(3, 1, 16, 5);
+  make_sparse(&r, 64);
+  const Planned gathered = plan_of(r, hopper());
+  EXPECT_STREQ(gathered.plan.kernel, "bf16_gather");
+  EXPECT_EQ(gathered.plan.tile_rows, kMlaTileRows);
+  EXPECT_FALSE(gathered.plan.boxed_pages);
+  EXPECT_STREQ(plan_of(mla_request(3, 1, 16, 10, 64, 5), DeviceFacts{}).plan.kernel, "bf16");
 }
 
 // A GPU copies 16 bytes at once. Rows of 584 bytes lie in pages, whose strides alone count.
