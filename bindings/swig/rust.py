@@ -208,6 +208,7 @@ def print_struct(tree, struct):
         "",
         f"impl {struct.name} {{",
         f"    /// {what}",
+        "    #[inline]",
         "    pub const fn new() -> Self {",
     ]
     values = [

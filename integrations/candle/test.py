@@ -234,8 +234,8 @@ def write_table(s, lines):
         "Time and error beside candle-nn",
         [
             "`test.py --figures` writes this page. Both sides are timed by turns in one run, on the",
-            "threads of one rayon pool, and the median of each counts. The error is the root of the",
-            "mean square of the difference from double precision, relative to the result. With",
+            "threads of one rayon pool, and the least time of each counts. The error is the root of",
+            "the mean square of the difference from double precision, relative to the result. With",
             "gradients, a line is a forward pass and a backward pass of all inputs, and its error is",
             "that of dx. candle-nn has gradients in a form of several operators, which stands here.",
         ],

@@ -121,6 +121,7 @@ pub struct fastnorm_device {
 
 impl fastnorm_device {
     /// Everything zero.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             device_type: 0,
@@ -151,6 +152,7 @@ pub struct fastnorm_dtype {
 
 impl fastnorm_dtype {
     /// Everything zero.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             code: 0,
@@ -229,6 +231,7 @@ pub struct fastnorm_tensor {
 
 impl fastnorm_tensor {
     /// Everything zero.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             data: core::ptr::null_mut(),
@@ -343,6 +346,7 @@ pub struct fastnorm_context_options {
 
 impl fastnorm_context_options {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -407,6 +411,7 @@ pub struct fastnorm_device_info {
 
 impl fastnorm_device_info {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -530,6 +535,7 @@ pub struct fastnorm_info {
 
 impl fastnorm_info {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -574,6 +580,7 @@ pub struct fastnorm_kernel_info {
 
 impl fastnorm_kernel_info {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -834,6 +841,7 @@ pub struct fastnorm_quant {
 
 impl fastnorm_quant {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -1019,6 +1027,7 @@ pub struct fastnorm_norm_args {
 
 impl fastnorm_norm_args {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -1392,6 +1401,7 @@ pub struct fastnorm_norm_backward_args {
 
 impl fastnorm_norm_backward_args {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -1734,6 +1744,7 @@ pub struct fastnorm_mla_decode_args {
 
 impl fastnorm_mla_decode_args {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -1949,6 +1960,7 @@ pub struct fastnorm_profile_event {
 
 impl fastnorm_profile_event {
     /// Everything zero.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             time_ns: 0,
@@ -2155,6 +2167,7 @@ pub struct fastnorm_norm_heads_part {
 
 impl fastnorm_norm_heads_part {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -2226,6 +2239,7 @@ pub struct fastnorm_norm_heads_args {
 
 impl fastnorm_norm_heads_args {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -2403,6 +2417,7 @@ pub struct fastnorm_norm_heads_backward_part {
 
 impl fastnorm_norm_heads_backward_part {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -2602,6 +2617,7 @@ pub struct fastnorm_peer_options {
 
 impl fastnorm_peer_options {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -2645,6 +2661,7 @@ pub struct fastnorm_peer_state {
 
 impl fastnorm_peer_state {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -2822,6 +2839,7 @@ pub struct fastnorm_peer_allreduce_norm_args {
 
 impl fastnorm_peer_allreduce_norm_args {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -2950,6 +2968,7 @@ pub struct fastnorm_peer_sharded_norm_args {
 
 impl fastnorm_peer_sharded_norm_args {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),

@@ -22,6 +22,7 @@ pub use ffi::*;
 pub use nccl::*;
 
 /// The dtype struct of an id.
+#[inline]
 pub const fn fastnorm_dtype_of(id: fastnorm_dtype_id) -> fastnorm_dtype {
     fastnorm_dtype {
         code: id as u8,

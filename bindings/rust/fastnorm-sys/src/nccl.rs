@@ -72,6 +72,7 @@ pub struct fastnorm_nccl_functions {
 
 impl fastnorm_nccl_functions {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -131,6 +132,7 @@ pub struct fastnorm_nccl_options {
 
 impl fastnorm_nccl_options {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -176,6 +178,7 @@ pub struct fastnorm_nccl_sequence_norm_args {
 
 impl fastnorm_nccl_sequence_norm_args {
     /// Everything zero, `struct_size` set: the defaults.
+    #[inline]
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),

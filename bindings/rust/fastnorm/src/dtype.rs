@@ -64,6 +64,7 @@ impl DType {
     }
 
     /// What a tensor of the C ABI has.
+    #[inline]
     pub const fn raw(self) -> sys::fastnorm_dtype {
         sys::fastnorm_dtype_of(self.0)
     }

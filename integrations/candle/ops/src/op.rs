@@ -174,8 +174,8 @@ impl Norm {
         let device = queue.context.device();
         let columns = dims.of_columns();
         let mut x = Operand::new(device, x, dims);
-        let mut weight = weight.map(|weight| Operand::new(device, weight, &columns));
-        let mut bias = bias.map(|bias| Operand::new(device, bias, &columns));
+        let mut weight = weight.map(|weight| Operand::vector(device, weight, &columns));
+        let mut bias = bias.map(|bias| Operand::vector(device, bias, &columns));
         let mut y = Operand::compact(device, y, dims);
         let args = sys::fastnorm_norm_args {
             kind: self.kind(),
@@ -214,7 +214,7 @@ impl Norm {
             Operand::new(device, x, dims),
             Operand::new(device, dy, dims),
         );
-        let mut weight = weight.map(|weight| Operand::new(device, weight, &columns));
+        let mut weight = weight.map(|weight| Operand::vector(device, weight, &columns));
         let mut dx = dx.map(|dx| Operand::compact(device, dx, dims));
         let mut dweight = dweight.map(|dweight| Operand::compact(device, dweight, &columns));
         let mut dbias = dbias.map(|dbias| Operand::compact(device, dbias, &columns));

@@ -48,10 +48,12 @@ pub(crate) fn wrap(error: fastnorm::Error) -> candle_core::Error {
 pub(crate) struct Dims {
     shape: [i64; STRIDED_RANK],
     rank: usize,
+    strided: bool, // one of them at least
 }
 
 impl Dims {
     /// None where there are no elements. The layouts are those of [`readable`] tensors.
+    #[inline]
     pub(crate) fn of(layouts: &[&Layout]) -> Result<Option<Self>> {
         let dims = layouts[0].dims();
         if dims.contains(&0) {
@@ -61,7 +63,11 @@ impl Dims {
         if layouts.iter().all(|layout| layout.is_contiguous()) {
             let n = dims.last().copied().unwrap_or(1);
             (shape[0], shape[1]) = ((dims.iter().product::<usize>() / n) as i64, n as i64);
-            return Ok(Some(Self { shape, rank: 2 }));
+            return Ok(Some(Self {
+                shape,
+                rank: 2,
+                strided: false,
+            }));
         }
         let rank = dims.len();
         if rank > STRIDED_RANK {
@@ -70,7 +76,11 @@ impl Dims {
         for (to, &from) in shape.iter_mut().zip(dims) {
             *to = from as i64;
         }
-        Ok(Some(Self { shape, rank }))
+        Ok(Some(Self {
+            shape,
+            rank,
+            strided: true,
+        }))
     }
 
     /// Those of a weight or bias.
@@ -78,7 +88,11 @@ impl Dims {
     pub(crate) fn of_columns(&self) -> Self {
         let mut shape = [1; STRIDED_RANK];
         shape[0] = self.shape[self.rank - 1];
-        Self { shape, rank: 1 }
+        Self {
+            shape,
+            rank: 1,
+            strided: false,
+        }
     }
 }
 
@@ -120,19 +134,25 @@ impl Operand {
     /// An input whose dimensions are these.
     #[inline]
     pub(crate) fn new(device: fastnorm::Device, input: Input<'_>, dims: &Dims) -> Self {
-        let offset = input.layout.start_offset() * usize::from(input.dtype.bits()) / 8;
-        let memory = Memory {
-            address: input.base.wrapping_byte_add(offset).cast_mut(), // only read
-            dtype: input.dtype,
-        };
-        let mut operand = Self::compact(device, memory, dims);
-        if !input.layout.is_contiguous() {
+        let mut operand = Self::vector(device, input, dims);
+        if dims.strided && !input.layout.is_contiguous() {
             for (to, &from) in operand.strides.iter_mut().zip(input.layout.stride()) {
                 *to = from as i64;
             }
             operand.strided = true;
         }
         operand
+    }
+
+    /// A contiguous input.
+    #[inline]
+    pub(crate) fn vector(device: fastnorm::Device, input: Input<'_>, dims: &Dims) -> Self {
+        let offset = input.layout.start_offset() * usize::from(input.dtype.bits()) / 8;
+        let memory = Memory {
+            address: input.base.wrapping_byte_add(offset).cast_mut(), // only read
+            dtype: input.dtype,
+        };
+        Self::compact(device, memory, dims)
     }
 
     /// A tensor without gaps.
