@@ -297,9 +297,10 @@ def cpu(shelf):
     """A table for each processor that a file is of: medians of its files of the newest version."""
     groups = {}
     for file in shelf.matching("*cpu_*threads*.csv"):
-        groups.setdefault(file.content["device"], []).append(file)
+        place = file.content["device"], file.content.get("isa", "")
+        groups.setdefault(place, []).append(file)
     found = []
-    for device, files in sorted(groups.items()):
+    for (device, isa), files in sorted(groups.items()):
         newest = max(file.version for file in files)
         files = [file for file in files if file.version == newest]
         cases = {}
@@ -321,7 +322,6 @@ def cpu(shelf):
                 rows.append([f"{m} x {n}, {count}", *cells])
         head = ["rows x n, threads"]
         head += [f"{op} {d}" for op in ("RMSNorm", "add", "LayerNorm") for d in ("bf16", "f32")]
-        isa = files[0].content.get("isa", "")
         older = "version" if minor(newest) == minor(project_version()) else "the older version"
         dates = sorted({file.date for file in files})
         names = f"`{common(files)}`"
