@@ -2,6 +2,7 @@
 integrations' figures, with its reason."""
 
 import csv
+import math
 import re
 from dataclasses import dataclass
 
@@ -136,7 +137,8 @@ def of_figures(path):
         dtype = row[names["dtype"]] if "dtype" in names else "f32"
         what = f"{row[names['norm']]}, {dtype}, {row[names['rows']]} x {row[names['columns']]}"
         own, ratio = (float(row[names[name]]) for name in ("fastnorm, µs", "time"))
-        yield Case("", what, library, own, own / ratio, NOISE, path)
+        other = own / ratio if ratio else math.inf  # the ratio has two digits
+        yield Case("", what, library, own, other, NOISE, path)
 
 
 def kind_of(file):
