@@ -27,8 +27,6 @@ namespace fastnorm::ptx {
 FORMS = (
     (16, "ss", ""),
     (16, "ss", "at"),
-    (32, "ss", ""),
-    (32, "ss", "at"),
     (64, "ss", ""),
     (64, "rs", ""),
     (128, "ss", "t"),

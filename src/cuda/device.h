@@ -116,7 +116,7 @@ class CudaDevice final : public GpuDevice {
   const Driver driver_;
   void* const primary_;  // the device's primary CUDA context
   // Whether the kernels are, by f16, and the profile or the format of gathered rows.
-  std::atomic<bool> mla_decode_loaded_[2][4 + kMlaCacheFormats] = {};
+  std::atomic<bool> mla_decode_loaded_[2][3 + kMlaCacheFormats] = {};
 };
 
 template <typename Body>

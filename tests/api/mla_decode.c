@@ -181,7 +181,7 @@ static void dry_runs(void) {
   options.dry_run_capability = 90;
   if (!CHECK_OK(fastnorm_context_create(cuda, &options, &context))) return;
   CHECK_OK(fastnorm_mla_decode_query(context, args, &info));
-  CHECK(info.launches == 3 && info.blocks == 132 && strcmp(info.kernel, "bf16_swapped_16") == 0);
+  CHECK(info.launches == 3 && info.blocks == 132 && strcmp(info.kernel, "bf16_swapped") == 0);
   CHECK(info.workspace_bytes > (uint64_t)2 * 132 * 64 * 512 * 4);
   CHECK(info.workspace_bytes < (uint64_t)2 * 132 * 64 * 513 * 4 + 20000);
   CHECK_OK(fastnorm_mla_decode_prepare(context, args));

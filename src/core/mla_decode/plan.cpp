@@ -31,9 +31,7 @@ const char* kernel_name(const MlaDecodeDesc& d, int32_t tile_rows, bool cuda) {
   if (d.dtype == Dtype::kF32) return "f32";
   if (cuda && d.gathers()) return kGather[static_cast<int>(d.format)][bf16 ? 0 : 1];
   if (tile_rows != kMlaTileRows) {
-    const bool least = tile_rows == kMlaFewerRows[0];
-    if (bf16) return least ? "bf16_swapped_16" : "bf16_swapped_32";
-    return least ? "f16_swapped_16" : "f16_swapped_32";
+    return bf16 ? "bf16_swapped" : "f16_swapped";
   }
   if (bf16) return profile ? "bf16_profile" : "bf16";
   return profile ? "f16_profile" : "f16";
@@ -187,13 +185,9 @@ bool has_boxes(int32_t page_size) {
 // How rows get to shared memory and back, and whether they are few.
 void plan_rows(const MlaDecodeDesc& d, MlaDecodePlan* plan) {
   plan->boxed_pages = !d.gathers() && has_boxes(d.page_size);
-  if (plan->boxed_pages && d.profile_events == 0) {
-    for (const int32_t rows : kMlaFewerRows) {
-      if (d.rows() > rows) continue;
-      if (row_access(d, {&d.q_nope, &d.q_pe}, rows) == RowAccess::kRows) continue;
-      plan->tile_rows = rows;
-      break;
-    }
+  if (plan->boxed_pages && d.profile_events == 0 && d.rows() <= kMlaFewerRows &&
+      row_access(d, {&d.q_nope, &d.q_pe}, kMlaFewerRows) != RowAccess::kRows) {
+    plan->tile_rows = kMlaFewerRows;
   }
   plan->q_access = row_access(d, {&d.q_nope, &d.q_pe}, plan->tile_rows);
   plan->o_access = row_access(d, {&d.o}, plan->tile_rows);

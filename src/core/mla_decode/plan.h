@@ -19,7 +19,7 @@ struct MlaDecodePlan {
   const char* kernel = "";           // "" = nothing to do
   int32_t m_tiles = 1;               // of the packed rows of a request
   int32_t parts = 1;                 // the grid is (m_tiles, parts)
-  int32_t tile_rows = kMlaTileRows;  // of an m-tile; fewer: one of kMlaFewerRows
+  int32_t tile_rows = kMlaTileRows;  // of an m-tile; or kMlaFewerRows
   RowAccess q_access = RowAccess::kRows, o_access = RowAccess::kRows;
   bool boxed_pages = false;         // rows of the cache come by tensor-map boxes
   int32_t split_tiles = 0;          // 0 = automatic

@@ -13,7 +13,7 @@ inline constexpr int32_t kMlaTileTokens = 64;  // cached tokens of a tile
 // Query rows of an m-tile; row r = token * heads + head.
 inline constexpr int32_t kMlaTileRows = 64;
 // Those of a kernel for few of them.
-inline constexpr int32_t kMlaFewerRows[] = {16, 32};
+inline constexpr int32_t kMlaFewerRows = 16;
 inline constexpr int32_t kMlaMaxParts = 256;  // parts of one plan: at most one for each SM
 
 // The cost of a request besides its tiles, in tiles. With split_tokens it is the cost of a piece.

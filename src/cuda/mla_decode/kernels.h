@@ -22,13 +22,13 @@ template <>
 const void* mla_decode_gather_kernel<Dtype::kBF16>(MlaCacheFormat format);
 template <>
 const void* mla_decode_gather_kernel<Dtype::kF16>(MlaCacheFormat format);
-// The same for few query rows: `rows` is 16 or 32, MlaDecodePlan::tile_rows.
+// The same for few query rows, kMlaFewerRows of a tile.
 template <Dtype kDtype>
-const void* mla_decode_swapped_kernel(int32_t rows);
+const void* mla_decode_swapped_kernel();
 template <>
-const void* mla_decode_swapped_kernel<Dtype::kBF16>(int32_t rows);
+const void* mla_decode_swapped_kernel<Dtype::kBF16>();
 template <>
-const void* mla_decode_swapped_kernel<Dtype::kF16>(int32_t rows);
+const void* mla_decode_swapped_kernel<Dtype::kF16>();
 unsigned mla_decode_threads(bool gathers, int32_t tile_rows);
 size_t mla_decode_shared_bytes();
 

@@ -14,8 +14,8 @@ constexpr unsigned kMergeBlocksPerMultiprocessor = 2;
 
 const void* attention_kernel(const MlaDecodeDesc& desc, const MlaDecodePlan& plan) {
   if (plan.tile_rows != kMlaTileRows) {
-    return desc.dtype == Dtype::kBF16 ? mla_decode_swapped_kernel<Dtype::kBF16>(plan.tile_rows)
-                                      : mla_decode_swapped_kernel<Dtype::kF16>(plan.tile_rows);
+    return desc.dtype == Dtype::kBF16 ? mla_decode_swapped_kernel<Dtype::kBF16>()
+                                      : mla_decode_swapped_kernel<Dtype::kF16>();
   }
   if (desc.gathers()) {
     return desc.dtype == Dtype::kBF16 ? mla_decode_gather_kernel<Dtype::kBF16>(desc.format)

@@ -9,8 +9,8 @@ namespace {
 
 // Of the kernels of a dtype.
 int kernel_number(const MlaDecodeDesc& desc, const MlaDecodePlan& plan) {
-  if (desc.gathers()) return 4 + static_cast<int>(desc.format);
-  if (plan.tile_rows != kMlaTileRows) return plan.tile_rows == kMlaFewerRows[0] ? 2 : 3;
+  if (desc.gathers()) return 3 + static_cast<int>(desc.format);
+  if (plan.tile_rows != kMlaTileRows) return 2;
   return desc.profile_events != 0 ? 1 : 0;
 }
 

@@ -9,9 +9,8 @@
 
 namespace fastnorm::cuda::mla {
 
-template <int kRows>
 __device__ __forceinline__ void init_swapped_barriers(uint32_t shared) {
-  using Shared = SwappedShared<kRows>;
+  using Shared = SwappedShared;
   for (uint32_t slot = 0; slot < Shared::kSlots; ++slot) {
     ptx::mbarrier_init(shared + Shared::kFullSlots + slot * 8, 1);
     ptx::mbarrier_init(shared + Shared::kFreeSlots + slot * 8, kWarps);
@@ -22,11 +21,11 @@ __device__ __forceinline__ void init_swapped_barriers(uint32_t shared) {
   ptx::fence_async_proxy();
 }
 
-template <Dtype kDtype, int kRows>
+template <Dtype kDtype>
 __global__ void __launch_bounds__(kSwappedThreads, 1)
     mla_decode_swapped_kernel(const __grid_constant__ MlaDecodeMaps maps,
                               const __grid_constant__ MlaDecodeParams p) {
-  if (threadIdx.x == 0) init_swapped_barriers<kRows>(shared_start());
+  if (threadIdx.x == 0) init_swapped_barriers(shared_start());
   if (threadIdx.x == kGroup) prefetch_maps(maps);
   __syncthreads();
   ptx::grid_wait();
@@ -34,12 +33,12 @@ __global__ void __launch_bounds__(kSwappedThreads, 1)
   if (p.attention_triggers) ptx::grid_trigger();
   const Place place = find_place();
   if (place.group == 0) {
-    consume_swapped<kDtype, kRows>(p, maps, place);
+    consume_swapped<kDtype>(p, maps, place);
   } else if (ptx::elect_thread()) {
     if (place.warp == 0) {
-      load_cache<kRows>(p, maps, place);
+      load_cache(p, maps, place);
     } else {
-      load_queries<kRows>(p, maps, place);
+      load_queries(p, maps, place);
     }
   }
 }

@@ -289,7 +289,7 @@ TEST_F(CudaMlaDecode, MapsOfTokensStepFromTokenToToken) {
   EXPECT_EQ(kpe.stride[2], 64u * 128);
 }
 
-// Few query rows: an m-tile of 16 or 32 of them, and one consumer, whose box stores all columns.
+// Few query rows: an m-tile of 16 of them, and one consumer, whose box stores all columns.
 TEST_F(CudaMlaDecode, FewRows) {
   const struct {
     int64_t s_q, heads, page;
@@ -299,30 +299,16 @@ TEST_F(CudaMlaDecode, FewRows) {
     uint32_t rows[3];  // of a map: its first dimension behind columns, and the box there
     uint32_t page_rows;
   } cases[] = {
-      {1,
-       16,
-       64,
-       FASTNORM_DTYPE_BF16,
-       kernels.swapped[0][0],
-       RowAccess::kTokenRows,
-       {16, 3, 16},
-       64},
-      {1, 5, 16, FASTNORM_DTYPE_F16, kernels.swapped[1][0], RowAccess::kTokenRows, {5, 3, 16}, 16},
-      {1,
-       32,
-       32,
-       FASTNORM_DTYPE_F16,
-       kernels.swapped[1][1],
-       RowAccess::kTokenRows,
-       {32, 3, 32},
-       32},
+      {1, 16, 64, FASTNORM_DTYPE_BF16, kernels.swapped[0], RowAccess::kTokenRows, {16, 3, 16}, 64},
+      {1, 5, 16, FASTNORM_DTYPE_F16, kernels.swapped[1], RowAccess::kTokenRows, {5, 3, 16}, 16},
+      {1, 8, 32, FASTNORM_DTYPE_F16, kernels.swapped[1], RowAccess::kTokenRows, {8, 3, 16}, 32},
       {2,
-       9,
+       7,
        192,
        FASTNORM_DTYPE_BF16,
-       kernels.swapped[0][1],
+       kernels.swapped[0],
        RowAccess::kRequestRows,
-       {18, 3, 32},
+       {14, 3, 16},
        64},
   };
   for (const auto& c : cases) {
@@ -371,7 +357,7 @@ TEST_F(CudaMlaDecode, FewRowsOfTokens) {
   const int64_t wide[3] = {8 * 512 + 64, 512, 1};
   call.q_nope.strides = call.o.strides = wide;
   run(call);
-  EXPECT_EQ(recorded.at(1).launch.kernel, kernels.swapped[0][0]);
+  EXPECT_EQ(recorded.at(1).launch.kernel, kernels.swapped[0]);
   EXPECT_EQ(recorded[1].params.q_access, RowAccess::kTokenRows);
   EXPECT_EQ(recorded[1].params.o_access, RowAccess::kTokenRows);
   EXPECT_EQ(recorded[1].params.o_clips, 0);

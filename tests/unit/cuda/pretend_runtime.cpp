@@ -53,8 +53,8 @@ int get_device(int* device) {
 
 // Kernels of MLA decode: attention by f16 and profile, then by f16 and the format of gathered rows;
 // the planner, two that merge.
-constexpr size_t kMlaGather = 4, kMlaSwapped = 12, kMlaPlan = 16, kMlaMerge = 17;
-char mla_bytes[19];
+constexpr size_t kMlaGather = 4, kMlaSwapped = 12, kMlaPlan = 14, kMlaMerge = 15;
+char mla_bytes[17];
 
 bool is_mla(const void* kernel) { return kernel >= mla_bytes && kernel < std::end(mla_bytes); }
 
@@ -91,9 +91,7 @@ MlaKernels mla_kernels() {
     for (const void*& kernel : of_dtype) kernel = next++;
   }
   next = &mla_bytes[kMlaSwapped];
-  for (auto& of_dtype : all.swapped) {
-    for (const void*& kernel : of_dtype) kernel = next++;
-  }
+  for (const void*& kernel : all.swapped) kernel = next++;
   return all;
 }
 
@@ -142,12 +140,12 @@ const void* mla_decode_gather_kernel<Dtype::kF16>(MlaCacheFormat format) {
   return test::mla_kernels().gather[1][static_cast<int>(format)];
 }
 template <>
-const void* mla_decode_swapped_kernel<Dtype::kBF16>(int32_t rows) {
-  return test::mla_kernels().swapped[0][rows / 32];
+const void* mla_decode_swapped_kernel<Dtype::kBF16>() {
+  return test::mla_kernels().swapped[0];
 }
 template <>
-const void* mla_decode_swapped_kernel<Dtype::kF16>(int32_t rows) {
-  return test::mla_kernels().swapped[1][rows / 32];
+const void* mla_decode_swapped_kernel<Dtype::kF16>() {
+  return test::mla_kernels().swapped[1];
 }
 unsigned mla_decode_threads(bool gathers, int32_t tile_rows) {
   return tile_rows != kMlaTileRows ? 192 : gathers ? 512 : 384;

@@ -76,7 +76,7 @@ void* other_context(int gpu);
 struct MlaKernels {
   const void *attention[2][2], *plan, *merge[2];  // by f16, and profile
   const void* gather[2][4];                       // by f16, and the format of the cache
-  const void* swapped[2][2];                      // by f16, and 32 rows
+  const void* swapped[2];                         // by f16
 };
 MlaKernels mla_kernels();
 

@@ -53,8 +53,8 @@ TEST(MlaDecodePlan, GridAndWorkspaceOfAutomaticMode) {
     int64_t s_q, heads;
     int32_t m_tiles, parts;
     const char* kernel = "bf16";
-  } cases[] = {{1, 1, 1, 132, "bf16_swapped_16"},
-               {1, 16, 1, 132, "bf16_swapped_16"},
+  } cases[] = {{1, 1, 1, 132, "bf16_swapped"},
+               {1, 16, 1, 132, "bf16_swapped"},
                {4, 16, 1, 132},
                {1, 64, 1, 132},
                {1, 65, 2, 66},
@@ -272,7 +272,7 @@ TEST(MlaDecodePlan, SinksOnCuda) {
   r.attention_sink->device_type = FASTNORM_DEVICE_CUDA;
   const Planned p = plan_of(r, hopper());
   ASSERT_EQ(p.status, FASTNORM_OK) << p.error.text;
-  EXPECT_STREQ(p.plan.kernel, "bf16_swapped_32");
+  EXPECT_STREQ(p.plan.kernel, "bf16");
 }
 
 // Rows of a request and how a box gets them decide whether the narrow m-tiles of a kernel for few
@@ -292,37 +292,37 @@ TEST(MlaDecodePlan, FewRows) {
     bool boxed;
     const char* kernel;
   } cases[] = {
-      {1, 1, 64, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
-      {1, 16, 64, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
-      {1, 17, 64, {}, 32, kTokens, kTokens, true, "bf16_swapped_32"},
-      {1, 32, 64, {}, 32, kTokens, kTokens, true, "bf16_swapped_32"},
+      {1, 1, 64, {}, 16, kTokens, kTokens, true, "bf16_swapped"},
+      {1, 16, 64, {}, 16, kTokens, kTokens, true, "bf16_swapped"},
+      {1, 17, 64, {}, 64, kTokens, kTokens, true, "bf16"},
+      {1, 32, 64, {}, 64, kTokens, kTokens, true, "bf16"},
       {1, 33, 64, {}, 64, kTokens, kTokens, true, "bf16"},
-      {1, 16, 64, {.f16 = true}, 16, kTokens, kTokens, true, "f16_swapped_16"},
-      {1, 32, 64, {.f16 = true}, 32, kTokens, kTokens, true, "f16_swapped_32"},
+      {1, 16, 64, {.f16 = true}, 16, kTokens, kTokens, true, "f16_swapped"},
+      {1, 32, 64, {.f16 = true}, 64, kTokens, kTokens, true, "f16"},
       // pages
-      {1, 16, 16, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
-      {1, 16, 32, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
-      {1, 16, 128, {}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {1, 16, 16, {}, 16, kTokens, kTokens, true, "bf16_swapped"},
+      {1, 16, 32, {}, 16, kTokens, kTokens, true, "bf16_swapped"},
+      {1, 16, 128, {}, 16, kTokens, kTokens, true, "bf16_swapped"},
       {1, 16, 48, {}, 64, kTokens, kTokens, false, "bf16"},
       {1, 16, 8, {}, 64, kTokens, kTokens, false, "bf16"},
       // a profile
       {1, 16, 64, {.profile_events = 9}, 64, kTokens, kTokens, true, "bf16_profile"},
       {2, 16, 64, {.profile_events = 9}, 64, kRequests, kRequests, true, "bf16_profile"},
       // several new tokens
-      {2, 8, 64, {}, 16, kRequests, kRequests, true, "bf16_swapped_16"},
-      {3, 5, 64, {}, 16, kRequests, kRequests, true, "bf16_swapped_16"},
-      {2, 9, 64, {}, 32, kRequests, kRequests, true, "bf16_swapped_32"},
-      {2, 16, 64, {}, 32, kRequests, kRequests, true, "bf16_swapped_32"},
+      {2, 8, 64, {}, 16, kRequests, kRequests, true, "bf16_swapped"},
+      {3, 5, 64, {}, 16, kRequests, kRequests, true, "bf16_swapped"},
+      {2, 9, 64, {}, 64, kRequests, kRequests, true, "bf16"},
+      {2, 16, 64, {}, 64, kRequests, kRequests, true, "bf16"},
       {3, 16, 64, {}, 64, kRequests, kRequests, true, "bf16"},
-      {2, 8, 64, {.lists = true}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
-      {2, 16, 64, {.lists = true}, 32, kTokens, kTokens, true, "bf16_swapped_32"},
+      {2, 8, 64, {.lists = true}, 16, kTokens, kTokens, true, "bf16_swapped"},
+      {2, 16, 64, {.lists = true}, 64, kTokens, kTokens, true, "bf16"},
       {3, 5, 64, {.lists = true}, 64, kRows, kRows, true, "bf16"},
       // strides: of queries, which no box fits, and of outputs, which the kernel stores by rows
-      {2, 8, 64, {.wide_q = true}, 16, kTokens, kRequests, true, "bf16_swapped_16"},
+      {2, 8, 64, {.wide_q = true}, 16, kTokens, kRequests, true, "bf16_swapped"},
       {3, 5, 64, {.wide_q = true}, 64, kRows, kRequests, true, "bf16"},
-      {3, 5, 64, {.wide_o = true}, 16, kRequests, kRows, true, "bf16_swapped_16"},
-      {3, 8, 64, {.wide_q = true}, 32, kTokens, kRequests, true, "bf16_swapped_32"},
-      {1, 12, 64, {.wide_q = true, .wide_o = true}, 16, kTokens, kTokens, true, "bf16_swapped_16"},
+      {3, 5, 64, {.wide_o = true}, 16, kRequests, kRows, true, "bf16_swapped"},
+      {3, 8, 64, {.wide_q = true}, 64, kTokens, kRequests, true, "bf16"},
+      {1, 12, 64, {.wide_q = true, .wide_o = true}, 16, kTokens, kTokens, true, "bf16_swapped"},
   };
   const uint64_t bytes = plan_of(cuda_request(3, 4, 16, 5), hopper()).plan.workspace_bytes;
   for (const auto& c : cases) {
