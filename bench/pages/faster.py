@@ -13,6 +13,7 @@ REASONS = ROOT / "bench" / "reasons.csv"
 # Of times that have no spread in their file: the fastest of several rounds.
 NOISE = 0.02
 NOT_PEERS = {*compared.NOT_PEERS, "fastnorm-chain"}
+ENGINES = {"onnxruntime": "ONNX Runtime", "ggml": "ggml", "candle": "candle-nn"}
 FIGURES = {"candle": "candle-nn", "gorgonia": "gorgonia", "java": None}
 
 
@@ -119,7 +120,7 @@ def of_models(file):
 
 
 def of_engines(file):
-    engine = {"onnxruntime": "ONNX Runtime", "ggml": "ggml"}[file.content["kind"]]
+    engine = ENGINES[file.content["kind"]]
     for r in file.results:
         shape = f"{r['rows']} x {r['n']}" if "n" in r else f"{r['rows']} tokens"
         what = f"{r['op']}, {r['dtype']}, {shape}"
@@ -149,7 +150,7 @@ def kind_of(file):
                        ("mode", of_models)):
         if any(name in r for r in file.results):
             return of_nccl if "by_hand_us" in first else made
-    return of_engines if file.content.get("kind") in ("onnxruntime", "ggml") else None
+    return of_engines if file.content.get("kind") in ENGINES else None
 
 
 def every_case(folder=RESULTS, figures=ROOT / "integrations"):
