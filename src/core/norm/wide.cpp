@@ -90,7 +90,7 @@ class Folder {
     if (*field == nullptr) return FASTNORM_OK;
     const fastnorm_tensor& t = **field;
     const Dtype dtype = dtype_from(t.dtype);
-    const int64_t n = x_.shape[x_.ndim - 1];
+    const auto n = [&] { return x_.shape[x_.ndim - 1]; };  // x comes first: then it is checked
     const bool layer = number(out_.args.kind) == FASTNORM_NORM_LAYER;
     // check_norm() refuses another dtype.
     const auto checked = [&](bool has_dtype, bool last_contiguous, Kind kind, const auto& shape) {
@@ -108,7 +108,7 @@ class Folder {
                   [&] { return check_weight_shape(f.name, t, x_, columns, error); });
     };
     const auto statistic = [&](int32_t values) {  // so many of each group
-      const int64_t groups = n / group();
+      const int64_t groups = n() / group();
       return checked(dtype == Dtype::kF32, false, Kind::kStatistic, [&] {
         return groups > 1 || values > 1
                    ? check_stage_statistic_shape(f.name, t, values, groups, x_, error)
@@ -123,7 +123,7 @@ class Folder {
       case kGroupWeight:
         return weight(group());
       case kWeight:
-        return weight(n);
+        return weight(n());
       case kGroups:
         return statistic(1);
       case kSums:
