@@ -39,7 +39,8 @@ from compare import lines, models  # noqa: E402
 COLUMNS = {
     "model": "", "mode": "", "variant": "", "layers": "", "median_ms": ".3f", "low_ms": ".3f",
     "high_ms": ".3f", "tokens_s": "", "ratio": ".3f", "ratio_low": ".3f", "ratio_high": ".3f",
-    "cpu_ratio": ".3f", "cpu_low": ".3f", "cpu_high": ".3f", "peak_mib": "", "logits": ".1e", "loss": ".1e", "compiled": "",
+    "cpu_ratio": ".3f", "cpu_low": ".3f", "cpu_high": ".3f", "peak_mib": "",
+    "logits": ".1e", "loss": ".1e", "compiled": "",
     "python": "",
 }  # of the table, with their forms
 MODES = ("prefill", "decode", "train")
@@ -54,7 +55,8 @@ def words(text):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", type=Path, help="libfastnorm.so.1 (default: the package's)")
-    parser.add_argument("--operators", type=Path, help="_C.so of fastnorm.torch; the word compiled: "
+    parser.add_argument("--operators", type=Path,
+                        help="_C.so of fastnorm.torch; the word compiled: "
                         "those that fastnorm.torch.compiled.build() makes (default: what is there)")
     parser.add_argument("--models", type=words, default=["llama"],
                         help=f"of {', '.join(models.FAMILIES)}; all: these (%(default)s)")
