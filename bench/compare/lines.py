@@ -7,6 +7,7 @@ four significant digits. fastnorm_bench writes the same form (bench/report.cpp).
 """
 
 import csv
+import functools
 import io
 import json
 import os
@@ -59,11 +60,12 @@ def parse(text, name="the file"):
                        "compare.py or fastnorm_bench wrote; compare.py convert reads older ones")
     lines = list(csv.reader(io.StringIO(table, newline="")))
     names, rows = (lines[0], lines[1:]) if lines else ([], [])
+    places = [name.split(".") for name in names]
     content["results"] = []
     for number, row in enumerate(rows, 3):
         if len(row) != len(names):
             raise Mismatch(f"{name}:{number}: {len(row)} cells; required: {len(names)}")
-        content["results"].append(_nested(zip(names, row)))
+        content["results"].append(_nested(zip(places, row)))
     return content
 
 
@@ -127,19 +129,27 @@ def _flat(value, path=""):
 
 
 def _nested(cells):
+    """The result of a line. cells: (names of the value and what it is in, text)"""
     result = {}
-    for name, cell in cells:
+    for (*parents, last), cell in cells:
         if cell == "":
             continue
-        *parents, last = name.split(".")
         place = result
         for parent in parents:
             place = place.setdefault(parent, {})
-        try:
-            place[last] = json.loads(cell)
-        except ValueError:
-            place[last] = cell
+        place[last] = _value(cell) if cell[0] in "[{" else _scalar(cell)
     return result
+
+
+def _value(cell):
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+# Files repeat few texts many times.
+_scalar = functools.lru_cache(maxsize=1 << 16)(_value)
 
 
 def _cell(value):

@@ -76,16 +76,26 @@ FASTNORM_API void fastnorm_mixer(fastnorm_device device, fastnorm_mix_fn fn, con
 ARRAY = "  uint8_t small[3];            /**< Bytes. */\n"
 
 
-class Headers:
-    """The public headers with mix.h beside them, in a folder of their own."""
+# What a family's header includes, by itself and through others.
+BASIS = ("version.h", "status.h", "tensor.h", "context.h", headers.UMBRELLA)
 
-    def __init__(self, folder, family=FAMILY, listed=True):
+
+class Headers:
+    """The public headers with mix.h beside them, in a folder of their own: all of them, or those
+    that mix.h needs."""
+
+    def __init__(self, folder, family=FAMILY, listed=True, whole=True):
         self.include = Path(folder) / "include"
         shutil.copytree(headers.INCLUDE, self.include)
         (self.include / "fastnorm" / "mix.h").write_text(family)
         interface = Path(folder) / "fastnorm.i"
-        more = "%include <fastnorm/mix.h>\n" if listed else ""
-        interface.write_text(headers.INTERFACE.read_text() + more)
+        text = headers.INTERFACE.read_text() + ("%include <fastnorm/mix.h>\n" if listed else "")
+        if not whole:
+            for path in (self.include / "fastnorm").glob("*.h"):
+                if path.name not in (*BASIS, "mix.h"):
+                    path.unlink()
+                    text = text.replace(f"%include <fastnorm/{path.name}>\n", "")
+        interface.write_text(text)
         self.globals = {"INCLUDE": self.include, "INTERFACE": interface}
 
     def load(self, **others):
@@ -263,7 +273,7 @@ def check_family(cases):
 def stops(cases, name, wanted, edit=lambda text: text, listed=True, layout=False):
     """What `edit` makes of the family's header is refused, with a text that has `wanted`."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Headers(folder, edit(FAMILY.replace(ARRAY, "")), listed)
+        made = Headers(folder, edit(FAMILY.replace(ARRAY, "")), listed, whole=layout)
         others = {} if layout else {"check_layout": lambda tree: None}
         try:
             made.load(**others)

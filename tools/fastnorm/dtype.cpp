@@ -1,7 +1,9 @@
 #include "dtype.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -115,11 +117,14 @@ FloatFormat float_format(fastnorm_dtype dtype) {
 
 double round_to(const FloatFormat& format, double value) {
   if (!std::isfinite(value) || value == 0) return value;
-  int exponent = 0;
-  std::frexp(value, &exponent);
-  const int least_bit = std::max(exponent - 1, format.min_exponent) - (format.precision - 1);
-  // Both scalings are exact: a double has far more exponents than any of the formats.
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -least_bit)), least_bit);
+  if (std::fabs(value) > 2 * format.max_finite) {
+    return std::copysign(std::numeric_limits<double>::infinity(), value);
+  }
+  const auto exponent = static_cast<int>(std::bit_cast<uint64_t>(value) >> 52 & 0x7ff) - 1023;
+  const int least_bit = std::max(exponent, format.min_exponent) - (format.precision - 1);
+  // 2^52 units of the format's last place: a sum with it has no bit below such a unit.
+  const auto large = std::bit_cast<double>(static_cast<uint64_t>(1023 + 52 + least_bit) << 52);
+  const double rounded = std::copysign((std::fabs(value) + large) - large, value);
   return std::fabs(rounded) > format.max_finite
              ? std::copysign(std::numeric_limits<double>::infinity(), value)
              : rounded;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -153,14 +154,14 @@ class Machine {
     State first;
     std::memset(static_cast<void*>(&first), 0, sizeof first);
     std::vector<State> open = {first};
-    seen_.insert(first.key());
+    seen_.insert(first);
     while (!open.empty()) {
       const State state = open.back();
       open.pop_back();
       bool moved = false;
       const auto visit = [&](const State& next) {
         moved = true;
-        if (seen_.insert(next.key()).second) open.push_back(next);
+        if (seen_.insert(next).second) open.push_back(next);
       };
       State next = state;
       if (step_that_commutes(&next)) {
@@ -216,10 +217,14 @@ class Machine {
     std::array<uint8_t, Of::kNamed> generation, count;
 
     // All bytes but those behind the last member.
-    std::string key() const {
+    std::string_view bytes() const {
       const auto* const from = reinterpret_cast<const char*>(this);
-      return std::string(from, reinterpret_cast<const char*>(&count + 1));
+      return {from, static_cast<size_t>(reinterpret_cast<const char*>(&count + 1) - from)};
     }
+    bool operator==(const State& other) const { return bytes() == other.bytes(); }
+  };
+  struct Hash {
+    size_t operator()(const State& s) const { return std::hash<std::string_view>()(s.bytes()); }
   };
 
   const Step* next_step(size_t actor, const State& s) const {
@@ -367,7 +372,7 @@ class Machine {
 
   const Programs programs_;
   const Arrivals arrivals_;
-  std::unordered_set<std::string> seen_;
+  std::unordered_set<State, Hash> seen_;
   std::string finding_;
 };
 
