@@ -240,8 +240,7 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
   const int64_t set = Calls::set_bytes(c);
   const bool cold = set > kCacheBytes;
   const int sets = cold ? static_cast<int>(std::max<int64_t>(2, kColdBytes / set)) : 1;
-  // Small cases take many calls to a sample, so that the clock's own cost is nothing.
-  const int calls = cold ? sets : static_cast<int>(std::max<int64_t>(1, (int64_t{64} << 20) / set));
+  const int calls = cold ? sets : calls_of_sample(set);
   Calls of(context, c, sets, options);
   const fastnorm_info info = of.query(context);
 
@@ -283,8 +282,8 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
 void fill(char* data, int64_t bytes, const std::string& dtype) {
   uint64_t state = 1;
   const bool is_f32 = dtype == "f32", is_f16 = dtype == "f16";
-  const int64_t size = is_f32 ? 4 : 2;
-  for (int64_t i = 0; i < bytes / size; ++i) {
+  const int64_t size = is_f32 ? 4 : 2, period = std::min(bytes, int64_t{1} << 20);
+  for (int64_t i = 0; i < period / size; ++i) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     const auto h = static_cast<uint32_t>(state >> 40);
     // A mantissa at random, a sign, and an exponent near 1.
@@ -295,6 +294,9 @@ void fill(char* data, int64_t bytes, const std::string& dtype) {
           is_f16 ? 0x3800u | (h & 0x7ff) | (h & 0x8000) : 0x3f00u | (h & 0xff) | (h & 0x8000);
       reinterpret_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(bits);
     }
+  }
+  for (int64_t at = period; at < bytes; at += period) {
+    std::memcpy(data + at, data, static_cast<size_t>(std::min(period, bytes - at)));
   }
 }
 

@@ -72,6 +72,13 @@ nlohmann::json describe_cpu(const Options& options);
 // Values near 1 of both signs, of any dtype of rows.
 void fill(char* data, int64_t bytes, const std::string& dtype);
 
+// Calls of a sample within caches that touch so many bytes each: so many that the clock's own cost
+// is nothing.
+inline int calls_of_sample(int64_t bytes) {
+  constexpr int64_t kBytes = int64_t{64} << 20, kMost = 8192;
+  return static_cast<int>(std::clamp<int64_t>(kBytes / std::max<int64_t>(bytes, 1), 1, kMost));
+}
+
 // Copies vector by vector, with a bit of each word flipped, so that no access can be left out; `to`
 // may be `from`. `past`: stores go past the caches.
 void stream_copy(char* to, const char* from, int64_t bytes, bool past);

@@ -25,9 +25,7 @@ NormHeadsResult time_calls(fastnorm_context* context, const typename Calls::Case
   const int64_t bytes = Calls::set_bytes(c);
   const bool cold = c.bytes_moved() > kCacheBytes;
   const auto sets = static_cast<int>(cold ? std::max<int64_t>(2, kColdBytes / bytes) : 1);
-  // Small cases take many calls to a sample, so that the clock's own cost is nothing.
-  const auto calls = static_cast<int>(
-      cold ? sets : std::max<int64_t>(1, (int64_t{64} << 20) / std::max<int64_t>(bytes, 1)));
+  const int calls = cold ? sets : calls_of_sample(bytes);
   Calls of(context, c, sets);
   const fastnorm_info info = of.query(context);
 

@@ -8,7 +8,7 @@
 namespace bench {
 
 nlohmann::json bench_host_cost(int capability) {
-  constexpr int kCalls = 100000, kPasses = 9;
+  constexpr int kCalls = 20000, kPasses = 9;
   fastnorm_context_options options = {};
   options.struct_size = sizeof options;
   options.flags = FASTNORM_CONTEXT_DRY_RUN;

@@ -11,7 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-from program import FAILURE, SELFTEST_AS_JSON, SHARE, SUCCESS, USAGE, main, share_of
+from program import (
+    FAILURE, SELFTEST_AS_JSON, SELFTEST_EVERY, SHARE, SUCCESS, USAGE, main, share_of
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBCOMMANDS = ("info", "run", "bench", "explain", "mla_decode", "peer", "selftest", "tune",
@@ -693,7 +695,7 @@ def test_selftest_threads(program):
     """The parts on several threads, with their progress, and as JSON. docs_test.py has the text."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [program.path, *SELFTEST_AS_JSON, *(["--every", str(SHARE)] if SHARE > 1 else [])],
+        [program.path, *SELFTEST_AS_JSON],
         stdout=subprocess.PIPE,
         stderr=child,
         text=True,
@@ -713,7 +715,7 @@ def test_selftest_threads(program):
     cases = program.cases
     cases.equal("selftest: exit code", process.returncode, 0)
     cases.check("selftest: threads that work", most >= 3, most)
-    first = f"1/{len(range(0, 627, SHARE))} "
+    first = f"1/{len(range(0, 627, SELFTEST_EVERY))} "
     for progress in ("139/139 reciprocal root", "256/256 sigmoid and silu", first):
         cases.check(f"selftest: progress '{progress}'", progress in shown[0], shown[0][-500:])
     parts = document["parts"]
@@ -724,13 +726,13 @@ def test_selftest_threads(program):
     cases.check("selftest: each part has checks", all(p["passed"] > 100 for p in parts), parts)
     # Fewer would mean that a part did not run: more than 2000 checks of hashes, forward and
     # backward, and 10000 and more of each other kind.
-    most = 36000 // SHARE
+    most = 36000 // SELFTEST_EVERY
     cases.check(f"selftest: more than {most}", document["passed"] > most, document["passed"])
     few = program.json("selftest --every 200", "selftest", "--every", "200")
     cases.equal("selftest --every 200: parts", len(few["parts"]), 6)
     cases.equal("selftest --every 200: its number", few["every"], 200)
     cases.check("selftest --every 200: few of the cases",
-                660 < few["passed"] < document["passed"] * SHARE // 10, few["passed"])
+                660 < few["passed"] < document["passed"] * SELFTEST_EVERY // 10, few["passed"])
     cases.equal("selftest: threads", document["threads"], 3)
     cases.check("selftest: a note", "positive floats" in parts[4]["notes"][0], parts[4])
 

@@ -142,7 +142,7 @@ void add_selftest(CLI::App& program) {
   command->add_flag("--print-golden", options->print_golden,
                     "only print this machine's hashes, for the table in the source");
   command->add_flag("--json", options->json, "print JSON");
-  set_examples(*command, {"fastnorm selftest", "fastnorm selftest --threads 3 --json",
+  set_examples(*command, {"fastnorm selftest", "fastnorm selftest --threads 3 --every 7 --json",
                           "fastnorm selftest --full --device cuda:0"});
   command->callback([options] { run_selftest(*options); });
 }
