@@ -139,11 +139,20 @@ class Calls:
         self.before = {
             name: getattr(ft, name) for name in ("rms_norm", "layer_norm", "add_rms_norm")
         }
-        self.heads = models._heads.norm_heads
+        self.heads, self.short = models._heads.norm_heads, models._short
         for name, function in self.before.items():
             setattr(ft, name, self.counted(name, function))
         models._heads.norm_heads = self.counted("norm_heads", self.heads)
+        if self.short is not None:
+            models._short = self.short_call
         return self.counts
+
+    def short_call(self, plan, *inputs):
+        found = self.short(plan, *inputs)
+        if found is not None:
+            name = f"{next(iter(plan.rules.values())).kind}_norm"
+            self.counts[name] = self.counts.get(name, 0) + 1
+        return found
 
     def counted(self, name, function):
         def call(*inputs, **named):
@@ -155,7 +164,7 @@ class Calls:
     def __exit__(self, *_):
         for name, function in self.before.items():
             setattr(ft, name, function)
-        models._heads.norm_heads = self.heads
+        models._heads.norm_heads, models._short = self.heads, self.short
 
 
 # --- modules ---
@@ -355,6 +364,22 @@ def test_fallbacks(suite):
     module = copy.deepcopy(reference)
     ft.patch(module)
     suite.raises("a wrong row", RuntimeError, "16", lambda: module(x[:, :8]))
+    for name, change in {
+        "a short weight": {"weight": torch.ones(1)},
+        "a long bias": {"bias": torch.ones(17)},
+        "a matrix as weight": {"weight": torch.ones(3, 16)},
+        "a bias of float64": {"bias": torch.ones(16, dtype=torch.float64)},
+    }.items():
+        texts = []
+        for each in (copy.deepcopy(reference), copy.deepcopy(module)):
+            for parameter, t in change.items():
+                setattr(each, parameter, torch.nn.Parameter(t.to(DEVICE)))
+            try:
+                texts.append(each(x))
+            except RuntimeError as error:
+                texts.append(str(error))
+        suite.check(f"{name}: an error", isinstance(texts[0], str), texts)
+        suite.equal(f"{name}: that of the original", texts[1], texts[0])
     for enabled in (False, True):
         for dtype in (torch.float32, torch.bfloat16):
             with torch.autocast(DEVICE.type, dtype=torch.bfloat16, enabled=enabled):

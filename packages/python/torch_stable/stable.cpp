@@ -60,9 +60,10 @@ StableWord undefined() {
   return reinterpret_cast<StableWord>(found);
 }
 
-// A number of `options`: the dtype of y plus 1 in the lowest byte, 0 for that of x. The others are
-// the number of Python's list of options.
-constexpr int64_t kDtypeBits = 8;
+// What `options` is made of: the dtype of y plus 1 in the lowest 7 bits, 0 for that of x; whether
+// weight and bias are a module's, which are of one dtype and have a value for each column; and the
+// number of Python's list of options.
+constexpr int64_t kDtype = 0x7f, kOfModule = 0x80, kOptionsBits = 8;
 
 // One call: its key, addresses and results. Whatever goes wrong ends in run() == false.
 class Call {
@@ -72,12 +73,22 @@ class Call {
     ok_ = options >= 0 && api.aoti_torch_get_device_type(x.get(), &device_type_) == 0 &&
           api.aoti_torch_get_device_index(x.get(), &device_index_) == 0;
     key_.add(device());
-    key_.add(options >> kDtypeBits);
+    key_.add(options >> kOptionsBits);
     x_ = form(x);
     add(x_, x, false);
   }
 
   void read(const Tensor& t) { add(form(t), t, false); }
+  void read_parameter(const Tensor& t) {
+    const Form parameter = form(t);
+    if ((options_ & kOfModule) != 0 && parameter.rank >= 0) {
+      ok_ = ok_ && parameter.rank == 1 && x_.rank > 0 &&
+            parameter.sizes[0] == x_.sizes[x_.rank - 1] &&
+            (parameter_dtype_ < 0 || parameter.dtype == parameter_dtype_);
+      parameter_dtype_ = parameter.dtype;
+    }
+    add(parameter, t, false);
+  }
   void write(const Tensor& t) { add(form(t), t, true); }
 
   // A compact result of x's shape.
@@ -91,7 +102,7 @@ class Call {
   }
   // y: of x's dtype, unless the options have another one.
   void make_y(Tensor& y) {
-    const int64_t dtype = options_ & ((int64_t{1} << kDtypeBits) - 1);
+    const int64_t dtype = options_ & kDtype;
     make(y, dtype == 0 ? x_.dtype : dtype - 1);
   }
 
@@ -168,6 +179,7 @@ class Call {
   const int64_t options_;
   bool ok_ = true;
   int32_t device_type_ = 0, device_index_ = 0;
+  int64_t parameter_dtype_ = -1;  // of the one before
   Form x_;
   Key key_;
   std::array<int64_t, kMostTensors> addresses_ = {};
@@ -180,8 +192,8 @@ class Call {
 void eager_norm(StableWord* stack, uint64_t, uint64_t) {
   const Tensor x(stack[0]), weight(optional(stack[1])), bias(optional(stack[2]));
   Call call(Body::kLayer, static_cast<int64_t>(stack[3]), x);
-  call.read(weight);
-  call.read(bias);
+  call.read_parameter(weight);
+  call.read_parameter(bias);
   Tensor y;
   call.make_y(y);
   stack[0] = call.run() ? y.give() : undefined();
@@ -222,8 +234,8 @@ void eager_norm_with_statistics(StableWord* stack, uint64_t, uint64_t) {
   const bool is_layer = stack[4] != 0;
   Call call(is_layer ? Body::kLayerStatistics : Body::kRmsStatistics,
             static_cast<int64_t>(stack[3]), x);
-  call.read(weight);
-  if (is_layer) call.read(bias);
+  call.read_parameter(weight);
+  if (is_layer) call.read_parameter(bias);
   Tensor y, mean, rstd;
   call.make_y(y);
   if (is_layer) call.make_statistics(mean);

@@ -346,7 +346,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MOST_OPTIONS = 4096
 _eager_options = [None]  # by the numbers that keys have
 eager_numbers = {}  # of an operator's options, none of them 0
-_DTYPE_BITS = 8
+_OPTIONS_BITS = 8  # below them: the dtype of y plus 1, and OF_MODULE
+OF_MODULE = 0x80  # where weight and bias have to be of one dtype, with a value for each column
 _eager_lock = threading.Lock()
 
 
@@ -406,7 +407,7 @@ def eager_number(kind, eps, offset, rounding, residual_rounding, y_dtype):
                 ft._RESIDUAL_ROUNDING[residual_rounding],
             )
         )
-        number = len(_eager_options) - 1 << _DTYPE_BITS
+        number = len(_eager_options) - 1 << _OPTIONS_BITS
     number |= 0 if y_dtype is None else dtypes[y_dtype] + 1
     eager_numbers[kind, eps, offset, rounding, residual_rounding, y_dtype] = number
     return number
@@ -481,7 +482,7 @@ def _gradients(saved, number, dtypes, wanted, dy, dtotal):
                 dweight,
                 dbias,
             )
-    kind, eps, offset, rounding, _ = _eager_options[number >> _DTYPE_BITS]
+    kind, eps, offset, rounding, _ = _eager_options[number >> _OPTIONS_BITS]
     word = list(_ft._ROUNDING)[rounding]
     options = (kind, eps, offset, word, dtype, residual_dtype)
     return _ft._differentiate(_Context(saved, options, wanted), dy, dtotal)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import fastnorm.torch as _ft
+from fastnorm.torch import compiled as _compiled
 from fastnorm.torch import norm_heads as _heads
 
 __all__ = ["MODELS", "Entry", "Report", "Rule", "patch", "register", "unpatch", "unregister"]
@@ -33,6 +34,7 @@ _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps", "layer_norm_eps"
 _FUSES = ("residual", "heads")
 _STRIDED = torch.strided
 _is_compiling, _is_autocast_enabled = torch.compiler.is_compiling, torch.is_autocast_enabled
+_is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 class Rule(NamedTuple):
@@ -396,6 +398,67 @@ def _autocasts(original, device):
     return False
 
 
+_eager, _wants_gradient, _norm_node = _ft._eager, _ft._wants_gradient, _ft._norm_node
+_options: Dict[tuple, Tuple[int, int]] = {}  # of _eager, by a rule and an epsilon: number, kind
+
+
+def _options_of(rule, eps):
+    kind = _ft._c.LAYER if rule.kind == "layer" else _ft._c.RMS
+    options = (kind, eps, rule.weight_offset, rule.rounding, "exact", rule.y_dtype)
+    number = _ft._eager_numbers.get(options) or _ft._eager_number(*options)
+    return _options.setdefault((rule, eps), (number | _compiled.OF_MODULE, kind))
+
+
+# The common call of a module with a weight, with few questions before the operator. None where
+# something else has to be asked, or where another operator runs.
+
+
+def _short_of_stable(plan, x, weight, bias, fields):
+    """By the operators of _C.so, which look at shapes, devices and the bias themselves."""
+    wanted = _wants_gradient(x, weight, bias)
+    if wanted is None or _is_any_autocast_enabled():
+        return None
+    rule = plan.rules.get((x.dtype, weight.dtype))
+    if rule is None or len(plan.shape) > 1:
+        return None
+    eps = fields[plan.eps_name]
+    number, kind = _options.get((rule, eps)) or _options_of(rule, eps)
+    if wanted:
+        return _norm_node(x, weight, bias, number, kind)
+    return _eager.norm(x, weight, bias, number)
+
+
+def _short_of_compiled(plan, x, weight, bias, fields):
+    """By the operators that build() makes, which look at gradients, modes and transforms."""
+    if type(x) is not Tensor or _is_compiling() or _is_any_autocast_enabled():
+        return None
+    dtype = weight.dtype
+    rule = plan.rules.get((x.dtype, dtype))
+    if (
+        rule is None
+        or (x.is_cuda and weight.device != x.device)
+        or not (x.is_cuda or x.is_cpu and weight.is_cpu)
+        or x.layout is not _STRIDED
+        or x.shape[-1:] != weight.shape
+        or (bias is not None and (bias.dtype is not dtype or bias.shape != weight.shape))
+    ):
+        return None
+    kind, rounding, offset, y_dtype = rule
+    eps = fields[plan.eps_name]
+    if kind == "layer":
+        return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
+    return _rms_norm(x, weight, eps, offset, rounding, y_dtype)
+
+
+_short, _layer_norm, _rms_norm = None, _ft._layer_norm, _ft._rms_norm
+if _compiled.is_loaded():
+    _short = _short_of_compiled
+    _layer_norm = getattr(_layer_norm, "_op", _layer_norm)  # what the call of an overload ends in
+    _rms_norm = getattr(_rms_norm, "_op", _rms_norm)
+elif _eager is not None:
+    _short = _short_of_stable
+
+
 class _Patched:
     """What a replaced module has before its own class."""
 
@@ -410,8 +473,7 @@ class _Patched:
         is_cuda = x.is_cuda
         if not is_cuda and (not x.is_cpu or _is_compiling()):
             return None
-        rank = x.dim()
-        if rank == 0 or x.layout is not _STRIDED:
+        if x.dim() == 0 or x.layout is not _STRIDED:
             return None
         fields = self.__dict__
         parameters, plan = fields["_parameters"], fields["_fastnorm"]
@@ -425,12 +487,10 @@ class _Patched:
             dtype = weight.dtype
             if is_cuda and weight.device != x.device or not is_cuda and not weight.is_cpu:
                 return None
-            if bias is not None and bias.dtype != dtype:
+            shape = plan.shape
+            if bias is not None and (bias.dtype != dtype or bias.shape != shape):
                 return None
-            if weight.dim() == 1:
-                if x.size(-1) != weight.size(0):
-                    return None
-            elif x.shape[rank - weight.dim() :] != weight.shape:
+            if weight.shape != shape or x.shape[-len(shape) :] != shape:
                 return None
             rule = plan.rules.get((x.dtype, dtype))
         if rule is not None and _is_autocast_enabled(device := "cuda" if is_cuda else "cpu"):
@@ -439,12 +499,15 @@ class _Patched:
 
     def forward(self, *inputs, **named):
         if len(inputs) == 1 and not named:
-            x = inputs[0]
+            x, fields = inputs[0], self.__dict__
+            plan, parameters = fields["_fastnorm"], fields["_parameters"]
+            weight, bias = parameters.get("weight"), parameters.get("bias")
+            if weight is not None and _short is not None:
+                y = _short(plan, x, weight, bias, fields)
+                if y is not None:
+                    return y
             rule = self._fastnorm_rule(x)
             if rule is not None:
-                fields = self.__dict__
-                plan, parameters = fields["_fastnorm"], fields["_parameters"]
-                weight, bias = parameters.get("weight"), parameters.get("bias")
                 rank, eps = len(plan.shape), fields[plan.eps_name]
                 if rank <= 1:
                     return _computed(rule, x, weight, bias, eps)
