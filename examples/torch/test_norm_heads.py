@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -1110,6 +1111,54 @@ def test_compare_indexer(suite):
         )
 
 
+def test_kept_calls(suite):
+    """A thread keeps the calls that it has made, for tensors of the same forms: others at other
+    addresses, other options, errors in between, and streams. Tensors are not kept."""
+    made = fh._shared._calls.made
+
+    def run(seed, **more):
+        layer = Layer(torch.float32, seed=seed)
+        found = fh.norm_heads(layer.parts(**more), **layer.options())
+        live = layer.live()
+        return [*(t[live] for t in found[:2]), *layer.caches]
+
+    def anew(*given, **more):
+        made.clear()
+        return run(*given, **more)
+
+    options = [{}, {"eps": 0.5}, {"weight_offset": 1.0}, {"interleaved": True}]
+    cases = [(1, {}), (2, {}), *((2, more) for more in options[1:])]
+    wanted = [anew(seed, **more) for seed, more in cases]
+    made.clear()
+    for turn in range(2):
+        for (seed, more), exact in zip(cases, wanted):
+            found = run(seed, **more)
+            same = all(torch.equal(a, b) for a, b in zip(found, exact))
+            suite.check(f"kept calls: turn {turn}, tensors {seed}, {more}", same)
+            layer = Layer(torch.float32, seed=seed)
+            parts = layer.parts(**more)
+            parts[1] = parts[1]._replace(weight=layer.weights[1][:8])
+            suite.raises(
+                "kept calls: an error in between",
+                fh.FastnormError,
+                "parts[1].weight",
+                lambda: fh.norm_heads(parts, **layer.options()),
+            )
+    suite.equal("kept calls: how many", len(made), len(cases) - 1)
+    layer = Layer(torch.float32)
+    fh.norm_heads(layer.parts(), **layer.options())
+    alive = weakref.ref(layer.qkv)
+    del layer
+    suite.check("kept calls: tensors are let go", alive() is None)
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found = run(1)
+        torch.cuda.synchronize()
+        same = all(torch.equal(a, b) for a, b in zip(found, wanted[0]))
+        suite.check("kept calls: on another stream", same)
+
+
 def test_compile(suite):
     """The call within pointwise work that the compiler fuses, on views of one buffer; caches are
     written."""
@@ -1197,6 +1246,7 @@ if __name__ == "__main__":
             test_opcheck,
             test_compare,
             test_compare_indexer,
+            test_kept_calls,
             test_compile,
         ]
     )

@@ -187,6 +187,7 @@ for _name, _field, _schemes in (
     setattr(NormHeadsPart, _name, _of_both(_field, _schemes))
 
 
+@functools.lru_cache(maxsize=None)
 def _names(struct):
     """The fields of a struct that a caller sets, with those of its quants; each with its type."""
     inner = (QuantPointer, POINTER(NormArgs))
@@ -198,6 +199,7 @@ def _names(struct):
     return {**own, **getattr(struct, "QUANTS", {})}
 
 
+@functools.lru_cache(maxsize=None)
 def tensor_names(struct) -> tuple:
     """Names of the fields of a struct that are tensors, with those of its quants.
 
@@ -210,6 +212,7 @@ def tensor_names(struct) -> tuple:
     return tuple(name for name, kind in _names(struct).items() if kind is TensorPointer)
 
 
+@functools.lru_cache(maxsize=None)
 def scalar_names(struct) -> tuple:
     """Names of the other fields of a struct that a caller sets.
 
@@ -648,7 +651,7 @@ class Context:
             FastnormError: An array is on another device, or of no dtype of the library.
         """
         call = Call(self, "peer_sharded_norm", stream, fields, peer=peer.handle)
-        call._kept.append(peer)
+        call._peer = peer  # lives as long as the call
         return call
 
 
@@ -748,7 +751,8 @@ def _strides_of(name, array):
 
 class Call:
     """One filled struct of arguments. The methods of a Context make it; run() and query() may be
-    called again and again. It keeps the arrays alive.
+    called again and again. It keeps the arrays alive. Its field `stream` says where run() queues
+    it, and may be changed.
 
     Args:
         context: The Context.
@@ -760,11 +764,11 @@ class Call:
     """
 
     def __init__(self, context, family, stream, fields, parts=(), **given):
-        self._context, self._stream = context, stream
+        self._context, self.stream = context, stream
         c, (args, part) = context.library.c, FAMILIES[family]
         self._run = getattr(c, f"fastnorm_{family}")
         self._query = getattr(c, f"fastnorm_{family}_query")
-        self._kept = []  # what the structs point to
+        self.tensors = []  # pairs of an array and its struct; the array is kept
         self.args = self._filled(args(struct_size=sizeof(args), **given), fields)
         self._arguments = (byref(self.args),)  # of the functions, behind the context
         if part is not None:
@@ -794,14 +798,25 @@ class Call:
         on_host = isinstance(array, np.ndarray)
         device = self._context.device_type, self._context.device_id
         if not on_host and not hasattr(array, "address"):
-            array = Exported(name, array, device[0], self._stream, is_output)
-            self._kept.append(array)
+            array = Exported(name, array, device[0], self.stream, is_output)
+            self.tensors.append((array, array.tensor))
             return array.tensor
         # A NumPy array is in host memory, whatever the context's device is.
         address, device = (array.ctypes.data, (CPU, 0)) if on_host else (array.address, device)
         dtype, strides = _dtype_of(name, array.dtype), _strides_of(name, array)
-        self._kept.append(array)
-        return tensor(address, *device, dtype, array.shape, strides)
+        found = tensor(address, *device, dtype, array.shape, strides)
+        self.tensors.append((array, found))
+        return found
+
+    def take_out(self):
+        """What the call then no longer keeps: whoever runs it sets the addresses of its tensors,
+        and keeps their memory alive.
+
+        Returns:
+            Pairs of an array and its Tensor, whose field `data` is the address.
+        """
+        found, self.tensors = self.tensors, []
+        return found
 
     def run(self, workspace=None, workspace_bytes=0):
         """Runs the call: on a CPU it is done at the return, on a GPU it is queued on the stream.
@@ -815,7 +830,7 @@ class Call:
         """
         c = self._context
         c.library.check(
-            self._run(c.handle, *self._arguments, workspace, workspace_bytes, self._stream)
+            self._run(c.handle, *self._arguments, workspace, workspace_bytes, self.stream)
         )
 
     def query(self) -> Info:
@@ -850,7 +865,7 @@ class PeerAllreduceCall(Call):
         norm = {name: value for name, value in fields.items() if name not in own}
         self.norm = self._filled(NormArgs(struct_size=sizeof(NormArgs)), norm)
         self.args.norm = ctypes.pointer(self.norm)
-        self._kept.append(peer)
+        self._peer = peer
 
 
 class Peer:

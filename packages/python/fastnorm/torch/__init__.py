@@ -519,7 +519,7 @@ class _Shape:
         return -1
 
 
-# --- calls of the other families: fastnorm.abi makes them anew each time ---
+# --- calls of the other families, which fastnorm.abi makes ---
 
 _ALIGNMENT = 256  # of a workspace
 
@@ -533,7 +533,7 @@ class _View:
                 f"FASTNORM_ERROR_DTYPE: {name}.dtype is {t.dtype}; required: one of "
                 f"{', '.join(map(str, _DTYPES))}"
             )
-        self.tensor, self.address = t, address  # the tensor is kept
+        self.name, self.tensor, self.address = name, t, address  # the tensor is kept
         self.dtype = _DTYPES.get(t.dtype, _c.Dtype(2, 64, 1))
         self.shape, self.itemsize = t.shape, t.element_size()
         self.strides = [stride * self.itemsize for stride in t.stride()]
@@ -564,16 +564,50 @@ def _query_call(named, build):
     return _made(named, build).query()
 
 
-def _run_call(named, build, workspace=None):
-    """Queues one call. workspace: memory for it; None: new memory."""
-    call = _made(named, build)
-    if workspace is None:
-        size, first = call.query().workspace_bytes, next(iter(named.values()))
-        workspace = first.new_empty(size + _ALIGNMENT if size else 0, dtype=torch.uint8)
-    call.run(*(_aligned(workspace) if workspace.numel() else (None, 0)))
+class _Kept:
+    """A call of fastnorm.abi for tensors of any address. named, build: as for _made."""
+
+    def __init__(self, named, build):
+        call = self.call = _made(named, build)
+        self.workspace_bytes = call.query().workspace_bytes
+        self.structs = [(view.name, struct) for view, struct in call.take_out()]
+
+    def place(self, named, device_id):
+        """The call at the addresses of these tensors, on the stream that is current now."""
+        for name, struct in self.structs:
+            struct.data = named[name].data_ptr()
+        self.call.stream = None if device_id < 0 else _raw_stream(device_id)
+        return self.call
 
 
-def _check_call(named, build, workspace=None):
+def _run_call(named, build, workspace=None, key=None):
+    """Queues one call. workspace: memory for it; None: new memory. key: what build() depends on
+    but for its tensors, so that the thread keeps the call for others of the same forms; None:
+    the call is made anew."""
+    first = next(iter(named.values()))
+    if key is None:
+        call = _made(named, build)
+        size = call.query().workspace_bytes if workspace is None else 0
+    else:
+        device_id = first.get_device()
+        if device_id < 0:
+            _calls.follow_threads()
+        forms = [
+            None if t is None else (name, t.dtype, t.get_device(), t.shape, t.stride())
+            for name, t in named.items()
+        ]
+        key = key, *forms
+        kept = _calls.made.get(key)
+        if kept is None:
+            kept = _Kept(named, build)
+            _calls.add(key, kept)
+        call, size = kept.place(named, device_id), kept.workspace_bytes
+    if workspace is None and size > 0:
+        workspace = first.new_empty(size + _ALIGNMENT, dtype=torch.uint8)
+    call.run(*(_aligned(workspace) if workspace is not None and workspace.numel() else (None, 0)))
+
+
+def _check_call(named, build, workspace=None, key=None):
     """What _run_call refuses, without memory. Where all sizes are numbers, the library is asked."""
     _check_places(named, named.values(), ("cpu", "cuda", "meta"))
     present = [t for t in named.values() if t is not None]

@@ -120,7 +120,8 @@ def _decoded(run, arguments, workspace=None, profile=None, **more):
     tensors, options, more["cache_format"] = _split(arguments)
     o, lse = _outputs(tensors["q_nope"])
     tensors.update(o=o, lse=lse, profile=profile)
-    run(tensors, _builder(tensors, options, **more), workspace)
+    key = "mla_decode", options, *more.items()
+    run(tensors, _builder(tensors, options, **more), workspace, key=key)
     return o, lse
 
 

@@ -11,6 +11,7 @@ Heads spread over ranks: each rank writes `sumsq`, all ranks gather it, and stat
 gives `rstd_in`, and `mean_in` where the norm is "layer".
 """
 
+import functools
 from typing import NamedTuple, Optional
 
 import torch
@@ -141,35 +142,43 @@ _LISTS = (
 
 class _Call:
     """The tensors of a call by the names that errors have for them, and how fastnorm.abi makes the
-    call."""
+    call. names: of the numbers and the scalars that each part has."""
 
-    def __init__(self, method, tables, rope):
+    def __init__(self, method, tables, rope, names, numbers, scalars):
         rope_dim, mrope, mrope_interleaved = rope
-        self._method, self._tables = method, tables
-        self._parts, self._tensors = [], {}
-        self._fields = {
+        self._tables, self._parts, self._tensors = tables, [], {}
+        self._names, self._numbers, self._scalars = names, numbers, scalars
+        self._method, self._rope = method, (rope_dim, tuple(mrope), mrope_interleaved)
+
+    def add(self, tensors):
+        """The tensors of the next part by the names of its struct."""
+        prefix = f"parts[{len(self._parts)}]."
+        own = {prefix + name: t for name, t in tensors.items() if t is not None}
+        self._tensors.update(own)
+        self._parts.append(own)
+
+    def _build(self, context, stream, view):
+        rope_dim, mrope, mrope_interleaved = self._rope
+        of_numbers, of_scalars = self._names
+        parts = [
+            {
+                **_of_part(of_numbers, self._numbers, i),
+                **_of_part(of_scalars, self._scalars, i),
+                **{name.rpartition(".")[2]: view(name) for name in own},
+            }
+            for i, own in enumerate(self._parts)
+        ]
+        fields = {
             "flags": _c.MROPE_INTERLEAVED if mrope_interleaved else 0,
             "rope_dim": rope_dim,
             **{f"mrope_{axis}": pairs for axis, pairs in enumerate(mrope)},
+            **{name: view(name) for name in self._tables},
         }
-
-    def add(self, fields, tensors):
-        """A part: numbers and tensors by the names of its struct."""
-        prefix = f"parts[{len(self._parts)}]"
-        own = {f"{prefix}.{name}": t for name, t in tensors.items() if t is not None}
-        self._tensors.update(own)
-        self._parts.append((fields, own))
-
-    def _build(self, context, stream, view):
-        parts = [
-            {**fields, **{name.rpartition(".")[2]: view(name) for name in own}}
-            for fields, own in self._parts
-        ]
-        tables = {name: view(name) for name in self._tables}
-        return getattr(context, self._method)(parts, stream, **self._fields, **tables)
+        return getattr(context, self._method)(parts, stream, **fields)
 
     def give_to(self, run):
-        run({**self._tensors, **self._tables}, self._build)
+        key = self._method, self._rope, tuple(self._numbers), tuple(self._scalars)
+        run({**self._tensors, **self._tables}, self._build, key=key)
 
 
 def _of_part(names, values, i):
@@ -179,13 +188,14 @@ def _of_part(names, values, i):
 
 def _store(run, x, read, written, cos, sin, positions, slots, numbers, scalars, places, *rope):
     tables = {"cos": cos, "sin": sin, "positions": positions, "slots": slots}
-    call, tensors = _Call("norm_heads", tables, rope), [*read, *written]
+    call = _Call("norm_heads", tables, rope, (_NUMBERS, _SCALARS), numbers, scalars)
+    tensors = [*read, *written]
     for i, rows in enumerate(x):
         own = {"x": rows}
         for name, place in _of_part(_PLACES, places, i).items():
             if place != _NONE:
                 own[name] = rows if place == _SELF else tensors[place]
-        call.add({**_of_part(_NUMBERS, numbers, i), **_of_part(_SCALARS, scalars, i)}, own)
+        call.add(own)
     call.give_to(run)
 
 
@@ -274,10 +284,10 @@ def _results(
     """y of each part."""
     found = [t.new_empty(t.shape, dtype=getattr(torch, d)) for t, d in zip(x, y_dtypes)]
     tables = {"cos": cos, "sin": sin, "positions": positions}
-    call = _Call("norm_heads", tables, (rope_dim, mrope, mrope_interleaved))
-    for i, tensors in enumerate(zip(x, weight, bias, found)):
-        fields = {**_of_part(_NUMBERS, numbers, i), **_of_part(_SCALARS, scalars, i)}
-        call.add(fields, dict(zip(("x", "weight", "bias", "y"), tensors)))
+    rope, names = (rope_dim, mrope, mrope_interleaved), (_NUMBERS, _SCALARS)
+    call = _Call("norm_heads", tables, rope, names, numbers, scalars)
+    for tensors in zip(x, weight, bias, found):
+        call.add(dict(zip(("x", "weight", "bias", "y"), tensors)))
     call.give_to(run)
     return found
 
@@ -301,7 +311,8 @@ def _backward(
     norm; dtypes are those of x."""
     found = []
     tables = {"cos": cos, "sin": sin, "positions": positions}
-    call = _Call("norm_heads_backward", tables, (rope_dim, mrope, mrope_interleaved))
+    rope, names = (rope_dim, mrope, mrope_interleaved), (_BACKWARD_NUMBERS, _BACKWARD_SCALARS)
+    call = _Call("norm_heads_backward", tables, rope, names, numbers, scalars)
     for i, (rows, dtype) in enumerate(zip(dy, dtypes)):
         dx, dweight, dbias = wanted[3 * i : 3 * i + 3]
         own = {"dy": rows, "x": x[i], "weight": weight[i]}
@@ -313,11 +324,7 @@ def _backward(
         if dbias:
             outputs["dbias"] = bias[i].new_empty(bias[i].shape)
         found += outputs.values()
-        fields = {
-            **_of_part(_BACKWARD_NUMBERS, numbers, i),
-            **_of_part(_BACKWARD_SCALARS, scalars, i),
-        }
-        call.add(fields, {**own, **outputs})
+        call.add({**own, **outputs})
     call.give_to(run)
     return found
 
@@ -338,10 +345,22 @@ def _number(part, setting):
     return int(value) if setting.kind is bool else value
 
 
+_TENSORS = {"x", *_READ, *_WRITTEN, *_SCALES}
+_NO_TENSORS = dict.fromkeys(_TENSORS & set(Part._fields))
+
+
 def _numbers(part):
     """By the names of _NUMBERS."""
+    without, has_scale = part._replace(**_NO_TENSORS), part.cache_scale is not None
+    if torch.compiler.is_compiling():
+        return _numbers_of(without, has_scale)
+    return _kept_numbers_of(without, has_scale)
+
+
+def _numbers_of(part, has_cache_scale):
+    """_numbers of a part without tensors."""
     scheme = 0
-    if part.cache_scale is not None:
+    if has_cache_scale:
         scheme = _c.PER_BLOCK if part.cache_block else _c.PER_TENSOR
     return {
         "flags": _flags(part),
@@ -355,6 +374,9 @@ def _numbers(part):
         "cache_rotation": part.cache_rotation,
         **{s.field: _number(part, s) for s in _CODES},
     }
+
+
+_kept_numbers_of = functools.lru_cache(maxsize=1024)(_numbers_of)
 
 
 def _scalars(parts):
