@@ -444,6 +444,21 @@ def wants_gradient(x, second=None, third=None):
     )
 
 
+def is_plain(tensors):
+    """Whether an operator of these tensors, some of which may be None, only has to run: no gradient
+    of theirs is wanted, nothing else sees the call, and all are dense, on a CPU or a GPU."""
+    recorded = _is_grad_enabled()
+    return wants_gradient(tensors[0]) is False and all(
+        t is None
+        or type(t) in _PLAIN
+        and (t.is_cuda or t.is_cpu)
+        and t.layout is torch.strided
+        and not t.is_neg()
+        and not (recorded and t.requires_grad)
+        for t in tensors
+    )
+
+
 # --- nodes of autograd around the operators of _C.so ---
 
 _NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}

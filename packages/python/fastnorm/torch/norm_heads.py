@@ -270,14 +270,7 @@ def _save(ctx, arguments, results):
     ctx.save_for_backward(*kept, *weight, *bias, cos, sin, positions)
 
 
-@_shared._operator(
-    "norm_heads_results(Tensor[] x, Tensor?[] weight, Tensor?[] bias, Tensor? cos, Tensor? sin, "
-    f"Tensor? positions, int[] numbers, float[] scalars, str[] y_dtypes, {_ROPE}) -> Tensor[]",
-    backward=_heads_gradients,
-    setup_context=_save,
-    runs=_RUNS,
-)
-def _results(
+def _run_results(
     run, x, weight, bias, cos, sin, positions, numbers, scalars, y_dtypes, rope_dim, mrope,
     mrope_interleaved,
 ):  # fmt: skip
@@ -290,6 +283,15 @@ def _results(
         call.add(dict(zip(("x", "weight", "bias", "y"), tensors)))
     call.give_to(run)
     return found
+
+
+_results = _shared._operator(
+    "norm_heads_results(Tensor[] x, Tensor?[] weight, Tensor?[] bias, Tensor? cos, Tensor? sin, "
+    f"Tensor? positions, int[] numbers, float[] scalars, str[] y_dtypes, {_ROPE}) -> Tensor[]",
+    backward=_heads_gradients,
+    setup_context=_save,
+    runs=_RUNS,
+)(_run_results)
 
 
 _BACKWARD_NUMBERS = ("flags", "kind", "rounding", "rope_offset")
@@ -526,10 +528,11 @@ def norm_heads(
     if not parts:
         return []
     if slots is None and all(map(_is_differentiable, parts)):
-        return _results(
-            [part.x for part in parts],
-            [part.weight for part in parts],
-            [part.bias for part in parts],
+        x, weight, bias = zip(*((part.x, part.weight, part.bias) for part in parts))
+        arguments = (
+            x,
+            weight,
+            bias,
             cos,
             sin,
             positions,
@@ -540,6 +543,10 @@ def norm_heads(
             list(mrope),
             mrope_interleaved,
         )
+        # The dispatcher takes longer than the call.
+        if _shared._compiled.is_plain((*x, *weight, *bias, cos, sin, positions)):
+            return _run_results(_shared._run_call, *arguments)
+        return _results(*arguments)
     results = [
         part.x.new_empty(part.x.shape, dtype=part.y_dtype) if part.y else None for part in parts
     ]
