@@ -100,6 +100,18 @@ def check_choice(cases):
     cases.equal("stages by the first file that may break them", found, wanted)
 
 
+def check_parts_of_kernels(cases):
+    costs = {"a": 9.0, "b": 1.0, "c": 5.0, "d": 4.0, "e": 4.0, "f": 3.0}
+    cases.equal("the dearest first", slices.balanced(costs, 3), [["a"], ["b", "c", "f"], ["d", "e"]])
+    sizes = slices.read_sizes()
+    parts = slices.balanced(sizes)
+    found = sorted(name for part in parts for name in part)
+    cases.equal("every archive is in one part", found, sorted(sizes))
+    sums = [sum(sizes[name] for name in part) for part in parts]
+    most = max(max(sizes.values()), 1.2 * sum(sums) / len(sums))
+    cases.check("parts are about as large", max(sums) <= most, sums)
+
+
 def check_budgets(cases):
     budgets = times.read_budgets()
     wanted = {s: s in (*slices.PARTS, "build") for s in (*STAGES, "setup")}
@@ -149,6 +161,7 @@ def main():
     check_skips(cases)
     check_choice(cases)
     check_table(cases)
+    check_parts_of_kernels(cases)
     check_budgets(cases)
     cases.finish()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGES = Path(__file__).with_name("changes.csv")
+SIZES = Path(__file__).with_name("kernels.csv")
 COUNT = 8
 DAILY = ("style", "docs", "build", "tests", "consumers", "generated", "asan")
 PARTS = ("sweeps", "kernels", "fuzz")
@@ -39,6 +40,23 @@ SELDOM = ("cuda",)
 def part_of(date):
     """Which of eight parts a date has."""
     return date.toordinal() % COUNT
+
+
+def read_sizes(path=SIZES):
+    """Kilobytes of archives of kernels, by their names."""
+    with open(path, newline="") as file:
+        lines = [line for line in file if not line.startswith("#")]
+    return {row["archive"]: int(row["kilobytes"]) for row in csv.DictReader(lines)}
+
+
+def balanced(costs, count=COUNT):
+    """Names by their costs in so many lists, whose sums are close: the dearest first, each to the
+    list that has the least so far."""
+    parts = [[] for _ in range(count)]
+    for name in sorted(costs, key=lambda name: (-costs[name], name)):
+        least = min(parts, key=lambda part: sum(costs[n] for n in part))
+        least.append(name)
+    return [sorted(part) for part in parts]
 
 
 def next_date(date, part):

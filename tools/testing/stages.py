@@ -183,16 +183,25 @@ def kernels(report, options):
         return
     folder, part = cuda_build(), options.part_of("kernels")
     folder.configure()
-    archives = folder.archives("src/cuda")
-    if part is not None:
-        archives = archives[part :: slices.COUNT]
+    archives = {name_of_kernels(archive): archive for archive in folder.archives("src/cuda")}
+    sizes = slices.read_sizes()
+    if sizes.keys() != archives.keys():
+        wrong = sorted(sizes.keys() ^ archives.keys())
+        report.add_failed("tools/testing/kernels.csv", f"required: a line each, of {wrong}")
+        sizes = dict.fromkeys(archives, 1)
+    names = archives if part is None else slices.balanced(sizes)[part]
+    archives = [archives[name] for name in names]
     folder.make(*archives)
     for archive in archives:
-        name = archive.removeprefix("src/cuda/lib").removesuffix(".a")
+        name = name_of_kernels(archive)
         report_kernels(report, f"kernel report, {name}", folder.folder, archive)
         # Kernels of the norm are many and share one body, whose order the SIMT machine tests.
         if not re.match(r"norm_sm\w+_(plain|add)$", name):
             report_order(report, f"launch order, {name}", folder.folder / archive)
+
+
+def name_of_kernels(archive):
+    return archive.removeprefix("src/cuda/lib").removesuffix(".a")
 
 
 def report_order(report, name, binary):
