@@ -4,14 +4,16 @@ Without --all a run has the stages of DAILY whole. A part of those in PARTS, and
 follow from the date: eight dates in a row have all of them. What the changed files can break is run
 whole: changes.csv has a line for each folder."""
 
+import collections
 import csv
 import datetime
+import re
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGES = Path(__file__).with_name("changes.csv")
-SIZES = Path(__file__).with_name("kernels.csv")
+BUDGET = ROOT / "tools" / "budget.csv"
 COUNT = 8
 DAILY = ("style", "docs", "build", "tests", "consumers", "generated", "asan")
 PARTS = ("sweeps", "kernels", "fuzz")
@@ -42,11 +44,15 @@ def part_of(date):
     return date.toordinal() % COUNT
 
 
-def read_sizes(path=SIZES):
-    """Kilobytes of archives of kernels, by their names."""
+def read_sizes(names, path=BUDGET):
+    """What archives of kernels may take, by their names: what the budget has for the bytes of a
+    family is for all of its archives."""
     with open(path, newline="") as file:
         lines = [line for line in file if not line.startswith("#")]
-    return {row["archive"]: int(row["kilobytes"]) for row in csv.DictReader(lines)}
+    budget = {(row["family"], row["arch"].replace("_", "")): row for row in csv.DictReader(lines)}
+    keys = {name: re.match(r"(\w+?)_(sm\d+[af]?)_", name).groups() for name in names}
+    count = collections.Counter(keys.values())
+    return {name: int(budget[key]["bytes"] or 0) // count[key] for name, key in keys.items()}
 
 
 def balanced(costs, count=COUNT):

@@ -751,8 +751,8 @@ def _strides_of(name, array):
 
 class Call:
     """One filled struct of arguments. The methods of a Context make it; run() and query() may be
-    called again and again. It keeps the arrays alive. Its field `stream` says where run() queues
-    it, and may be changed.
+    called again and again. It keeps the arrays alive in its list `tensors`. Its `stream` is where
+    run() queues it, and may be changed.
 
     Args:
         context: The Context.
@@ -768,7 +768,7 @@ class Call:
         c, (args, part) = context.library.c, FAMILIES[family]
         self._run = getattr(c, f"fastnorm_{family}")
         self._query = getattr(c, f"fastnorm_{family}_query")
-        self.tensors = []  # pairs of an array and its struct; the array is kept
+        self.tensors = []  # pairs of an array, which is kept, and its Tensor
         self.args = self._filled(args(struct_size=sizeof(args), **given), fields)
         self._arguments = (byref(self.args),)  # of the functions, behind the context
         if part is not None:
@@ -806,16 +806,6 @@ class Call:
         dtype, strides = _dtype_of(name, array.dtype), _strides_of(name, array)
         found = tensor(address, *device, dtype, array.shape, strides)
         self.tensors.append((array, found))
-        return found
-
-    def take_out(self):
-        """What the call then no longer keeps: whoever runs it sets the addresses of its tensors,
-        and keeps their memory alive.
-
-        Returns:
-            Pairs of an array and its Tensor, whose field `data` is the address.
-        """
-        found, self.tensors = self.tensors, []
         return found
 
     def run(self, workspace=None, workspace_bytes=0):

@@ -570,7 +570,8 @@ class _Kept:
     def __init__(self, named, build):
         call = self.call = _made(named, build)
         self.workspace_bytes = call.query().workspace_bytes
-        self.structs = [(view.name, struct) for view, struct in call.take_out()]
+        self.structs = [(view.name, struct) for view, struct in call.tensors]
+        call.tensors = []  # which would keep these alive
 
     def place(self, named, device_id):
         """The call at the addresses of these tensors, on the stream that is current now."""
